@@ -64,7 +64,7 @@ def endless() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (object(), "its decoder made a object of it, which is no value to show"),
+        (object(), "its decoder returned a object, which cannot be shown"),
         (endless(), "its values are more than 64 deep"),
         ("x" * MAX_TEXT, f"its value takes {MAX_TEXT + 2} bytes as text, more than {MAX_TEXT}"),
         ("\ud800", "surrogates"),

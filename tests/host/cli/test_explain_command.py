@@ -84,7 +84,7 @@ def test_what_is_on_disk_decides_beside_a_running_streamer_and_after_it_and_noth
         == """\
 publish from up://hpc/1234/1/8001, coming in at inside
   yes valid        a PUBLISH keeps the rules of its type
-  yes place        source up://hpc/1234/1/8001 lives behind 'inside', where it comes in
+  yes source       source up://hpc/1234/1/8001 lives behind 'inside', where it comes in
   yes access       endpoints.inside.access has no rules
   yes subscriber   up://cloud/1/1/0 has subscribed up://hpc/1234/1/8001, at most 25 Hz; it lives behind 'outside'
 delivered, unless it expires or is throttled on the way:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
 
-ONE_LINE = "an inline table stands on one line, without a comma at its end; or make it a [table]"
-KEY = "a key is made of A-Z a-z 0-9 - _, or stands in quotes"
+ONE_LINE = "an inline table is on one line, without a comma at its end; or make it a [table]"
+KEY = "a key is made of A-Z a-z 0-9 - _, or is in quotes"
 COMMA = "put a comma between its elements"
 QUOTED_NAME = "put a name of other characters than A-Z a-z 0-9 - _ in quotes"
 

@@ -210,4 +210,4 @@ def test_a_type_that_toml_cannot_write_is_the_plugins_mistake_and_is_told() -> N
     class Custom(Struct):
         thing: Problems
 
-    assert found("thing = 1", Custom) == ["f:1: thing: a configuration has no values of type Findings"]
+    assert found("thing = 1", Custom) == ["f:1: thing: a configuration has no values of type Problems"]

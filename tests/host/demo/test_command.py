@@ -148,7 +148,7 @@ def test_the_summary_ends_with_what_is_wrong(monkeypatch: pytest.MonkeyPatch, ca
 def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: Output) -> None:
     command.run(seconds=0.02, as_json=False)
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "  0.0 s left  Hz delivered/asked  100.0/all    10.0/10  received 100"
+    assert first == "  0.0 s left  Hz delivered/requested  100.0/all    10.0/10  received 100"
 
 
 @pytest.mark.parametrize(("seconds", "every", "calls"), [(0.03, 0.01, 3), (0.01, 1.0, 1), (0.0, 1.0, 0)])
@@ -193,7 +193,7 @@ def test_on_a_terminal_the_live_table_gives_way_to_the_summary(monkeypatch: pyte
     monkeypatch.setattr(sys, "stdout", screen)
     assert command.run(seconds=0.02, as_json=False) == 0
     assert screen.getvalue().rstrip().endswith("unaccounted: 0")
-    assert "delivered/asked" not in screen.getvalue()  # the form for what is no terminal
+    assert "delivered/requested" not in screen.getvalue()  # the form for what is no terminal
 
 
 def test_without_the_terminal_library_the_demo_prints_lines(
@@ -203,4 +203,4 @@ def test_without_the_terminal_library_the_demo_prints_lines(
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setitem(sys.modules, "rich.live", None)  # as if it were not installed
     assert command.run(seconds=0.02, as_json=False) == 0
-    assert "delivered/asked" in screen.getvalue()
+    assert "delivered/requested" in screen.getvalue()

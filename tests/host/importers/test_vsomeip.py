@@ -14,8 +14,7 @@ from ustreamer.host.cli import check, import_command
 from ustreamer.host.cli.main import ExitCode, main
 from ustreamer.host.config import config as configuration
 from ustreamer.host.config.endpoint_text import toml_text
-from ustreamer.host.importers import vsomeip_sd
-from ustreamer.host.importers.vsomeip import (
+from ustreamer.host.importers.vsomeip.importer import (
     LIMIT_BYTES,
     ImportedEndpoint,
     ImportOptions,
@@ -23,7 +22,7 @@ from ustreamer.host.importers.vsomeip import (
     import_file,
     import_vsomeip,
 )
-from ustreamer.host.importers.vsomeip_tcp import protocol_of
+from ustreamer.host.importers.vsomeip.tcp import protocol_of
 from ustreamer.transports import BuiltinTransports
 from ustreamer.transports.someip.config import EventConfig, EventgroupConfig, MethodConfig, SomeipEndpoint
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
@@ -156,12 +155,12 @@ def test_an_event_that_a_group_lists_twice_is_in_it_once() -> None:
 def test_what_is_sent_in_segments_is_carried_over() -> None:
     service = service_of(imported(GATEWAY).endpoint, 0x1234)
 
-    assert [service.segmenting(method) for method in service.methods] == [
+    assert [service.segmentation_of(method) for method in service.methods] == [
         TpSegmentation(segment_bytes=1_392, separation_us=20),
         TpSegmentation(),
         None,
     ]
-    assert not any(map(service.segmenting, service.events))
+    assert not any(map(service.segmentation_of, service.events))
 
 
 TP = {
@@ -188,7 +187,7 @@ def test_what_we_send_in_segments_are_events_and_responses_of_what_is_offered() 
     found = imported(tp_service())
     service = service_of(found.endpoint, 1)
 
-    assert [service.segmenting(event) for event in service.events] == [
+    assert [service.segmentation_of(event) for event in service.events] == [
         TpSegmentation(),
         TpSegmentation(segment_bytes=512),
         TpSegmentation(separation_us=10),
@@ -197,7 +196,7 @@ def test_what_we_send_in_segments_are_events_and_responses_of_what_is_offered() 
     ]
     assert service.methods == (1,)
     told = {line.split(": ")[0].removeprefix("services[0].someip-tp"): line for line in found.left_out}
-    assert "always read" in told[".client-to-service"]
+    assert "always reassembled" in told[".client-to-service"]
     assert "multiple of 16" in told[".service-to-client[2].max-segment-length"]
     assert "not known" in told[".service-to-client[2].burst"]
     assert "'many': expected a number" in told[".service-to-client[5]"]
@@ -249,7 +248,7 @@ def test_fields_and_multicast_groups_of_what_is_offered_are_carried_over() -> No
         ({"ttl": "x"}, "service-discovery.ttl: left out: 'x'"),
         (
             {"offer_debounce_time": "500"},
-            "service-discovery.offer_debounce_time: Offers that come up together",
+            "service-discovery.offer_debounce_time: Offers due together",
         ),
         ({"new": 1}, "service-discovery.new: not known"),
     ],
@@ -258,7 +257,6 @@ def test_what_of_service_discovery_is_not_carried_over_is_said(change: dict[str,
     found = imported({"unicast": "10.0.0.1", "service-discovery": change})
     assert any(line in each for each in found.left_out), found.left_out
     assert isinstance(found.endpoint.sd, SdConfig)
-    assert vsomeip_sd.__doc__ is not None
 
 
 def test_a_netmask_that_is_none_is_left_out() -> None:
@@ -323,8 +321,7 @@ def test_one_port_for_tcp_and_cookies_for_all() -> None:
     assert found.endpoint.port_tcp == 7000
     assert found.endpoint.tcp.cookies
     assert (
-        "port_tcp: an endpoint has one TCP port, 7000: what was offered at 7001 is now there"
-        in found.left_out
+        "port_tcp: an endpoint has one TCP port, 7000: services offered at 7001 use it now" in found.left_out
     )
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from ustreamer.host.importers.vsomeip_tp import tp_by_message_id
+from ustreamer.host.importers.vsomeip.tp import tp_by_message_id
 
 
 def number(value: object) -> int:
@@ -26,7 +26,7 @@ BOTH = {
 def test_what_is_carried_over_is_what_we_send(offered: bool, found: dict[int, object], other: str) -> None:
     told: list[tuple[str, str]] = []
     assert tp_by_message_id("services[0]", BOTH, offered, number, lambda *each: told.append(each)) == found
-    assert told == [(f"services[0].{other}", "what comes in segments is always read")]
+    assert told == [(f"services[0].{other}", "received segments are always reassembled")]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_what_came_in_at_an_endpoint_that_is_gone_cannot_be_redriven(bench: Benc
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
     [number] = wait_persisted_letters(streamer, 1)
     later = Redriver(streamer.dead_letter_writer.store, streamer.dispatcher, ("outside",), SYSTEM_CLOCK)
-    with pytest.raises(UStatusError, match=r"it came in at 'inside' \(have: outside\)") as refused:
+    with pytest.raises(UStatusError, match=r"its ingress was 'inside' \(have: outside\)") as refused:
         later(number)
     assert refused.value.code is UCode.FAILED_PRECONDITION
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads in values that people can read, for who looks on: by the decoders of plugins, never while a message is on its way."""
+"""Payloads as readable JSON values for tap readers. Decoders of plugins run on the reader's thread, never on the
+message path.
+"""
 
 import math
 import struct
@@ -14,11 +16,11 @@ from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_TOPICS: Final = 1024
-"""Topics whose decoders are remembered; at more, all are asked for again."""
+"""Topics with a cached decoder. Beyond that number the cache is cleared."""
 MAX_DECODED: Final = 262_144
-"""Bytes of a payload that is looked into."""
+"""The largest payload that is decoded, in bytes."""
 MAX_TEXT: Final = 65_536
-"""Bytes of a value as JSON."""
+"""The largest decoded value as JSON, in bytes."""
 _MAX_DEPTH: Final = 64
 
 FindDecoder = Callable[[UUri], Decoder | None]
@@ -29,7 +31,7 @@ _BY_FORMAT: Final[dict[UPayloadFormat, Decoder]] = {
 
 
 class DecodedPayload(msgspec.Struct, frozen=True):
-    """What a decoder made of a payload, as JSON; or what kept it from that, in words."""
+    """The decoded payload as JSON, or the problem that prevented the decoding."""
 
     value: msgspec.Raw | UnsetType = UNSET
     problem: str | UnsetType = UNSET
@@ -39,20 +41,20 @@ class DecodedPayload(msgspec.Struct, frozen=True):
 
 
 class PayloadDecoder:
-    """The decoders that one reader needs, each asked for once. Belongs to one thread."""
+    """The decoders of one reader, each looked up once. Belongs to one thread."""
 
     def __init__(self, find_decoder: FindDecoder) -> None:
         self._find_decoder = find_decoder
         self._decoders: dict[UUri, Decoder | None] = {}
 
     def decode_payload(self, attributes: UAttributes, payload: bytes) -> DecodedPayload | None:
-        """What is in it; None if nobody knows. Whatever a plugin raises is a problem of this payload and of nobody else."""
+        """The decoded payload; None without a decoder. An exception of a plugin becomes the problem of this payload."""
         try:
             decode = self._decoder_for(attributes.source) or _BY_FORMAT.get(attributes.payload_format)
             if decode is None:
                 return None
             text = msgspec.json.encode(_to_json_value(decode(payload), 0))
-        except Exception as error:  # noqa: BLE001  # foreign code, and other people's bytes
+        except Exception as error:  # noqa: BLE001  # foreign code, and foreign bytes
             return DecodedPayload(problem=str(error) or type(error).__name__)
         if len(text) > MAX_TEXT:
             return DecodedPayload(problem=f"its value takes {len(text)} bytes as text, more than {MAX_TEXT}")
@@ -67,7 +69,7 @@ class PayloadDecoder:
 
 
 def _to_json_value(value: Any, depth: int) -> object:
-    """A value as JSON can say it: bytes as hex; numbers that are none, or without end, by their names."""
+    """A value that JSON can express: bytes as hex; NaN and infinities by name."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"its values are more than {_MAX_DEPTH} deep")
     match value:
@@ -81,20 +83,20 @@ def _to_json_value(value: Any, depth: int) -> object:
             return [_to_json_value(each, depth + 1) for each in value]
         case dict():
             return {str(name): _to_json_value(each, depth + 1) for name, each in value.items()}
-    raise TypeError(f"its decoder made a {type(value).__name__} of it, which is no value to show")
+    raise TypeError(f"its decoder returned a {type(value).__name__}, which cannot be shown")
 
 
 _F32: Final = struct.Struct("f")
 
 
 def _shortest_float32(value: float) -> float:
-    """Of a number that has 32 bits, the shortest that is the same to 32 bits: 14.1 and not 14.100000381469727."""
+    """The shortest number with the same 32-bit float value: 14.1 instead of 14.100000381469727."""
     try:
         bits = _F32.pack(value)
     except OverflowError:
         return value
     if _F32.unpack(bits)[0] != value:
-        return value  # it has more
+        return value  # the number needs more than 32 bits
     return next(
         each for each in (float(f"{value:.{digits}g}") for digits in range(6, 10)) if _F32.pack(each) == bits
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin socket: how commands talk to a running streamer.
+"""The admin socket: local commands send requests to a running streamer.
 
-`<state_dir>/admin.sock`, for the streamer's own user only. One connection is one request and its answer, each a line of
-JSON with its kind in the key `type`. The server is one thread that serves one connection after another: it never keeps
-routing waiting, and who is slow is left behind. The owner of the state directory's lock (`StateLock`) owns the socket.
+`<state_dir>/admin.sock`, for the streamer's own user only. One connection carries one request and its response. Each
+is a line of JSON with its kind in the key `type`. One thread serves one connection after another: it never delays
+routing, and a slow client times out. The owner of the state directory's lock (`StateLock`) owns the socket.
 """
 
 import json
@@ -27,10 +27,9 @@ SOCKET: Final = "admin.sock"
 MAX_REQUEST: Final = 1 << 20
 MAX_RESPONSE: Final = 1 << 26
 _LINE_TIMEOUT_NS: Final = 5_000_000_000  # for one line, in either direction
-_RESPONSE_TIMEOUT_S: Final = 600.0  # how long a client waits: to redrive 10 000 letters takes a minute
-_STREAM_WRITE_TIMEOUT_S: Final = (
-    60.0  # with a reader of a stream that has stopped reading; it keeps a place from others
-)
+_RESPONSE_TIMEOUT_S: Final = 600.0  # how long a client waits: redriving 10 000 dead letters takes a minute
+# For a stream reader that stopped reading: it occupies one of few slots.
+_STREAM_WRITE_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.5
 _BACKLOG: Final = 8
 _NS_PER_S: Final = 1_000_000_000
@@ -38,46 +37,47 @@ _NS_PER_S: Final = 1_000_000_000
 log = logging.getLogger("ustreamer.admin")
 
 
-# --- what is said ---------------------------------------------------------------------------------------------------------
+# --- requests and responses ------------------------------------------------------------------------------------------
 
 
 class ReloadRequest(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields=True):
-    """Go on by the configuration file of this absolute path. Answered with the keys that changed."""
+    """Apply the configuration file with this absolute path. The result lists the changed keys."""
 
     config: str
 
 
 class RoutesRequest(msgspec.Struct, frozen=True, tag="routes", forbid_unknown_fields=True):
-    """Answered with `ustreamer.host.admin.server.status.Routes`."""
+    """The result is `ustreamer.host.admin.status.StreamerRoutes`."""
 
 
 class StatisticsRequest(msgspec.Struct, frozen=True, tag="statistics", forbid_unknown_fields=True):
-    """Answered with `ustreamer.host.admin.server.status.Statistics`."""
+    """The result is `ustreamer.host.admin.status.StreamerStatistics`."""
 
 
 class PluginsRequest(msgspec.Struct, frozen=True, tag="plugins", forbid_unknown_fields=True):
-    """Answered with the names of the plugins that are switched on."""
+    """The result lists the names of the enabled plugins."""
 
 
 class RedriveRequest(msgspec.Struct, frozen=True, tag="redrive", forbid_unknown_fields=True):
-    """Dispatch dead letters again and delete them: these, or (None) all but requests and responses.
+    """Dispatch dead letters again and delete them: the given ones, or (None) all except requests and responses.
 
-    Answered with `RedriveResult`.
+    The result is `RedriveResult`.
     """
 
     numbers: tuple[int, ...] | None
 
 
 class PurgeRequest(msgspec.Struct, frozen=True, tag="purge", forbid_unknown_fields=True):
-    """Delete dead letters: these, or (None) all. Answered with how many there were."""
+    """Delete dead letters: the given ones, or (None) all. The result is the number deleted."""
 
     numbers: tuple[int, ...] | None
 
 
 class TapRequest(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
-    """Tell verdicts from now on: of all messages, or of those whose source and sink (patterns) and verdict are these.
+    """Send verdicts from now on: of all messages, or of those with matching source, sink and verdict.
 
-    Answered with nothing, and then with lines of `ustreamer.host.admin.taps` for as long as the connection stands.
+    `source` and `sink` are patterns. The result is empty; lines of `ustreamer.host.admin.taps` follow until the
+    connection closes.
     """
 
     source: str | None = None
@@ -99,13 +99,13 @@ AdminRequest: TypeAlias = (
 
 
 class AdminResult(msgspec.Struct, frozen=True, tag="done"):
-    """The answer to a request that worked."""
+    """The response to a successful request."""
 
     result: Any = None
 
 
 class AdminFailure(msgspec.Struct, frozen=True, tag="failed"):
-    """The answer to one that did not: a UCode, and why in words; `problems` are those of a configuration."""
+    """The response to a failed request: a UCode and the reason. `problems` are those of a configuration."""
 
     code: int
     message: str
@@ -116,7 +116,7 @@ AdminResponse: TypeAlias = AdminResult | AdminFailure
 
 
 class AdminError(UStatusError):
-    """A request that did not work; `problems` are those of a configuration, if it was about one."""
+    """A failed request. `problems` are those of a configuration, if the request was about one."""
 
     def __init__(self, code: UCode, message: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(code, message)
@@ -127,7 +127,7 @@ class AdminError(UStatusError):
 
 
 def to_json_value(value: object) -> Any:
-    """A value as JSON has it; addresses as text."""
+    """A value as JSON, with addresses as text."""
     return json.loads(msgspec.json.encode(_with_text_addresses(value)))
 
 
@@ -154,50 +154,49 @@ def parse_request(line: bytes) -> AdminRequest:
 
 
 def encode_response(response: AdminResponse) -> bytes:
-    """An answer as a line; one that is too long says so instead."""
+    """A response as a line. A response beyond the limit becomes a failure."""
     line = msgspec.json.encode(response)
     if len(line) >= MAX_RESPONSE:
-        text = f"the answer takes {len(line)} bytes, and {MAX_RESPONSE} are the limit"
+        text = f"the response takes {len(line)} bytes, more than {MAX_RESPONSE}"
         line = msgspec.json.encode(AdminFailure(int(UCode.RESOURCE_EXHAUSTED), text))
     return line + b"\n"
 
 
 def response_to(line: bytes, handle: Callable[[AdminRequest], object]) -> AdminResponse:
-    """What to answer to a line: what `handle` returns, or the UStatusError it raises."""
+    """The response to a line: the result of `handle`, or the UStatusError it raises."""
     try:
         return AdminResult(to_json_value(handle(parse_request(line))))
     except AdminError as error:
         return AdminFailure(int(error.code), error.message, error.problems)
     except UStatusError as error:
         return AdminFailure(int(error.code), error.message)
-    except (
-        Exception
-    ) as error:  # a mistake of ours must not leave a command without an answer, nor the next one
+    except Exception as error:
+        # An internal defect must not leave this command or the next one without a response.
         log.exception("admin.failed")
         return AdminFailure(int(UCode.INTERNAL), f"{type(error).__name__}: {error}")
 
 
 @runtime_checkable
 class LineStream(Protocol):
-    """What is answered by and by, on a thread of its own."""
+    """A result that arrives in parts. Each stream has its own thread."""
 
     def wait_lines(self, timeout_s: float) -> Sequence[msgspec.Struct]:
-        """Wait for something to say; nothing when that takes longer, or after `close`."""
+        """Wait for lines; empty after the timeout or after `close`."""
         ...
 
     def close(self) -> None:
-        """Say nothing more. May be repeated."""
+        """End the stream. May be repeated."""
         ...
 
 
-# --- the server -----------------------------------------------------------------------------------------------------------
+# --- the server ------------------------------------------------------------------------------------------------------
 
 
 class AdminServer:
-    """Answers requests with what `handle` returns for them. `open` before anybody else may come, then `start`."""
+    """Responds to requests with the results of `handle`. Call `open` before clients connect, then `start`."""
 
     def __init__(self, state_dir: Path, handle: Callable[[AdminRequest], object], clock: Clock) -> None:
-        """Whoever calls `open` holds the lock of `state_dir`."""
+        """The caller of `open` holds the lock of `state_dir`."""
         self._path = state_dir / SOCKET
         self._handle = handle
         self._monotonic_ns = clock.monotonic_ns
@@ -207,13 +206,13 @@ class AdminServer:
         self._thread = Thread(target=self._run, name="admin", daemon=True)
 
     def open(self) -> None:
-        """Bind the socket, in place of one that a dead streamer left. Raises UStatusError(UNAVAILABLE)."""
+        """Bind the socket and replace one that a dead streamer left. Raises UStatusError(UNAVAILABLE)."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
             with _short_path(self._path) as path:
                 listener.bind(path)
-            self._path.chmod(0o600)  # nobody can connect before `listen`
+            self._path.chmod(0o600)  # no client can connect before `listen`
         except OSError as error:
             listener.close()
             raise UStatusError(UCode.UNAVAILABLE, f"admin socket {self._path}: {error}") from error
@@ -230,7 +229,9 @@ class AdminServer:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                if not self._closing:  # out of file descriptors, for one: the streamer can do without us
+                if (
+                    not self._closing
+                ):  # for example out of file descriptors: the streamer works without this server
                     log.exception("admin.server_ended")
                 return
             stream = self._serve(connection)
@@ -240,7 +241,7 @@ class AdminServer:
                 self._start_stream(stream, connection)
 
     def _serve(self, connection: socket.socket) -> LineStream | None:
-        """Answer a request; what there is to be said after that, and the connection is needed for."""
+        """Respond to a request; returns the stream that needs the connection further, if any."""
         streams: list[LineStream] = []
 
         def handle(request: AdminRequest) -> object:
@@ -256,14 +257,14 @@ class AdminServer:
                 return None
             connection.settimeout(_LINE_TIMEOUT_NS / _NS_PER_S)
             connection.sendall(encode_response(response_to(line, handle)))
-        except OSError as error:  # the client went away, or takes too long
+        except OSError as error:  # the client disconnected or timed out
             log.info("admin.client_lost", extra={"reason": str(error)})
             for each in streams:
                 each.close()
             return None
         return streams[0] if streams else None
 
-    # --- what is answered by and by ---------------------------------------------------------------------------------------
+    # --- streams -----------------------------------------------------------------------------------------------------
 
     def _start_stream(self, stream: LineStream, connection: socket.socket) -> None:
         thread = Thread(target=self._send_lines, args=(stream, connection), name="admin tap", daemon=True)
@@ -287,12 +288,12 @@ class AdminServer:
             stream.close()
         for thread, (_, connection) in self._streams.items():
             thread.join(_POLL_S)
-            with suppress(OSError):  # it is closed by now, unless its reader does not read
+            with suppress(OSError):  # closed by now, unless its reader does not read
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join(timeout_s)
 
     def _read_request_line(self, connection: socket.socket) -> bytes | None:
-        """What a client says up to the first newline; None if it ends before that. Raises TimeoutError."""
+        """The client's bytes up to the first newline; None if the connection ends before. Raises TimeoutError."""
         line = bytearray()
         until_ns = self._monotonic_ns() + _LINE_TIMEOUT_NS
         while b"\n" not in line:
@@ -316,11 +317,11 @@ class AdminServer:
         return bytes(line.partition(b"\n")[0])
 
     def close(self, timeout_s: float) -> None:
-        """Answer what is being answered, take nothing more, and remove the socket. May be repeated."""
+        """Complete the response in progress, accept no further request, and remove the socket. May be repeated."""
         self._closing = True
         if self._listener is None:
             return
-        with suppress(OSError):  # it may not listen yet
+        with suppress(OSError):  # not listening yet
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -331,14 +332,14 @@ class AdminServer:
 
 
 def _is_disconnected(connection: socket.socket) -> bool:
-    """Whether the client has ended the connection; it says nothing after its request."""
+    """Whether the client has closed the connection. A client sends nothing after its request."""
     readable, _, _ = select.select([connection], [], [], 0)
     return bool(readable) and not connection.recv(4096)
 
 
 @contextmanager
 def _short_path(path: Path) -> Iterator[str]:
-    """Another name of a path within a `with` block: that of a socket has 107 bytes at most."""
+    """A short name of a path within a `with` block: a socket path has at most 107 bytes."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -346,13 +347,14 @@ def _short_path(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-# --- the client -----------------------------------------------------------------------------------------------------------
+# --- the client ------------------------------------------------------------------------------------------------------
 
 
 def send_request(state_dir: Path, request: AdminRequest) -> Any:
-    """Ask the streamer that runs on `state_dir`; the result as JSON has it.
+    """Send a request to the streamer that runs on `state_dir`; returns the result as JSON.
 
-    Raises UStatusError: UNAVAILABLE if none runs there, PERMISSION_DENIED if it is another user's; AdminError as it says.
+    Raises UStatusError: UNAVAILABLE if no streamer runs there, PERMISSION_DENIED if it belongs to another user;
+    AdminError for a failed request.
     """
     path = state_dir / SOCKET
     with _open_request(path, request) as connection:
@@ -361,7 +363,7 @@ def send_request(state_dir: Path, request: AdminRequest) -> Any:
 
 
 def stream_lines(path: Path, request: AdminRequest) -> Iterator[bytes]:
-    """Ask at the admin socket `path`, and then each line that is said, until there are no more. Raises as `ask`."""
+    """Send a request to the admin socket `path`, then yield each line of the stream until its end. Raises as `ask`."""
     with _open_request(path, request) as connection, connection.makefile("rb") as lines:
         _decode_result(lines.readline(), path)
         connection.settimeout(None)
@@ -370,7 +372,7 @@ def stream_lines(path: Path, request: AdminRequest) -> Iterator[bytes]:
 
 @contextmanager
 def _open_request(path: Path, request: AdminRequest) -> Iterator[socket.socket]:
-    """A connection to the streamer whose socket is `path`, with the request on its way."""
+    """A connection to the admin socket `path`, with the request sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_RESPONSE_TIMEOUT_S)
         try:

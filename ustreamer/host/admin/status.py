@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running streamer tells of itself: over uProtocol (`own_entity`) and to the command line (`admin`)."""
+"""The status of a running streamer, for uProtocol clients (`ustreamer_service`) and the command line (`server`)."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,7 +13,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class EndpointStatus(msgspec.Struct, frozen=True):
-    """A network that the streamer is attached to; `up` also where the transport cannot tell.
+    """A network that the streamer is attached to. `up` is also true if the transport does not know.
 
     `peers` are the own authorities of other streamers there.
     """
@@ -26,14 +26,14 @@ class EndpointStatus(msgspec.Struct, frozen=True):
 
 
 class StoppedTopic(msgspec.Struct, frozen=True):
-    """A subscriber that has asked not to be sent a topic, or those of a pattern, for now."""
+    """A subscriber that has stopped the dispatch of a topic or topic pattern to itself."""
 
     topic: UUri
     subscriber: UUri
 
 
 class StreamerRoutes(msgspec.Struct, frozen=True):
-    """Who lives where, and which topics go to whom; a topic's targets are there from its first message to them on."""
+    """The endpoints with their authorities, and the targets of topics. A target is listed from its first message on."""
 
     endpoints: tuple[EndpointStatus, ...]
     targets: tuple[TargetStatistics, ...]
@@ -41,7 +41,7 @@ class StreamerRoutes(msgspec.Struct, frozen=True):
 
 
 class StreamerStatistics(msgspec.Struct, frozen=True):
-    """All that is counted, since `since_ms` (ms since the epoch); `endpoints` is what their transports count."""
+    """All counters since `since_ms` (ms since the epoch). `endpoints` has the counters of transports."""
 
     since_ms: int
     ledger: LedgerSnapshot
@@ -53,7 +53,7 @@ class StreamerStatistics(msgspec.Struct, frozen=True):
 
 
 class Redriven(msgspec.Struct, frozen=True):
-    """A dead letter that was dispatched again: its number, the id it had and the id it got."""
+    """A dead letter that was dispatched again: its number, its old id and its new id."""
 
     number: int
     id: str
@@ -61,14 +61,14 @@ class Redriven(msgspec.Struct, frozen=True):
 
 
 class NotRedriven(msgspec.Struct, frozen=True):
-    """A dead letter that was left where it is, and why."""
+    """A dead letter that stays in the store, and the reason."""
 
     number: int
     reason: str
 
 
 class RedriveResult(msgspec.Struct, frozen=True):
-    """What became of a request to redrive; the first of each are named."""
+    """The result of a redrive request. Only the first dead letters of each kind are listed."""
 
     redriven: int
     left: int
@@ -77,7 +77,7 @@ class RedriveResult(msgspec.Struct, frozen=True):
 
 
 class StatusProvider(Protocol):
-    """A streamer as those see it who only read. From any thread."""
+    """The read-only view of a streamer. From any thread."""
 
     def routes(self) -> StreamerRoutes: ...
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who looks on: verdicts of a running streamer, one by one, for `ustreamer tap`.
+"""Tap readers: the verdicts of a running streamer, one by one, for `ustreamer tap`.
 
-On the path a note is taken, of nothing but what is shown; a thread of the reader's makes lines of the notes. Who reads too
-slowly misses some, and is told how many.
+In flow verdicts of the dispatcher, as notes with only the fields to show. Out flow lines, which the reader's own
+thread builds from the notes. A slow reader loses notes and gets their number.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +27,9 @@ from ustreamer.uprotocol.uuri import UUri
 
 MAX_READERS: Final = 4
 MAX_NOTES: Final = 10_000
-"""Notes that wait for one reader: at most 5 MB, payloads included."""
+"""Notes that wait for one reader: at most 5 MB with payloads."""
 MAX_BYTES: Final = 8_000_000
-"""Of payloads that wait to be decoded for one reader, who wants them whole."""
+"""The payload bytes that wait to be decoded for one reader."""
 SHOWN_BYTES: Final = 256
 _LINES_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 1_000_000  # of payloads: their values may take many times as much
@@ -37,7 +37,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class TapFilter(msgspec.Struct, frozen=True):
-    """Which verdicts somebody wants to see: None is all. Payloads, or what is in them, only for who asks; never a token."""
+    """The verdicts to show; None stands for all. Payloads and decoded payloads only on request; tokens never."""
 
     source: UUri | None = None
     sink: UUri | None = None
@@ -55,10 +55,11 @@ class TapFilter(msgspec.Struct, frozen=True):
 
 
 class TapLine(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
-    """One message for one target and what became of it.
+    """One message for one target, and its verdict.
 
-    `egress` and `subscriber` are None where it had no target, or the target is all who listen there. `latency_ms` is from
-    its arrival to its end here. `payload` is its beginning, as hex, where that was asked for or could not be decoded.
+    `egress` and `subscriber` are None for a message without a target, and `subscriber` is None for a multicast target.
+    `latency_ms` is from arrival to verdict. `payload` is its beginning as hex, on request or if it could not be
+    decoded.
     """
 
     time_ms: int
@@ -80,7 +81,7 @@ class TapLine(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", tag_field="line"):
-    """So many lines were lost here, because they were not read in time."""
+    """The number of lines lost at this point, because the reader was too slow."""
 
     count: int
 
@@ -101,7 +102,7 @@ class _TapNote(msgspec.Struct, frozen=True, gc=False):
 
 
 class TapReader:
-    """What one reader is to be told. Notes come from any thread; one thread makes lines."""
+    """The notes of one reader. Any thread adds notes; one thread builds lines."""
 
     def __init__(
         self, tap_filter: TapFilter, clock: Clock, find_decoder: FindDecoder, max_notes: int = MAX_NOTES
@@ -113,15 +114,15 @@ class TapReader:
         self._notes: SimpleQueue[_TapNote | None] = SimpleQueue()
         self._count_lock = Lock()
         self._dropped = 0
-        self._waiting_bytes = 0  # counted only for who wants payloads decoded
+        self._waiting_bytes = 0  # counted only with decoding
         self._detach: Callable[[], None] = lambda: None
 
     def attach(self, dispatcher: Dispatcher) -> None:
-        """Be told by `dispatcher` until `close`."""
+        """Receive verdicts from `dispatcher` until `close`."""
         self._detach = dispatcher.attach_taps(self.tap_at)
 
     def tap_at(self, ingress: str) -> Tap:
-        """What takes the notes at one endpoint."""
+        """The tap function of one endpoint."""
         tap_filter, notes = self._filter, self._notes
         whole_limit = MAX_DECODED if tap_filter.decode else 0
         shown_limit = SHOWN_BYTES if tap_filter.payload or tap_filter.decode else 0
@@ -166,14 +167,14 @@ class TapReader:
         return note
 
     def _has_room(self, size: int) -> bool:
-        """Whether so many bytes more may wait; then they do."""
+        """Reserve `size` more payload bytes; returns whether they fit the limit."""
         with self._count_lock:
             fits = self._waiting_bytes + size <= MAX_BYTES
             self._waiting_bytes += size if fits else 0
         return fits
 
     def wait_lines(self, timeout_s: float) -> Sequence[TapLine | Dropped]:
-        """Wait for something to tell; nothing when that takes longer, or after `close`."""
+        """Wait for lines; empty after the timeout or after `close`."""
         lines: list[TapLine | Dropped] = []
         read_bytes = 0
         try:
@@ -222,14 +223,14 @@ class TapReader:
         return self._payload_decoder.decode_payload(note.attributes, note.payload)
 
     def close(self) -> None:
-        """See nothing more, and let go of who waits. May be repeated."""
+        """Receive no more verdicts, and wake a waiting thread. May be repeated."""
         self._detach()
         self._detach = lambda: None
         self._notes.put(None)
 
 
 class Taps:
-    """All who look on, of whom there are few: each costs a note for every verdict."""
+    """All tap readers. Their number is limited: each costs a note for every verdict."""
 
     def __init__(
         self, dispatcher: Dispatcher, find_decoder: FindDecoder, max_readers: int = MAX_READERS
@@ -240,12 +241,10 @@ class Taps:
         self._lock = Lock()
 
     def open_reader(self, tap_filter: TapFilter) -> TapReader:
-        """A reader that sees what `tap_filter` covers, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
+        """A reader with the verdicts that match `tap_filter`, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
         with self._lock:
             if not self._free_slots:
-                raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED, "as many look on already as may: try again later"
-                )
+                raise UStatusError(UCode.RESOURCE_EXHAUSTED, "too many tap readers: try again later")
             self._free_slots -= 1
         reader = _SlotReader(tap_filter, self._dispatcher.clock, self._find_decoder, self._release_slot)
         reader.attach(self._dispatcher)
@@ -257,7 +256,7 @@ class Taps:
 
 
 class _SlotReader(TapReader):
-    """A reader that gives its place back once."""
+    """A reader that releases its slot once."""
 
     def __init__(
         self, tap_filter: TapFilter, clock: Clock, find_decoder: FindDecoder, release: Callable[[], None]

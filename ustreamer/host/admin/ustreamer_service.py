@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""core.ustreamer, the uEntity that the streamer itself is: `//<authority>/4/1`.
+"""core.ustreamer, the streamer's own uEntity: `//<authority>/4/1`.
 
-It publishes dead letters (`ustreamer.core.egress.limits.dead_letter`) and has the four methods of
-proto/uprotocol/core/ustreamer/v1/ustreamer.proto. Everybody may call them whose request gets here; what somebody starts
-or stops concerns nobody else.
+In flow requests for the four methods of proto/uprotocol/core/ustreamer/v1/ustreamer.proto. Out flow responses; dead
+letters are published by `ustreamer.core.egress.dead_letter`.
+
+Every client with a route to the uEntity may call it. A client can stop and start the dispatch to itself only.
 """
 
 import logging
@@ -34,14 +35,14 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 PAGE: Final = 1_000
-"""Routes or targets in one answer: about 100 bytes each."""
+"""Routes or targets in one response: about 100 bytes each."""
 _FORMATS: Final = (UPayloadFormat.UNSPECIFIED, UPayloadFormat.PROTOBUF)
 
 
 class UStreamerService:
-    """A `ustreamer.hooks.HostedService`. Construction touches nothing; `status` and `paused` are asked when called."""
+    """A `ustreamer.hooks.HostedService`. The constructor has no side effects; calls read `status` and `paused`."""
 
-    _bus: UTransport  # from `start` on
+    _bus: UTransport  # set by `start`
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class UStreamerService:
         paused: PausedDirectory,
         replan: Callable[[], None],
     ) -> None:
-        """`replan` is called when something has been stopped or started."""
+        """`replan` is called after each start or stop of a topic."""
         self._address = UUri(authority, USTREAMER, USTREAMER_VERSION)
         self._ids = UuidSource(clock.wall_ms)
         self._status = status
@@ -74,9 +75,9 @@ class UStreamerService:
         bus.register_listener(ANY, everything, self._on_request)
 
     def stop(self) -> None:
-        """Nothing is held open."""
+        """No resources to release."""
 
-    # --- calls ----------------------------------------------------------------------------------------------------------
+    # --- calls -------------------------------------------------------------------------------------------------------
 
     def _on_request(self, message: UMessage) -> None:
         if message.attributes.type is not UMessageType.REQUEST:
@@ -85,9 +86,8 @@ class UStreamerService:
             payload = self._call_method(message).SerializeToString()
         except UStatusError as error:
             self._bus.send(error_response(self._ids.next(), message, error.status))
-        except (
-            Exception
-        ) as error:  # the caller of a method that fails is told so, and does not wait for its ttl
+        except Exception as error:
+            # The caller of a failed method gets an error response instead of a timeout.
             log.exception("ustreamer_service.failed", extra={"sink": str(message.attributes.sink)})
             status = UStatus(UCode.INTERNAL, f"{message.attributes.sink}: {type(error).__name__}")
             self._bus.send(error_response(self._ids.next(), message, status))
@@ -96,7 +96,7 @@ class UStreamerService:
 
     def _call_method(self, message: UMessage) -> Message:
         sink = message.attributes.sink
-        assert sink is not None  # a request has one
+        assert sink is not None  # every request has one
         method = self._methods.get(sink.resource_id)
         if method is None or sink.ue_version_major != USTREAMER_VERSION:
             have = ", ".join(str(self._address.with_resource(number)) for number in self._methods)
@@ -130,7 +130,7 @@ class UStreamerService:
         return {each.name: each.up for each in self._status.routes().endpoints}
 
 
-# --- requests -----------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def _unpack(shape: type[M], message: UMessage) -> M:
@@ -149,7 +149,7 @@ def _unpack(shape: type[M], message: UMessage) -> M:
 
 
 def _topic(message: pb_uri.UUri, call: UMessage) -> UUri:
-    """The topic, or pattern of topics, that a request is about; an empty authority is the caller's."""
+    """The topic or topic pattern of a request. An empty authority stands for the caller's."""
     topic = UUri.from_pb(message).with_authority(call.attributes.source.authority_name)
     if not topic.is_topic and topic.resource_id != ANY_RESOURCE:
         raise invalid_argument(f"topic {topic}: expected a resource of 8000 to FFFE, or FFFF for all")
@@ -160,11 +160,11 @@ def _filter(message: pb_uri.UUri | None, call: UMessage) -> UUri:
     return ANY if message is None else _topic(message, call)
 
 
-# --- answers ------------------------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------------------
 
 
 def _page(entries: Sequence[T], offset: int) -> tuple[Sequence[T], Literal[True] | None]:
-    """A page of `entries` from `offset` on, and True if there are more (else the field stays unset)."""
+    """A page of `entries` from `offset` on, and True if more follow (None keeps the field unset)."""
     return entries[offset : offset + PAGE], True if len(entries) > offset + PAGE else None
 
 

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one module a group of commands.
+"""The command line `ustreamer`: one module per group of commands.
 
-Read main.py first.
+In flow arguments, configuration files and responses of the admin socket. Out flow text or JSON on stdout, problems on
+stderr, and an exit code (`main.ExitCode`).
+
+`run` starts a streamer in this process. `check`, `explain` and `import` read files only. `reload`, `routes`, `top`,
+`tap` and parts of `dead-letters` send a request to a running streamer. Plugins add commands through the hook
+`ustreamer_commands`.
+
+Read main.py first, then check.py (a short command) and admin_commands.py (commands for a running streamer).
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer reload | routes | top | tap | dead-letters`: commands for a running streamer, over its admin socket.
 
-Dead letters are listed and shown from their store, whether a streamer runs beside it or not.
+`dead-letters list` and `show` read the store directly, with or without a running streamer.
 """
 
 import argparse
@@ -49,12 +49,12 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         return parser
 
     add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
-    add(commands, "routes", _routes, "where a running streamer sends what")
-    add(commands, "top", _top, "what a running streamer counts")
+    add(commands, "routes", _routes, "show the routes of a running streamer")
+    add(commands, "top", _top, "show the counters of a running streamer")
     add_tap(commands, _state_dir)
-    letters = commands.add_parser("dead-letters", help="what could not be delivered").add_subparsers(
-        metavar="ACTION", required=True
-    )
+    letters = commands.add_parser(
+        "dead-letters", help="list, show, redrive or purge undelivered messages"
+    ).add_subparsers(metavar="ACTION", required=True)
     add(letters, "ls", _ls, "list dead letters, the oldest first")
     add(letters, "show", _show, "all of one dead letter, but for its token").add_argument(
         "number", type=_number, metavar="ID"
@@ -70,7 +70,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 
 def running_plugins(config: Path) -> list[str]:
-    """The names of the plugins that a running streamer has switched on. Raises as `admin.ask`."""
+    """The names of the enabled plugins of a running streamer. Raises as `server.ask`."""
     names: list[str] = send_request(_state_dir(config), PluginsRequest())
     return names
 
@@ -83,7 +83,7 @@ def _number(text: str) -> int:
 
 
 def _state_dir(config: Path) -> Path:
-    """The state_dir of a configuration, of which nothing else is looked at. Raises ConfigError."""
+    """The state_dir of a configuration; all else in the file is ignored. Raises ConfigError."""
     document = read(config)
     named = document.data.get("state_dir", DEFAULT_STATE_DIR)
     if not isinstance(named, str):
@@ -91,7 +91,7 @@ def _state_dir(config: Path) -> Path:
     return document.base / named
 
 
-# --- the whole streamer ---------------------------------------------------------------------------------------------------
+# --- reload, routes, top ---------------------------------------------------------------------------------------------
 
 
 def _reload(arguments: argparse.Namespace) -> int:
@@ -164,7 +164,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def _summary(number: int, letter: StoredDeadLetter) -> dict[str, Any]:
-    """What a list tells of a letter; never its token, and no header field that we do not know."""
+    """The list entry of a dead letter, without its token and unknown header fields."""
     message = letter.message
     attributes = message.attributes
     return {
@@ -220,7 +220,7 @@ def _format_payload(payload: str | None) -> str:
 
 
 def _numbers_or_all(arguments: argparse.Namespace) -> Sequence[int] | None:
-    """The numbers that were named; None for all. Ends with a usage error unless it is one of the two."""
+    """The given numbers; None for all. A missing or double choice is a usage error."""
     if bool(arguments.numbers) is arguments.all:
         arguments.usage_error("expected either ID ... or --all")
     return None if arguments.all else tuple(arguments.numbers)
@@ -260,11 +260,11 @@ def _purge(arguments: argparse.Namespace) -> int:
 def _purge_store(state_dir: Path, numbers: Sequence[int] | None) -> int:
     if not (state_dir / DIRECTORY).exists():
         return 0
-    with StateLock(state_dir):  # or a streamer that starts just now would use the store as well
+    with StateLock(state_dir):  # otherwise a streamer that starts now would use the store as well
         return dead_letter_store.purge_letters(state_dir / DIRECTORY, numbers)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------------
+# --- formatting ------------------------------------------------------------------------------------------------------
 
 
 def _print_json(value: Any) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer check`: file, routes, environment; nothing is opened that stays open, nothing is written."""
+"""`ustreamer check`: checks file, routes and environment. It writes nothing and leaves nothing open."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from ustreamer.uprotocol.ustatus import UStatusError
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What a check found: the stages that were passed, and problems, each on a line of its own."""
+    """The result of a check: the stages passed, and one line per problem."""
 
     file: str
     stages: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def check(path: Path, *, offline: bool) -> CheckReport:
-    """Check a configuration in up to three stages; a stage with problems ends it."""
+    """Check a configuration in up to three stages. A stage with problems is the last one."""
     try:
         loaded = process.load(path)
     except ConfigError as error:

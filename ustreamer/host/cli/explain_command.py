@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer explain`: why this message would go where, by the router's own code, from the files alone.
+"""`ustreamer explain`: shows the routing decision for a message, made by the router's own code from files alone.
 
-A configuration and the subscriptions on disk are read, whether a streamer runs with them or not, and nothing is touched.
+In flow a configuration and the subscriptions on disk; a streamer may run with them at the same time. Out flow the
+steps of the decision. Nothing is changed.
 """
 
 import argparse
@@ -31,13 +32,17 @@ _OK: Final = 0
 def add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "explain", help="why a message would go where, rule by rule; touches nothing"
+        "explain", help="explain the routing of a message, rule by rule; changes nothing"
     )
     parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument("--source", type=uuri_pattern, required=True, metavar="UURI", help="who sends it")
-    parser.add_argument("--sink", type=uuri_pattern, metavar="UURI", help="to whom; none for a publication")
-    parser.add_argument("--type", choices=TYPES, help="what it is; else what source and sink make it")
-    parser.add_argument("--at", metavar="ENDPOINT", help="where it comes in; else where its source lives")
+    parser.add_argument(
+        "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
+    )
+    parser.add_argument(
+        "--sink", type=uuri_pattern, metavar="UURI", help="address of the receiver; none for a publication"
+    )
+    parser.add_argument("--type", choices=TYPES, help="message type (default: derived from source and sink)")
+    parser.add_argument("--at", metavar="ENDPOINT", help="ingress endpoint (default: the one of the source)")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_explain, usage_error=parser.error)
 
@@ -72,7 +77,7 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def stored_router(streamer: Streamer) -> tuple[Router, list[str]]:
-    """A router as that of `streamer`, which has not been started, by what is on disk; and what it does not know."""
+    """A router of the unstarted `streamer` with the subscriptions on disk, and notes about missing knowledge."""
     hook = streamer.plugins.hook
     stored = hook.ustreamer_stored_subscriptions()
     storing_plugins = {each.plugin_name for each in hook.ustreamer_stored_subscriptions.get_hookimpls()}
@@ -88,7 +93,7 @@ def stored_router(streamer: Streamer) -> tuple[Router, list[str]]:
 
 
 def message_kind(source: UUri, sink: UUri | None) -> str:
-    """What a message from `source` to `sink` can be, by their resources."""
+    """The possible types of a message from `source` to `sink`, by their resource ids."""
     if sink is None:
         return "publish"
     if sink.is_method:
@@ -97,7 +102,7 @@ def message_kind(source: UUri, sink: UUri | None) -> str:
 
 
 def attributes_for(kind: str, source: UUri, sink: UUri | None) -> UAttributes:
-    """The header of such a message, with what its type needs beside its addresses."""
+    """The header of such a message, with the fields that its type requires."""
     id = UuidSource(SYSTEM_CLOCK.wall_ms).next()
     if kind == "publish" or sink is None:
         return publish(id, source).attributes

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands say things."""
+"""Text formats that several commands share."""
 
 from datetime import UTC, datetime
 
 
 def format_time(wall_ms: int) -> str:
-    """A time of the wall clock in ISO 8601, in UTC, to the millisecond."""
+    """A wall clock time in ISO 8601, in UTC, with milliseconds."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")

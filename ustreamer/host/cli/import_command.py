@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import`: the configurations of other programs as one of ours. What could not be carried over is on stderr."""
+"""`ustreamer import`: converts the configuration of another program. Settings that cannot be converted go to stderr."""
 
 import argparse
 import re
@@ -13,10 +13,10 @@ _OK: Final = 0
 
 def add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    kinds = commands.add_parser(
-        "import", help="make a configuration out of that of another program"
-    ).add_subparsers(metavar="KIND", required=True)
-    vsomeip = kinds.add_parser("vsomeip", help="an endpoint, out of the JSON of a vsomeip host")
+    kinds = commands.add_parser("import", help="convert the configuration of another program").add_subparsers(
+        metavar="KIND", required=True
+    )
+    vsomeip = kinds.add_parser("vsomeip", help="convert the JSON of a vsomeip host to an endpoint")
     vsomeip.add_argument("file", type=Path, metavar="FILE")
     vsomeip.add_argument(
         "--endpoint",
@@ -31,18 +31,18 @@ def add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     vsomeip.add_argument(
         "--bind",
         metavar="IP",
-        help="our own address, if FILE is that of another host; its services are not offered then",
+        help="the streamer's address, if FILE is of another host; its services are then not offered",
     )
     vsomeip.add_argument(
         "--major",
         type=_major,
         default=0,
         metavar="N",
-        help="version of services, which FILE does not have (0)",
+        help="version of services that have none in FILE (0)",
     )
     vsomeip.set_defaults(run=_vsomeip)
     up_streamer = kinds.add_parser(
-        "up-streamer", help="a configuration, out of the CONFIG.json5 of up-streamer"
+        "up-streamer", help="convert the CONFIG.json5 of up-streamer to a configuration"
     )
     up_streamer.add_argument("file", type=Path, metavar="FILE")
     up_streamer.add_argument(
@@ -65,14 +65,14 @@ def _major(text: str) -> int:
 
 
 def _vsomeip(arguments: argparse.Namespace) -> int:
-    # They bring the SOME/IP transport's configuration, which few commands need.
+    # Imported late: the importers load the SOME/IP configuration, which few commands need.
     from ustreamer.host.config import endpoint_text
-    from ustreamer.host.importers import vsomeip
+    from ustreamer.host.importers.vsomeip import importer
 
-    options = vsomeip.ImportOptions(
+    options = importer.ImportOptions(
         arguments.authority, arguments.endpoint, bind=arguments.bind, major=arguments.major
     )
-    imported = vsomeip.import_file(arguments.file, options)
+    imported = importer.import_file(arguments.file, options)
     text = endpoint_text.toml_text(
         arguments.endpoint, arguments.authority, imported.endpoint, arguments.file.name
     )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | explain | plugins | demo | import`, those of `admin_commands` and of plugins."""
+"""The command line: `ustreamer run | check | explain | plugins | demo | import`, `admin_commands`, and commands of
+plugins.
+"""
 
 import argparse
 import json
@@ -39,7 +41,7 @@ class ExitCode(IntEnum):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command; returns its exit code."""
     try:
         arguments = parser().parse_args(argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return _exit_code_of(error)
     except BrokenPipeError:  # `ustreamer ... | head`
-        # What is still buffered goes nowhere, or the interpreter complains of it at its end.
+        # Discard the buffered output. Otherwise the interpreter reports an error at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
     return code
@@ -65,13 +67,13 @@ def _exit_code_of(error: UStatusError) -> ExitCode:
         UCode.PERMISSION_DENIED: ExitCode.DENIED,
         UCode.INVALID_ARGUMENT: ExitCode.BAD_CONFIG,
         UCode.UNIMPLEMENTED: ExitCode.BAD_CONFIG,
-        UCode.FAILED_PRECONDITION: ExitCode.BAD_CONFIG,  # state of a newer version, for one
+        UCode.FAILED_PRECONDITION: ExitCode.BAD_CONFIG,  # for example state of a newer version
     }
     return by_code.get(error.code, ExitCode.FAILURE)
 
 
 class _OneLineHelpFormatter(argparse.HelpFormatter):
-    """Room for the longest command: argparse forgets that commands are indented once more, and breaks their lines."""
+    """Wide enough for the longest command: argparse ignores the extra indentation of commands and would wrap them."""
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
@@ -92,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
     run.add_argument("config", type=Path, metavar="CONFIG")
     run.add_argument(
-        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send what was accepted (5)"
+        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
     )
     run.add_argument(
         "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
@@ -100,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     run.set_defaults(run=_run)
 
-    checking = commands.add_parser("check", help="check a configuration; touches nothing")
+    checking = commands.add_parser("check", help="check a configuration; changes nothing")
     checking.add_argument("config", type=Path, metavar="CONFIG")
     checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
     checking.add_argument("--json", action="store_true")
@@ -110,18 +112,18 @@ def parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
     listing.add_argument(
-        "config", type=Path, metavar="CONFIG", nargs="?", help="only those a running streamer has switched on"
+        "config", type=Path, metavar="CONFIG", nargs="?", help="only those enabled in a running streamer"
     )
     listing.add_argument("--json", action="store_true")
     listing.set_defaults(run=_plugins)
 
-    demo = commands.add_parser("demo", help="a small vehicle with a streamer, and what it did")
+    demo = commands.add_parser("demo", help="run a small simulated vehicle with a streamer, and report")
     demo.add_argument(
         "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
     )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.add_argument(
-        "--recordings", type=Path, metavar="DIR", help="keep what was recorded there (`ustreamer recordings`)"
+        "--recordings", type=Path, metavar="DIR", help="keep the recordings there (`ustreamer recordings`)"
     )
     demo.add_argument(
         "--web",
@@ -195,7 +197,7 @@ def _plugins(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
+    from ustreamer.host.demo import command  # loads the simulated vehicle, which no other command needs
 
     return command.run(
         seconds=arguments.seconds,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer tap`: watch a running streamer decide, one line for each message and target."""
+"""`ustreamer tap`: shows the verdicts of a running streamer, one line per message and target."""
 
 import argparse
 import sys
@@ -23,8 +23,8 @@ _FINAL: Final = [each.name.lower() for each in Verdict if each is not Verdict.QU
 def add_tap(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", state_dir: Callable[[Path], Path]
 ) -> None:
-    """Add the command; `state_dir` reads it out of a configuration."""
-    parser = commands.add_parser("tap", help="what a running streamer decides, message by message")
+    """Add the command; `state_dir` reads it from a configuration."""
+    parser = commands.add_parser("tap", help="show the verdicts of a running streamer, message by message")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration of the streamer"
@@ -34,19 +34,19 @@ def add_tap(
         "--source", type=uuri_pattern, metavar="UURI", help="only messages from there; may have wildcards"
     )
     parser.add_argument("--sink", type=uuri_pattern, metavar="UURI", help="only messages addressed to there")
-    help_text = f"only what ended so: {', '.join(_FINAL)}"
+    help_text = f"only this verdict: {', '.join(_FINAL)}"
     parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=help_text)
     parser.add_argument("--count", type=_line_count, metavar="N", help="end after so many lines")
     parser.add_argument("--payload", action="store_true", help="with payloads, up to 256 bytes of each")
     parser.add_argument(
-        "--decode", action="store_true", help="with what is in the payloads, where a plugin can read it"
+        "--decode", action="store_true", help="with decoded payloads, if a plugin can decode them"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(run=lambda arguments: _tap(arguments, state_dir))
 
 
 def uuri_pattern(text: str) -> str:
-    """A UUri, which may have wildcards, as it was written. Raises ArgumentTypeError."""
+    """The text of a valid UUri, which may have wildcards. Raises ArgumentTypeError."""
     try:
         UUri.parse(text)
     except UStatusError as error:
@@ -85,7 +85,7 @@ def _print_lines(lines: Iterable[bytes], count: int | None, as_json: bool) -> in
         shown += isinstance(line, TapLine)
         if shown == count:
             return _OK
-    raise UStatusError(UCode.UNAVAILABLE, "the streamer has ended, or nobody read for a minute")
+    raise UStatusError(UCode.UNAVAILABLE, "the streamer has stopped, or no line was read for a minute")
 
 
 def _format_line(line: TapLine) -> str:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of a streamer: one TOML file, checked to the last key before anything is opened.
 
-authority, state_dir        who we are and where our state lives
-[endpoints.<name>]          a network: its transport, who lives behind it, and the keys of that transport
-[egress.default | <name>]   what may wait for an endpoint, how long, and when it is tried again
-[dead_letters]              how many of them are kept on disk
-[plugins.<name>]            switches a plugin on; its keys are its own
+authority, state_dir        the streamer's authority, and the directory for its state
+[endpoints.<name>]          a network: its transport, the authorities behind it, and the keys of that transport
+[egress.default | <name>]   queue limits, message age and retry delays of an endpoint
+[dead_letters]              how many dead letters stay on disk
+[plugins.<name>]            enables a plugin; the plugin defines the keys
 """
 
 import re
@@ -51,10 +51,12 @@ __all__ = [
 
 MAX_ENDPOINTS: Final = 64  # each has threads, queues and metrics of its own
 DEFAULT_SECTION: Final = "default"
-"""The [egress] section that holds for every endpoint; no endpoint has this name."""
+"""The [egress] section with the limits for every endpoint. No endpoint has this name."""
 
 DURABLE_AGE_MS: Final = 86_400_000
-"""How long a message without ttl waits for a durable endpoint, where no `max_age_ms` is set: what is kept is for hours."""
+"""How long a message without ttl waits for a durable endpoint without `max_age_ms`: persisted messages may wait for
+hours.
+"""
 
 _ENDPOINT_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 
@@ -62,14 +64,14 @@ Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
 
 
 class RetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Pauses before a refused message is tried again: the first one, doubled each time up to the last one."""
+    """Delays before a refused message is retried: the first one, doubled each time up to the last one."""
 
     first_ms: Milliseconds | UnsetType = UNSET
     max_ms: Milliseconds | UnsetType = UNSET
 
 
 class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[egress.default] or [egress.<endpoint>]. What an endpoint does not set is as in default, or as in EgressLimits."""
+    """[egress.default] or [egress.<endpoint>]. Unset keys of an endpoint come from default, then from EgressLimits."""
 
     queue_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
     queue_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
@@ -81,7 +83,7 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriber_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
 
     def apply_to(self, limits: EgressLimits) -> EgressLimits:
-        """`limits` with what is set here in place of theirs."""
+        """`limits` with the keys set here."""
         values = {
             "queue_messages": self.queue_messages,
             "queue_bytes": self.queue_bytes,
@@ -97,10 +99,10 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A configuration in which every key, name and number has been checked.
+    """A configuration with every key, name and number checked.
 
-    `base` is the directory that relative paths in endpoint sections start from; `state_dir` is absolute. `egress` has
-    the limits of every endpoint and, as "default", those of any other lane. Plugins stand in the order of the file.
+    Relative paths in endpoint sections start at `base`; `state_dir` is absolute. `egress` has the limits of every
+    endpoint and, as "default", those of any other queue. Plugins keep the order of the file.
     """
 
     base: Path
@@ -112,22 +114,24 @@ class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     dead_letters: DeadLettersConfig = DeadLettersConfig()
 
     def limits(self, endpoint: str) -> EgressLimits:
-        """The limits of the lane to an endpoint, be it our own."""
+        """The limits of an endpoint's queue, including the streamer's own endpoint."""
         return self.egress.get(endpoint, self.egress[DEFAULT_SECTION])
 
 
 def load(
     path: Path, transports: Mapping[str, TransportKind], plugin_configs: Mapping[str, type[msgspec.Struct]]
 ) -> StreamerConfig:
-    """Read and check a file. Raises ConfigError with all that is wrong; touches nothing else.
+    """Read and check a file. Raises ConfigError with all problems; no side effects.
 
-    `transports` are by the name that `transport = ...` uses, `plugin_configs` the Config of every installed plugin.
+    `transports` maps the names of `transport = ...`; `plugin_configs` has the Config of every installed plugin.
     """
     return check(read(path), transports, plugin_configs)
 
 
 def served_authorities(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> tuple[str, ...]:
-    """The authorities our uSubscription answers for: our own, and those behind transports without a uSubscription."""
+    """The authorities served by the local uSubscription: the own one, and those behind transports without a
+    uSubscription.
+    """
     others = {
         authority
         for endpoint in config.endpoints.values()
@@ -138,13 +142,13 @@ def served_authorities(config: StreamerConfig, transports: Mapping[str, Transpor
 
 
 def configured_authorities(config: StreamerConfig) -> tuple[str, ...]:
-    """Every authority that the configuration gives a place to, our own among them; `"*"` names none."""
+    """Every authority with a configured endpoint, including the own one. `"*"` names none."""
     others = {authority for endpoint in config.endpoints.values() for authority in endpoint.authorities}
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
 
 
 class ConfiguredAuthorities(Collection[str]):
-    """`configured_authorities` of the configuration that is gone by now, which may be another one each time that this is asked."""
+    """`configured_authorities` of the current configuration, read anew by each call."""
 
     def __init__(self, config: Callable[[], StreamerConfig]) -> None:
         self._config = config
@@ -159,13 +163,13 @@ class ConfiguredAuthorities(Collection[str]):
         return len(configured_authorities(self._config()))
 
 
-# ------------------------------------------------------------------------------------------------------------ checks
+# --- checks ----------------------------------------------------------------------------------------------------------
 
-_Table = dict[str, Any]  # a section as tomllib read it; a Struct of its own checks what is in it
+_Table = dict[str, Any]  # a section as parsed by tomllib; its own Struct checks the content
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file with its sections still closed."""
+    """The top level of the file, with its sections unchecked."""
 
     authority: str
     endpoints: dict[str, _Table]
@@ -180,7 +184,7 @@ def check(
     transports: Mapping[str, TransportKind],
     plugin_configs: Mapping[str, type[msgspec.Struct]],
 ) -> StreamerConfig:
-    """Check a document that has been read; as `load`."""
+    """Check a parsed document; as `load`."""
     problems = Problems(document)
     file = problems.convert_section((), _File, _section_advice(document, plugin_configs))
     _check_own_authority(problems)
@@ -192,7 +196,7 @@ def check(
     egress = _egress(problems, endpoints)
     dead_letters = _dead_letters(problems)
     problems.raise_if_any()
-    assert file is not None  # or something had been found
+    assert file is not None  # otherwise a problem was noted
     return StreamerConfig(
         base=document.base,
         authority=file.authority,
@@ -208,7 +212,7 @@ def check(
 
 
 def _section_advice(document: TomlDocument, plugin_configs: Mapping[str, object]) -> Callable[[KeyPath], str]:
-    """Advice about a key at the top that would be right in [endpoints] or [plugins]."""
+    """Advice about a top-level key that belongs in [endpoints] or [plugins]."""
 
     def advice(path: KeyPath) -> str:
         name = path[0]
@@ -223,14 +227,14 @@ def _section_advice(document: TomlDocument, plugin_configs: Mapping[str, object]
 
 
 def _tables(problems: Problems, section: str) -> dict[str, _Table]:
-    """The tables in a section at the top; what is no table has been noted already."""
+    """The tables in a top-level section. A value that is no table has a problem noted already."""
     tables = problems.document.data.get(section)
     if not isinstance(tables, dict):
         return {}
     return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
 
-# --------------------------------------------------------------------------------------------------------- endpoints
+# --- endpoints -------------------------------------------------------------------------------------------------------
 
 
 def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> dict[str, EndpointConfig]:
@@ -255,16 +259,14 @@ def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> d
             if endpoint.durable and not kind.outlives_streamer:
                 problems.add_problem(
                     ("endpoints", name, "durable"),
-                    f"those behind a {table['transport']!r} endpoint end with the streamer: nothing can be kept for them",
+                    f"those behind a {table['transport']!r} endpoint end with the streamer: their messages cannot be persisted",
                 )
     return endpoints
 
 
 def _check_endpoint_name(problems: Problems, name: str) -> None:
     if name in {SELF, DEFAULT_SECTION}:
-        problems.add_problem(
-            ("endpoints", name), f"{name!r} is not a name for an endpoint: it has a meaning of its own"
-        )
+        problems.add_problem(("endpoints", name), f"{name!r} is not a name for an endpoint: it is reserved")
     elif not _ENDPOINT_NAME.fullmatch(name):
         better = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:64]
         problems.add_problem(
@@ -277,7 +279,7 @@ def _check_endpoint_name(problems: Problems, name: str) -> None:
 def _transport(
     problems: Problems, name: str, table: _Table, transports: Mapping[str, TransportKind]
 ) -> TransportKind | None:
-    """The kind of transport that an endpoint names; None, and noted, if there is no such."""
+    """The transport kind of an endpoint; None, with a problem noted, if it is unknown."""
     path = ("endpoints", name, "transport")
     available = f"(have: {format_names(transports)})"
     if "transport" not in table:
@@ -300,12 +302,12 @@ def _transport(
 
 
 def _top_level_advice(path: KeyPath) -> str:
-    """Advice about a key in a section that would be right above all sections."""
+    """Advice about a key in a section that belongs at the top level."""
     key = str(path[-1])
     return suggest_move_up(key, ()) if key in _File.__struct_fields__ else ""
 
 
-# ------------------------------------------------------------------------------------------------------- authorities
+# --- authorities -----------------------------------------------------------------------------------------------------
 
 
 def _check_own_authority(problems: Problems) -> None:
@@ -313,22 +315,22 @@ def _check_own_authority(problems: Problems) -> None:
     if isinstance(authority, str):
         if authority == ANY_AUTHORITY:
             problems.add_problem(
-                ("authority",), "'*' stands for others: the streamer has an authority of its own"
+                ("authority",), "'*' stands for other authorities: name the streamer's own authority"
             )
         else:
             _check_authority(problems, ("authority",), authority)
 
 
 def _check_authority_placement(problems: Problems) -> None:
-    """Every authority, and "*" like any other, lives behind one endpoint."""
+    """Check that every authority, and "*" likewise, is behind one endpoint only."""
     homes: dict[str, KeyPath] = {}
     for name, table in _tables(problems, "endpoints").items():
         authorities = table.get("authorities")
         if authorities == []:
             problems.add_problem(
                 ("endpoints", name, "authorities"),
-                "nobody lives behind this endpoint",
-                'name who does, or write ["*"] for everyone not named elsewhere',
+                "no authority is behind this endpoint",
+                'name its authorities, or write ["*"] for all not named elsewhere',
             )
         for index, authority in enumerate(authorities if isinstance(authorities, list) else ()):
             path = ("endpoints", name, "authorities", index)
@@ -346,7 +348,7 @@ def _check_authority_placement(problems: Problems) -> None:
 
 
 def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> None:
-    """A rule is about sources that live behind its endpoint: others are refused whatever the rules say."""
+    """Check that a rule concerns sources behind its endpoint: other sources are refused regardless of rules."""
     for name, endpoint in endpoints.items():
         authorities = endpoint.authorities
         for index, rule in enumerate(endpoint.access):
@@ -378,11 +380,11 @@ def _is_authority(text: str) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------------ egress and plugins
+# --- egress and plugins ----------------------------------------------------------------------------------------------
 
 
 def _egress(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
-    """The limits by the names in [egress], of durable endpoints, and as "default" in any case."""
+    """The limits by the names in [egress], of durable endpoints, and always as "default"."""
     tables = _tables(problems, "egress")
     known = [*{**_tables(problems, "endpoints"), **endpoints}, DEFAULT_SECTION]
     default = (
@@ -436,7 +438,7 @@ def _limits(problems: Problems, name: str, default: EgressLimits) -> EgressLimit
 
 
 def _check_subscriber_limits(problems: Problems, name: str, limits: EgressLimits, queue: str) -> None:
-    """Note where a subscriber may have more than its endpoint; at the key of this section that makes it so."""
+    """Note a subscriber limit above the endpoint's limit, at the key of this section that causes it."""
     path: KeyPath = ("egress", name)
     written = value_at(problems.document.data, path)
     if not isinstance(written, dict):
@@ -481,7 +483,7 @@ def _plugins(
 
 
 def _plugin_endpoints(problems: Problems, plugins: Mapping[str, msgspec.Struct]) -> dict[str, EndpointConfig]:
-    """The endpoints that sections of plugins bring along (`ustreamer.hooks.EndpointProvider`)."""
+    """The endpoints that plugin sections provide (`ustreamer.hooks.EndpointProvider`)."""
     own = problems.document.data.get("authority")
     configured = _tables(problems, "endpoints")
     homes = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TOML file that has been read, and how it is said what is wrong with it: with file, line, key path and a suggestion.
+"""A parsed TOML file, and the format of its problems: file, line, key path, value and suggestion.
 
 vehicle.toml:14: endpoints.chassis.transport: 'zenho' is not a transport (have: local, zenoh); did you mean 'zenoh'?
 """
@@ -20,7 +20,7 @@ from ustreamer.host.config.source_positions import KeyPath, SourcePositions
 from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
 
 LIMIT_BYTES: Final = 1_000_000
-LIMIT_PROBLEMS: Final = 100  # so many are shown; a file of another kind has thousands
+LIMIT_PROBLEMS: Final = 100  # the number of problems shown; a file of another kind has thousands
 _SHOWN_CHARACTERS: Final = 60
 _MAX_NAME_LENGTH: Final = 64  # difflib takes quadratic time
 _MIN_STEM_LENGTH: Final = 3
@@ -28,15 +28,14 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ABSENT: Final = object()
 
 
-# ---------------------------------------------------------------------------------------------------------- problems
+# --- problems --------------------------------------------------------------------------------------------------------
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing wrong with a file; `str` is one line of text.
+    """One problem of a file; `str` is one line of text.
 
-    `line` counts from 1; 0 is the file as a whole. `path` is the key path as TOML writes it, and "" for the whole file;
-    `value` is what stands there, shortened, and "" where nothing does. `suggestion` is a clause, such as
-    "did you mean 'zenoh'?", or "".
+    `line` counts from 1; 0 is the file as a whole. `path` is the key path as in TOML, "" for the whole file. `value`
+    is the shortened value, "" if absent. `suggestion` is a clause, such as "did you mean 'zenoh'?", or "".
     """
 
     file: str
@@ -53,7 +52,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used, with all that is wrong with it in the order of its lines."""
+    """An unusable configuration, with all its problems in the order of their lines."""
 
     exit_code: ClassVar[int] = os.EX_CONFIG
 
@@ -68,7 +67,7 @@ class ConfigError(Exception):
 
 
 def format_path(path: KeyPath) -> str:
-    """A key path as TOML writes it: endpoints.chassis.services[0]."a b"."""
+    """A key path as in TOML: endpoints.chassis.services[0]."a b"."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -99,13 +98,13 @@ def format_value(value: object, *, as_hex: bool = False) -> str:
 
 
 def closest_name(word: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant by `word`; None if none is near."""
+    """The known name closest to `word`; None if none is close."""
     if len(word) > _MAX_NAME_LENGTH:
         return None
     plain = {_normalize(name): name for name in names}
     wanted = _normalize(word)
     found = difflib.get_close_matches(wanted, plain, n=1)
-    # An abbreviation is too far off for difflib: dir for directory.
+    # difflib does not find abbreviations: dir for directory.
     longer = [name for name in plain if len(wanted) >= _MIN_STEM_LENGTH and name.startswith(wanted)]
     if not found and len(longer) == 1:
         found = longer
@@ -113,7 +112,7 @@ def closest_name(word: str, names: Iterable[str]) -> str | None:
 
 
 def _normalize(name: str) -> str:
-    """A name without what is easily mixed up."""
+    """A name without its easily confused characters."""
     return re.sub(r"[-.\s]", "_", name.lower())
 
 
@@ -128,14 +127,14 @@ def format_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-# ---------------------------------------------------------------------------------------------------------- document
+# --- document --------------------------------------------------------------------------------------------------------
 
 
 class TomlDocument:
-    """A TOML file that has been read. `data` is what tomllib made of it; `base` is where its relative paths start."""
+    """A parsed TOML file. `data` is the result of tomllib; relative paths start at `base`."""
 
     def __init__(self, file: Path, text: str) -> None:
-        """Raises ConfigError for what is not TOML."""
+        """Raises ConfigError for text that is not TOML."""
         self.file: Final = file
         self.text: Final = text
         try:
@@ -159,7 +158,7 @@ class TomlDocument:
         return self.text.split("\n")
 
     def problem(self, path: KeyPath, text: str, suggestion: str = "") -> Problem:
-        """What to say of the value at `path`, or of its absence there."""
+        """A problem with the value at `path`, or with its absence."""
         value = value_at(self.data, path, _ABSENT)
         words = "" if value is _ABSENT else format_value(value, as_hex=self.writes_hex(path))
         line = self.positions.line_of(path)
@@ -175,7 +174,7 @@ class TomlDocument:
 
 
 def read(file: Path) -> TomlDocument:
-    """Read a TOML file in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; touches nothing else."""
+    """Read a TOML file in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; no side effects."""
 
     def refused(text: str, line: int = 0, suggestion: str = "") -> ConfigError:
         return ConfigError([Problem(str(file), line, "", "", text, suggestion)])
@@ -199,7 +198,7 @@ def read(file: Path) -> TomlDocument:
 
 
 def _suggest_nearby_file(file: Path) -> str:
-    """The suggestion of a TOML file beside the one that is not there."""
+    """The suggestion of another TOML file in the directory of a missing one."""
     try:
         return did_you_mean(file.name, [each.name for each in file.parent.glob("*.toml")])
     except OSError:
@@ -207,7 +206,7 @@ def _suggest_nearby_file(file: Path) -> str:
 
 
 def value_at(tree: object, path: KeyPath, default: object = None) -> object:
-    """What stands at `path`; `default` if nothing does."""
+    """The value at `path`; `default` if absent."""
     for step in path:
         match tree:
             case dict() if step in tree:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SOME/IP endpoint as TOML."""
+"""Formats a SOME/IP endpoint as TOML, for importers."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ _STRAY: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) -> str:
-    """A configuration with the endpoint `name` and nothing else; `origin` is a file name for the comment at its top."""
+    """A configuration with only the endpoint `name`. `origin` is a file name for the comment at its top."""
     lines = [
         f"# Made of {_STRAY.sub('?', origin)} by `ustreamer import vsomeip`.",
         f"authority = {quoted(authority)}",

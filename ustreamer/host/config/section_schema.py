@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand where in a section, as far as an error has to say: the types of msgspec Structs, by path."""
+"""The types and keys permitted in a section, from msgspec Structs, by path. Error texts use them."""
 
 import re
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ _EXAMPLES: Final[dict[type, str]] = {
 
 
 class SectionSchema:
-    """What may stand where in a section, as far as an error has to say.
+    """The types permitted at each path of a section, for error texts.
 
-    Where there may be one of several Structs, told apart by a tag, it is the one that the section's own tag says.
+    Of several Structs with tags, the section's own tag selects one.
     """
 
     def __init__(self, shape: Any, section: object = None) -> None:
@@ -34,7 +34,7 @@ class SectionSchema:
         self._section = section
 
     def types_at(self, path: KeyPath) -> list[inspect.Type]:
-        """The types that the value at `path` may have."""
+        """The permitted types of the value at `path`."""
         nodes = _select_tagged(list(_alternatives(self._root)), self._section)
         for depth, step in enumerate(path, 1):
             inner = [
@@ -44,7 +44,7 @@ class SectionSchema:
         return nodes
 
     def keys_at(self, path: KeyPath) -> list[str]:
-        """The keys of the Struct at `path`; none if it is none."""
+        """The keys of the Struct at `path`; none if it is no Struct."""
         structs = [node for node in self.types_at(path) if isinstance(node, inspect.StructType)]
         tags = [struct.tag_field for struct in structs if struct.tag_field is not None]
         return [
@@ -52,7 +52,7 @@ class SectionSchema:
         ]
 
     def split_field_error(self, path: KeyPath, text: str) -> tuple[KeyPath, str] | None:
-        """A text like "sd.port: ..." of the Struct at `path`, in its two parts; None if it names no field of it."""
+        """The field and the rest of a text like "sd.port: ..."; None if it names no field of the Struct at `path`."""
         match = _FIELD.fullmatch(text)
         if match is None:
             return None
@@ -60,7 +60,7 @@ class SectionSchema:
         return (steps, match[2]) if steps[0] in self.keys_at(path) else None
 
     def example(self, path: KeyPath) -> str:
-        """What a value at `path` looks like."""
+        """The expected form of a value at `path`."""
         return next((_EXAMPLES[type(node)] for node in self.types_at(path) if type(node) in _EXAMPLES), "...")
 
 
@@ -76,7 +76,7 @@ def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _select_tagged(nodes: list[inspect.Type], value: object) -> list[inspect.Type]:
-    """Of Structs with tags only that of the value's tag, if it is one of theirs."""
+    """Of Structs with tags, only the one with the value's tag, if any has it."""
     if not isinstance(value, dict):
         return nodes
     tagged = [node for node in nodes if isinstance(node, inspect.StructType) and node.tag_field is not None]
@@ -85,7 +85,7 @@ def _select_tagged(nodes: list[inspect.Type], value: object) -> list[inspect.Typ
 
 
 def _child_types(node: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
-    """The types at one step below a type."""
+    """The types one step below a type."""
     match node:
         case inspect.StructType():
             yield from (field.type for field in node.fields if field.encode_name == step)

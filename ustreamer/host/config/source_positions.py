@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which line of a TOML text a key stands: what tomllib knows while it parses and does not tell.
+"""The line of every key in a TOML text: tomllib knows it while parsing, but does not return it.
 
-A text that tomllib accepts gets a line for every table, array, element and value in it, and for nothing else. Of any
-other text the answers are worth nothing, but there are answers: no text makes these functions fail.
+In flow a TOML text. Out flow a line for every table, array, element and value of a text that tomllib accepts. For any
+other text the lines are meaningless, but no function fails.
 """
 
 import re
@@ -15,8 +15,8 @@ import msgspec
 KeyPath = tuple[str | int, ...]
 """Keys of tables and indexes (from 0) of arrays, from the root: ("endpoints", "chassis", "services", 0)."""
 
-# Possessive quantifiers (++, *+) so that a long string is passed in one go and never tried again. A multi-line string
-# may end in up to five quotes, of which three are its end.
+# Possessive quantifiers (++, *+) pass a long string without backtracking. A multi-line string may end in up to five
+# quotes; the last three close it.
 _TOKEN: Final = re.compile(
     r'''
       (?P<blank>  [ \t\r]+ | \#[^\n]*+ )
@@ -39,14 +39,14 @@ class SourcePositions(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_text(cls, text: str) -> "SourcePositions":
-        """The places of a text that tomllib has accepted."""
+        """The positions in a text that tomllib has accepted."""
         return cls(_Scanner(text).scan())
 
     def line_of(self, path: KeyPath) -> int:
-        """The line of `path` or, if it is not in the text, of its nearest ancestor that is; 1 if there is none.
+        """The line of `path` or, if absent, of its nearest ancestor; 1 without one.
 
-        A key stands where its own name is, an element of an array where it begins, a table or an array of tables where
-        its header is, and a table that only keys or headers of others speak of where the first of them is.
+        The line of a key is that of its name; of an array element, its beginning; of a table or an array of tables,
+        its header. The line of an implicit table is that of the first key or header below it.
         """
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
@@ -55,7 +55,7 @@ class SourcePositions(msgspec.Struct, frozen=True):
 
 
 def first_unclosed(text: str) -> int | None:
-    """The line of the first bracket or, if none, of the string that is still open where `text` ends."""
+    """The line of the first bracket still open at the end of `text`, or else of the open string."""
     brackets: list[int] = []
     for token in _tokens(text):
         match token.text:
@@ -70,7 +70,7 @@ def first_unclosed(text: str) -> int | None:
 
 
 class DuplicateKey(NamedTuple):
-    """A key or table that a text defines twice, which tomllib refuses."""
+    """A key or table defined twice, which tomllib refuses."""
 
     path: KeyPath
     first: int
@@ -78,7 +78,7 @@ class DuplicateKey(NamedTuple):
 
 
 def find_duplicate(text: str) -> DuplicateKey | None:
-    """The first key or table that is defined twice in `text`, which may end anywhere."""
+    """The first key or table defined twice in `text`, which may end anywhere."""
     scanner = _Scanner(text)
     scanner.scan()
     return scanner.duplicate
@@ -90,7 +90,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    """All but blanks and comments; ends at a multi-line string that does not."""
+    """All tokens except blanks and comments; ends at an unterminated multi-line string."""
     line = 1
     for match in _TOKEN.finditer(text):
         token = match.group()
@@ -102,7 +102,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Container:
-    """An array or inline table that the scanner is inside of."""
+    """An array or inline table that contains the current token."""
 
     __slots__ = ("expects_item", "is_array", "path", "size")
 
@@ -110,17 +110,17 @@ class _Container:
         self.path = path
         self.is_array = opening == "["
         self.size = 0
-        self.expects_item = True  # what comes next begins an element, or a key with its value
+        self.expects_item = True  # the next token begins an element, or a key with its value
 
 
 class _Scanner:
-    """Goes over the tokens of one text once. Does not recurse: tomllib's own limit is the one that counts."""
+    """Scans the tokens of one text once, without recursion: only tomllib limits the nesting."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._lines: dict[KeyPath, int] = {}
         self._sizes: dict[KeyPath, int] = {}  # of arrays of tables
-        self._defined: set[KeyPath] = set()  # by a key or a header of its own
+        self._defined: set[KeyPath] = set()  # by its own key or header
         self.duplicate: DuplicateKey | None = None
 
     def scan(self) -> dict[KeyPath, int]:
@@ -140,10 +140,10 @@ class _Scanner:
         while token.text != "\n":
             token = self._next()
 
-    # --- tables and keys --------------------------------------------------------------------------------------------
+    # --- tables and keys ---------------------------------------------------------------------------------------------
 
     def _header(self) -> KeyPath:
-        """Pass a table's header, whose first bracket is gone; the path of the table that it opens."""
+        """Pass a table's header after its first bracket; returns the path of the table."""
         token = self._next()
         is_array = token.text == "["
         if is_array:
@@ -153,7 +153,7 @@ class _Scanner:
         self._skip_rest_of_line(self._next())
         path = (*self._descend((), names[:-1], line), *names[-1:])
         if not is_array:
-            # What only the headers of others have spoken of may still get one of its own.
+            # A table implied by other headers may still get its own header.
             self._define(path, line, is_duplicate=path in self._defined)
             return path
         if path not in self._sizes:
@@ -165,10 +165,10 @@ class _Scanner:
         return path
 
     def _key(self, table: KeyPath, first: _Token) -> KeyPath:
-        """Pass a key and its equals sign; the path that it gives a value to."""
+        """Pass a key and its equals sign; returns the path of its value."""
         names = self._names(first, "=")
         parent = self._descend(table, names[:-1], first.line)
-        # Tables that a dotted key speaks of are thereby defined, and get no header.
+        # A table named in a dotted key is defined by it, and gets no header.
         self._defined.update(parent[:length] for length in range(len(table) + 1, len(parent) + 1))
         path = (*parent, *names[-1:])
         self._define(path, first.line, is_duplicate=path in self._lines)
@@ -181,7 +181,7 @@ class _Scanner:
         self._defined.add(path)
 
     def _names(self, token: _Token, end: str) -> list[str]:
-        """Pass a dotted key up to and with the sign that ends it."""
+        """Pass a dotted key up to and including the sign that ends it."""
         names = []
         while token.text not in {end, "\n"}:
             if token.text != ".":
@@ -190,7 +190,7 @@ class _Scanner:
         return names
 
     def _descend(self, table: KeyPath, names: list[str], line: int) -> KeyPath:
-        """The table that `names` lead to; of an array of tables the last one is meant."""
+        """The table at `names`; of an array of tables, the last one."""
         path = table
         for name in names:
             path = (*path, name)
@@ -199,10 +199,10 @@ class _Scanner:
                 path = (*path, self._sizes[path] - 1)
         return path
 
-    # --- values -----------------------------------------------------------------------------------------------------
+    # --- values ------------------------------------------------------------------------------------------------------
 
     def _value(self, path: KeyPath) -> _Token:
-        """Pass a value with all that is in it, or the first token of a plain one; the token that ended it."""
+        """Pass a value with its content, or the first token of a plain value; returns the token after it."""
         token = self._next()
         containers: list[_Container] = []
         while True:
@@ -231,6 +231,6 @@ def _name(raw: str) -> str:
     if raw[0] not in "\"'":
         return raw
     try:
-        return str(tomllib.loads(f"key={raw}")["key"])  # knows the escapes of its own version of TOML
+        return str(tomllib.loads(f"key={raw}")["key"])  # tomllib knows the escapes of its TOML version
     except tomllib.TOMLDecodeError:
         return raw

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tomllib with better manners: what it refuses is refused on the line of the mistake, with what to write instead.
+"""Parses TOML and reports a syntax error on the line of the mistake, with a suggestion.
 
-tomllib says where it noticed. A bracket that is not closed is noticed on a later line, and at the end of the text it
-gives no line at all.
+tomllib reports where it noticed the error. It notices an unclosed bracket on a later line. At the end of the text it
+reports no line.
 """
 
 import re
@@ -12,15 +12,15 @@ from typing import Any, Final
 from ustreamer.host.config.source_positions import KeyPath, find_duplicate, first_unclosed
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000,}")  # int() refuses more than 4300 digits, and says no line
+_LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000,}")  # int() refuses more than 4300 digits, and gives no line
 _TWICE: Final = re.compile(r"Cannot (?:overwrite|declare|redefine|mutate)|Duplicate")
 _OPEN: Final = re.compile(r"Unclosed array|Unterminated string|Expected (?:['\"]{4,}|\"'\")")
 _HEADER_OR_KEY: Final = re.compile(r"\s*(?:\[{1,2}[\w. \"'-]+\]{1,2}\s*(?:#.*)?$|[\w.\"'-]+\s*=)")
 
 _QUOTE: Final = 'write "{0}" in quotes'
 _COMMA: Final = "put a comma between its elements"
-_KEY: Final = "a key is made of A-Z a-z 0-9 - _, or stands in quotes"
-# What tomllib says, what its line says, as a whole or (after @) from where tomllib stopped: what to write instead.
+_KEY: Final = "a key is made of A-Z a-z 0-9 - _, or is in quotes"
+# tomllib's message; a pattern for the line, as a whole or (after @) from the error position; the suggestion.
 _ADVICE: Final = [
     ("Invalid value", r"@(True|False)\b", "write true and false in small letters"),
     ("Invalid value", r"@(?:yes|no|on|off)\b", "write true or false"),
@@ -51,7 +51,7 @@ _ADVICE: Final = [
     (
         "Invalid initial",
         r"@\s*(?:#|\}|$)",
-        "an inline table stands on one line, without a comma at its end; or make it a [table]",
+        "an inline table is on one line, without a comma at its end; or make it a [table]",
     ),
     ("Invalid (?:initial|statement)", r"@(?://|/\*|;|--)", "a comment begins with #"),
     ("Invalid statement", r"@=", "write a key in front of the ="),
@@ -60,7 +60,7 @@ _ADVICE: Final = [
 
 
 class TomlSyntaxError(ValueError):
-    """A text that is not TOML. `line` counts from 1, 0 if no line is to blame; `path` is () unless it is known."""
+    """A text that is not TOML. `line` counts from 1; 0 if no line is at fault. `path` is () if unknown."""
 
     def __init__(self, line: int, path: KeyPath, text: str, suggestion: str) -> None:
         super().__init__(line, path, text, suggestion)
@@ -71,7 +71,7 @@ class TomlSyntaxError(ValueError):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """What tomllib makes of a text. Raises Refusal."""
+    """Parse a text with tomllib. Raises TomlSyntaxError."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -105,7 +105,7 @@ def _syntax_error(text: str, error: str) -> TomlSyntaxError:
 
 
 def _offset(text: str, error: str) -> int:
-    """Where tomllib stopped."""
+    """The position where tomllib stopped."""
     place = _PLACE.search(error)
     if place is None or place[1] is None:
         return len(text)

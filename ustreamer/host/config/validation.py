@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of a TOML file as msgspec Structs, with everything that is wrong in them.
+"""Converts sections of a TOML file to msgspec Structs, and finds every problem in them.
 
-msgspec stops at the first error of a value and knows no lines and no keys of maps. So what it objects to is taken out
-of a copy and the rest is tried again, until nothing is left to object to.
+msgspec stops at the first error, and reports neither lines nor keys of maps. So each refused value is removed from a
+copy and the conversion repeats until it succeeds.
 """
 
 import json
@@ -31,7 +31,7 @@ from ustreamer.host.config.source_positions import KeyPath
 T = TypeVar("T")
 
 LIMIT_FAULTS: Final = 100
-"""How many faults of one section are looked for; each takes the section through msgspec once more."""
+"""The most problems searched in one section; each costs one msgspec conversion."""
 
 _MESSAGE: Final = re.compile(r"(?P<text>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -41,7 +41,7 @@ _RANGE: Final = re.compile(r"Expected `(?:int|float)` (?:[<>]=?|that's a multipl
 _ENUM: Final = re.compile(r"Invalid (?:enum )?value .*", re.DOTALL)
 _NUMBER: Final = re.compile(r"[+-]?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d+)?)")
 
-# What TOML calls the types of msgspec, as wanted and as found.
+# TOML names of msgspec's types, as expected and as found.
 _WANTED: Final = {
     "array": "an array",
     "bool": "true or false",
@@ -67,7 +67,7 @@ Advice = Callable[[KeyPath], str]
 
 
 class Problems:
-    """Collects what is wrong with one document."""
+    """Collects the problems of one document."""
 
     def __init__(self, document: TomlDocument) -> None:
         self.document = document
@@ -77,16 +77,16 @@ class Problems:
         self.problems.append(self.document.problem(path, text, suggestion))
 
     def raise_if_any(self) -> None:
-        """Raises ConfigError if something has been noted."""
+        """Raises ConfigError if a problem was noted."""
         if self.problems:
             raise ConfigError(self.problems)
 
     def convert_section(self, at: KeyPath, shape: type[T], advice: Advice = lambda _: "") -> T | None:
-        """The section at `at` as a `shape`; None if something is wrong with it, all of which is then noted.
+        """The section at `at` as a `shape`; None, with all its problems noted, if it is invalid.
 
-        A field of type `Path` is taken relative to the file. `__post_init__` of a Struct may raise ValueError; a text
-        that begins with one of its fields and a colon ("sd.port: ...", "services[0]: ...") is noted there. `advice` is
-        asked about an unknown key that resembles no known one.
+        A field of type `Path` is relative to the file. `__post_init__` of a Struct may raise ValueError. A text that
+        begins with a field and a colon ("sd.port: ...", "services[0]: ...") is noted at that field. `advice` is called
+        for an unknown key that resembles no known one.
         """
         remaining = _RemainingSection(value_at(self.document.data, at), shape, self._convert_path)
         for _ in range(LIMIT_FAULTS):
@@ -118,7 +118,7 @@ class Problems:
             names = remaining.schema.keys_at(owner)
             intended = closest_name(fault.unknown, names)
             if intended is not None:
-                remaining.removed_paths.add((*owner, intended))  # and not missing
+                remaining.removed_paths.add((*owner, intended))  # present but invalid
             suggestion = _suggest_key(at, owner, fault.unknown, remaining.schema) or advice(path)
             self.add_problem(path, f"unknown key (have: {format_names(names)})", suggestion)
         elif fault.missing is not None:
@@ -140,34 +140,32 @@ class Problems:
 
 
 class _Fault(NamedTuple):
-    """What msgspec objects to."""
+    """A problem found by msgspec."""
 
-    path: KeyPath  # in the section as it was read
-    remaining_path: KeyPath  # in what is left of it
+    path: KeyPath  # in the original section
+    remaining_path: KeyPath  # in the remaining copy
     text: str
-    unknown: str | None = None  # the last step of `path` is a key that the Struct has not
-    missing: str | None = None  # a key that the Struct at `path` has not got
-    of_key: bool = False  # the last step of `path` is a key of a map, and as such wrong
+    unknown: str | None = None  # the last step of `path` is an unknown key of the Struct
+    missing: str | None = None  # a missing key of the Struct at `path`
+    of_key: bool = False  # the last step of `path` is an invalid key of a map
 
 
 class _RemainingSection:
-    """What is left of a section when what was wrong has been taken out. The section itself is never changed."""
+    """The rest of a section after the removal of invalid values. The section itself never changes."""
 
     def __init__(self, section: Any, shape: Any, hook: Callable[[type, object], object]) -> None:
         self.schema = SectionSchema(shape, section)
-        self.value: Any = None  # what has become of it, once there is no error
-        self.removed_paths: set[KeyPath] = (
-            set()
-        )  # what has been taken out or was never there, but has been dealt with
+        self.value: Any = None  # the converted section, once there is no error
+        self.removed_paths: set[KeyPath] = set()  # handled paths: removed, or absent from the start
         self._tree = section
         self._shape = shape
         self._hook = hook
         self._original_indexes: dict[
             KeyPath, list[int]
-        ] = {}  # by array: the indexes of its elements as they were read
+        ] = {}  # by array: the original indexes of its elements
 
     def next_error(self) -> str | None:
-        """What msgspec says about it; None if it is content."""
+        """The message of msgspec; None after success."""
         try:
             self.value = msgspec.convert(self._tree, self._shape, dec_hook=self._hook)
         except msgspec.ValidationError as error:
@@ -176,7 +174,7 @@ class _RemainingSection:
 
     def locate(self, error: str) -> _Fault:
         match = _MESSAGE.fullmatch(error)
-        assert match is not None  # the pattern takes any text
+        assert match is not None  # the pattern matches any text
         of_key = match["key"] is not None
         path = self._path_of(PATH_STEP.findall(match["path"] or ""), of_key, error)
         text = match["text"]
@@ -189,7 +187,7 @@ class _RemainingSection:
         )
 
     def _path_of(self, steps: list[tuple[str, str]], of_key: bool, error: str) -> KeyPath:
-        """The path in what is left, from steps that are a key, an index, or neither: some entry of a map."""
+        """The path in the remaining copy, from steps that are a key, an index, or any key of a map."""
         path: KeyPath = ()
         tree = self._tree
         for key, index in [*steps, *[("", "")] * of_key]:
@@ -203,7 +201,7 @@ class _RemainingSection:
         return path
 
     def _find_invalid_entry(self, tree: Any, path: KeyPath, error: str) -> tuple[str, Any]:
-        """The key of the map at `path` that alone gives this very error, and the tree with no other there."""
+        """The key of the map at `path` that alone causes this error, and the tree with that key only."""
         table = value_at(tree, path)
         assert isinstance(table, dict)
         for key, value in table.items():
@@ -221,7 +219,7 @@ class _RemainingSection:
         return read
 
     def is_caused_by_removal(self, fault: _Fault) -> bool:
-        """Whether there would be no such fault had nothing been taken out."""
+        """Whether only an earlier removal causes this problem."""
         if fault.unknown is not None:
             return False
         if fault.missing is not None:
@@ -230,7 +228,7 @@ class _RemainingSection:
         return any(len(path) > depth and path[:depth] == fault.path for path in self.removed_paths)
 
     def remove_fault(self, fault: _Fault) -> bool:
-        """Take out what is wrong; False if that is the whole section."""
+        """Remove the invalid value; False if that is the whole section."""
         if not fault.remaining_path:
             return False
         *parents, step = fault.remaining_path
@@ -246,7 +244,7 @@ class _RemainingSection:
 
 
 def _replaced(tree: Any, path: KeyPath, value: Any) -> Any:
-    """A copy of `tree` with `value` at `path`; what is not on the path is shared."""
+    """A copy of `tree` with `value` at `path`; unaffected parts are shared."""
     if not path:
         return value
     copy = tree.copy()
@@ -254,17 +252,17 @@ def _replaced(tree: Any, path: KeyPath, value: Any) -> Any:
     return copy
 
 
-# ------------------------------------------------------------------------------------------------------------- words
+# --- texts -----------------------------------------------------------------------------------------------------------
 
 
 def suggest_move_up(key: str, table: KeyPath) -> str:
-    """The suggestion for a key that stands in a section below `table` and belongs into it."""
+    """The suggestion for a key of a section that belongs in a table above it."""
     where = f"to [{format_path(table)}]" if table else "above the first [section]"
     return f"move {key} up {where}: a key belongs to the header above it"
 
 
 def _suggest_key(at: KeyPath, owner: KeyPath, word: str, schema: SectionSchema) -> str:
-    """For an unknown key of the table at `owner`: it is in a table of that table, in one above, or misspelt."""
+    """The suggestion for an unknown key of the table at `owner`: another table, or a misspelling."""
     names = schema.keys_at(owner)
     below = {f"{name}.{inner}": inner for name in names for inner in schema.keys_at((*owner, name))}
     for path, inner in below.items():
@@ -279,7 +277,7 @@ def _suggest_key(at: KeyPath, owner: KeyPath, word: str, schema: SectionSchema) 
 def _explain_type_error(
     text: str, path: KeyPath, value: object, nodes: list[inspect.Type], *, as_hex: bool
 ) -> tuple[str, str]:
-    """msgspec's words about a value in words of TOML, and what to write instead."""
+    """msgspec's message in terms of TOML, and the suggestion."""
     if expected := _EXPECTED.fullmatch(text):
         wanted = [name for name in expected[1].split(" | ") if name != "null"]
         expected_types = " or ".join(_WANTED.get(name, name) for name in wanted)
@@ -328,7 +326,7 @@ def _suggest_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
 
 
 def _suggest_type(wanted: set[str], path: KeyPath, value: object) -> str:
-    """What to write for a value of a wrong type; "" if there is no telling."""
+    """The suggestion for a value of a wrong type; "" if there is none."""
     key = next((step for step in reversed(path) if isinstance(step, str)), "")
     match value:
         case str() if wanted & {"int", "float"} and _NUMBER.fullmatch(value):

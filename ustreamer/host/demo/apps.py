@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The uProtocol applications of the demo: each has a Zenoh session of its own and subscribes through uSubscription."""
+"""The uProtocol applications of the demo: each has its own Zenoh session and subscribes through uSubscription."""
 
 import struct
 from threading import Event, Lock, Thread
@@ -17,9 +17,7 @@ from ustreamer.uprotocol.rpc import RpcClient
 
 _SUBSCRIBE: Final = 1
 _CONNECT_NS: Final = 5_000_000_000
-_MAX_FREQUENCY_TAG: Final = (
-    b"\x19"  # field 3 as a double: what the dispatching specification means by max_frequency
-)
+_MAX_FREQUENCY_TAG: Final = b"\x19"  # field 3 as a double: max_frequency of the dispatching specification
 
 
 class DemoApp:
@@ -40,7 +38,7 @@ class DemoApp:
         self.requested: dict[UUri, float | None] = {}
 
     def start(self) -> None:
-        """Connect. Raises UStatusError(UNAVAILABLE) if nobody is there within 5 s."""
+        """Connect. Raises UStatusError(UNAVAILABLE) if no peer appears within 5 s."""
         self.transport.open()
         deadline_ns = SYSTEM_CLOCK.monotonic_ns() + _CONNECT_NS
         pause = Event()
@@ -51,11 +49,11 @@ class DemoApp:
         self._rpc = RpcClient(self.transport, self.address, self._ids)
 
     def subscribe(self, topic: UUri, max_frequency: float | None = None) -> None:
-        """Ask uSubscription for `topic`, at most `max_frequency` times a second."""
+        """Subscribe to `topic` through uSubscription, at most `max_frequency` messages per second."""
         self.transport.register_listener(topic, None, self._on_event)
         request = pb.SubscriptionRequest(topic=topic.to_pb())
         if max_frequency is not None:
-            period_of(max_frequency)  # refuses what is no frequency
+            period_of(max_frequency)  # refuses an invalid frequency
             request.attributes.MergeFromString(_MAX_FREQUENCY_TAG + struct.pack("<d", max_frequency))
         self.call(
             self._usubscription.with_resource(_SUBSCRIBE),
@@ -88,7 +86,7 @@ class DemoApp:
 
 
 class ClimateControl:
-    """Calls the climate method of the chassis through the streamer, over and over."""
+    """Calls the climate method of the chassis through the streamer, repeatedly."""
 
     def __init__(self, app: DemoApp, method: UUri) -> None:
         self._app = app
@@ -108,7 +106,7 @@ class ClimateControl:
             try:
                 response = self._app.call(self._method, wanted)
             except UStatusError:
-                continue  # a missing answer shows in the difference of the two counters
+                continue  # a missing response shows as a difference of the two counters
             self.answered += response.payload == wanted
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated chassis: one ECU that speaks plain SOME/IP over UDP and knows nothing of uProtocol."""
+"""The simulated chassis: one ECU with plain SOME/IP over UDP and without uProtocol."""
 
 import socket
 import struct
@@ -20,7 +20,7 @@ from ustreamer.transports.someip.protocol.codec import (
 
 WHEELS: Final = 0x1234
 WHEEL_EVENTS: Final = {"front left": 0x8001, "front right": 0x8002, "rear left": 0x8003, "rear right": 0x8004}
-STEERING_EVENT: Final = 0x8005  # nobody subscribes it, so it goes nowhere
+STEERING_EVENT: Final = 0x8005  # has no subscriber, so it gets the verdict NO_SUBSCRIBER
 DOORS: Final = 0x2001
 DOOR_EVENT: Final = 0x8001
 CLIMATE: Final = 0x3001
@@ -58,7 +58,7 @@ class Chassis:
             thread.start()
 
     def stop_publishing(self) -> None:
-        """Send no more events; the climate service goes on."""
+        """Stop sending events; the climate service continues."""
         self._publishing_stopped.set()
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Chassis:
         self._socket.close()
 
     def reset_rates(self) -> None:
-        """Start counting anew."""
+        """Reset the counters."""
         with self._lock:
             self.published.clear()
 
@@ -78,7 +78,7 @@ class Chassis:
         with self._lock:
             return self.published.get((service, event), RateMeter()).copy()
 
-    # --- what it says ---------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
         for tick in self._ticks(WHEEL_HZ):
@@ -103,7 +103,7 @@ class Chassis:
         )
         self._socket.sendto(encode(message), self._streamer)
 
-    # --- what it does when asked ----------------------------------------------------------------------------------------
+    # --- the climate method ------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._stop.is_set():
@@ -131,9 +131,9 @@ class Chassis:
 
 
 class PeriodicTicks:
-    """Counts up in the rhythm of `hz` until told to be quiet.
+    """Counts up at `hz` until stopped.
 
-    A late beat does not shift those after it, and beats that were missed are left out, as a cyclic task of an ECU does.
+    A late tick does not delay later ones, and missed ticks are skipped, as in a cyclic task of an ECU.
     """
 
     def __init__(self, hz: float, stop: Event, clock: Clock = SYSTEM_CLOCK) -> None:

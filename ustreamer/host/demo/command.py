@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer demo`: run the vehicle for a while, show it live, end with the ledger."""
+"""`ustreamer demo`: runs the vehicle for a while, shows live values, and ends with the ledger."""
 
 import json
 import math
@@ -22,9 +22,10 @@ _NS_PER_S = 1_000_000_000
 
 
 def run(*, seconds: float, as_json: bool, recordings: Path | None = None, web: int | None = None) -> int:
-    """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered.
+    """Run the demo; returns 0 only if no message is unaccounted for, every rate is right and every call has a
+    response.
 
-    `recordings` is a directory in which what was recorded is kept; `web` the port of a page of live values, 0 for any.
+    `recordings` is a directory for recordings to keep; `web` is the port of a page of live values, 0 for any.
     """
     logs.configure_logging(json_lines=False, level="WARNING")
     process.tune_interpreter()
@@ -48,7 +49,7 @@ def run(*, seconds: float, as_json: bool, recordings: Path | None = None, web: i
 
 
 def _wait(seconds: float, report: Callable[[float], None], *, every: float) -> None:
-    """Let `seconds` pass and call `tell` with what is left, every so often and at the end."""
+    """Wait `seconds` and call `tell` with the remaining time, periodically and at the end."""
     began_ns = SYSTEM_CLOCK.monotonic_ns()
     pause = threading.Event()
     steps = math.ceil(seconds / every) if seconds else 0
@@ -63,7 +64,9 @@ def _wait(seconds: float, report: Callable[[float], None], *, every: float) -> N
 def _print_line(vehicle: DemoVehicle, remaining_s: float) -> None:
     ledger = vehicle.streamer.ledger()
     rates = "  ".join(f"{row.delivered_hz:6.1f}/{_format_requested_rate(row)}" for row in vehicle.rows())
-    print(f"{remaining_s:5.1f} s left  Hz delivered/asked {rates}  received {ledger.received}", flush=True)
+    print(
+        f"{remaining_s:5.1f} s left  Hz delivered/requested {rates}  received {ledger.received}", flush=True
+    )
 
 
 def _format_requested_rate(row: TargetRow) -> str:
@@ -71,7 +74,7 @@ def _format_requested_rate(row: TargetRow) -> str:
 
 
 def _live(vehicle: DemoVehicle, seconds: float) -> Callable[[], None] | None:
-    """A table that changes in place, if the terminal library is installed."""
+    """A table that updates in place, if the terminal library is installed."""
     try:
         from rich.live import Live
     except ImportError:

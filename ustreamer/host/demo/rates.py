@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often something happens."""
+"""Event rates."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class RateMeter:
-    """Counts events and the time from the first to the last of them."""
+    """Counts events and the time from the first to the last one."""
 
     __slots__ = ("events", "first_ns", "last_ns")
 
@@ -24,7 +24,9 @@ class RateMeter:
 
     @property
     def hz(self) -> float:
-        """Intervals per second between the first and the last event: free of where a window began; 0 below two."""
+        """Intervals per second between the first and the last event, independent of the window's start; 0 below two
+        events.
+        """
         span_ns = self.last_ns - self.first_ns
         return (self.events - 1) * _NS_PER_S / span_ns if span_ns > 0 else 0.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vehicle of the demo: which networks, who lives there, who wants what; and what came of it."""
+"""The vehicle of the demo: its networks, ECU, applications and subscriptions; and the report of a run."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 AUTHORITY: Final = "hpc.vin1"
 TOLERANCE: Final = 0.02
-"""How far a delivered rate may be from min(published, requested)."""
+"""The tolerated deviation of a delivered rate from min(published, requested)."""
 
 _CONFIG: Final = """\
 # The configuration of `ustreamer demo`.
@@ -105,7 +105,7 @@ page = true
 
 
 class DemoSubscription(msgspec.Struct, frozen=True):
-    """One application's subscription; `max_frequency` in Hz, None for all there is."""
+    """One application's subscription; `max_frequency` in Hz, None without a limit."""
 
     app: str
     service: int
@@ -124,7 +124,7 @@ SUBSCRIPTIONS: Final = (
 
 
 class TargetRow(msgspec.Struct, frozen=True):
-    """What one subscriber got of one topic, in Hz; `requested_hz` is None where it asked for no limit."""
+    """The rate at one subscriber of one topic, in Hz; `requested_hz` is None without a limit."""
 
     topic: str
     subscriber: str
@@ -152,7 +152,7 @@ class RpcRow(msgspec.Struct, frozen=True):
 
 
 class DemoOutcome(msgspec.Struct, frozen=True):
-    """What a demo run showed: the object that `--json` prints."""
+    """The report of a demo run: the object that `--json` prints."""
 
     ledger: LedgerSnapshot
     unaccounted: int
@@ -162,7 +162,7 @@ class DemoOutcome(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> list[str]:
-        """What is not as promised, in words."""
+        """The violated expectations, as text."""
         found = [
             f"{row.topic} for {row.subscriber}: {row.delivered_hz:.2f} Hz delivered, {row.expected_hz:.2f} expected"
             for row in self.targets
@@ -176,12 +176,12 @@ class DemoOutcome(msgspec.Struct, frozen=True):
 
 
 class DemoVehicle:
-    """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
+    """The running demo: `with Vehicle() as vehicle`. Networks are loopback sockets; state is a temporary directory."""
 
     def __init__(self, recordings: Path | None = None, web: int | None = None) -> None:
-        """`recordings` is a directory for what the streamer records, which is kept; else it goes with the rest.
+        """`recordings` is a directory for recordings to keep; by default they are deleted with the rest.
 
-        `web` is the port of a page with live values, 0 for any; None: no page.
+        `web` is the port of a page of live values, 0 for any; None: no page.
         """
         ports = _free_ports()
         if web:
@@ -219,7 +219,7 @@ class DemoVehicle:
         return self
 
     def rows(self) -> tuple[TargetRow, ...]:
-        """The rates so far."""
+        """The current rates."""
         return tuple(
             TargetRow(
                 topic=str(_topic(subscription)),
@@ -232,7 +232,7 @@ class DemoVehicle:
         )
 
     def finish(self) -> DemoOutcome:
-        """Stop publishing and calling, stop the streamer, which drains, and read the books."""
+        """Stop publishing and calling, stop and drain the streamer, and read the ledger."""
         self._climate.stop()
         self.chassis.stop_publishing()
         rows = self.rows()
@@ -264,7 +264,7 @@ def _topic(subscription: DemoSubscription) -> UUri:
 
 
 def _free_ports() -> dict[str, int]:
-    """Five ports that nobody uses now; all are held until all are found, so that no two are the same."""
+    """Five unused ports. All are held until the last is found, so that no two are equal."""
     sockets = {
         "backbone": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         "cloud": socket.socket(socket.AF_INET, socket.SOCK_STREAM),

@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The egress queue of an endpoint with its threads, and its copy on disk.
+"""The egress queue of an endpoint, the thread that sends from it, and its copy on disk.
 
-Read endpoint_queue.py first; send_worker.py sends; durable_queue.py keeps on disk.
+Each endpoint has one `EndpointQueue`. In flow messages that the dispatcher has routed and filtered, each with its
+delivery. Out flow calls of the transport's transmitters, verdicts for the ledger, and undelivered messages for dead
+letters and error responses.
+
+A message is sent on the caller's thread while nothing waits and the transport has room. All other messages wait in the
+queue for the endpoint's send thread. The queue itself (classes, limits, scheduling) is `ustreamer.core.egress`.
+
+A durable endpoint has a `DurableQueue`: what waits longer than 10 ms is also written to the spool in `host/storage`.
+
+Read endpoint_queue.py first, then send_worker.py (send thread, retries, blocked routes), then durable_queue.py with
+write_buffer.py and delete_buffer.py.
 """

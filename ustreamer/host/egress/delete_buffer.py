@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be removed from the disk: keys of messages whose delivery has ended, but not before their send is really out.
+"""Spool keys of ended deliveries, deleted from disk only after a delay.
 
-What Zenoh's put has taken waits for a thread of Zenoh's to be written to its socket: up to some ms on a busy machine. Removed
-from the disk at once, a whole round of 128 was once lost with a kill. So a key rests for a while, and a kill meanwhile sends its
-message again.
+A message that Zenoh's put accepts waits for a Zenoh thread to write it to the socket: up to some ms on a busy machine.
+With an immediate delete, a kill once lost a whole batch of 128 messages. With the delay, a kill duplicates those
+messages instead.
 """
 
 from collections import deque
@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 DELETE_DELAY_NS: Final = 10_000_000
-"""From the end of a delivery to its removal: what Zenoh has taken is in the kernel by then, even with eight others on two cores."""
+"""From the end of a delivery to the delete. By then an accepted Zenoh put is in the kernel, even with eight busy
+processes on two cores.
+"""
 
 
 class DeleteBuffer:
-    """Keys in the order in which their deliveries ended. Not locked."""
+    """Keys in the order in which their deliveries ended. Not thread-safe."""
 
     def __init__(self, monotonic_ns: Callable[[], int], delay_ns: int = DELETE_DELAY_NS) -> None:
         self._now_ns = monotonic_ns
@@ -23,14 +25,14 @@ class DeleteBuffer:
         self._keys: deque[tuple[int, bytes]] = deque()
 
     def add_key(self, key: bytes, *, due_now: bool = False) -> None:
-        """Have `key` removed once it has rested; at once if nothing of it can be on its way."""
+        """Delete `key` after the delay; at once if no send of it can be in progress."""
         if due_now:
             self._keys.appendleft((0, key))
         else:
             self._keys.append((self._now_ns() + self._delay_ns, key))
 
     def pop_due(self, *, everything: bool = False) -> list[bytes]:
-        """Take out the keys that have rested, or all."""
+        """Remove and return the due keys, or all of them."""
         keys, now_ns = self._keys, self._now_ns()
         due = []
         while keys and (everything or keys[0][0] <= now_ns):
@@ -39,7 +41,7 @@ class DeleteBuffer:
 
     @property
     def remaining_s(self) -> float:
-        """For how long the first has to rest yet; 0 if there is none."""
+        """Seconds until the first key is due; 0 if there is none."""
         return max(0, self._keys[0][0] - self._now_ns()) / 1e9 if self._keys else 0.0
 
     def __len__(self) -> int:

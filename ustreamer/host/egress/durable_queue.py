@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable lane: what waits in it is on disk, so that neither a kill nor a power cut ends it.
+"""The egress queue of a durable endpoint: waiting messages are on disk and survive a kill or a power cut.
 
-What is sent at once never touches the disk. What still waits after `LINGER_S` is written, in groups, by a thread of the
-lane's own, and removed some ms after its delivery has ended (`delete_buffer`), whatever the verdict. Of what is on disk and too much
-for memory (`queue_messages`, `queue_bytes`) only the attributes stay in memory, and where to find the rest: order, priorities,
-routes, expiry and the lanes of subscribers are those of any endpoint, because it is the same queue. On disk there are no lanes:
-a record says whom it is for, and each subscriber's bounds are those of what waits for it in the queue.
+In flow messages as for `EndpointQueue`. Out flow the same sends, and records for the spool.
 
-A kill loses what was accepted in the last `LINGER_S` and two commits. It repeats at most `MAX_REPEATED` messages, with the
-same ids: those that were sent and not removed yet.
+A message that is sent at once never touches the disk. A message that still waits after `LINGER_S` is written by the
+writer thread, in batches. Its record is deleted some ms after the delivery has ended (`delete_buffer`), whatever the
+verdict.
+
+When the queue exceeds the memory limits (`queue_messages`, `queue_bytes`), only the attributes and the spool key of a
+written message stay in memory. Order, priorities, routes, expiry and subscriber queues are those of any endpoint,
+because the queue class is the same. The spool has no subscriber queues: a record names its subscriber, and each
+subscriber's limits apply in the queue.
+
+A kill loses the messages accepted in the last `LINGER_S` and two commits. It duplicates at most `MAX_DUPLICATES`
+messages, with the same ids: those sent but not yet deleted.
 """
 
 import logging
@@ -43,30 +48,30 @@ from ustreamer.uprotocol.wire import HeaderDecoder, HeaderEncoder
 log = logging.getLogger("ustreamer.egress")
 
 LINGER_S: Final = 0.01
-"""How long a message may wait before it is on its way to the disk: most are sent by then."""
+"""How long a message may wait before it is written: most are sent by then."""
 MAX_DUPLICATES: Final = 256
-"""Messages that were on disk, are sent and not removed yet: the sender waits rather than exceed it, but no longer than 1 s."""
+"""Messages that are sent but still on disk. The send thread waits rather than exceed this number, at most 1 s."""
 
-_UNDELETED_LIMIT: Final = MAX_DUPLICATES - 64  # a lane sends up to 64 between two looks at the gate
+_UNDELETED_LIMIT: Final = MAX_DUPLICATES - 64  # the send thread sends up to 64 between two checks
 _UNDELETED_WAIT_S: Final = 1.0
 _BATCH: Final = 512
 _BATCH_BYTES: Final = 4 << 20
-_DELETE_BATCH: Final = 128  # of one transaction: more need not linger
-_RETRY_S: Final = 0.5  # after the disk has refused
+_DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no linger
+_RETRY_S: Final = 0.5  # after a failed write
 _POLL_S: Final = 0.02
 _READ: Final = 1_000
 _READ_BYTES: Final = 16 << 20
-_SLACK_MESSAGES: Final = 4 * (_BATCH + MAX_DUPLICATES)  # on disk, and in the queue no more
+_SLACK_MESSAGES: Final = 4 * (_BATCH + MAX_DUPLICATES)  # on disk, in addition to the queue limit
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _NO_ID: Final = UUID(0, 0)
 
 RestoredDeliveryFactory = Callable[[str, UUri | None, UUri | None], Delivery]
-"""The delivery for what came in at an ingress, for a topic and a subscriber."""
+"""Builds the delivery of a restored message from its ingress, topic and subscriber."""
 
 
 class _DiskSizedQueue(EgressQueue):
-    """An egress queue as large as the spool, that tells its lane what it has taken in."""
+    """An egress queue as large as the spool. It passes each queued message to the writer."""
 
     def __init__(self, limits: EgressLimits, durable_queue: "DurableQueue") -> None:
         super().__init__(_disk_limits(limits))
@@ -99,7 +104,7 @@ class _DiskSizedQueue(EgressQueue):
 
 
 class DurableQueue(EndpointQueue):
-    """The egress of one endpoint, kept on disk; a `Lane` in all else. `restore` comes before `start`."""
+    """The egress of one durable endpoint: an `EndpointQueue` with a copy on disk. Call `restore` before `start`."""
 
     def __init__(
         self,
@@ -115,9 +120,9 @@ class DurableQueue(EndpointQueue):
         boot: bytes | None = None,
         delete_delay_ns: int = DELETE_DELAY_NS,
     ) -> None:
-        """`spool` is its directory, which is touched by `restore` only; `boot` the id of this boot of the machine.
+        """`spool` is a directory, which only `restore` opens. `boot` is the id of this boot of the machine.
 
-        What was sent stays on disk for `delete_delay_ns`.
+        The record of a sent message stays on disk for `delete_delay_ns`.
         """
         self._undelivered_callback = on_undelivered
         super().__init__(
@@ -136,7 +141,7 @@ class DurableQueue(EndpointQueue):
         self.write_buffer = WriteBuffer(limits)
         self._being_written: set[int] = set()
         self._deletes = DeleteBuffer(clock.monotonic_ns, delete_delay_ns)
-        self._undeleted = 0  # settled, and still on disk as far as we know
+        self._undeleted = 0  # settled, and possibly still on disk
         self._persisted = 0
         self._left_on_disk = 0
         self._committed = 0
@@ -150,10 +155,12 @@ class DurableQueue(EndpointQueue):
         self._decode_lock = Lock()
         self._writer = Thread(target=self._run_writer, name=f"spool {name}", daemon=True)
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Open the spool and queue what is in it, as received anew. Raises UStatusError if it cannot be opened."""
+        """Open the spool and queue its messages, counted as received. Raises UStatusError if the spool cannot be
+        opened.
+        """
         self._spool.open()
         known: dict[tuple[str, str | None, str | None], Delivery] = {}
         for rank in range(CLASSES):
@@ -185,7 +192,7 @@ class DurableQueue(EndpointQueue):
             if delivery is None:
                 topic, subscriber = (UUri.parse(text) if text else None for text in delivery_key[1:])
                 delivery = known[delivery_key] = self._restored_delivery(stored.ingress, topic, subscriber)
-        except UStatusError as error:  # written by another version, with rules of its own
+        except UStatusError as error:  # written by a version with other rules
             log.error("egress.not_restored", extra={"endpoint": self.name, "reason": str(error)})  # noqa: TRY400
             return None
         received_ns, deadline_ns = self._restore_times(stored)
@@ -201,7 +208,7 @@ class DurableQueue(EndpointQueue):
         )
 
     def _restore_times(self, stored: SpoolRecord) -> tuple[int, int]:
-        """When a message was received and until when it may wait, on the monotonic clock of now."""
+        """The receive time and the deadline of a stored message, on the current monotonic clock."""
         now_ns = self._clock.monotonic_ns()
         if stored.boot and stored.boot == self._boot and stored.received_ns <= now_ns:
             return stored.received_ns, stored.deadline_ns
@@ -214,16 +221,15 @@ class DurableQueue(EndpointQueue):
         self._writer.start()
 
     def close(self, timeout_s: float) -> None:
-        """End both threads, with a last commit, and close the spool. What waits on disk is there for the next start."""
+        """Stop both threads after a last commit, and close the spool. Messages on disk stay there for the next start."""
         super().close(timeout_s)
         with self._lock:
             self._stop_writing.set()
             self._writer_work.notify_all()
         if self._writer.is_alive():
             self._writer.join(timeout_s)
-        if (
-            not self._writer.is_alive()
-        ):  # a disk that hangs: the end of the process closes it, and loses nothing
+        if not self._writer.is_alive():
+            # A writer blocked by a hung disk keeps the spool open. The end of the process closes it without loss.
             self._spool.close()
 
     def set_limits(self, limits: EgressLimits) -> None:
@@ -233,7 +239,7 @@ class DurableQueue(EndpointQueue):
             self._new_limits = limits
             self._writer_work.notify_all()
 
-    # --- what waits -----------------------------------------------------------------------------------------------------
+    # --- the queue ---------------------------------------------------------------------------------------------------
 
     def enqueue_write(self, item: QueuedMessage) -> None:
         item.spool_key = b""
@@ -275,7 +281,9 @@ class DurableQueue(EndpointQueue):
             self._schedule_delete(ticket)
         elif ticket is not None:
             self.write_buffer.remove_message(item)
-            self._undeleted += id(item) in self._being_written  # it will be on disk, and has ended
+            self._undeleted += (
+                id(item) in self._being_written
+            )  # the record is about to be on disk, and is obsolete
 
     def _schedule_delete(self, key: bytes) -> None:
         self._undeleted += 1
@@ -285,7 +293,8 @@ class DurableQueue(EndpointQueue):
             self._writer_work.notify()
 
     def _report_undelivered(self, item: QueuedMessage, status: UStatus) -> None:
-        if not item.header_only:  # what the disk has lost, `spool.messages_lost`, has no more to be told of
+        # A message that the disk lost (`spool.messages_lost`) has no content to report.
+        if not item.header_only:
             self._undelivered_callback(item, status)
 
     def _fail(self, item: QueuedMessage, verdict: Verdict, status: UStatus) -> None:
@@ -294,7 +303,7 @@ class DurableQueue(EndpointQueue):
 
     def _send(self, item: QueuedMessage) -> UStatusError | None:
         if not self._load_message(item):
-            lost = UStatusError(UCode.DATA_LOSS, f"endpoint {self.name!r}: the disk has lost a message")
+            lost = UStatusError(UCode.DATA_LOSS, f"endpoint {self.name!r}: a message was lost on disk")
             self._fail(item, Verdict.DEAD_LETTERED, lost.status)
             return lost
         return super()._send(item)
@@ -310,25 +319,26 @@ class DurableQueue(EndpointQueue):
             return super()._take_batch()
 
     def _load_message(self, item: QueuedMessage) -> bool:
-        """Have all of a message in memory until it has ended; False if the disk has lost it."""
+        """Load a whole message into memory and pin it there; False if the disk lost it."""
         with self._lock:
             first, item.pinned = not item.pinned, True
             if not (first and item.header_only):
                 return not item.header_only
-        # The key is there: only what is on disk becomes absent.
+        # The key is set: only messages on disk become header-only.
         try:
             stored = self._spool.get(item.spool_key or b"")
             if stored is None:
                 return False
             with self._decode_lock:
                 id, _ = self._decode(stored.attributes)
-        except UStatusError:  # it was closed, and a send that hung has returned: the next start has it
+        except UStatusError:
+            # The spool was closed while a send hung. The next start restores the message.
             return False
         item.message = UMessage(id, item.message.attributes, stored.payload)
         item.header_only = False
         return True
 
-    # --- the disk -------------------------------------------------------------------------------------------------------
+    # --- the disk ----------------------------------------------------------------------------------------------------
 
     def _run_writer(self) -> None:
         while True:
@@ -352,7 +362,7 @@ class DurableQueue(EndpointQueue):
                 return
 
     def _write_once(self) -> bool:
-        """Write some of what waits, and remove what has ended, in one go; False if the disk refuses."""
+        """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
         with self._lock:
             limits, self._new_limits = self._new_limits, None
             deletes = self._deletes.pop_due(everything=self._stop_writing.is_set())
@@ -382,7 +392,8 @@ class DurableQueue(EndpointQueue):
             for item, key in zip(batch, keys, strict=bool(keys)):
                 self._on_written(item, key)
             self._committed += len(keys)
-            if write_error is not None:  # what has ended meanwhile is not on disk after all
+            # After an error, messages that ended during the write are not on disk.
+            if write_error is not None:
                 self._undeleted = len(self._deletes)
             self._changed.notify_all()
         return write_error is None
@@ -404,7 +415,8 @@ class DurableQueue(EndpointQueue):
 
     def _on_written(self, item: QueuedMessage, key: bytes) -> None:
         if not self.write_buffer.remove_message(item):
-            self._deletes.add_key(key)  # it has ended while it was written, and is in `_unremoved` already
+            # The message ended during the write and is counted in `_undeleted` already.
+            self._deletes.add_key(key)
             return
         self._persisted += 1
         item.spool_key = key
@@ -414,7 +426,7 @@ class DurableQueue(EndpointQueue):
             item.message = UMessage(_NO_ID, item.message.attributes)
             item.header_only = True
 
-    # --- stopping and reading -------------------------------------------------------------------------------------------
+    # --- stopping and reading ----------------------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
@@ -426,21 +438,21 @@ class DurableQueue(EndpointQueue):
 
     @property
     def sendable(self) -> int:
-        """Messages that only memory has."""
+        """Messages that exist in memory only."""
         return len(self.write_buffer)
 
     @property
     def committed(self) -> int:
-        """Messages that were put on disk since the start."""
+        """Messages written to disk since the start."""
         return self._committed
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last send was refused, so that waiting for the lane to empty may take for ever."""
+        """Whether the last send was refused, so that waiting for an empty queue may never end."""
         return self._queue.is_failing
 
     def wait_sent(self, deadline_ns: int) -> bool:
-        """Wait until all that can be sent is sent and all else is on disk."""
+        """Wait until every sendable message is sent and every other message is on disk."""
         with self._lock:
             while self.write_buffer or self._queue.has_sendable or (self._in_flight and not self.is_failing):
                 left_ns = deadline_ns - self._clock.monotonic_ns()
@@ -450,11 +462,13 @@ class DurableQueue(EndpointQueue):
             return True
 
     def wait_empty(self, deadline_ns: int) -> bool:
-        """As `wait_sent`: what is on disk is in nobody's way."""
+        """As `wait_sent`: messages on disk do not delay a stop."""
         return self.wait_sent(deadline_ns)
 
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
-        """Make a dead letter of what only memory has. What is on disk stays there, and is sent no more by this process."""
+        """Dead-letter the messages that exist in memory only. Messages on disk stay there; this process sends them no
+        more.
+        """
         with self._lock:
             waiting = self._queue.pop_all()
             abandoned = [item for item in waiting if not item.spool_key]
@@ -464,10 +478,10 @@ class DurableQueue(EndpointQueue):
         return abandoned
 
     def no_more_retries(self, status: UStatus) -> None:
-        """Nothing changes: what is not taken at the first try is kept."""
+        """No change: a message that is refused stays on disk."""
 
     def counters(self) -> dict[str, int]:
-        """What the spool counts, and what of the lane is on its way there."""
+        """The counters of the spool, and of the messages still to be written."""
         return {
             **self._spool.statistics(),
             "unwritten": len(self.write_buffer),
@@ -482,7 +496,7 @@ def _disk_limits(limits: EgressLimits) -> EgressLimits:
 
 
 def _spool_limits(limits: EgressLimits) -> SpoolLimits:
-    # The queue keeps the limits; a record is larger than what it counts, by the names in it.
+    # The queue enforces the limits. A record is larger than the queue's count by the names in it.
     return SpoolLimits(limits.spool_messages + _SLACK_MESSAGES, 2 * limits.spool_bytes + _BATCH_BYTES)
 
 
@@ -490,4 +504,4 @@ def _boot_id() -> bytes:
     try:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):
-        return b""  # no boot is this one: the wall clock has to do
+        return b""  # no match with any stored boot: restored deadlines use the wall clock

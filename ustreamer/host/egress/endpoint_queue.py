@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane: the egress queue of one endpoint, its lock, and the thread that sends what waits in it.
+"""The egress queue of one endpoint, its lock, and the sends on the caller's thread.
 
-A message is sent on the caller's thread as long as nothing waits and the transport has room for it: what it says it takes
-without waiting (`EndpointTransport.send_window`). UDP always does; a Zenoh put may wait for seconds, but not while the kernel's
-buffers have room. All else is queued for the lane's own thread, so that only its own endpoint suffers. The two threads
-would hand the interpreter to each other for every message: 22-32 us of CPU per message from SOME/IP to Zenoh, and 9 without.
+In flow messages with their deliveries (`offer`, `offer_batch`). Out flow sends, ledger verdicts, and undelivered
+messages.
+
+A message is sent on the caller's thread while nothing waits and the transport has room for it.
+`EndpointTransport.send_window` gives the room: the bytes that the transport takes without waiting. UDP always has
+room. A Zenoh put may wait for seconds, but not while the kernel's buffers have room. All other messages are queued for
+the send thread, so that a slow endpoint delays only itself.
+
+The reason for the direct send: two threads would pass the interpreter lock back and forth for every message. That
+costs 22-32 us of CPU per message from SOME/IP to Zenoh; the direct send costs 9 us.
 """
 
 import random
@@ -31,13 +37,13 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
-_MAX_CREDIT = 1 << 18  # bytes: some 1 000 small messages for one question of 5 us
+_MAX_CREDIT = 1 << 18  # bytes: about 1 000 small messages per `send_window` call of 5 us
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 
 
 class SubscriberQueueStatistics(msgspec.Struct, frozen=True):
-    """What waits for one subscriber, and how often in a row it was UNAVAILABLE."""
+    """The queue of one subscriber. `failures` counts UNAVAILABLE sends in a row."""
 
     subscriber: UUri
     queued: int
@@ -47,9 +53,9 @@ class SubscriberQueueStatistics(msgspec.Struct, frozen=True):
 
 
 class EndpointQueueStatistics(msgspec.Struct, frozen=True):
-    """A lane at one moment. `retries` counts sends that were answered UNAVAILABLE.
+    """The state of an endpoint queue at one moment. `retries` counts sends refused with UNAVAILABLE.
 
-    Of those queued, `blocked` wait for one of `closed_routes` and hold up nobody else.
+    Of the queued messages, `blocked` wait for one of `closed_routes`. They delay no other message.
     """
 
     endpoint: str
@@ -62,13 +68,13 @@ class EndpointQueueStatistics(msgspec.Struct, frozen=True):
     blocked: int
     closed_routes: int
     persisted: int = 0
-    """Of those queued, how many are on disk."""
+    """Queued messages that are on disk."""
     evicted_subscriber_limit: int = 0
-    """Messages that found no room in the bounds of their subscriber."""
+    """Messages dropped because of the limits of their subscriber."""
     subscribers: int = 0
-    """For how many subscribers something waits, each in a lane of its own."""
+    """Subscribers with waiting messages; each has its own subscriber queue."""
     fullest: tuple[SubscriberQueueStatistics, ...] = ()
-    """Those of them with the most messages, three at most."""
+    """The subscriber queues with the most messages, at most three."""
 
 
 class EndpointQueue(SendWorker):
@@ -85,13 +91,13 @@ class EndpointQueue(SendWorker):
         expiry: Expiry | None = None,
         queue: EgressQueue | None = None,
     ) -> None:
-        """`expiry` is the streamer's, which remembers leaps of the clock; without one the lane has its own."""
+        """`expiry` is shared by the whole streamer and tracks clock steps. Without one the queue makes its own."""
         if queue is None:
             queue = EgressQueue(limits)
         super().__init__(name, limits, clock, on_undelivered, rng, queue)
         self.unicast = transport.unicast
         self._transport = transport
-        self._credit = 0  # bytes that may be sent on the caller's thread before the transport is asked again
+        self._credit = 0  # bytes that may be sent on the caller's thread before the next `send_window` call
         self._next_room_check_ns = 0
         self._expiry = expiry or Expiry(clock)
 
@@ -101,10 +107,12 @@ class EndpointQueue(SendWorker):
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         return self._transport.batch_transmitter(subscriber)
 
-    # --- taking over ----------------------------------------------------------------------------------------------------
+    # --- accepting messages ------------------------------------------------------------------------------------------
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
-        """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
+        """Send or queue `message`. Never waits. A message beyond the limits becomes a dead letter with
+        RESOURCE_EXHAUSTED (DSP-4, DSP-5).
+        """
         with self._lock:
             attempts = 0
             size = len(message.payload) + OVERHEAD_BYTES
@@ -124,7 +132,7 @@ class EndpointQueue(SendWorker):
                     verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
                     delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
                     return
-                # Left to the sending thread, which knows how to fail.
+                # The send thread repeats the send and handles its failure.
                 attempts = 1
                 self._retries += refusal.code is UCode.UNAVAILABLE
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
@@ -140,7 +148,7 @@ class EndpointQueue(SendWorker):
     def offer_batch(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> None:
-        """As `offer` of each at its time; what can be sent at once is one sending."""
+        """As `offer` of each message at its time. Messages that can be sent at once go out in one batch."""
         with self._lock:
             taken = self._send_batch_inline(delivery, messages, times_ns, ageing=ageing)
         for message, at_ns in zip(messages[taken:], times_ns[taken:], strict=True):
@@ -149,7 +157,10 @@ class EndpointQueue(SendWorker):
     def _send_batch_inline(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> int:
-        """Send those, from the first on, that may go first, have room, are not late and are taken; how many."""
+        """Send a prefix of `messages` on the caller's thread; returns its length.
+
+        The prefix ends at the first message that must wait, exceeds the room, is expired or is refused.
+        """
         if delivery.transmit_batch is None or self._in_flight:
             return 0
         if self._queue.messages and not self._queue.is_empty_for(delivery.subscriber):
@@ -172,7 +183,7 @@ class EndpointQueue(SendWorker):
         return taken
 
     def _count_within_credit(self, messages: Sequence[UMessage], now_ns: int) -> int:
-        """How many of `messages` the credit is good for; a new one is asked for if it is none."""
+        """How many of `messages` the credit covers. Renews the credit if it covers none."""
         sizes = list(accumulate(map(self._size_of, zip(messages))))
         if sizes and self._credit < sizes[0]:
             self._renew_credit(min(sizes[-1], _MAX_CREDIT), now_ns)
@@ -187,14 +198,14 @@ class EndpointQueue(SendWorker):
         *,
         ageing: bool,
     ) -> int:
-        """Send those, from the first on, that are not late and are taken; how many."""
-        assert delivery.transmit_batch is not None  # as a lane has one
+        """Send a prefix of `messages`, up to the first expired or refused one; returns its length."""
+        assert delivery.transmit_batch is not None  # the caller has checked it
         unexpired: Iterable[UMessage] = messages
         if ageing:
             unexpired = self._expiry.unexpired(messages)
         try:
             taken = delivery.transmit_batch(unexpired)
-        except Exception as error:  # noqa: BLE001  # as below; how many were sent, nobody knows: rather twice than lost
+        except Exception as error:  # noqa: BLE001  # as in `_transmit`; the number sent is unknown, so duplicates rather than losses
             self._log_error(error)
             return 0
         if taken < len(messages):
@@ -211,7 +222,7 @@ class EndpointQueue(SendWorker):
         return sum(sizes) + OVERHEAD_BYTES * len(sizes)
 
     def _full_status_for(self, item: QueuedMessage) -> UStatus:
-        """Why `item` had to go."""
+        """Why `item` was dropped."""
         if not item.evicted_by_subscriber_limit:
             return self._full_status
         bounds = (
@@ -226,11 +237,11 @@ class EndpointQueue(SendWorker):
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"egress queue of endpoint {self.name!r} is full ({bounds})")
 
     def _renew_credit(self, size: int, now_ns: int) -> bool:
-        """Ask the transport anew what it takes without waiting; not more often than every ms where it said no."""
+        """Renew the credit from the transport's send window. After a refusal, at most once per ms."""
         if now_ns < self._next_room_check_ns:
             return False
         room = self._transport.send_window()
-        # Cut up, 64 messages of 1 kB from UDP to UDP cost 0.3 us more each: 2.1 in place of 1.8.
+        # Credit limits split batches: 64 messages of 1 kB from UDP to UDP then cost 2.1 us each instead of 1.8.
         self._credit = room if room >= UNBOUNDED else min(room, _MAX_CREDIT)
         if self._credit < size:
             self._next_room_check_ns = now_ns + _NS_PER_MS
@@ -238,13 +249,13 @@ class EndpointQueue(SendWorker):
         return True
 
     def _is_expired(self, message: UMessage) -> bool:
-        """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
+        """Whether the ttl ended after the ingress check: a filter may have held the message."""
         return self._expiry.is_expired(message.id.time_ms, message.attributes.ttl or 0)
 
-    # --- what the transport and a reload tell ------------------------------------------------------------------------------
+    # --- events of the transport, and a reload -----------------------------------------------------------------------
 
     def on_route_open(self, route: Hashable) -> None:
-        """A route that a send was refused for is open again: what waits for it is tried at once. From any thread."""
+        """Retry the messages blocked on `route` at once: the transport reports it open. From any thread."""
         with self._lock:
             if self._in_flight:
                 self._reopened_routes.add(route)
@@ -252,23 +263,23 @@ class EndpointQueue(SendWorker):
                 self._changed.notify_all()
 
     def set_limits(self, limits: EgressLimits) -> None:
-        """Go by other limits from the next message on; what waits already stays, also if it is too much."""
+        """Apply other limits from the next message on. Queued messages stay, even beyond the new limits."""
         with self._lock:
             self._limits = limits
             self._queue.set_limits(limits)
 
     def on_link_up(self) -> None:
-        """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
+        """Retry all waiting messages at once and reset the failure counts: the link is up. From any thread."""
         with self._lock:
             self._link_ups += 1
-            self._credit = self._next_room_check_ns = 0  # of another connection
+            self._credit = self._next_room_check_ns = 0  # the old values belong to an earlier connection
             self._queue.on_link_up(self._clock.monotonic_ns())
             self._changed.notify_all()
 
-    # --- stopping and reading -------------------------------------------------------------------------------------------
+    # --- stopping and reading ----------------------------------------------------------------------------------------
 
     def wait_empty(self, deadline_ns: int) -> bool:
-        """Wait until nothing is queued or in the air, at most until the monotonic `deadline_ns`; whether it is so."""
+        """Wait until nothing is queued or in flight, at most until the monotonic `deadline_ns`; returns success."""
         with self._lock:
             while self.queued:
                 left_ns = deadline_ns - self._clock.monotonic_ns()
@@ -278,7 +289,7 @@ class EndpointQueue(SendWorker):
             return True
 
     def wait_sent(self, deadline_ns: int) -> bool:
-        """As `wait_empty`, but not for what is parked: nobody is there to take it."""
+        """As `wait_empty`, but without blocked messages, which have no reachable receiver."""
         with self._lock:
             while self._queue.waiting or self._in_flight:
                 left_ns = deadline_ns - self._clock.monotonic_ns()
@@ -289,21 +300,21 @@ class EndpointQueue(SendWorker):
 
     @property
     def blocked(self) -> int:
-        """Messages that wait for somebody to be there."""
+        """Messages that wait for a closed route."""
         return self._queue.blocked
 
     @property
     def sendable(self) -> int:
-        """Messages that a stop would have to wait for: those that could still be sent."""
+        """Messages that a stop waits for: those that can still be sent."""
         return self.queued - self.blocked
 
     @property
     def persisted(self) -> int:
-        """Messages that wait on disk, where a stop leaves them."""
+        """Queued messages on disk, where a stop leaves them."""
         return 0
 
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
-        """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""
+        """Dead-letter all queued messages except those in flight. The caller reports them as undelivered."""
         with self._lock:
             abandoned = self._queue.pop_all()
             for item in abandoned:
@@ -311,14 +322,14 @@ class EndpointQueue(SendWorker):
         return abandoned
 
     def no_more_retries(self, status: UStatus) -> None:
-        """From now on what is not taken at the first try is a dead letter with `status`."""
+        """From now on, dead-letter each message that is refused at its first try, with `status`."""
         with self._lock:
             self._no_retry_status = status
             self._queue.resume_all()
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """End the sending thread; what still waits stays queued, for the books."""
+        """Stop the send thread. Waiting messages stay queued, so the ledger counts them."""
         with self._lock:
             self._closing = True
             self._changed.notify_all()
@@ -327,11 +338,14 @@ class EndpointQueue(SendWorker):
 
     @property
     def queued(self) -> int:
-        """Messages that wait or are in the air."""
+        """Messages that wait or are in flight.
+
+        Messages in flight are outside the queue limits: at most 64, while the send thread holds them.
+        """
         return len(self._queue) + self._in_flight
 
     def counters(self) -> Mapping[str, int]:
-        """What a lane counts beyond its statistics, under the names of its endpoint."""
+        """Counters beyond `statistics`, reported with the counters of the endpoint."""
         return {}
 
     def statistics(self) -> EndpointQueueStatistics:
@@ -360,7 +374,7 @@ class EndpointQueue(SendWorker):
 
 
 def _subscriber_queue_statistics(subscriber_queue: SubscriberQueue) -> SubscriberQueueStatistics:
-    assert subscriber_queue.subscriber is not None  # as all have but that of the endpoint
+    assert subscriber_queue.subscriber is not None  # only the shared queue has none
     waiting, blocked = subscriber_queue.messages, subscriber_queue.blocked.messages
     return SubscriberQueueStatistics(
         subscriber_queue.subscriber, waiting, subscriber_queue.bytes, blocked, subscriber_queue.failures

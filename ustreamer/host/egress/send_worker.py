@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of an endpoint: it sends what waits, each lane in its turn, and tries again what was refused.
+"""The send thread of an endpoint: it sends from the subscriber queues in turn and retries refused sends.
 
-A send that is UNAVAILABLE pauses the lane it came from, that of one subscriber or that of the endpoint; one that is
-RouteUnavailable parks the messages of its stream. All others go on. What is parked is tried when the transport says that its
-route is open, or after pauses of its own. What is for a subscriber that has ended (SubscriberGone) is nobody's.
+In flow batches from the endpoint's `EgressQueue`. Out flow transport sends, verdicts and retry times.
+
+A send refused with UNAVAILABLE pauses the queue of its subscriber, or the shared queue of the endpoint. A send refused
+with RouteUnavailable blocks the messages of its stream. All other messages continue. Blocked messages are retried when
+the transport reports their route open, or after a retry delay. A message for an ended subscriber (SubscriberEnded)
+gets the verdict NO_SUBSCRIBER.
 """
 
 import logging
@@ -23,15 +26,15 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 
 log = logging.getLogger("ustreamer.egress")
 
-_BATCH = 64  # messages taken under one locking; the same in the air at most when a link dies
-_EXPIRY_SCAN_NS = 50_000_000  # between two looks at what is parked for what has grown too old
+_BATCH = 64  # messages taken under one lock; also the most in flight when a link goes down
+_EXPIRY_SCAN_NS = 50_000_000  # between two expiry scans of blocked messages
 _NS_PER_S = 1_000_000_000
 
 OnUndelivered = Callable[[QueuedMessage, UStatus], None]
 
 
 class SendWorker:
-    """What of a lane its thread needs, and what that does. The queue is guarded by `_lock`."""
+    """The state of the send thread, and its loop. `_lock` guards the queue."""
 
     def __init__(
         self,
@@ -49,24 +52,24 @@ class SendWorker:
         self._on_undelivered = on_undelivered
         self._rng = rng
         self._queue = queue
-        # The methods of a Condition are Python: entering it costs 0.47 us, and its lock 0.15.
+        # The methods of a Condition are Python code: entering it costs 0.47 us, entering its lock 0.15 us.
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._in_flight = 0
         self._idle = True
         self._closing = False
-        self._no_retry_status: UStatus | None = None  # said of what is not sent at once, from `try_once` on
+        self._no_retry_status: UStatus | None = (
+            None  # the status of a message that fails its first try, after `no_more_retries`
+        )
         self._link_ups = 0
-        self._reopened_routes: set[Hashable] = (
-            set()
-        )  # routes that have opened since the send that is under way began
+        self._reopened_routes: set[Hashable] = set()  # routes opened during the current send
         self._route_warning_logged = False
         self._retries = 0
         self._logged_errors: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
 
     def restore(self) -> None:
-        """Queue what an earlier process has kept; nothing here."""
+        """Queue the messages of an earlier process. An endpoint without a spool has none."""
 
     def start(self) -> None:
         self._thread.start()
@@ -75,13 +78,14 @@ class SendWorker:
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._send_batch(batch)
-            else:  # one at a time, and a turn in between: however many there are, they hold up nobody
+            else:
+                # One due queue per batch: many due queues cannot delay the others.
                 self._service_due()
                 self._send_batch(self._take_batch())
 
     def _next_batch(self) -> list[QueuedMessage] | None:
-        """Wait for messages and take some out; none if a lane is to be looked after first, None when all is to close."""
-        # In one go: to give the lock away in between costs a change of threads under load.
+        """Wait for messages and take a batch. Empty if a queue is due for service first, None when closing."""
+        # Under one lock: releasing it in between would cost a thread switch under load.
         with self._lock:
             queue = self._queue
             queue.end_turn()
@@ -107,7 +111,7 @@ class SendWorker:
             return batch
 
     def _send_batch(self, batch: list[QueuedMessage]) -> None:
-        """Send what was taken out of one lane."""
+        """Send a batch taken from one subscriber queue."""
         subscriber_queue = self._queue.serving
         for position, item in enumerate(batch):
             assert subscriber_queue is not None
@@ -128,7 +132,9 @@ class SendWorker:
                 return
 
     def _send(self, item: QueuedMessage) -> UStatusError | None:
-        """Send one message and settle it; if it is not delivered, why: UNAVAILABLE means that it is still ours."""
+        """Send one message and settle it; returns the refusal, if any. After UNAVAILABLE the message is still queued
+        or held.
+        """
         now_ns = self._clock.monotonic_ns()
         if now_ns > item.deadline_ns:
             return self._expire(item)
@@ -152,14 +158,13 @@ class SendWorker:
         return None
 
     def _expire(self, item: QueuedMessage) -> UStatusError:
-        error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for {self.name!r}")
+        error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for endpoint {self.name!r}")
         self._fail(item, Verdict.EXPIRED, error.status)
         return error
 
     def _fail(self, item: QueuedMessage, verdict: Verdict, status: UStatus) -> None:
-        self._on_undelivered(
-            item, status
-        )  # first, or `wait_empty` would not wait for the answer to a requester
+        # First: otherwise `wait_empty` would not wait for the error response to a requester.
+        self._on_undelivered(item, status)
         with self._lock:
             self._settle(item, verdict, self._clock.monotonic_ns(), status)
             self._in_flight -= 1
@@ -186,12 +191,12 @@ class SendWorker:
         for item in unsent:
             self._fail(item, Verdict.DEAD_LETTERED, no_retry_status)
 
-    # --- lanes that pause -----------------------------------------------------------------------------------------------
+    # --- paused subscriber queues ------------------------------------------------------------------------------------
 
     def _pause(self, subscriber_queue: SubscriberQueue, status: UStatus, link_ups: int) -> None:
-        """The lane's receiver takes nothing now: nothing of it is sent for a time, longer each time in a row.
+        """Pause a subscriber queue after UNAVAILABLE, longer after each failure in a row.
 
-        `link_ups` is from before the refused send: if the link came up since then, it is tried again at once.
+        `link_ups` is the count before the refused send. If the link came up since then, there is no pause.
         """
         with self._lock:
             if not self._queue.is_failing:
@@ -212,7 +217,7 @@ class SendWorker:
         )
 
     def _service_due(self) -> None:
-        """Do one thing for a lane whose time has come: try it or one of its routes, or end some that are too old."""
+        """Service one due queue: retry it or one of its routes, or expire some of its messages."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             subscriber_queue = self._queue.pop_due(now_ns)
@@ -233,10 +238,10 @@ class SendWorker:
         with self._lock:
             self._queue.serviced(subscriber_queue)
 
-    # --- routes that are closed -----------------------------------------------------------------------------------------
+    # --- blocked routes ----------------------------------------------------------------------------------------------
 
     def _enqueue_blocked(self, subscriber_queue: SubscriberQueue, item: QueuedMessage) -> bool:
-        """Whether `item` now waits behind others of its stream."""
+        """Whether `item` now waits behind blocked messages of its stream."""
         with self._lock:
             blocked = subscriber_queue.blocked.enqueue_blocked(item)
             self._in_flight -= blocked
@@ -245,7 +250,9 @@ class SendWorker:
     def _block(
         self, subscriber_queue: SubscriberQueue, item: QueuedMessage, refusal: RouteUnavailable, link_ups: int
     ) -> None:
-        """Have `item` wait for its route; `link_ups` is from before the send: what has opened since is tried at once."""
+        """Block `item` on its route. `link_ups` is the count before the send: a route opened since then is retried at
+        once.
+        """
         with self._lock:
             if not self._route_warning_logged:
                 self._route_warning_logged = True
@@ -261,7 +268,7 @@ class SendWorker:
             self._in_flight -= 1
 
     def _expire_blocked(self, subscriber_queue: SubscriberQueue) -> None:
-        """End what has grown too old at the head of a parked stream."""
+        """Expire the messages at the head of blocked streams whose deadline has passed."""
         now_ns = self._clock.monotonic_ns()
         with self._lock:
             expired = subscriber_queue.blocked.pop_expired(lambda item: now_ns > item.deadline_ns, _BATCH)
@@ -273,8 +280,8 @@ class SendWorker:
             self._expire(item)
 
     def _probe(self, subscriber_queue: SubscriberQueue, route: Hashable) -> None:
-        """Try the first message that waits for `route`, and release the others if it is taken."""
-        for _ in range(_BATCH):  # those that end otherwise
+        """Send the first message blocked on `route`, and release the others if the send succeeds."""
+        for _ in range(_BATCH):  # messages with another outcome than sent or refused
             with self._lock:
                 item = None if self._closing else subscriber_queue.blocked.pop_head(route)
                 self._in_flight = 0 if item is None else 1
@@ -301,15 +308,15 @@ class SendWorker:
                 self._pause(subscriber_queue, refusal.status, link_ups)
                 return
 
-    # --- the transport --------------------------------------------------------------------------------------------------
+    # --- the transport -----------------------------------------------------------------------------------------------
 
     def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
-        """Hand `message` to the transport; what it says if it does not take it."""
+        """Pass `message` to the transport; returns the error of a refused send."""
         try:
             delivery.transmit(message)
         except UStatusError as error:
             return error
-        # A mistake in a transport must end neither its lane nor somebody's ingress.
+        # A defect in a transport must stop neither its send thread nor an ingress.
         except Exception as error:  # noqa: BLE001
             self._log_error(error)
             return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")

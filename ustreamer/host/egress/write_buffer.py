@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a durable lane waits for the disk: in memory only, and so bounded as any queue in memory."""
+"""Messages of a durable queue that are not on disk yet. They are in memory only, so memory limits apply."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,11 +11,11 @@ _NO_MESSAGES: Final = 0, 0
 
 
 class WriteBuffer:
-    """Messages in order of arrival; no more than half of what may wait is for one subscriber. Not locked."""
+    """Messages in order of arrival. One subscriber may have at most half of the capacity. Not thread-safe."""
 
     def __init__(self, limits: EgressLimits) -> None:
         self._limits = limits
-        # By identity: a message may wait for two subscribers.
+        # By identity: one message may wait for two subscribers.
         self._items: dict[int, QueuedMessage] = {}
         self._bytes = 0
         self._by_subscriber: dict[UUri, tuple[int, int]] = {}
@@ -30,12 +30,12 @@ class WriteBuffer:
         return iter(self._items.values())
 
     def has_room(self, size: int) -> bool:
-        """Whether a message of so many bytes has room in `queue_messages` and `queue_bytes`."""
+        """Whether a message of `size` bytes fits into `queue_messages` and `queue_bytes`."""
         limits = self._limits
         return len(self._items) < limits.queue_messages and self._bytes + size <= limits.queue_bytes
 
     def has_room_for_subscriber(self, subscriber: UUri | None, size: int) -> bool:
-        """Whether it has in the half of them that one subscriber may have."""
+        """Whether the message fits into the half that one subscriber may use."""
         if subscriber is None:
             return True
         messages, waiting = self._by_subscriber.get(subscriber, _NO_MESSAGES)
@@ -45,7 +45,7 @@ class WriteBuffer:
         )
 
     def message_count_for(self, subscriber: UUri) -> int:
-        """How many messages for one subscriber wait."""
+        """Messages that wait for one subscriber."""
         return self._by_subscriber.get(subscriber, _NO_MESSAGES)[0]
 
     def add_message(self, item: QueuedMessage) -> None:
@@ -53,14 +53,14 @@ class WriteBuffer:
         self._update_counts(item, 1, item.size)
 
     def remove_message(self, item: QueuedMessage) -> bool:
-        """Whether it was there."""
+        """Remove one message; returns whether it was present."""
         if self._items.pop(id(item), None) is None:
             return False
         self._update_counts(item, -1, -item.size)
         return True
 
     def peek_batch(self, limit: int, size: int) -> list[QueuedMessage]:
-        """Those that have waited for longest: at most `limit`, and no more than come to `size` bytes, but one in any case."""
+        """The oldest messages: at most `limit`, and at most `size` bytes in total, but at least one."""
         batch: list[QueuedMessage] = []
         for item in self._items.values():
             size -= item.size

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON5, as configurations of others are written in: JSON with comments, bare keys, single quotes and commas at the end.
+"""A JSON5 reader: JSON with comments, bare keys, single quotes and trailing commas.
 
-What is read: objects, arrays, strings with JSON's escapes and line continuations, decimal and hexadecimal numbers, true, false,
-null. What is not: Infinity and NaN, which no configuration means.
+Supported: objects, arrays, strings with JSON's escapes and line continuations, decimal and hexadecimal numbers, true,
+false, null. Not supported: Infinity and NaN, which no configuration uses.
 """
 
 import re
@@ -22,7 +22,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 class Json5Error(ValueError):
-    """What stands at `line` cannot be read."""
+    """The text at `line` is not JSON5."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(line, problem)
@@ -34,7 +34,7 @@ class Json5Error(ValueError):
 
 
 def parse(text: str) -> Any:
-    """The value that `text` is. Raises Json5Error."""
+    """The value of `text`. Raises Json5Error."""
     reader = _Reader(text)
     value = reader.value(0)
     reader.space()
@@ -132,7 +132,7 @@ class _Reader:
                 raise self.error("a string does not end on its line")
         self.at += 1
         text = "".join(parts)
-        if _SURROGATE.search(text):  # a sign beyond 16 bits is two escapes
+        if _SURROGATE.search(text):  # a character beyond 16 bits takes two escapes
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import up-streamer`: the CONFIG.json5 of Eclipse's up-streamer as one of ours, and what has no place in it.
+"""`ustreamer import up-streamer`: converts the CONFIG.json5 of Eclipse's up-streamer, and lists the omissions.
 
     streamer_uuri.authority                     authority
     up_streamer_config.message_queue_size       [egress.default] queue_messages
     transports.zenoh                            one Zenoh endpoint: all its authorities, and its Zenoh configuration file
 
-There, each pair of places is forwarded because a line says so. Here publications go where somebody subscribed, and everything else
-to whom it names, so that those lines have no place; who may send what is said by rules (`access`).
+In up-streamer, a `forwarding` line connects each pair of endpoints. Here publications follow subscriptions, and all other
+messages follow their sink, so those lines have no counterpart. Rules (`access`) restrict the senders.
 """
 
 import re
@@ -29,12 +29,12 @@ _LEFT_OUT_REASONS: Final = {
     "someip_config": "see `ustreamer import vsomeip` with its config_file",
     "mqtt_config": "there is no MQTT transport",
     "zenoh_transport_config": "the Zenoh configuration is `transports.zenoh.config_file`",
-    "host_config": "the transport of our own authority is that of its endpoint",
+    "host_config": "the transport of the own authority is that of its endpoint",
 }
 
 
 class UpStreamerConfig(msgspec.Struct, frozen=True):
-    """What the configuration says in our words. `zenoh` is its configuration file, None if it has none."""
+    """The content of the configuration. `zenoh` is its Zenoh configuration file, None if it names none."""
 
     authority: str
     queue_messages: int | None
@@ -44,7 +44,7 @@ class UpStreamerConfig(msgspec.Struct, frozen=True):
 
 
 def import_file(path: Path) -> UpStreamerConfig:
-    """Read `path`. Raises UStatusError: NOT_FOUND, or INVALID_ARGUMENT if it is no configuration of up-streamer."""
+    """Read `path`. Raises UStatusError: NOT_FOUND, or INVALID_ARGUMENT if it is no up-streamer configuration."""
     try:
         with path.open("rb") as file:
             raw = file.read(LIMIT_BYTES + 1)
@@ -81,7 +81,7 @@ class _Import:
         for key in transports:
             if key != "zenoh":
                 self._note_left_out(
-                    f"transports.{key}", f"there is no transport {key}; its authorities live nowhere now"
+                    f"transports.{key}", f"there is no transport {key}; its authorities have no endpoint"
                 )
         self._usubscription()
         for key in self._data:
@@ -114,7 +114,7 @@ class _Import:
         for key in uuri:
             if key != "authority":
                 self._note_left_out(
-                    f"streamer_uuri.{key}", "a streamer is uEntity 4, version 1, as the standard says"
+                    f"streamer_uuri.{key}", "by the standard a streamer is uEntity 4, version 1"
                 )
         return authority
 
@@ -145,7 +145,7 @@ class _Import:
             if targets:
                 self._note_left_out(
                     f"{place}.forwarding",
-                    "publications go where somebody subscribed, the rest to its sink; see `access` to forbid some",
+                    "publications go to subscribers, other messages to their sink; see `access` to forbid some",
                 )
             if authority not in seen:
                 seen.add(authority)
@@ -156,7 +156,7 @@ class _Import:
         if section.get("mode", "static_file") == "static_file" and "file_path" in section:
             self._note_left_out(
                 "usubscription_config.file_path",
-                "subscriptions are made at run time and kept; have each subscriber call Subscribe once",
+                "subscriptions are made at run time and persisted; each subscriber calls Subscribe once",
             )
         for key in section:
             if key not in {"mode", "file_path"}:
@@ -172,7 +172,7 @@ def _is_usable_authority(authority: str) -> bool:
 
 
 def toml_text(name: str, imported: UpStreamerConfig, origin: str) -> str:
-    """A configuration with a Zenoh endpoint `name`, as TOML; without a Zenoh file it listens on loopback."""
+    """A configuration with a Zenoh endpoint `name`, as TOML. Without a Zenoh file it listens on loopback."""
     transport_lines = (
         ['mode = "peer"', 'listen = ["tcp/127.0.0.1:7447"]']
         if imported.zenoh is None

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the plans, which know what we put onto each network, and the transports, which tell the other streamers there."""
+"""Passes changed topic advertisements to the transports.
+
+In flow changes from the route cache, through `TopicAdvertisements`. Out flow calls of `advertise_topics`, which
+announce the topics to peers.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,14 +17,14 @@ from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.transport_port import EndpointTransport, PeerTopicTransport
 
 ADVERTISE_DELAY_NS: Final = 20_000_000
-"""Between a change and the telling of it, with all that changes meanwhile: a new subscription may bring thousands of topics."""
+"""Between a change and its announcement. Later changes join it: a new subscription may add thousands of topics."""
 
 HANDOVER_S: Final = 0.2
-"""How long a stop waits for the others to take over: they need 50 ms, on a busy machine more."""
+"""How long a stop waits for peers to take over. They need 50 ms, more on a busy machine."""
 
 
 class TopicAdvertiser:
-    """Has each transport announce what `advertisements` has us put onto its network, a little later than that changes."""
+    """Announces the topic advertisements of each endpoint, `ADVERTISE_DELAY_NS` after a change."""
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class TopicAdvertiser:
         self._changed: set[str] = set()
 
     def mark_changed(self, endpoint: str) -> None:
-        """What is to be announced at `endpoint` has changed. Calls nobody, so it may be called under locks."""
+        """Schedule an announcement at `endpoint`. Calls no other component, so callers may hold locks."""
         with self._lock:
             if endpoint in self._changed:
                 return
@@ -45,15 +49,16 @@ class TopicAdvertiser:
         self._schedule(self._monotonic_ns() + ADVERTISE_DELAY_NS, partial(self._advertise, endpoint))
 
     def hand_over(self) -> None:
-        """Before a stop: have the other streamers put what we put, and go on as before until they do.
+        """Before a stop: withdraw all topic advertisements and keep forwarding until peers take over.
 
-        Takes HANDOVER_S, or no time if there is nothing that they may have left to us.
+        Takes HANDOVER_S, or no time without any advertisement.
         """
         if self.advertisements.withdraw_all_for_shutdown():
             Event().wait(HANDOVER_S)
 
     def _advertise(self, endpoint: str) -> None:
-        with self._lock:  # before it is asked what that is: what changes from now on is told the next time
+        # Before the read: a change from now on schedules the next announcement.
+        with self._lock:
             self._changed.discard(endpoint)
         transport = self._transports[endpoint]
         if isinstance(transport, PeerTopicTransport):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real clock, and the one place that reads it."""
+"""The real clock. Only this module reads it."""
 
 import time
 from typing import Final

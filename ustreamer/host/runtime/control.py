@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the requests of the admin socket, and SIGHUP, do to a running streamer."""
+"""The operations that admin requests and SIGHUP perform on a running streamer.
+
+In flow `AdminRequest` values. Out flow results for the admin socket, and UStatusError for failures.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -30,8 +33,8 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_LISTED: Final = 1_000
-"""Letters that an answer names one by one."""
-_BATCH: Final = 100  # letters that are deleted in one commit, so as many may be sent twice if the power fails
+"""Dead letters that a response lists one by one."""
+_BATCH: Final = 100  # dead letters deleted in one commit; a power failure can duplicate as many
 _CALLS: Final = (UMessageType.REQUEST, UMessageType.RESPONSE)
 
 log = logging.getLogger("ustreamer.control")
@@ -41,7 +44,7 @@ class Control:
     """The operations of one streamer. From any thread; one reload at a time."""
 
     def __init__(self, streamer: Streamer, path: Path, load: Callable[[Path], StreamerConfig]) -> None:
-        """`path` is the file it runs by; `load` reads and checks one, and raises ConfigError or PluginError."""
+        """`path` is the current configuration file. `load` reads and checks a file; raises ConfigError or PluginError."""
         self._streamer = streamer
         self._path = path
         self._load = load
@@ -59,20 +62,20 @@ class Control:
         }
 
     def handle_request(self, request: AdminRequest) -> object:
-        """Do what is asked. Raises UStatusError; AdminError with the problems of a configuration."""
+        """Perform a request. Raises UStatusError, or AdminError with the problems of a configuration."""
         return self._handlers[type(request)](request)
 
     def close(self) -> None:
-        """Do nothing more to a streamer that is about to stop; a redrive that goes on ends after its batch."""
+        """Refuse further operations before a stop. A redrive in progress ends after its batch."""
         self._closing = True
 
-    # --- reload -----------------------------------------------------------------------------------------------------------
+    # --- reload ------------------------------------------------------------------------------------------------------
 
     def reload(self, path: Path) -> list[str]:
-        """Go on by the configuration in `path`; the keys that changed. Logged in any case.
+        """Apply the configuration in `path`; returns the changed keys. Success and failure are logged.
 
-        Raises AdminError with all that is wrong with it (INVALID_ARGUMENT) or needs a restart (FAILED_PRECONDITION), and
-        UStatusError for what a transport refuses; then nothing has changed.
+        Raises AdminError with all problems (INVALID_ARGUMENT) or all keys that need a restart (FAILED_PRECONDITION),
+        and UStatusError if a transport refuses. Then nothing has changed.
         """
         with self._reloading:
             if self._closing:
@@ -89,13 +92,13 @@ class Control:
             return changed
 
     def on_sighup(self) -> None:
-        """Go on by what is now in the file that the streamer runs by; if it is no good, the log has said so."""
+        """Reload the current configuration file. An invalid file is logged and ignored."""
         try:
             self.reload(self._path)
         except AdminError:
             return
 
-    # --- dead letters -----------------------------------------------------------------------------------------------------
+    # --- dead letters ------------------------------------------------------------------------------------------------
 
     def _redrive(self, request: RedriveRequest) -> RedriveResult:
         store = self._streamer.dead_letter_writer.store
@@ -122,13 +125,13 @@ class Control:
     def _reject_call(self, number: int) -> None:
         kind = self._streamer.dead_letter_writer.store.get(number).message.attributes.type
         if kind in _CALLS:
-            # Its caller was told that it failed, and would not know the answer to another id.
+            # The caller already has an error response, and would not recognize a response to another id.
             text = f"is a {kind.name}, which is redriven by its number only"
             raise UStatusError(UCode.FAILED_PRECONDITION, text)
 
 
 def _tap_filter(request: TapRequest) -> TapFilter:
-    """What is asked for. Raises UStatusError(INVALID_ARGUMENT)."""
+    """The filter of a tap request. Raises UStatusError(INVALID_ARGUMENT)."""
     source, sink = (None if text is None else UUri.parse(text) for text in (request.source, request.sink))
     verdicts = {each.name.lower(): each for each in Verdict}
     if request.verdict is not None and request.verdict not in verdicts:

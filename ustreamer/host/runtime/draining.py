@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last sends of a streamer that takes nothing more in, and what becomes of the rest."""
+"""The last sends of a streamer whose ingress is closed, and the dead letters of the rest.
+
+In flow the endpoint queues and a deadline. Out flow the number of messages that were not sent in time.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +13,7 @@ from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 _RESPONSE_GRACE_NS: Final = 500_000_000
-"""For answers to whoever is told that time is up, and for a route that does not know yet that somebody is there."""
+"""Time to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
 _POLL_S: Final = 0.005
 _STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
 
@@ -18,14 +21,13 @@ _STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before th
 def drain(
     dispatcher: Dispatcher, queues: Sequence[EndpointQueue], monotonic_ns: Callable[[], int], deadline_ns: int
 ) -> int:
-    """Send what is queued, and give up what is left; how many messages could have been sent and were not.
+    """Send the queued messages, and dead-letter the rest; returns how many could have been sent but were not.
 
-    Those that a filter holds are among them. What waits for somebody who is not there is given up as well, but nobody
-    waits for it, and it is not counted.
+    The result includes messages held by filters. It excludes blocked messages: they are dead-lettered without waiting.
     """
 
     def left() -> int:
-        """Messages that could be sent and have not been."""
+        """Messages that can be sent and are not yet."""
         return queued() - sum(queue.queued - queue.sendable for queue in queues)
 
     def queued() -> int:
@@ -39,22 +41,22 @@ def drain(
             queue.wait_sent(deadline_ns)
         if left() <= 0 or monotonic_ns() >= deadline_ns:
             break
-        pause.wait(_POLL_S)  # the timers of filters that hold something still run
+        pause.wait(_POLL_S)  # timers of filters that hold messages still run
     _wait_empty(queues, monotonic_ns() + _RESPONSE_GRACE_NS)
     unsent = left()
     if queued():
         _abandon_queued(dispatcher, queues)
         _wait_empty(queues, monotonic_ns() + _RESPONSE_GRACE_NS)
-        _dead_letter_rest(dispatcher, queues)  # what was said last, and nobody is there to hear
+        _dead_letter_rest(dispatcher, queues)  # error responses without a reachable receiver
     return unsent
 
 
 def _abandon_queued(dispatcher: Dispatcher, queues: Sequence[EndpointQueue]) -> None:
-    """Make dead letters of what is left, and queue the answers to those who asked."""
+    """Dead-letter the remaining messages, and queue error responses to their requesters."""
     abandoned = [item for queue in queues for item in queue.abandon_all(_STOPPED)]
     for queue in queues:
         queue.no_more_retries(_STOPPED)
-    # Not before: an answer must not be among what is taken back.
+    # Only after `abandon_all`: an error response must not be abandoned itself.
     for item in abandoned:
         dispatcher.on_undelivered(item, _STOPPED)
     dispatcher.abandon_held(_STOPPED)

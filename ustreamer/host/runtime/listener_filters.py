@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer listens for at each of its endpoints."""
+"""The filters that a streamer registers as listeners at each endpoint."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,19 +9,20 @@ import msgspec
 from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
-_REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
+_REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests; sinks of responses and notifications
 
 FilterPair = tuple[UUri, UUri | None]
-"""Of source and sink, as `UTransport.register_listener` takes them."""
+"""Source and sink filter, as parameters of `UTransport.register_listener`."""
 
 
 def listener_filters(
     endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]
 ) -> list[FilterPair]:
-    """What to listen for at an endpoint: every publication, every request, and whatever else is for somebody elsewhere.
+    """The filters for one endpoint: every publication, every request, and every reply for an entity elsewhere.
 
-    `behind` has the authorities of all endpoints, `entities` are those that the streamer hosts. A request that leads nowhere
-    is answered. No message matches two filters, so a transport with a subscription for each hands over each once.
+    `behind` has the authorities of all endpoints; `entities` are those that the streamer hosts. A request without a
+    route gets an error response. No message matches two filters, so a transport with one subscription per filter
+    delivers each message once.
     """
     elsewhere = _reply_patterns_elsewhere(endpoint, behind, entities)
     return [(ANY, None), (_REPLY_ADDRESSES, ANY), *((ANY, sink) for sink in elsewhere)]
@@ -30,7 +31,7 @@ def listener_filters(
 def _reply_patterns_elsewhere(
     endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]
 ) -> list[UUri]:
-    """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
+    """Patterns of the reply addresses (resource 0) of all entities that are not behind `endpoint`."""
     local = behind[endpoint]
     others = sorted({each for name, named in behind.items() if name != endpoint for each in named})
     if endpoint == SELF or ANY_AUTHORITY in others:

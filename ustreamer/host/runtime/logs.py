@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines for people and for machines: an event name and fields, never one line per packet."""
+"""Log lines for people and for programs: an event name with its component as prefix, and fields. No event is logged
+per packet.
+"""
 
 import json
 import logging
@@ -15,17 +17,17 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _safe_text(value: object) -> str:
-    """A value as text, also where its own words fail."""
+    """A value as text, also if its `__str__` raises."""
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - a log line must not fail for what it is about
+    except Exception:  # noqa: BLE001 - a log line must not fail because of its values
         return object.__repr__(value)
 
 
 class JsonLines(logging.Formatter):
     """One JSON object per line: time, level, logger, event, and the fields of the event.
 
-    A field that has the name of one of these gets an underscore; one that JSON cannot express comes as text.
+    A field with one of these names gets an underscore. A value that JSON cannot express is written as text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -59,7 +61,7 @@ class Console(logging.Formatter):
 
 
 def configure_logging(*, json_lines: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send the log of everything under `ustreamer` to `stream` (stderr)."""
+    """Write the log of all loggers below `ustreamer` to `stream` (default stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if json_lines else Console())
     root = logging.getLogger("ustreamer")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding, making and registering plugins."""
+"""Finds, imports, creates and registers plugins."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ CLASS_HOOKS: Final = ("ustreamer_transports", "ustreamer_commands")
 
 
 class PluginError(Exception):
-    """A plugin that cannot be used; the text names it and what it should be."""
+    """A plugin that cannot be used. The text names the plugin and the expectation."""
 
 
 class PluginInfo(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
 
 
 def installed_plugins() -> dict[str, EntryPoint]:
-    """The entry points of all plugins that are installed, by name; nothing is imported yet."""
+    """The entry points of all installed plugins, by name. Nothing is imported yet."""
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         if entry.name in found and found[entry.name].value != entry.value:
@@ -43,10 +43,10 @@ def installed_plugins() -> dict[str, EntryPoint]:
 
 
 def plugin_class(entry: EntryPoint) -> type[Any]:
-    """Import a plugin's class. Raises PluginError if that fails or it has no Config."""
+    """Import a plugin's class. Raises PluginError if that fails or the class has no Config."""
     try:
         loaded = entry.load()
-    except Exception as error:  # whatever foreign code raises while it is imported
+    except Exception as error:  # foreign code may raise anything while it is imported
         raise PluginError(f"plugin {entry.name!r}: cannot load {entry.value!r}: {error}") from error
     config = getattr(loaded, "Config", None)
     if not (isinstance(loaded, type) and isinstance(config, type) and issubclass(config, msgspec.Struct)):
@@ -62,7 +62,9 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
 
 
 def load_plugin_classes() -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
-    """The classes of all installed plugins, and of those that have none to use, why: nobody else suffers for it."""
+    """The classes of all installed plugins, and the errors of unusable ones. One broken plugin does not affect the
+    others.
+    """
     classes: dict[str, type[Any]] = {}
     broken: dict[str, PluginError] = {}
     for name, entry in installed_plugins().items():
@@ -74,7 +76,7 @@ def load_plugin_classes() -> tuple[dict[str, type[Any]], dict[str, PluginError]]
 
 
 def describe(entry: EntryPoint) -> PluginInfo:
-    """What an installed plugin is and can do."""
+    """The name, distribution, version and hooks of an installed plugin."""
     loaded = plugin_class(entry)
     hooks = tuple(name for name in hook_names() if hasattr(loaded, name))
     distribution = entry.dist
@@ -114,7 +116,7 @@ def class_plugin_manager(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManage
 
 
 def transport_kinds(manager: pluggy.PluginManager) -> dict[str, TransportKind]:
-    """All kinds of transport. Raises PluginError if two plugins offer one name."""
+    """All transport kinds. Raises PluginError if two plugins provide the same name."""
     kinds: dict[str, TransportKind] = {}
     for provided in manager.hook.ustreamer_transports():
         for name, kind in provided.items():
@@ -144,7 +146,9 @@ def _instantiate(name: str, cls: type[Any], config: msgspec.Struct, context: Plu
 def prepare_reconfigure(
     manager: pluggy.PluginManager, name: str, config: msgspec.Struct
 ) -> Callable[[], None]:
-    """What makes a plugin go on by another section of its. Raises ValueError with its reason if it cannot."""
+    """A function that applies a new section to a running plugin. Raises ValueError with the plugin's reason if it
+    refuses.
+    """
     plugin = manager.get_plugin(name)
     reconfigure = getattr(plugin, "reconfigure", None)
     if reconfigure is None:

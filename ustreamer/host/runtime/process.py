@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a configuration file to a running streamer, and from a signal to another file or to its end."""
+"""The life of the process: from a configuration file to a running streamer, to a reload or stop by signal."""
 
 import signal
 import sys
@@ -23,15 +23,16 @@ from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.transport_port import TransportKind
 
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""How long a thread may keep the interpreter while others wait; beside a busy thread the default of 5 ms was the p99 of a
-Zenoh put, and with this it was 6 us."""
+"""How long a thread may hold the interpreter lock while others wait. Next to a busy thread, the default of 5 ms was
+the p99 of a Zenoh put; with this value the p99 was 6 us.
+"""
 
 
-_ADMIN_JOIN_S: Final = 6.0  # a request that is being answered: longer than a client may take
+_ADMIN_JOIN_S: Final = 6.0  # a request in progress: longer than the line timeout of a client
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration that makes sense, and the classes that it needs."""
+    """A checked configuration, and the classes that it needs."""
 
     config: StreamerConfig
     kinds: Mapping[str, TransportKind]
@@ -55,10 +56,10 @@ def load(path: Path) -> Loaded:
 
 
 class Signals:
-    """SIGTERM and SIGINT as an event to wait for; the second one ends the process at once. SIGHUP as one to react to."""
+    """Signals as requests for the main thread. A second SIGTERM or SIGINT exits at once. SIGHUP requests a reload."""
 
     def __init__(self) -> None:
-        # An Event would not do: its lock is not reentrant, and a signal may come while the main thread holds it.
+        # No Event: its lock is not reentrant, and a signal may arrive while the main thread holds that lock.
         self._wake: SimpleQueue[int] = SimpleQueue()
         self._stop_requested = False
         self._reload_requested = False
@@ -75,32 +76,31 @@ class Signals:
         self._wake.put(number)
 
     def _on_hangup(self, number: int, _: FrameType | None) -> None:
-        if not self._reload_requested:  # many at once are one
+        if not self._reload_requested:  # several pending signals cause one reload
             self._reload_requested = True
             self._wake.put(number)
 
     def wait(self, on_hangup: Callable[[], None] = lambda: None) -> None:
-        """Wait for the first signal that ends us; call `on_hangup` after every SIGHUP until then."""
+        """Wait for the first SIGTERM or SIGINT; call `on_hangup` after every SIGHUP until then."""
         while not self._stop_requested:
             if self._reload_requested:
                 self._reload_requested = False
                 on_hangup()
             with suppress(Empty):
-                self._wake.get(
-                    timeout=0.5
-                )  # bounded: the handler runs on this thread, between two waits at the latest
+                # Bounded, because the handler runs on this thread: between two waits at the latest.
+                self._wake.get(timeout=0.5)
 
 
 def tune_interpreter() -> None:
-    """Share the interpreter between threads in small slices: messages are small, and there are many threads."""
+    """Switch threads in short intervals: messages are small, and there are many threads."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
-    """Run a streamer until SIGTERM or SIGINT; how many messages were left when the time to drain was over.
+    """Run a streamer until SIGTERM or SIGINT; returns the number of messages unsent after `drain_s`.
 
-    `ready` is called once every endpoint is up. Raises UStatusError if one does not come up, or if another streamer has
-    the state directory.
+    `ready` is called once every endpoint is up. Raises UStatusError if an endpoint fails to open, or if another
+    streamer has locked the state directory.
     """
     signals = Signals()
     signals.install()

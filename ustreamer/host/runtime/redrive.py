@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters, dispatched once more."""
+"""Repeats the dispatch of dead letters."""
 
 from collections.abc import Collection
 from threading import Lock
@@ -14,9 +14,10 @@ from ustreamer.uprotocol.uuid import UuidSource
 
 
 class Redriver:
-    """Dispatches a dead letter as if it had come in just now where it came in; it stays in the store.
+    """Dispatches a dead letter as if its ingress received it now. The dead letter stays in the store.
 
-    It gets a new id with the time of now, or its ttl would be over, and who has it already would take it for the same.
+    The message gets a new id with the current time. With the old id its ttl would be over, and receivers would drop it
+    as a duplicate.
     """
 
     def __init__(
@@ -28,18 +29,18 @@ class Redriver:
         self._ids, self._lock = UuidSource(clock.wall_ms), Lock()
 
     def __call__(self, number: int) -> Redriven:
-        """Raises UStatusError: NOT_FOUND, or FAILED_PRECONDITION if its payload was not kept, its endpoint
-        is gone, or it is another streamer's now.
+        """Raises UStatusError: NOT_FOUND; or FAILED_PRECONDITION if the payload was not stored, the ingress endpoint
+        no longer exists, or a peer now forwards the message.
         """
         letter = self._store.get(number)
         if letter.payload is None:
             text = f"its payload of {letter.payload_size} bytes was too large to be kept"
         elif letter.ingress not in self._endpoints:
-            text = f"it came in at {letter.ingress!r} (have: {', '.join(self._endpoints)})"
+            text = f"its ingress was {letter.ingress!r} (have: {', '.join(self._endpoints)})"
         elif self._dispatcher.ingress(letter.ingress).defers_to_peer(
             letter.message.attributes, letter.endpoint
         ):
-            text = f"another streamer forwards its like to {letter.endpoint!r}, and does not hear this one"
+            text = f"a peer streamer forwards such messages to {letter.endpoint!r}, and does not receive from this one"
         else:
             before = letter.message
             with self._lock:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new configuration changes, and whether a running streamer can take it over. Decides; does not act.
+"""Compares two configurations and decides if a running streamer can change from one to the other.
 
-What may change: who lives behind an endpoint, egress limits, access rules, and what plugins say they can change. All else
-is refused, all of it by name, and then nothing changes.
+In flow two checked configurations. Out flow changed keys, and keys that need a restart. Nothing here acts.
+
+A reload may change authorities of endpoints, egress limits, access rules, and plugin sections that the plugins accept.
+All other changes are refused together, each by its key, and nothing changes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +18,13 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 RESTART: Final = "needs a restart"
 _RELOADABLE_KEYS: Final = frozenset({"access"})
-"""Keys of any endpoint that routing reads and no transport does. `authorities` is one with conditions."""
+"""Endpoint keys that routing reads and no transport does. `authorities` is reloadable with conditions."""
 
 _Tree = dict[str, Any]
 
 
 class ReloadRefused(Exception):
-    """A configuration that makes sense and cannot be taken over as it is; `problems` has a line for each key."""
+    """A valid configuration that needs a restart; `problems` has a line for each key."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems: Final = tuple(problems)
@@ -37,7 +39,7 @@ def changed_keys(old: StreamerConfig, new: StreamerConfig) -> list[str]:
 def keys_needing_restart(
     old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, TransportKind]
 ) -> list[str]:
-    """What keeps a streamer that runs by `old` from running by `new`, but for what plugins have to say."""
+    """Why a streamer with configuration `old` cannot change to `new` without a restart. Excludes reasons of plugins."""
     reasons = [f"{key}: {RESTART}" for key in changed_keys(old, new) if not _is_reloadable(key)]
     if set(old.plugins) == set(new.plugins) and list(old.plugins) != list(new.plugins):
         reasons.append(f"plugins: another order {RESTART}")
@@ -49,13 +51,13 @@ def keys_needing_restart(
             reasons.append(f"endpoints.{name}.authorities: {why} {RESTART}")
     removed = sorted(set(configured_authorities(old)) - set(configured_authorities(new)))
     if removed and any(ANY_AUTHORITY in each.authorities for each in new.endpoints.values()):
-        # Plugins that trust a name because it is named would trust whoever claims it there.
+        # Plugins trust a configured authority. Behind '*' any sender could claim that name.
         reasons.append(f"endpoints: leaving {', '.join(map(repr, removed))} to '*' {RESTART}")
     return reasons
 
 
 def changed_plugins(old: StreamerConfig, new: StreamerConfig) -> dict[str, msgspec.Struct]:
-    """The new sections of plugins that have another one."""
+    """The changed sections of plugins that both configurations have."""
     return {
         name: section
         for name, section in new.plugins.items()
@@ -64,15 +66,15 @@ def changed_plugins(old: StreamerConfig, new: StreamerConfig) -> dict[str, msgsp
 
 
 def _restart_reason(own: str, before: tuple[str, ...], after: tuple[str, ...], *, served: bool) -> str:
-    """What of a change of authorities only a restart can do; "" if nothing."""
+    """The change of authorities that needs a restart; "" if none does."""
     if served:
-        # They are in the addresses of the transport's entities, and in the books of uSubscription.
+        # They are part of the addresses of the transport's entities, and of the uSubscription store.
         return "another authority behind a transport without a uSubscription"
     moved = set(before) ^ set(after)
     if own in moved:
         return f"moving the streamer's own authority {own!r}"
     if ANY_AUTHORITY in moved:
-        # The filters of all other endpoints would be others that match the same messages, some of them twice.
+        # The filters of all other endpoints would change, and some messages would match two filters.
         return "moving '*'"
     return ""
 
@@ -83,7 +85,7 @@ def _is_reloadable(key: str) -> bool:
         case "egress":
             return True
         case "plugins":
-            return "." in rest  # what is in a section is the plugin's to say
+            return "." in rest  # the plugin decides about keys in its section
         case "endpoints":
             name_and_key = rest.split(".")
             return len(name_and_key) > 1 and name_and_key[1] in {*_RELOADABLE_KEYS, "authorities"}
@@ -92,8 +94,8 @@ def _is_reloadable(key: str) -> bool:
 
 def _tree(config: StreamerConfig) -> _Tree:
     tree: _Tree = msgspec.to_builtins(config, enc_hook=str)
-    del tree["base"]  # relative paths have been resolved
-    # The limits of an endpoint that has gone, or has come, are no change of their own.
+    del tree["base"]  # relative paths are resolved already
+    # Limits of an added or removed endpoint are no separate change.
     tree["egress"] = {
         name: limits for name, limits in tree["egress"].items() if name in {"default", *tree["endpoints"]}
     }

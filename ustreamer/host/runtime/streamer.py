@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer: endpoints, lanes, services and the dispatcher, put together from a configuration, started and stopped."""
+"""The composition root: builds endpoints, queues, services and the dispatcher from a configuration, starts and stops
+them.
+"""
 
 import logging
 import secrets
@@ -71,14 +73,13 @@ log = logging.getLogger("ustreamer.streamer")
 
 _NS_PER_S: Final = 1_000_000_000
 SPOOL: Final = "spool"
-"""Where in state_dir durable lanes keep what waits."""
-_JOIN_S: Final = (
-    2.0  # for a thread that is asked to end; longer than any wait of ours, shorter than a supervisor's
-)
+"""The directory in `state_dir` with the spools of durable endpoints."""
+# For a thread to end after a stop request: longer than any internal wait, shorter than a supervisor's.
+_JOIN_S: Final = 2.0
 
 
 class Streamer:
-    """The whole dispatcher in one object: `start`, then messages flow, then `stop`. Not reusable."""
+    """The whole dispatcher in one object: call `start`, then messages flow, then call `stop`. Not reusable."""
 
     def __init__(
         self,
@@ -87,14 +88,13 @@ class Streamer:
         plugin_classes: Mapping[str, type],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Build everything and touch nothing. Raises PluginError or UStatusError for what cannot be built."""
+        """Build all objects without side effects outside the process. Raises PluginError or UStatusError."""
         self._config = config
         self._clock = clock
         self._timers = TimerThread(clock)
         authorities = _endpoint_by_authority(config)
-        self._authority_table = AuthorityTable(
-            authorities
-        )  # with the hosted services as soon as there are some
+        # Replaced below, with the hosted services.
+        self._authority_table = AuthorityTable(authorities)
         self._links = LinkStates(self._endpoint_of)
         self._peers = PeerRouters(config.authority, secrets.token_hex(8))
         self._peers.configure(_authorities_by_endpoint(config))
@@ -187,16 +187,16 @@ class Streamer:
         return merge_directories(directories, [each for each in transport_directories if each is not None])
 
     def decoder(self, topic: UUri) -> Decoder | None:
-        """What a plugin has to make payloads of `topic` readable, for who shows them. Routing never asks."""
+        """The decoder of a plugin for payloads of `topic`, for display only. Routing never uses it."""
         found: list[Decoder] = self._plugins.hook.ustreamer_decoders(topic=topic)
         return found[0] if found else None
 
     def _configured_topics(self) -> list[UUri]:
-        """What is published behind any endpoint, as far as the configuration names it."""
+        """The topics that the configuration names, of all endpoints."""
         return [topic for transport in self.transports.values() for topic in transport.topics()]
 
     def router_with(self, directories: Iterable[SubscriptionDirectory]) -> Router:
-        """A router as that of this streamer, by other subscriptions beside those that the configuration fixes."""
+        """A router as the streamer's own, with other subscriptions in addition to the configured ones."""
         return self._build_router(
             self._config, self._authority_table, self._with_configured_subscriptions(directories)
         )
@@ -237,12 +237,12 @@ class Streamer:
             dedup_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
         )
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Services first, then lanes, then the world: what arrives finds everything ready.
+        """Start services first, then egress queues, then transports, so that every received message can be dispatched.
 
-        Raises UStatusError naming what could not be opened; everything that was opened is closed again.
+        Raises UStatusError naming the endpoint that failed to open; all others are closed again.
         """
         try:
             self._plugins.hook.ustreamer_configured(settings=self._settings(self._config))
@@ -272,7 +272,7 @@ class Streamer:
         )
 
     def _restore(self) -> None:
-        """Queue what earlier processes have kept, before anything is sent that must not overtake it."""
+        """Queue the messages of earlier processes first: no new message may overtake them."""
         for queue in self._egress_queues.values():
             queue.restore()
         directory = self._config.state_dir / SPOOL
@@ -305,9 +305,8 @@ class Streamer:
 
     def _on_link_change(self, name: str, up: bool) -> None:
         if up:
-            self._egress_queues[
-                name
-            ].on_link_up()  # first: what waits here must not depend on a plugin that watches
+            # First: queued messages must not depend on a plugin that watches links.
+            self._egress_queues[name].on_link_up()
         self._links.set_state(name, up=up)
 
     def _announce(self) -> None:
@@ -352,13 +351,14 @@ class Streamer:
         behind = {SELF: (), **_authorities_by_endpoint(config)}
         return listener_filters(endpoint, behind, self._hosted)
 
-    # --- another configuration ------------------------------------------------------------------------------------------
+    # --- reload ------------------------------------------------------------------------------------------------------
 
     def reload(self, config: StreamerConfig) -> list[str]:
-        """Go on by another configuration; the keys that changed. Not called twice at a time, nor while it stops.
+        """Apply another configuration; returns the changed keys. Not reentrant, and not during a stop.
 
-        In one step for all endpoints: what came in before it ends on its old plan. Raises ReloadRefused naming each key
-        that only a restart can change, and UStatusError for what a transport cannot listen to; then nothing has changed.
+        The switch is one step for all endpoints: messages received before it end on their old route. Raises
+        ReloadRefused naming each key that needs a restart, and UStatusError if a transport refuses a listener. Then
+        nothing has changed.
         """
         refused = keys_needing_restart(self._config, config, self._kinds)
         plugin_changes = []
@@ -381,7 +381,8 @@ class Streamer:
             self._advertisements.withdraw_all()
             try:
                 self._plugins.hook.ustreamer_configured(settings=self._settings(config))
-            except Exception:  # a plugin's mistake; the others go by what they were told
+            except Exception:
+                # A defect in a plugin. The other plugins keep the settings they received.
                 log.exception("plugins.failed", extra={"hook": "ustreamer_configured"})
 
         with self._switched_listeners(config):
@@ -395,7 +396,7 @@ class Streamer:
 
     @contextmanager
     def _switched_listeners(self, config: StreamerConfig) -> Iterator[None]:
-        """Listen to what is new from the beginning of a `with` block on, and to what is old until its end."""
+        """Within a `with` block, listen with the new and the old filters; after it with the new ones only."""
         new, old = [], []
         for name in self.transports:
             before, after = self._listener_filters(name, self._config), self._listener_filters(name, config)
@@ -412,18 +413,18 @@ class Streamer:
             self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name))
 
     def stop(self, drain_s: float = 5.0) -> int:
-        """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`.
+        """Stop receiving, send the accepted messages, close; returns the number of messages unsent after `drain_s`.
 
-        Those are dead letters then, and who asked is answered UNAVAILABLE. So are those that wait for somebody who is not
-        there, but nobody waits for them, and they are not counted: they could not have been sent. What a durable lane has
-        on disk stays there for the next start, and is not counted either.
+        Unsent messages become dead letters, and their requesters get UNAVAILABLE. Blocked messages become dead letters
+        too, but the stop does not wait for them or count them. Messages of a durable queue on disk stay there for the
+        next start and are not counted.
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
             self._advertiser.hand_over()
-            # SOME/IP, which is inline, last: who has stopped takes no calls that he could not read the answers of.
+            # SOME/IP, which is inline, last: a stopped transport accepts no calls whose responses it could not read.
             for name in sorted(self.transports, key=lambda name: self.transports[name].inline):
-                if name != SELF:  # hosted services still answer what they have accepted
+                if name != SELF:  # hosted services still respond to accepted requests
                     self.transports[name].stop_receiving()
             self._plugins.hook.ustreamer_stopping()
             self._egress_queues[SELF].wait_empty(deadline_ns)
@@ -444,12 +445,11 @@ class Streamer:
         return unsent
 
     def _close(self) -> None:
-        """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
+        """Close everything. A failure leaves nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
             last_first.callback(self._plugins.hook.ustreamer_stopped)
-            last_first.callback(
-                self._dead_letter_writer.close, _JOIN_S
-            )  # last: whatever ends here may leave letters
+            # Last: other components may add dead letters while they close.
+            last_first.callback(self._dead_letter_writer.close, _JOIN_S)
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
@@ -459,35 +459,35 @@ class Streamer:
             for service in reversed(self._services):
                 last_first.callback(service.stop)
 
-    # --- dead letters ---------------------------------------------------------------------------------------------------
+    # --- dead letters ------------------------------------------------------------------------------------------------
 
     @property
     def dead_letter_writer(self) -> DeadLetterWriter:
-        """What keeps them."""
+        """The writer of the dead-letter store."""
         return self._dead_letter_writer
 
     def redrive(self, number: int) -> Redriven:
-        """Dispatch a dead letter again, as `redrive.Redrive` says."""
+        """Dispatch a dead letter again; see `redrive.Redriver`."""
         return self._redriver(number)
 
-    # --- reading --------------------------------------------------------------------------------------------------------
+    # --- statistics --------------------------------------------------------------------------------------------------
 
     def ledger(self) -> LedgerSnapshot:
-        """The books of this moment."""
+        """The ledger of this moment."""
         queues = self._egress_queues.values()
         return self.dispatcher.ledger_snapshot(
             [queue.ledger for queue in queues], sum(queue.queued for queue in queues)
         )
 
     def targets(self) -> list[TargetStatistics]:
-        """What each target of each topic got so far."""
+        """The counts of each target of each topic."""
         return self.dispatcher.target_statistics()
 
     def egress_queues(self) -> list[EndpointQueueStatistics]:
         return [queue.statistics() for queue in self._egress_queues.values()]
 
     def endpoints(self) -> dict[str, dict[str, int]]:
-        """Counters of every endpoint: of its transport, refusals of its ingress, and failures of plugins there."""
+        """Counters of every endpoint: of its transport, its ingress refusals, and its plugin errors."""
         refused, plugin_errors = self.dispatcher.refused_counts(), self.dispatcher.plugin_errors()
         counters = {
             name: Counter(each.statistics()) for name, each in self.transports.items() if name != SELF
@@ -501,7 +501,7 @@ class Streamer:
         return {name: dict(counter) for name, counter in counters.items()}
 
     def routes(self) -> StreamerRoutes:
-        """Who lives where, and which topics go to whom."""
+        """The endpoints with their authorities, and the targets of each topic."""
         return StreamerRoutes(
             tuple(
                 EndpointStatus(
@@ -518,7 +518,7 @@ class Streamer:
         )
 
     def statistics(self) -> StreamerStatistics:
-        """All that is counted."""
+        """All counters."""
         ledger = self.ledger()
         return StreamerStatistics(
             self._since_ms,
@@ -539,7 +539,7 @@ class Streamer:
 
 
 def _endpoint_by_authority(config: StreamerConfig) -> dict[str, str]:
-    """The endpoint behind which each authority lives."""
+    """The endpoint of each authority."""
     return {
         authority: name for name, section in config.endpoints.items() for authority in section.authorities
     }
@@ -551,7 +551,7 @@ def _authorities_by_endpoint(config: StreamerConfig) -> dict[str, tuple[str, ...
 
 
 def _isolated(watch: SubscriptionWatch) -> SubscriptionWatch:
-    """`told`, but what it raises disturbs nobody; it is logged once."""
+    """`watch` without its exceptions: the first one is logged."""
     failed = False
 
     def contained(subscription: Subscription, change: Change, /) -> None:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+<<<<<<< HEAD
 """The timer thread: makes the calls of `Timers` when they are due."""
+=======
+"""The timer thread: it runs the actions of a `DeadlineQueue` when they are due."""
+>>>>>>> host/main
 
 import logging
 from collections.abc import Callable
@@ -11,11 +15,11 @@ from ustreamer.core.base.timers import Timers
 log = logging.getLogger("ustreamer.timers")
 
 _NS_PER_S = 1_000_000_000
-_MAX_WAIT_S = 3600  # a lock cannot wait until the year 9999, which is what some clients mean by never
+_MAX_WAIT_S = 3600  # a lock cannot wait until the year 9999, which some clients use as "never"
 
 
 class TimerThread:
-    """Runs scheduled calls one after another; they must be short. `schedule` may be called from any thread."""
+    """Runs scheduled actions one after another; they must be short. `schedule` may be called from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic_ns = clock.monotonic_ns
@@ -28,7 +32,7 @@ class TimerThread:
         self._thread.start()
 
     def schedule(self, when_ns: int, action: Callable[[], None]) -> None:
-        """Have `action()` called at the monotonic time `when_ns`."""
+        """Call `action()` at the monotonic time `when_ns`."""
         with self._changed:
             self._timers.schedule(when_ns, action)
             if self._timers.next_due_ns == when_ns:
@@ -50,7 +54,7 @@ class TimerThread:
         self._changed.wait(min(max(0, left_s), _MAX_WAIT_S))
 
     def close(self, timeout_s: float) -> None:
-        """Make no further call; the one that is running ends."""
+        """Start no further action. An action in progress completes."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -61,7 +65,8 @@ class TimerThread:
 def _call(action: Callable[[], None]) -> None:
     try:
         action()
-    except Exception:  # a plugin's mistake must not end everybody's timers; it is reported with its traceback
+    except Exception:
+        # A defect in a plugin must not stop the timers of all others. The log has its traceback.
         log.exception(
             "timers.callback_failed", extra={"action": getattr(action, "__qualname__", repr(action))}
         )

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import vsomeip`: the JSON of a vsomeip host as an endpoint of ours, and what it says that has no place here.
+"""Converts a vsomeip configuration to an endpoint, and lists the settings without a counterpart.
 
-    services of that host                         offered, for a uEntity of our authority
-    services with a `unicast` of their own        services of the network; static where service discovery is off
+    services of that host                         offered, for a uEntity of the streamer's authority
+    services with their own `unicast`             services of the network; static without service discovery
     `clients`                                     services of the network, found by service discovery
-    with --bind, the host is another one:         its services are services of the network
+    with --bind, the file is of another host:     its services are services of the network
 
-Every service is tried in the configuration that it will stand in: one that would be refused there is left out, with the
-reason. Nothing is dropped without a word.
+Every service is validated within the resulting endpoint. A refused service is left out with the reason. Every omission
+is listed.
 """
 
 import re
@@ -17,34 +17,36 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.host.importers.vsomeip_keys import EVENT, EVENTGROUP, SERVICE, TOP
-from ustreamer.host.importers.vsomeip_sd import import_discovery, multicast_eventgroups
-from ustreamer.host.importers.vsomeip_tcp import endpoint_keys, event_protocol, has_cookies, protocol_of
-from ustreamer.host.importers.vsomeip_tp import tp_by_message_id
+from ustreamer.host.importers.vsomeip.keys import EVENT, EVENTGROUP, SERVICE, TOP
+from ustreamer.host.importers.vsomeip.service_discovery import import_discovery, multicast_eventgroups
+from ustreamer.host.importers.vsomeip.tcp import endpoint_keys, event_protocol, has_cookies, protocol_of
+from ustreamer.host.importers.vsomeip.tp import tp_by_message_id
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 LIMIT_BYTES: Final = 4_000_000
 DEFAULT_MAJOR: Final = 0
-"""What vsomeip offers and asks for where the application says nothing."""
+"""The version that vsomeip offers and requests by default."""
 DEFAULT_PORT: Final = 30_500
 
 _STRAY: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class InvalidVsomeipJson(ValueError):
-    """Nothing can be made of what stands at a place of the file."""
+    """A value in the file cannot be converted."""
 
 
 class ImportedEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint that `ustreamer check` accepts, and what of the file is not in it: one line each, with its place."""
+    """An endpoint that `ustreamer check` accepts, and the omitted settings: one line each, with its place."""
 
     endpoint: SomeipEndpoint
     left_out: tuple[str, ...]
 
 
 class ImportOptions(msgspec.Struct, frozen=True):
-    """What the file cannot know: our authority, that of its network, our address (None: the host is us), the version."""
+    """Values that the file lacks: the streamer's authority, that of the network, the own address (None: this host),
+    and the version.
+    """
 
     authority: str = "gateway"
     network: str = "vehicle"
@@ -76,7 +78,7 @@ def import_file(path: Path, options: ImportOptions) -> ImportedEndpoint:
 
 
 def import_vsomeip(data: Mapping[str, Any], options: ImportOptions) -> ImportedEndpoint:
-    """The endpoint for a decoded vsomeip configuration. Raises NotVsomeip where nothing can be made of it."""
+    """The endpoint for a decoded vsomeip configuration. Raises InvalidVsomeipJson if it cannot be converted."""
     return _Import(data, options).result()
 
 
@@ -116,22 +118,20 @@ class _Import:
     def _note_left_out(self, place: str, why: str) -> None:
         self._left_out.append(_STRAY.sub("?", f"{place}: {why}"))
 
-    # --- the endpoint -----------------------------------------------------------------------------------------------------
+    # --- the endpoint ------------------------------------------------------------------------------------------------
 
     def _port(self, ports: list[int]) -> int:
         if not ports:
-            self._note_left_out(
-                "port", f"no service of ours has a UDP port; {DEFAULT_PORT} is as good as any"
-            )
+            self._note_left_out("port", f"no offered service has a UDP port; {DEFAULT_PORT} is the default")
             return DEFAULT_PORT
         for other in ports[1:]:
             self._note_left_out(
-                "port", f"an endpoint has one UDP port, {ports[0]}: what was offered at {other} is now there"
+                "port", f"an endpoint has one UDP port, {ports[0]}: services offered at {other} use it now"
             )
         return ports[0]
 
     def _endpoint(self, base: dict[str, Any], services: list[dict[str, Any]]) -> SomeipEndpoint:
-        """With every service that does not make it invalid."""
+        """The endpoint with every service that keeps it valid."""
         accepted: list[dict[str, Any]] = []
         endpoint = _validated({**base, "services": accepted})
         for service in services:
@@ -157,7 +157,7 @@ class _Import:
         except ValueError as error:
             raise InvalidVsomeipJson(f"service-discovery.port: {error}") from error
 
-    # --- services ---------------------------------------------------------------------------------------------------------
+    # --- services ----------------------------------------------------------------------------------------------------
 
     def _services(self, host: str, bind: str, *, discovered: bool) -> Iterator[dict[str, Any]]:
         seen: set[tuple[int, int]] = set()
@@ -177,14 +177,14 @@ class _Import:
                 self._note_left_out(place, f"left out: {error}")
                 continue
             for key in sorted(set(raw) - {"service", "instance"}):
-                self._note_left_out(f"{place}.{key}", "ports of callers are ours")
+                self._note_left_out(f"{place}.{key}", "the streamer chooses the ports of callers")
             if ids in seen:
                 continue
             seen.add(ids)
             if discovered:
                 yield self._network_service(place, *ids)
             else:
-                self._note_left_out(place, "left out: where it is, only service discovery could tell")
+                self._note_left_out(place, "left out: only service discovery could find its address")
 
     def _network_service(self, place: str, service: int, instance: int) -> dict[str, Any]:
         self._note_left_out(
@@ -268,7 +268,7 @@ class _Import:
         return service
 
     def _major(self, place: str, raw: dict[str, Any]) -> int:
-        """vsomeip's files have no version; those of some tools around it have."""
+        """The version of a service. vsomeip's own files have none; those of some other tools have it."""
         for key in ("major", "major_version"):
             if key in raw:
                 return _number(raw[key])
@@ -276,7 +276,7 @@ class _Import:
         return self._options.major
 
     def _methods(self, place: str, raw: dict[str, Any]) -> list[int]:
-        """A vsomeip file does not list methods. It names some, where they are large or bundled."""
+        """The methods that the file names. vsomeip names only large or bundled methods."""
         named = _named_methods(raw)
         known = ", ".join(f"{method:#06x}" for method in sorted(named))
         self._note_left_out(
@@ -286,7 +286,7 @@ class _Import:
         return sorted(named)
 
     def _apply_tp(self, place: str, raw: dict[str, Any], service: dict[str, Any]) -> None:
-        """Say `tp` of those events and methods that the file has sent in segments."""
+        """Set `tp` at the events and methods that the file sends in segments."""
         where, offered = f"{place}.someip-tp", service["offered"]
         tp_by_id = tp_by_message_id(where, raw.get("someip-tp"), offered, _number, self._note_left_out)
         service["methods"] = [
@@ -297,7 +297,7 @@ class _Import:
                 event["tp"] = tp_by_id[event["id"]]
         known = {each if isinstance(each, int) else each["id"] for each in service["methods"]}
         for id in sorted(set(tp_by_id) - known - {event["id"] for event in service["events"] if offered}):
-            self._note_left_out(where, f"{id:#06x} is none of what we send of this service")
+            self._note_left_out(where, f"{id:#06x} is no message that the streamer sends for this service")
 
     def _events(
         self,
@@ -365,7 +365,7 @@ def _validated(endpoint: dict[str, Any]) -> SomeipEndpoint:
 
 
 def _number(value: object) -> int:
-    """vsomeip writes numbers as strings, decimal or with 0x."""
+    """A number of vsomeip's files: a string, decimal or with 0x."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and re.fullmatch(r"\s*(0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10})\s*", value):
@@ -375,7 +375,7 @@ def _number(value: object) -> int:
 
 
 def _port_of(value: object) -> int | None:
-    """`"30509"`, or an object with it; 0 and 65535 are how vsomeip says that there is none."""
+    """The port of `"30509"` or of an object with it; None for 0 and 65535, which stand for no port in vsomeip."""
     if isinstance(value, dict):
         value = value.get("port")
     if value is None:
@@ -395,7 +395,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _named_methods(raw: Mapping[str, Any]) -> set[int]:
-    """The methods that are named where messages are large (a list for each direction) or bundled (a key for each)."""
+    """The methods named as large (a list for each direction) or as bundled (a key for each)."""
     large, bundled = raw.get("someip-tp"), raw.get("debounce-times")
     named: list[object] = []
     for listed in large.values() if isinstance(large, dict) else ():
@@ -407,7 +407,7 @@ def _named_methods(raw: Mapping[str, Any]) -> set[int]:
 
 
 def _number_or_0(value: object) -> int:
-    """0 for what is no number, of which is told where its list is read."""
+    """The number, or 0 for an invalid one; the reader of its list reports it."""
     try:
         return _number(value)
     except InvalidVsomeipJson:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`someip-tp` of a vsomeip service: what is sent in segments, and how. What is received in segments, we always read."""
+"""Converts `someip-tp` of a vsomeip service: the messages to send in segments. Received segments are always
+reassembled.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -9,7 +11,7 @@ import msgspec
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 
 SENT_DIRECTION: Final = {True: "service-to-client", False: "client-to-service"}
-"""The direction in which we send, by whether the service is offered by us."""
+"""The direction that the streamer sends in, by whether it offers the service."""
 _KEYS: Final = {"max-segment-length": "segment_bytes", "separation-time": "separation_us"}
 
 NoteLeftOut = Callable[[str, str], None]
@@ -19,7 +21,7 @@ ParseNumber = Callable[[object], int]
 def tp_by_message_id(
     place: str, raw: object, offered: bool, parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> Mapping[int, bool | dict[str, int]]:
-    """Method or event id -> `tp` in our words. What cannot be carried over is told to `leave`, with its place."""
+    """Method or event id -> value of `tp`. `note_left_out` receives each omission with its place."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):
@@ -28,7 +30,7 @@ def tp_by_message_id(
     direction = SENT_DIRECTION[offered]
     for key in raw:
         if key in SENT_DIRECTION.values() and key != direction:
-            note_left_out(f"{place}.{key}", "what comes in segments is always read")
+            note_left_out(f"{place}.{key}", "received segments are always reassembled")
         elif key != direction:
             note_left_out(f"{place}.{key}", "not known")
     return dict(_entries(f"{place}.{direction}", raw.get(direction, []), parse_number, note_left_out))
@@ -54,7 +56,9 @@ def _entries(
 def _tp_settings(
     place: str, entry: dict[str, Any], parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> bool | dict[str, int]:
-    """vsomeip's separation time is in microseconds, and its segment length is that of the payload, as ours."""
+    """The `tp` settings of one entry. Units are the same: the separation time in microseconds, the segment length of
+    the payload.
+    """
     found: dict[str, int] = {}
     for key, value in entry.items():
         ours = _KEYS.get(key)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`service-discovery` of a vsomeip host, in our words: the group, the timings, and whom it believes."""
+"""Converts the `service-discovery` section of a vsomeip host: the multicast group, the timings and the trusted
+networks.
+"""
 
 import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,12 +21,12 @@ _TIMINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "cyclic_offer_delay": ("cyclic_offer_delay_ms",),
 }
 _REASONS: Final[Mapping[str, str]] = {
-    "find_debounce_time": "Finds that come up together leave together, without a pause",
+    "find_debounce_time": "Finds due together are sent together, without a pause",
     "find_initial_debounce_reps": "see `sd.timings`",
     "find_initial_debounce_time": "see `sd.timings`",
     "max_remote_subscribers": "see `sd.limits.peer_subscriptions`, 1024",
-    "offer_debounce_time": "Offers that come up together leave together, without a pause",
-    "request_response_delay": "an answer to a multicast comes after `sd.timings.request_response_delay_min_ms` to `_max_ms`",
+    "offer_debounce_time": "Offers due together are sent together, without a pause",
+    "request_response_delay": "a response to a multicast comes after `sd.timings.request_response_delay_min_ms` to `_max_ms`",
     "ttl_factor_offers": "the ttl of an Offer is taken as it is",
     "ttl_factor_subscriptions": "the ttl of a Subscribe is taken as it is",
 }
@@ -37,9 +39,9 @@ ParseNumber = Callable[[object], int]
 def import_discovery(
     raw: Mapping[str, Any], bind: str, netmask: object, parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> dict[str, Any]:
-    """The table `sd` for a host at `bind`. What cannot be carried over is told to `leave`, with its place.
+    """The table `sd` for a host at `bind`. `note_left_out` receives each omission with its place.
 
-    Raises ValueError for a port that is none.
+    Raises ValueError for an invalid port.
     """
     for key in raw:
         if key not in _IMPORTED_KEYS:
@@ -79,7 +81,7 @@ def _timings(raw: Mapping[str, Any], parse_number: ParseNumber, note_left_out: N
 def multicast_eventgroups(
     groups: Iterable[tuple[str, Mapping[str, Any]]], parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> Iterator[dict[str, Any]]:
-    """The event groups that go by multicast: in vsomeip, too, from `threshold` subscribers on, and never with 0."""
+    """The event groups with multicast: as in vsomeip from `threshold` subscribers on, and never with 0."""
     for where, group in groups:
         address, threshold = group.get("multicast"), parse_number(group.get("threshold", 0))
         if address is None or not threshold:

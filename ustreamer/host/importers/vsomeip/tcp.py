@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vsomeip's JSON says of TCP, in our words: `reliable` ports, and which events go there."""
+"""Converts the TCP settings of vsomeip: `reliable` ports, and events sent over TCP."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 NoteLeftOut = Callable[[str, str], None]
-"""Says of a place why it is not carried over."""
+"""Receives a place in the file and the reason for its omission."""
 
 
 def protocol_of(unreliable: int | None, reliable: int | None) -> str:
-    """How a service goes by its ports. vsomeip has its callers choose, and where there is a choice UDP is its default."""
+    """The protocol of a service, by its ports. vsomeip leaves the choice to callers; with both ports UDP is its
+    default.
+    """
     return "tcp" if reliable is not None and unreliable is None else "udp"
 
 
@@ -20,7 +22,7 @@ def event_protocol(
     ports: tuple[int | None, int | None],
     note_left_out: NoteLeftOut,
 ) -> dict[str, str]:
-    """`protocol` of an event where it is not that of its service; `ports` are those of UDP and TCP."""
+    """`protocol` of an event, if it differs from that of its service. `ports` are those of UDP and TCP."""
     is_reliable = event.get("is_reliable")
     if is_reliable is None:
         return {}
@@ -38,20 +40,20 @@ def event_protocol(
 
 
 def has_cookies(reliable: object) -> bool:
-    """Whether a `reliable` port is to have magic cookies."""
+    """Whether a `reliable` port enables magic cookies."""
     enabled = reliable.get("enable-magic-cookies") if isinstance(reliable, dict) else None
     return str(enabled).strip().lower() == "true"
 
 
 def endpoint_keys(ports: Iterable[int], *, cookies: bool, note_left_out: NoteLeftOut) -> dict[str, Any]:
-    """`port_tcp` and `tcp` of the endpoint; it listens at one port, whatever the services of the file do."""
+    """`port_tcp` and `tcp` of the endpoint. It listens at one port, even if services of the file use several."""
     keys: dict[str, Any] = {}
     first, *others = sorted(set(ports)) or (None,)
     if first is not None:
         keys["port_tcp"] = first
     for other in others:
         note_left_out(
-            "port_tcp", f"an endpoint has one TCP port, {first}: what was offered at {other} is now there"
+            "port_tcp", f"an endpoint has one TCP port, {first}: services offered at {other} use it now"
         )
     if cookies:
         keys["tcp"] = {"cookies": True}
