@@ -3,4 +3,5 @@
 
 In: a testbed (testbed.py) with rigs of generator, forwarder and sink. Out: rounds (measure.py), and medians and
 ratios of them (report.py). shared_counters.py connects the processes of a rig; process_tree.py measures CPU and
-memory of all of them. Read testbed.py first."""
+memory of all of them. Read testbed.py first.
+"""
