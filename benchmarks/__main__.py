@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks`: the streamer against bare forwarders, alternately in one run. `benchmarks.suite` has all the rest too."""
+"""`python -m benchmarks`: the streamer and bare forwarders, alternating in one run. `benchmarks.suite` runs all parts."""
 
 import argparse
 import sys
@@ -22,8 +22,8 @@ from benchmarks.traffic.generators import BURST
 
 QUICK: Final = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=500)
 _DIRECT_REPEATS: Final = 3
-_WINDOW_MAX: Final = 4_096  # what a receive buffer of 4 MiB holds of small datagrams, with room to spare
-_PAYLOAD_MAX: Final = 1_400  # what SOME/IP carries in one datagram without segmentation
+_WINDOW_MAX: Final = 4_096  # capacity of a receive buffer of 4 MiB for small datagrams, with a margin
+_PAYLOAD_MAX: Final = 1_400  # maximum SOME/IP payload of a datagram without segmentation
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure_forwarding(
     payloads: Sequence[int], load: Load, repeats: int, progress: Callable[[str], None]
 ) -> Results:
-    """All directions with all sizes of payload. Raises ChildError."""
+    """Measure all directions with all payload sizes. Raises ChildError."""
     began = time.monotonic()
     rows: list[RigResult] = []
     ratios: list[Ratio] = []
@@ -72,7 +72,7 @@ def measure_forwarding(
 def _measure_payload(
     payload: int, load: Load, repeats: int, progress: Callable[[str], None]
 ) -> tuple[list[RigResult], list[Ratio], dict[str, int]]:
-    """All rigs with one size of payload, and the streamer's ledger."""
+    """Measure all rigs with one payload size. Returns the rows and the ledger of the streamer."""
     with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
         with BenchRig(Path(directory), payload) as stage:
             direct = [
@@ -93,7 +93,7 @@ def _measure_payload(
             groups.append(_measure_rigs(zenohs, payload, load, repeats, progress))
         ledger = stage.ledger()
     rows = [row for group in groups for row in group]
-    # Each by the one before it: the streamer by the bare forwarder, and with the recorder by the one without.
+    # The streamer relative to the bare forwarder, and with the recorder relative to without it.
     ratios = [Ratio.of(row, partner) for group in groups for partner, row in pairwise(group)]
     return rows + direct, ratios, ledger
 
@@ -101,7 +101,7 @@ def _measure_payload(
 def _measure_rigs(
     rigs: Sequence[Rig], payload: int, load: Load, repeats: int, progress: Callable[[str], None]
 ) -> list[RigResult]:
-    """`repeats` rounds on each rig, taking turns; one round before them warms up and does not count."""
+    """Run `repeats` alternating rounds on each rig, after one warm-up round that is not counted."""
     rounds: list[list[Round]] = [[] for _ in rigs]
     for number in range(-1, repeats):
         for rig, done in zip(rigs, rounds, strict=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.at_rest`: how long a start takes, and what a streamer costs that has nothing to do.
+"""`python -m benchmarks.at_rest`: start time of a streamer, and its CPU and memory without traffic.
 
-The partner is the bare forwarder from UDP to Zenoh, which is Python, Zenoh and two sockets: what nobody can do without. Starts
-take turns. Memory by subscription is `benchmarks.subscriptions`' to say.
+The reference is the bare forwarder from UDP to Zenoh: Python, Zenoh and two sockets, the minimum for this work.
+Starts alternate. `benchmarks.subscriptions` measures memory per subscription.
 """
 
 import argparse

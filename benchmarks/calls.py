@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.calls`: calls both ways, 64 at a time and one by one, through the streamer and through a bare forwarder.
+"""`python -m benchmarks.calls`: calls in both directions, 64 pending and one by one, through the streamer and a bare
+forwarder.
 
     python -m benchmarks.calls caller-zenoh PORT | server-zenoh PORT
     python -m benchmarks.calls caller-someip PORT TARGET | server-someip PORT
 
-A caller reads `WINDOW SECONDS` from stdin and prints what it found.
-
-In between is a streamer, or a forwarder of `benchmarks.traffic.bare_call_forwarders`: the bare one, or the blind one, which is there for comparison.
+A caller reads `WINDOW SECONDS` from stdin and prints its results. The forwarder is a streamer or one of
+`benchmarks.traffic.bare_call_forwarders`: the bare one, or the blind one for comparison.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _CONFIG: Final = CONFIG.replace(
 
 
 class Caller:
-    """Keeps calls under way; `answered(number)` is told of every answer, from whatever thread."""
+    """Keeps calls pending. `answered(number)` is called for every response, from any thread."""
 
     def __init__(self, call: Callable[[int], None]) -> None:
         self._call = call
@@ -61,7 +61,7 @@ class Caller:
         calls = lost = 0
         while time.monotonic() - began < seconds:
             if not self._window.acquire(timeout=_STALL_S):
-                lost += len(self._sent_ns)  # nothing has come for so long: they are gone
+                lost += len(self._sent_ns)  # no response for this time: the calls are lost
                 self._sent_ns.clear()
                 for _ in range(window):
                     self._window.release()
@@ -82,7 +82,7 @@ class Caller:
         }
 
     def serve_stdin(self) -> None:
-        """Do what stdin says, a line at a time."""
+        """Run the commands of stdin, one per line."""
         sockets.print_ready()
         for line in sys.stdin:
             window, seconds = line.split()
@@ -111,7 +111,7 @@ def caller_zenoh(port: int) -> None:
 
 
 def server_zenoh(port: int) -> None:
-    """Answers calls of `OFFERED` with what they brought; to whom and about what is in the request's attachment."""
+    """Responds to calls of `OFFERED` with their payload; the attachment of the request has the reply address."""
     session = sockets.zenoh_client(port)
     requests = session.declare_subscriber(wire.unicast_key(CLIENT, OFFERED), FifoChannel(CHANNEL))
     put = sockets.blocking_publisher(session, wire.unicast_key(OFFERED, CLIENT)).put
@@ -147,7 +147,7 @@ def caller_someip(port: int, target: int) -> None:
 
 
 def server_someip(port: int) -> None:
-    """Answers every REQUEST with what it brought."""
+    """Responds to every REQUEST with its payload."""
     sock = sockets.udp_socket(port)
     sockets.print_ready()
     while True:
@@ -161,7 +161,7 @@ def server_someip(port: int) -> None:
 def _start_rig(
     stage: BenchRig, ports: Ports, name: str, forwarder: Child, *, to_someip: bool
 ) -> tuple[Child, Child]:
-    """The forwarder and the caller; the server is there."""
+    """Start the forwarder and the caller; the server already runs."""
     if to_someip:
         stage.start_process(f"{name}-server", module_command("calls", "server-someip", ports.ecu))
         return forwarder, stage.start_process(
@@ -200,7 +200,7 @@ def measured(directory: Path, rounds: int = 5, seconds: float = 1.5) -> list[dic
 
 
 def _wait_connected(caller: Child) -> None:
-    """Call until there is an answer: who has just come may not know of each other."""
+    """Call until a response arrives: a new session may not know its peers yet."""
     for _ in range(20):
         if _run_caller(caller, 1, 0.2, none_on_timeout=True) is not None:
             return

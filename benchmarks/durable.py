@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a durable lane costs beside a plain one, and how much a kill can take: `python -m benchmarks.durable [DIRECTORY]`.
+"""Cost of a durable queue relative to a plain one, and the loss by a kill: `python -m benchmarks.durable [DIRECTORY]`.
 
-    path     messages per second through a lane whose link is up, 64 under way: offered on one thread, taken by the lane's own
-    flood    the same, all at once: what waits for long is written, and then the disk sets the pace
-    away     messages per second that a lane takes over while its link is down; a plain one keeps them in memory only
-    back     messages per second that a lane sends of what it has kept
-    window   how long a message that waits is in memory only: what a kill can take
+    path     messages/s through a queue with its link up, 64 pending: offered on one thread, sent by the queue's thread
+    flood    the same without a window: messages that wait long are written, and the disk sets the pace
+    away     messages/s that a queue accepts while its link is down; a plain queue keeps them in memory only
+    back     messages/s that a queue sends from its store
+    window   time that a waiting message is in memory only: the loss by a kill
     memory   bytes of memory per message that is on disk only
 
-The two lanes take turns; ratios are of medians.
+Both queues alternate; ratios are of medians.
 """
 
 import os
@@ -49,7 +49,7 @@ LIMITS: Final = EgressLimits(
 
 
 class SwitchableTransport(EndpointTransport):
-    """Takes everything while it is up, in no time."""
+    """Accepts every message at once while it is up."""
 
     def __init__(self, *, up: bool) -> None:
         self.up = up
@@ -79,7 +79,7 @@ class SwitchableTransport(EndpointTransport):
 
 
 class IngressStub:
-    """The owner of the deliveries: as much of an ingress as a delivery needs."""
+    """The owner of deliveries: the part of an ingress that a delivery needs."""
 
     name = "chassis"
     taps: tuple[Tap, ...] = ()
@@ -100,7 +100,7 @@ class IngressStub:
 
 
 class QueueRig:
-    """A lane on a sink; durable if it has a directory."""
+    """A queue on a sink; durable if it has a directory."""
 
     def __init__(self, directory: Path | None, *, up: bool, limits: EgressLimits = LIMITS) -> None:
         self.sink = SwitchableTransport(up=up)
@@ -177,7 +177,7 @@ def outage_and_recovery(directory: Path | None) -> tuple[float, float]:
 
 
 def windows_ms(directory: Path) -> list[float]:
-    """At 1000 messages a second, how long each was in memory only."""
+    """Time in memory of each message at 1000 messages/s."""
     rig = QueueRig(directory, up=False)
     queue = rig.queue
     assert isinstance(queue, DurableQueue)

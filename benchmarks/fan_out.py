@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.fan_out`: what a delivery costs when one publication goes to 1, 10 or 100 SOME/IP receivers.
+"""`python -m benchmarks.fan_out`: cost of a delivery of one publication to 1, 10 or 100 SOME/IP receivers.
 
-An application publishes over Zenoh at a pace that makes so many deliveries a second with any number of receivers. In the first
-half of the rows every receiver gets all, in the second their limits are all different: the nth gets one of n messages, up to
-one of ten. CPU time is the streamer's, in all, by delivery. Rows take turns; each has a streamer of its own.
+An application publishes over Zenoh at a pace that gives the same number of deliveries per second for any number of
+receivers. In the first half of the rows every receiver gets all messages. In the second half all limits differ: the
+nth receiver gets one of n messages, up to one of ten.
+The figure is the total CPU time of the streamer per delivery. Rows alternate, each with its own streamer.
 """
 
 import argparse
@@ -43,7 +44,7 @@ receivers = [%s]
 
 
 class FanOutCase(msgspec.Struct, frozen=True):
-    """Receivers, whether each has another limit, and how often is published."""
+    """Number of receivers, whether their limits differ, and the publication rate."""
 
     receivers: int
     limited: bool
@@ -57,7 +58,7 @@ def fan_out_cases(counts: Sequence[int]) -> list[FanOutCase]:
 
 
 def config(row: FanOutCase) -> str:
-    """A streamer whose receivers are addresses of the loopback network, all with one port."""
+    """A streamer with receivers at addresses of the loopback network, all with one port."""
     receivers = []
     for number in range(row.receivers):
         limit = (
@@ -87,7 +88,7 @@ def measured(
 
 
 def _round(rig: Rig, row: FanOutCase, seconds: float) -> tuple[int, int, float]:
-    """Publications, deliveries, and the streamer's CPU time for them in us."""
+    """Publications, deliveries, and the CPU time of the streamer for them in us."""
     assert rig.forwarder is not None
     rig.counters[AGES_ENABLED] = 0
     count = max(1, round(row.hz * seconds))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.growth`: what a message costs with 10 subscriptions, and with a million, exact and with wildcards.
+"""`python -m benchmarks.growth`: cost of a message with 10 and with a million subscriptions, exact and with wildcards.
 
-The path from an ingress to a lane, in this process: the real uSubscription directory behind it, no network. What is measured
-takes turns round by round, and the fastest round of each counts. A wildcard is one of the instance, the only one that a
-subscription may have.
+The path from an ingress to a queue, in this process, with the real uSubscription directory and without a network.
+Variants alternate round by round; the fastest round of each counts. A wildcard is one of the instance, the only one
+that a subscription may have.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
 SIZES: Final = (10, 1_000, 100_000, 1_000_000)
 MAX_RATIO: Final = 1.2
-"""Times the cost with 10."""
+"""Factor relative to 10 subscriptions."""
 
 _BATCH_SIZE: Final = 64
 _BATCHES: Final = 50
@@ -42,7 +42,7 @@ _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 
 
 class DiscardingEgress:
-    """A lane that delivers at once, to nobody."""
+    """A queue that reports each message as delivered at once."""
 
     name = "backbone"
     unicast = False
@@ -66,7 +66,7 @@ class DiscardingEgress:
 
 
 class PopulatedIngress:
-    """An ingress with `count` subscriptions behind it."""
+    """An ingress with `count` subscriptions in its directory."""
 
     def __init__(self, directory: Path, count: int, *, wildcard: bool) -> None:
         self.count, self.wildcard = count, wildcard
@@ -101,7 +101,7 @@ class PopulatedIngress:
         return [UMessage(self._ids.next(), made[topic], bytes(64)) for topic in topics]
 
     def message_us(self) -> float:
-        """Of one topic, planned before."""
+        """Cost for one topic with a cached route."""
         dispatch_batch, messages = self._ingress.on_batch, self._messages
         began_ns = time.perf_counter_ns()
         for _ in range(_BATCHES):
@@ -109,18 +109,18 @@ class PopulatedIngress:
         return (time.perf_counter_ns() - began_ns) / 1_000 / _BATCHES / _BATCH_SIZE
 
     def scattered_us(self) -> float:
-        """Of up to 1 000 topics in turn, planned before."""
+        """Cost for up to 1 000 topics in turn, with cached routes."""
         dispatch_batch, messages = self._ingress.on_batch, self._scattered
         batches = [messages[start : start + _BATCH_SIZE] for start in range(0, len(messages), _BATCH_SIZE)]
         for batch in batches:
-            dispatch_batch(batch)  # plans, where the last change of a subscription has taken them away
+            dispatch_batch(batch)  # rebuild routes after the last change of a subscription
         began_ns = time.perf_counter_ns()
         for batch in batches:
             dispatch_batch(batch)
         return (time.perf_counter_ns() - began_ns) / 1_000 / len(messages)
 
     def route_build_us(self) -> float:
-        """The first message of a topic after a subscription has changed."""
+        """Cost of the first message of a topic after a change of subscriptions."""
         self._ingress.invalidate_routes()
         began_ns = time.perf_counter_ns()
         self._ingress.dispatch(self._messages[0])

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.payloads`: what a described payload costs to read and to write, beside code written by hand for it.
+"""`python -m benchmarks.payloads`: cost of decoding and encoding a described payload, relative to handwritten code.
 
-"by hand" is the least that gives the same value: one `struct` call and a dict, a list, a slice that is decoded. It checks
-nothing but what `struct` does. Rounds are small and alternate, and the fastest of each counts, so what else the machine does
-falls out. Exit code 1 if reading the struct of five scalars costs LIMIT times what it costs by hand.
+"by hand" is the least code for the same value: one `struct` call and a dict, a list, a decoded slice. It checks only
+what `struct` checks. Rounds are short and alternate; the fastest of each counts, so other load has no effect. Exit
+code 1 if decoding the struct of five scalars costs LIMIT times the handwritten code.
 
-Other serializers are named for their ratio to a bare `struct.Struct` on the same struct, which was measured once and elsewhere:
-for their licences, nothing here imports them.
+Other serializers are listed with their ratio to a bare `struct.Struct` for the same struct, measured once on another
+machine. Their licences rule out an import here.
 """
 
 import argparse
@@ -48,11 +48,11 @@ _TYPES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 OTHER_LIBRARIES: Final = {"someip-py": 2.53 / 0.075, "someipy": 2.28 / 0.075}
-"""Reading the struct of five scalars, in times of `Struct.unpack`, each by its version of 2026."""
+"""Decoding the struct of five scalars, relative to `Struct.unpack`, each in its version of 2026."""
 
 
 class Case(NamedTuple):
-    """One type: a value, and how its payload is read and written by hand."""
+    """One type: a value, and handwritten code to decode and encode its payload."""
 
     type: str
     value: Any
@@ -126,7 +126,7 @@ def _us(call: Callable[[Any], object], argument: object) -> float:
 
 
 def _fastest(rounds: int, *calls: tuple[Callable[[Any], object], object]) -> list[float]:
-    """Microseconds of each way, in turns."""
+    """Microseconds of each variant, in alternating rounds."""
     return [
         min(times) for times in zip(*([_us(*call) for call in calls] for _ in range(rounds)), strict=True)
     ]
@@ -156,7 +156,7 @@ def measured(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def ratio(figures: dict[str, dict[str, float]]) -> float:
-    """Reading five scalars, in times of what it costs by hand."""
+    """Decoding five scalars, relative to handwritten code."""
     five = figures["five scalars"]
     return five["read"] / five["read_by_hand"]
 

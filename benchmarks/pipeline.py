@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline beside DuckDB, on the same recordings: `python -m benchmarks.pipeline [--rows N...]`.
+"""The pipeline and DuckDB on the same recordings: `python -m benchmarks.pipeline [--rows N...]`.
 
-DuckDB cannot read recordings either, so both get them from the same numpy reader and in as many processes as Spark has threads.
-Both then judge each row, name its codes, and write the table DELIVERIES as zstd Parquet, a file per gateway and day in order,
-and the small tables beside it. Each task is a function that gives its measurements; TASKS has them by name.
+DuckDB cannot read recordings, so both engines use the same numpy reader, in as many processes as Spark has threads.
+Both check each row, name its codes, and write the table DELIVERIES as zstd Parquet, one ordered file per gateway and
+day, and the small tables. A task is a function that returns its measurements; TASKS lists them by name.
 """
 
 import argparse
@@ -41,14 +41,15 @@ from benchmarks.harness import process_tree
 ROWS: Final = (1_000_000, 10_000_000)
 ROWS_PER_VEHICLE: Final = 500_000
 ROWS_PER_SECOND: Final = 1_500
-"""What a vehicle of `Fleet` with 30 topics makes, more or less."""
+"""Approximate rows/s of a vehicle of `Fleet` with 30 topics."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one engine took for one task. `cpu_s` is of all its processes; `peak_mb` an upper bound of their memory so far.
+    """Cost of one task for one engine. `cpu_s` covers all its processes; `peak_mb` is an upper bound of their memory so
+    far.
 
-    Spark's are the processes that are there, with this one; those of the others have ended.
+    The processes of Spark include this one. The processes of the other engines have ended.
     """
 
     task: str
@@ -61,7 +62,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class TaskWorkspace:
-    """Where a task works: recordings that must not be changed, and a folder of its own for each engine."""
+    """Folders of a task: read-only recordings, and a folder for each engine."""
 
     recordings: Path
     work_dir: Path
@@ -69,13 +70,13 @@ class TaskWorkspace:
 
 
 def fleet_of(count: int) -> Fleet:
-    """A fleet with about so many rows: more vehicles, not longer drives."""
+    """A fleet with about this many rows: more vehicles, not longer drives."""
     vehicles = max(4, round(count / ROWS_PER_VEHICLE))
     return Fleet(vehicles=vehicles, seconds=max(1.0, count / vehicles / ROWS_PER_SECOND))
 
 
 def measure_task(task: str, engine: str, work: Callable[[], int], processes: int = 0) -> Measurement:
-    """Do it, in so many processes of its own; 0: in those that are there."""
+    """Run the task with this number of processes; 0 uses the existing ones."""
     began, cpu = time.monotonic(), process_tree.cpu_s()
     count = work()
     seconds = time.monotonic() - began
@@ -87,7 +88,7 @@ def measure_task(task: str, engine: str, work: Callable[[], int], processes: int
 
 
 def ingest_task(workspace: TaskWorkspace, spark: SparkSession) -> list[Measurement]:
-    """Recordings to tables, by each engine into a lake of its own."""
+    """Recordings to tables, by each engine into its own lake."""
     lakes = {engine: workspace.work_dir / f"lake-{engine}" for engine in ("spark", "duckdb")}
     by_duckdb = partial(ingest_with_duckdb, workspace.recordings, lakes["duckdb"], workspace.cores)
     return [
@@ -99,7 +100,7 @@ def ingest_task(workspace: TaskWorkspace, spark: SparkSession) -> list[Measureme
 
 
 def ingest_with_duckdb(recordings: Path, lake: Path, processes: int) -> int:
-    """The same with DuckDB, a process per core: bronze, then each gateway's day. How many rows."""
+    """The same with DuckDB, one process per core: bronze, then each gateway day. Returns the number of rows."""
     manifest = Manifest()
     paths = [path for path, _, _ in list_recordings([str(recordings)], (".useg",))]
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
@@ -115,7 +116,7 @@ def _landed(lake: str, path: str) -> Landed:
 
 
 def duckdb_unit(lake: str, unit: UnitPlan) -> int:
-    """One gateway's day: what `silver.judged` and `silver.deliveries` say, in DuckDB's SQL."""
+    """One gateway day: the rules of `silver.with_bad_reason` and `silver.deliveries` in DuckDB's SQL."""
     folder = Path(lake) / "silver"
     names = {
         name: folder / name / f"date={_date(unit)}" / f"gateway={unit.gateway}"
@@ -203,7 +204,7 @@ TASKS: Final[dict[str, Callable[[TaskWorkspace, SparkSession], list[Measurement]
 def run(
     counts: Sequence[int], tasks: Sequence[str], cores: int, directory: Path, spark: SparkSession
 ) -> list[Measurement]:
-    """Every task at every size, each on recordings that are made for it and deleted after it."""
+    """Run every task at every size, on generated recordings that are deleted afterwards."""
     measurements: list[Measurement] = []
     for count in counts:
         workspace = TaskWorkspace(directory / f"recordings-{count}", directory / f"work-{count}", cores)
@@ -221,7 +222,7 @@ def _generate(count: int, workspace: TaskWorkspace) -> int:
 
 
 def table(measurements: Sequence[Measurement]) -> str:
-    """One line per measurement; how it grows beside the same one at the size before, and Spark beside DuckDB."""
+    """One line per measurement, with its growth relative to the previous size, and Spark relative to DuckDB."""
     lines = [
         f"{'task':10}{'engine':8}{'rows':>12}{'s':>9}{'rows/s':>12}{'cpu us/row':>12}{'peak MB':>9}  growth  spark/duckdb"
     ]
@@ -259,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="ustreamer-pipeline-", dir=options.dir) as directory:
         with session("benchmark", cores=options.cores, memory=options.memory) as spark:
-            # What Spark compiles and loads the first time is not the pipeline's speed.
+            # A warm-up: the first compilation and class loading of Spark is not measured.
             run([20_000], options.task, options.cores, Path(directory), spark)
             measurements = run(options.rows, options.task, options.cores, Path(directory), spark)
         print(table(measurements))

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.rates`: how many of a publisher's messages a limit lets through, live, beside the usual limiter.
+"""`python -m benchmarks.rates`: share of messages that a rate limit passes, live, next to the usual limiter.
 
-An application publishes ten topics over Zenoh, each at a rate with some jitter, to a running streamer. Each topic has one
-SOME/IP receiver with a limit of its own, which gets min(published, limit) if the limiter is right. Beside it: what a limiter
-that passes a message when `now - last >= period` makes of the very times at which the messages were published.
+An application publishes ten topics over Zenoh, each at a rate with jitter, to a running streamer. Each topic has one
+SOME/IP receiver with its own limit, which gets min(published, limit) if the limiter is exact. The usual limiter,
+which passes a message when `now - last >= period`, is computed for the same publication times.
 
-A machine that is busy stops the publisher, or the streamer, for some periods at a time. What was published then comes at once,
-and no limiter that may not catch up after a pause can pass it: with 3 % of the messages late, 1 to 2 % less than the nominal
-min(published, limit) is all that there is. So the times at which the messages arrived are recorded (`plugins/recorder`), and the
-ideal limiter is asked how many of them can pass at most: `IdealLimiter`, which is no part of the streamer. A row counts what was
-delivered by the smaller of the two, and shows both. On a machine that stops nobody they are the same. Exit code 1 if a row is not
-within 0.99 and 1.01.
+A busy machine stops the publisher or the streamer for some periods. The delayed messages then arrive at once, and a
+limiter without catch-up cannot pass them: with 3 % late messages, 1 to 2 % less than min(published, limit) is
+possible.
+Therefore `plugins/recorder` records the arrival times, and `IdealLimiter`, which is no part of the streamer, computes
+the maximum for them. A row divides the delivered messages by the smaller of both values, and shows both; on a quiet
+machine they are equal. Exit code 1 if a row is not within 0.99 and 1.01.
 
-    python -m benchmarks.rates publish ZENOH_PORT SECONDS    the application; prints what it did as JSON
+    python -m benchmarks.rates publish ZENOH_PORT SECONDS    the application; prints its result as JSON
 """
 
 import argparse
@@ -53,7 +53,7 @@ MIN_FIDELITY: Final = 0.99
 MAX_FIDELITY: Final = 1.01
 
 _LATE_PERIODS: Final = 0.25
-"""Of a period: a publisher so late has been stopped by the machine, and what it then catches up with is too fast."""
+"""Fraction of a period: a later publisher was stopped by the machine, and catches up too fast."""
 _TOLERANCE_PERIODS: Final = 0.1  # of a period, as the throttle has it by default
 _PAUSE_PERIODS: Final = 2.5  # periods without a message
 _SERVICE: Final = 0x5000
@@ -108,7 +108,7 @@ def services_toml(receiver: int) -> str:
 
 
 class NaiveLimiter:
-    """The limiter of the field: a message passes if the last that passed is a period ago."""
+    """The usual limiter: passes a message one period after the last one that passed."""
 
     def __init__(self, limit_hz: float) -> None:
         self.passed = 0
@@ -122,10 +122,10 @@ class NaiveLimiter:
 
 
 class IdealLimiter:
-    """The most that any limiter may pass: in no window more than T / period + 2 + tolerance, and no catching up after a pause.
+    """Maximum of any limiter: at most T / period + 2 + tolerance per window, and no catch-up after a pause.
 
-    The first is the generic cell rate algorithm with a limit of `(1 + tolerance) * period`, which passes whatever conforms, and
-    so as many as can. After a pause nothing is left over but the tolerance.
+    The first rule is the generic cell rate algorithm with a limit of `(1 + tolerance) * period`. It passes every
+    conforming message, and so the maximum. After a pause only the tolerance remains.
     """
 
     def __init__(self, limit_hz: float) -> None:
@@ -135,7 +135,7 @@ class IdealLimiter:
         self._theoretical_ns = self._seen_ns = -float("inf")
 
     def on_message(self, now_ns: int) -> None:
-        """A message comes; times rise."""
+        """Process a message; times are ascending."""
         if now_ns - self._seen_ns > _PAUSE_PERIODS * self._period_ns:
             self._theoretical_ns = now_ns + self._period_ns
         self._seen_ns = now_ns
@@ -145,7 +145,7 @@ class IdealLimiter:
 
 
 def publish(port: int, seconds: float) -> list[dict[str, float]]:
-    """Publish all rows for so long; what was published, and what the usual limiter would have passed, each in messages."""
+    """Publish all rows for this time. Returns the published messages and those that the usual limiter would pass."""
     session = sockets.zenoh_client(port)
     puts, tails = [], []
     for row in range(len(ROWS)):
@@ -157,7 +157,7 @@ def publish(port: int, seconds: float) -> list[dict[str, float]]:
     sockets.print_ready()
     sys.stdin.readline()
     began_ns = time.monotonic_ns()
-    # Jitter is around a fixed grid, as the facts have it.
+    # Jitter around a fixed grid.
     schedule = [(began_ns, row, 0) for row in range(len(ROWS))]
     heapq.heapify(schedule)
     while schedule:
@@ -167,7 +167,7 @@ def publish(port: int, seconds: float) -> list[dict[str, float]]:
             time.sleep(left_ns / _NS_PER_S)
             continue
         now_ns = time.monotonic_ns()
-        if number and now_ns - began_ns > seconds * _NS_PER_S:  # the first of each comes first, however late
+        if number and now_ns - began_ns > seconds * _NS_PER_S:  # the first message comes first, even if late
             break
         head = wire.attachment_head(time.time_ns() // 1_000_000, published[row])
         puts[row](bytes(16), attachment=head + tails[row])
@@ -186,7 +186,7 @@ def publish(port: int, seconds: float) -> list[dict[str, float]]:
 
 
 def _count_received(sink: socket.socket, counts: list[int]) -> None:
-    """Count what has arrived, by its service."""
+    """Count arrivals by service."""
     while True:
         try:
             datagram = sink.recv(2_048)
@@ -231,7 +231,7 @@ def measured(directory: Path, seconds: float = 20.0) -> list[dict[str, Any]]:
 
 
 def _arrival_times(directory: Path) -> list[list[int]]:
-    """When the messages of each row arrived, by the recording: those that were delivered, and those that were not."""
+    """Arrival times of the messages of each row, from the recording, delivered or not."""
     arrivals: list[list[int]] = [[] for _ in ROWS]
     for path in directory.rglob("*.useg"):
         for event in read_segment(path.read_bytes(), path.name):
@@ -242,7 +242,7 @@ def _arrival_times(directory: Path) -> list[list[int]]:
 
 def _row(row: int, published: dict[str, float], delivered: int, arrivals: Sequence[int]) -> dict[str, Any]:
     hz, jitter, limit = ROWS[row]
-    # The first message passes at once, so one more than the limit's share is right.
+    # The first message passes at once, so one message above the share of the limit is correct.
     nominal = min(published["published"], limit * published["seconds"] + 1)
     ideal = IdealLimiter(limit)
     for now_ns in arrivals:

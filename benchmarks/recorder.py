@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.recorder`: what a recorded decision costs, on the path of messages and in all.
+"""`python -m benchmarks.recorder`: cost of a recorded verdict, on the path of messages and in total.
 
-A decision is `DeliveryConfig.settle`, by which every delivery ends, or `DeliveryConfig.settle_delivered`, by which those do that leave
-together, here 64 at a time. It is taken without a tap, with one that does nothing, with one
-that appends a tuple of what it is told to a list, which is the least that anything can do that forgets nothing, and with the
-recorder's. The rest of a row's way, note to bytes to file, is made on a thread of its own, and is measured apart. Rounds are
-small and alternate, and the fastest of each counts, so what else the machine does falls out. Beside it: one block put in a
-file with `pwrite`, as the recorder does, and through a mapping. Exit code 1 if a row costs PATH_LIMIT_US or more on the path.
+A verdict is `Delivery.settle`, which ends every delivery, or `Delivery.settle_delivered` for messages that leave
+together, here 64. It is measured without a tap, with an empty tap, with a tap that appends a tuple to a list (the
+minimum that keeps everything), and with the tap of the recorder. The rest of a row's path, from note to bytes to
+file, runs on another thread and is measured separately.
+Rounds are short and alternate; the fastest of each counts. For comparison one block is written by `pwrite`, as in the
+recorder, and through a mapping. Exit code 1 if a row costs PATH_LIMIT_US or more on the path.
 """
 
 import argparse
@@ -44,7 +44,7 @@ _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 
 
 class _Ingress:
-    """As much of one as a delivery needs to be settled."""
+    """The part of an ingress that a delivery needs to settle."""
 
     name = "chassis"
     held = 0
@@ -72,7 +72,7 @@ class _Egress:
 
 
 class SettleBench:
-    """Messages of one topic for one target, to be settled again and again."""
+    """Messages of one topic for one target, settled repeatedly."""
 
     def __init__(self) -> None:
         ids = UuidSource(_CLOCK.wall_ms)
@@ -83,7 +83,7 @@ class SettleBench:
         self._delivery = Delivery(self._ingress, _Egress(), _TOPIC)
 
     def settle_us(self, *taps: Tap) -> float:
-        """Microseconds for one delivery's end."""
+        """Microseconds per settled delivery."""
         self._ingress.taps = taps
         settle, ledger, now_ns = self._delivery.settle, self._ingress.ledger, _CLOCK.monotonic_ns()
         began_ns = time.perf_counter_ns()
@@ -92,7 +92,7 @@ class SettleBench:
         return (time.perf_counter_ns() - began_ns) / 1_000 / _ROWS
 
     def batch_us(self, *taps: Tap) -> float:
-        """The same where they leave together."""
+        """The same for messages that leave together."""
         self._ingress.taps = taps
         settle, ledger = self._delivery.settle_delivered, self._ingress.ledger
         times_ns = [_CLOCK.monotonic_ns()] * _BATCH_SIZE
@@ -126,7 +126,7 @@ def _appending_tap() -> Tap:
 
 
 def _written_us(journal: Journal, note_queue: NoteQueue, rows: int) -> float:
-    """Microseconds for one of so many rows from their notes to the file."""
+    """Microseconds per row, from its note to the file."""
     notes = note_queue.notes
     began_ns = time.perf_counter_ns()
     journal.write(notes, len(notes), note_queue)
@@ -135,7 +135,7 @@ def _written_us(journal: Journal, note_queue: NoteQueue, rows: int) -> float:
 
 
 def _block_us(directory: Path) -> tuple[float, float]:
-    """Microseconds for one full block: `pwrite`, and a mapping; into room that is reserved but was never written."""
+    """Microseconds per full block: `pwrite`, and a mapping, into allocated but unwritten space."""
     length = RECORD * (1 + MAX_RECORDS)
     block = os.urandom(length)
     descriptor = os.open(directory / "blocks", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -162,7 +162,7 @@ def _fastest(action: Callable[[int], object], arguments: Sequence[int]) -> float
 
 
 def measured(directory: Path, rounds: int) -> dict[str, float]:
-    """The fastest of so many rounds, in us a row, and what follows from them."""
+    """The fastest of `rounds` rounds, in us per row, and the derived figures."""
     settle_bench = SettleBench()
     config = RecorderConfig(keep_free_bytes=0, max_bytes=64_000_000)
     note_queue = NoteQueue(2 * _ROWS, _CLOCK.monotonic_ns, UUri("hpc", 4, 1, 0x8000))

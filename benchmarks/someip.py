@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.someip`: what an event costs from one SOME/IP network to another, beside two forwarders of datagrams.
+"""`python -m benchmarks.someip`: cost of an event from one SOME/IP network to another, next to two datagram forwarders.
 
-    bare       receives and sends the same datagrams, and looks at nothing
-    someip     the same work with the package someip: parse, look up, other ids, build, send; no routing, no books
-    streamer   receive, parse, map to uProtocol, route, map to SOME/IP, send
+    bare       receives and sends the same datagrams without decoding them
+    someip     the same work with the package someip: decode, look up, change ids, encode, send; no routing, no ledger
+    streamer   receive, decode, map to uProtocol, route, map to SOME/IP, send
 
-All three get the same datagrams from the same generator, alternately in one run. The last two send them with the ids of
-another service.
+All three get the same datagrams from the same generator, alternately in one run. The last two send them with the ids
+of another service.
 """
 
 import argparse
@@ -64,14 +64,14 @@ remote = "{sockets.LOOPBACK}:{{receiver}}"
 [plugins.usubscription]
 [plugins.throttle]
 """
-"""Two SOME/IP networks, and a service of the first that is offered on the second. `zenoh` is a port like any other here."""
+"""Two SOME/IP networks, and a service of the first that is offered on the second. `zenoh` is an ordinary port here."""
 
 
 # --- the forwarders that are not ours ---------------------------------------------------------------------------------
 
 
 def forward_bare(port: int, sink: int) -> None:
-    """Every datagram, as it is."""
+    """Forward every datagram unchanged."""
     source, send = sockets.udp_socket(port), sockets.udp_socket(0, sink).send
     recv = source.recv
     sockets.print_ready()
@@ -80,8 +80,8 @@ def forward_bare(port: int, sink: int) -> None:
 
 
 def forward_with_library(port: int, sink: int) -> None:
-    """Every message that the package someip reads and a table knows, with other ids."""
-    from someip.header import SOMEIPHeader  # a process of its own; nobody else needs it
+    """Forward every known message with other ids, by the package someip."""
+    from someip.header import SOMEIPHeader  # this process only; no other one needs the package
 
     routes = {(wire.SERVICE, wire.EVENT, wire.MAJOR): wire.OFFERED}
     source, send = sockets.udp_socket(port), sockets.udp_socket(0, sink).send
@@ -98,7 +98,7 @@ def forward_with_library(port: int, sink: int) -> None:
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """CPU us per message of each, and what the streamer's is of the others', round by round."""
+    """CPU us per message of each forwarder, and the ratios of the streamer, round by round."""
 
     payload: int
     bare: Spread
@@ -126,7 +126,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class SomeipTestbed(BenchRig):
-    """Rigs whose two ends are UDP sockets."""
+    """Rigs with UDP sockets at both ends."""
 
     def rig_between(self, subject: Subject, start: Callable[[Ports], Child]) -> Rig:
         ports = Ports.free()
@@ -158,7 +158,7 @@ class SomeipTestbed(BenchRig):
 
 
 def compare(payload: int, load: Load, repeats: int, progress: Callable[[str], None]) -> Comparison:
-    """`repeats` rounds of each, taking turns, behind one that warms up. Raises ChildError if a process fails."""
+    """Run `repeats` alternating rounds of each after a warm-up. Raises ChildError if a process fails."""
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-"))
         with SomeipTestbed(Path(directory), payload) as stage:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a spool takes messages and gives them up: `python -m benchmarks.spool [DIRECTORY]`.
+"""Throughput of a spool, storing and removing messages: `python -m benchmarks.spool [DIRECTORY]`.
 
-In batches of 64, each a transaction that is on disk when it returns, beside LMDB's own puts of the same bytes.
+Messages come in batches of 64. Each batch is a transaction that is on disk when the call returns. The reference is
+LMDB's own put of the same bytes.
 """
 
 import sys
@@ -22,7 +23,7 @@ SIZES: Final = (100, 1000, 8000)
 
 
 def rate(batch: Callable[[int], object]) -> float:
-    """Messages per second, if `batch(number)` takes or gives up one batch."""
+    """Messages per second, if `batch(number)` stores or removes one batch."""
     start = time.perf_counter()
     for number in range(BATCHES):
         batch(number)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread for the queues of all subscribers of an endpoint, or one for each: `python -m benchmarks.subscriber_queues`.
+"""One thread for all subscribers of an endpoint, or one thread each: `python -m benchmarks.subscriber_queues`.
 
-    queues    one `EndpointQueue` in which each subscriber has a queue of its own
-    threads  a `EndpointQueue` for each subscriber, and so a thread
-    memory   KB of resident memory for each subscriber for whom one message waits
-    cpu      us of CPU per message, user and system, when one message at a time comes for one subscriber after the other
-    p99      us from its offer to its send, then
-    flood    us of CPU per message when 50 wait for each and all are released at once
-    first    ms until each has got its first of these
+    queues    one `EndpointQueue` with a queue per subscriber
+    threads   one `EndpointQueue`, and so one thread, per subscriber
+    memory    KB of resident memory per subscriber with one waiting message
+    cpu       us of CPU per message, user and system, with single messages for one subscriber after the other
+    p99       us from offer to send in that case
+    flood     us of CPU per message when 50 wait for each subscriber and all are released at once
+    first     ms until each subscriber has the first of these
 
-Sends never wait, as over SOME/IP; all messages go by the threads of the queues, none by the caller's. Each figure is the least
-of some rounds, in processes of its own that take turns.
+Sends never wait, as over SOME/IP. All messages are sent by the threads of the queues, none by the thread of the
+caller. Each figure is the minimum of some alternating rounds in separate processes.
 """
 
 import json
@@ -47,7 +47,7 @@ BLOCKED_ROUTE: Final = "all of them"
 
 
 class GatedTransport(EndpointTransport):
-    """Takes everything while it is open, in no time, and notes when."""
+    """Accepts every message at once while it is open, and notes the time."""
 
     unicast = True
 
@@ -85,7 +85,7 @@ class GatedTransport(EndpointTransport):
 
 
 class QueueIngressStub:
-    """An ingress, as far as a delivery sees it."""
+    """The part of an ingress that a delivery needs."""
 
     name, held = "chassis", 0
 
@@ -105,7 +105,7 @@ class QueueIngressStub:
 
 
 class SubscriberQueueBench:
-    """So many subscribers, behind one queue or each behind one of its own."""
+    """Subscribers with one shared queue thread, or one thread each."""
 
     def __init__(self, subscribers: int, *, threads: bool) -> None:
         self.before_kb = resident_kb()
@@ -132,7 +132,7 @@ class SubscriberQueueBench:
             time.sleep(0.0005)
 
     def block_all(self, per_subscriber: int) -> None:
-        """Have so many wait for each."""
+        """Queue this number of messages per subscriber."""
         self.sink.blocked = True
         for _ in range(per_subscriber):
             for number in range(len(self.subscribers)):
@@ -164,7 +164,7 @@ class SubscriberQueueBench:
         return busy_ns / messages / 1e3, waits[messages * 99 // 100] / 1e3
 
     def flood_round(self, per_subscriber: int) -> tuple[float, float]:
-        """us of CPU per message that is released, and ms until everybody has got one."""
+        """us of CPU per released message, and ms until every subscriber has its first one."""
         self.sink.sent.clear()
         self.block_all(per_subscriber)
         busy_ns, began_ns = time.process_time_ns(), time.perf_counter_ns()
@@ -182,7 +182,7 @@ class SubscriberQueueBench:
 
 
 def resident_kb() -> int:
-    """Memory of this process that is in use."""
+    """Resident memory of this process."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1])
@@ -192,7 +192,7 @@ def resident_kb() -> int:
 def measured(
     *, threads: bool, subscribers: int = SUBSCRIBERS, rounds: int = ROUNDS, paced: int = PACED
 ) -> dict[str, float]:
-    """All figures of one way, in this process."""
+    """All figures of one variant, in this process."""
     bench = SubscriberQueueBench(subscribers, threads=threads)
     found = {"memory": bench.memory_kb()}
     bench.unblock()

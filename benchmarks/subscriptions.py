@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.subscriptions`: what a million subscriptions cost at the start, per lookup, and in memory.
+"""`python -m benchmarks.subscriptions`: cost of a million subscriptions at the start, per lookup, and in memory.
 
-A start is everything between the files and the first routed message: the process that reads the store, checking, and the
-directory. It is held against a bare scan: LMDB opened, and every key and value taken from a cursor, nothing else. Both
-run alternately and the fastest of each counts, so what else the machine does falls out. A lookup is what building a
-delivery plan asks for: the subscribers of one topic, asked before. Exit code 1 if a limit is missed.
+A start is everything from the files to the first routed message: the process that reads the store, the checks, and
+the directory. The reference is a bare scan: LMDB opened, and every key and value read by a cursor. Both alternate and
+the fastest of each counts.
+A lookup is the query of a route build: the subscribers of one topic that was looked up before. Exit code 1 if a limit
+is missed.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from ustreamer_usubscription.store.store import SubscriptionStore, put_subscript
 from ustreamer.uprotocol.uuri import UUri
 
 START_LIMIT: Final = 4.0
-"""Times a bare scan."""
+"""Factor relative to a bare scan."""
 LOOKUP_LIMIT: Final = 1.5
-"""Times the cost among a thousand."""
+"""Factor relative to a thousand subscriptions."""
 
 _PER_TOPIC: Final = 10
 _FEW: Final = 1000
@@ -60,7 +61,7 @@ def scan_s(path: Path) -> float:
 
 
 def open_directory(path: Path) -> tuple[float, InMemoryDirectory]:
-    """Seconds until any topic can be looked up, and where."""
+    """Seconds until any topic can be looked up, and their parts."""
     start = time.perf_counter()
     store, directory = SubscriptionStore(path, _MAP_BYTES), InMemoryDirectory()
     store.open()
@@ -72,7 +73,7 @@ def open_directory(path: Path) -> tuple[float, InMemoryDirectory]:
 
 
 def lookup_ns(directory: InMemoryDirectory, topics: Sequence[UUri]) -> tuple[float, float]:
-    """Nanoseconds for the first lookup of a topic, which decodes it, and for every further one."""
+    """Nanoseconds of the first lookup of a topic, which decodes it, and of every further one."""
     rounds = []
     for _ in range(21):
         start = time.perf_counter_ns()
@@ -83,10 +84,10 @@ def lookup_ns(directory: InMemoryDirectory, topics: Sequence[UUri]) -> tuple[flo
 
 
 def topics_of(count: int) -> list[UUri]:
-    """As many different topics as there are, at most a thousand, in an order that no cache likes; hashes are made."""
+    """All different topics, at most a thousand, in an order without cache locality; hashes are computed."""
     step = max(count // _LOOKUPS // _PER_TOPIC, 1) * _PER_TOPIC
     topics = [subscription_entry(number).topic for number in range(0, count, step)][:_LOOKUPS]
-    # The same number of lookups of different topics on both sides, or the larger would be charged for cache misses alone.
+    # The same number of lookups of different topics on both sides, otherwise the larger one has more cache misses.
     for topic in topics:
         hash(topic)
     return topics
@@ -99,7 +100,7 @@ def resident_bytes() -> int:
 
 
 def memory_per_subscription(path: Path) -> dict[str, float]:
-    """Bytes per subscription: after the start, and when all have been decoded. For a process of its own."""
+    """Bytes per subscription: after the start, and with all decoded. Needs its own process."""
     warm_up_store = path / "warm"
     write_store(warm_up_store, _PER_TOPIC)
     open_directory(warm_up_store)

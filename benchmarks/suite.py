@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.suite`: every figure of docs/performance.md, in less than 15 minutes; `make bench`.
 
-Each part prints its table as soon as it is there. All of it goes to benchmarks/results.json, with the machine and the versions.
-At the end, what is demanded and what was found. Exit code 1 if a part could not be measured, or deliveries are unaccounted for.
+Each part prints its table when it is done. All results go to benchmarks/results.json, with the machine and the
+versions. The last lines compare the goals with the results. Exit code 1 if a part cannot be measured, or the ledger
+has unaccounted deliveries.
 """
 
 import argparse
@@ -28,7 +29,7 @@ _LOAD: Final = Load(warm_up_s=0.3, saturated_s=1.0, paced_messages=1_000, fast_m
 
 
 class SuitePart(NamedTuple):
-    """Measures in a directory, in full or just to see that it works; shows what was found."""
+    """A part: measures in a directory, in full or as a quick check, and formats its results."""
 
     measure: Callable[[Path, bool], Any]
     table: Callable[[Any], str]
@@ -95,7 +96,7 @@ class PerformanceGoal(NamedTuple):
 
 
 def check_goals(found: dict[str, Any]) -> list[PerformanceGoal]:
-    """What issue 8 asks for, as far as it was measured."""
+    """The goals, as far as they were measured."""
     checked = []
     for ratio in found.get("forwarding", {}).get("ratios", ()):
         if ratio["payload"] != 64:
@@ -145,7 +146,7 @@ def _goals_table(found: dict[str, Any]) -> str:
 
 
 def run_parts(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], list[str]]:
-    """The figures of these parts, printed one by one, and the names of those that could not be measured."""
+    """Run the parts and print their figures. Returns the results and the names of failed parts."""
     began = time.monotonic()
     figures: dict[str, Any] = {}
     failed = []

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.switching`: from Subscribe() to the first forwarded message, from Unsubscribe() to the last; under load.
+"""`python -m benchmarks.switching`: time from Subscribe() to the first message, and from Unsubscribe() to the last,
+under load.
 
-An ECU sends the topic at a pace all the time, and a second application, which stays, keeps it flowing into the network of the
-first load; the one that is measured lives behind another Zenoh endpoint. Times are from the request's being put to a message's
-being received. The partner is the answer to the same request: what a call to the streamer takes by itself.
+An ECU sends the topic at a constant pace, and a second application stays subscribed on the first network. The
+measured application is behind another Zenoh endpoint. Times are from the put of the request to the receipt of a
+message. The reference is the response to the same request.
 """
 
 import argparse
@@ -32,7 +33,7 @@ _TTL_MS: Final = 5_000
 
 
 class Application:
-    """Subscribes and unsubscribes the ECU's topic from behind the second endpoint, and hears what comes."""
+    """Subscribes and unsubscribes the ECU's topic from behind the second endpoint, and notes receive times."""
 
     def __init__(self, port: int) -> None:
         self.session = sockets.zenoh_client(port)
@@ -50,7 +51,7 @@ class Application:
         }
 
     def _send_request(self, method: wire.Address) -> int:
-        """Put a request; when that was, in ns."""
+        """Send a request. Returns its time in ns."""
         publisher, _, tail = self._requests[method]
         wall_ns = time.time_ns()
         head = wire.attachment_head(wall_ns // 1_000_000, wall_ns & 0xFFFF_FFFF)
@@ -59,12 +60,12 @@ class Application:
         return began_ns
 
     def _response_ns(self, method: wire.Address) -> int:
-        """When the answer came."""
+        """Time of the response."""
         _wait_sample(self._requests[method][1])
         return time.monotonic_ns()
 
     def wait_connected(self) -> None:
-        """Ask until there is an answer: the session may not know yet who listens at the other end."""
+        """Repeat the request until a response arrives: the session may not know its peers yet."""
         deadline = time.monotonic() + _TIMEOUT_S
         while self._requests[wire.UNSUBSCRIBE][1].try_recv() is None:
             assert time.monotonic() < deadline, f"no answer from the streamer within {_TIMEOUT_S:g} s"
@@ -75,14 +76,14 @@ class Application:
             pass
 
     def time_subscribe(self) -> tuple[float, float]:
-        """Milliseconds to the first message, and to the answer."""
+        """Milliseconds to the first message, and to the response."""
         began_ns = self._send_request(wire.SUBSCRIBE)
         _wait_sample(self._messages)
         first_ns = time.monotonic_ns()
         return (first_ns - began_ns) / 1e6, (self._response_ns(wire.SUBSCRIBE) - began_ns) / 1e6
 
     def time_unsubscribe(self) -> tuple[float, float]:
-        """Milliseconds to the last message, and to the answer."""
+        """Milliseconds to the last message, and to the response."""
         while self._messages.try_recv() is not None:
             pass
         began_ns = last_ns = self._send_request(wire.UNSUBSCRIBE)

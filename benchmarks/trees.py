@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.trees BEFORE AFTER`: two checkouts of the streamer in turns, and the bare forwarder of each direction beside them.
+"""`python -m benchmarks.trees BEFORE AFTER`: two checkouts of the streamer and the bare forwarder, in alternating
+rounds.
 
-For a change, on a machine that changes its speed within a minute: many short rounds at saturation, in an order that is drawn
-anew for each, of which the least and the first quartile count; with `--hz` at a pace. AFTER may be `.`. `--recorded both` has the
-recorder on in both, `--recorded after` in the second alone, so that `. . --recorded after` is what it costs.
+For a change on a machine whose speed varies within a minute: many short rounds at saturation, in a random order. The
+minimum and the first quartile count. `--hz` measures at a pace instead. AFTER may be `.`.
+`--recorded both` enables the recorder in both checkouts, `--recorded after` in the second only, so `. . --recorded
+after` shows its cost.
 """
 
 import argparse
@@ -34,14 +36,14 @@ DIRECTIONS: Final = ("someip-zenoh", "zenoh-someip", "zenoh-zenoh")
 
 
 def start_code(tree: Path) -> str:
-    """The program that the checkout installs as `ustreamer`. Raises OSError or KeyError if it installs none."""
+    """The entry point that the checkout installs as `ustreamer`. Raises OSError or KeyError if there is none."""
     scripts = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"]
     module, function = scripts["ustreamer"].split(":")
     return f"import sys; from {module} import {function}; sys.exit({function}())"
 
 
 class CheckoutTestbed(BenchRig):
-    """A stage whose streamers run from the checkout `tree`."""
+    """A testbed whose streamers run from the checkout `tree`."""
 
     def __init__(self, directory: Path, payload: int) -> None:
         super().__init__(directory, payload)
@@ -49,7 +51,7 @@ class CheckoutTestbed(BenchRig):
         self._name_count = 0
 
     def streamer_command(self, path: Path) -> list[str]:
-        """-P, or the working directory would come before the checkout."""
+        """-P, otherwise the working directory would precede the checkout."""
         paths = [self.tree, *(self.tree / "plugins" / each for each in _PLUGINS)]
         pythonpath = ":".join(str(each.absolute()) for each in paths)
         options = ["run", str(path), "--log", "json"]
@@ -79,9 +81,9 @@ class CheckoutTestbed(BenchRig):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of many rounds: CPU us a message of the forwarder; messages/s at saturation, or the p50 in us at a pace.
+    """Figures of many rounds: CPU us per message of the forwarder; messages/s at saturation, or the p50 in us at a pace.
 
-    `ratio` is the median of the latter by that of the tree `before` in the same turn.
+    `ratio` is the median of the latter relative to the tree `before` in the same round.
     """
 
     least_us: float
@@ -92,7 +94,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rounds: Sequence[tuple[float, float]], before: Sequence[tuple[float, float]]) -> "Figures":
-        """Of the two figures of each round, and those of `before` in the same turns."""
+        """Figures from those of each round, and of `before` in the same rounds."""
         spent = sorted(cpu_us for cpu_us, _ in rounds)
         ratios = [ours / theirs for (_, ours), (_, theirs) in zip(rounds, before, strict=True)]
         quartile = spent[len(spent) // 4]
@@ -108,7 +110,7 @@ def compare_trees(
     subjects: Sequence[Subject],
     measured: Callable[[Rig], tuple[float, float]],
 ) -> dict[str, Figures]:
-    """Raises ChildError if a process ends, or nothing comes through. Each of `trees` has its subject."""
+    """Measure all trees, each with its subject. Raises ChildError if a process ends or nothing arrives."""
     with CheckoutTestbed(directory, payload) as stage:
         rigs = [("bare", stage.rig(direction, Subject.BARE))]
         for name, stage.tree, subject in zip(("before", "after"), trees, subjects, strict=True):

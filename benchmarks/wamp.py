@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.wamp`: our WAMP router and Crossbar side by side: what an event costs the server per subscriber.
+"""`python -m benchmarks.wamp`: the WAMP router of the streamer and Crossbar: server cost of an event per subscriber.
 
-One publisher and 1, 10 and 100 subscribers over WebSocket, in JSON, 128 bytes an event. Both servers run at the same time and
-are loaded in turn. Counted is the CPU time of the server's processes, by the kernel: it does not depend on who else is busy.
-Crossbar gets an environment of its own under build/, made at the first run; it is nobody's dependency.
+One publisher and 1, 10 and 100 subscribers over WebSocket, in JSON, 128 bytes per event. Both servers run at the same
+time and get load in turn. The figure is the CPU time of the server's processes, which does not depend on other load.
+Crossbar has its own environment below build/, created by the first run; it is no dependency of the project.
 
-Then two of ours at once: the latency of 90 clients, of the one whose other ten read, and of the one whose do not.
+A second part runs two streamer routers at once: the latency of 90 clients, where ten further clients read, and where
+they do not.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def per_delivery_us(server: WampServerProcess, subscribers: int, seconds: float)
 
 
 def _flow(publisher: WampClient, made: SubscriberClients, payload: bytes, seconds: float) -> None:
-    """Publish in windows: the next one when the slowest subscriber has all of this one."""
+    """Publish in windows: the next one starts when the slowest subscriber has the whole previous one."""
     end = time.monotonic() + seconds
     goal = max(made.counts)
     while time.monotonic() < end:
@@ -80,9 +81,9 @@ def p99_us(
     seconds: float,
     hertz: float = 50.0,
 ) -> list[float]:
-    """For each server the latency that 99 of 100 events stay below, publish to receive; they take turns, event by event.
+    """The p99 latency of each server, publish to receive, alternating event by event.
 
-    So whatever else the machine does meanwhile, it does to all of them.
+    Other load on the machine thus affects all servers equally.
     """
     publishers = [WampClient(each.port, publisher=True) for each in servers]
     for each in made:
@@ -103,7 +104,7 @@ def p99_us(
 
 
 def _fill_socket_buffers(server: WampServerProcess, made: SubscriberClients) -> None:
-    """Send more than the kernel keeps for clients that do not read: 4 MB for the server, little for the client."""
+    """Send more than the kernel buffers for clients that do not read: 4 MB for the server, little for the client."""
     publisher = WampClient(server.port, publisher=True)
     payload = text_frame(json.dumps([16, 1, {}, TOPIC, ["x" * 60_000]]).encode())
     goal = max(made.counts)
@@ -115,14 +116,14 @@ def _fill_socket_buffers(server: WampServerProcess, made: SubscriberClients) -> 
 
 
 def _wait_quiet(made: SubscriberClients) -> None:
-    """Wait until nothing has come for a while."""
+    """Wait until no event arrives for a while."""
     before = -1
     while before != (before := sum(made.counts)):
         time.sleep(0.2)
 
 
 class StallRound(NamedTuple):
-    """p99 of 90 clients, in us: of a server whose other ten read, and of one whose other ten do not."""
+    """p99 of 90 clients, in us: of a server whose other ten clients read, and of one whose other ten do not."""
 
     reading_us: float
     not_reading_us: float
@@ -133,10 +134,10 @@ class StallRound(NamedTuple):
 
 
 class StallResult(NamedTuple):
-    """What came of it. `bytes` is by how much the memory of the server grew whose ten clients had stopped reading.
+    """Result. `bytes` is the memory growth of the server whose ten clients stopped reading.
 
-    `dropped` is how many events those ten did not get in the end, `lost` how many others did not: the kernel would have kept
-    fewer than were sent.
+    `dropped` counts events that those ten did not get, `lost` events that others did not get. The kernel buffers
+    fewer events than are sent.
     """
 
     rounds: list[StallRound]
@@ -151,7 +152,7 @@ def measure_stall(
     rounds: int,
     enough: Callable[[Sequence[StallRound]], bool] = lambda _: False,
 ) -> StallResult:
-    """Two of our servers with 100 clients each, of which at the second one ten stop reading; until the rounds are `enough`."""
+    """Two servers with 100 clients each; ten clients of the second stop reading. Runs until the rounds are `enough`."""
     with open_readers(servers[0].port, 100) as all_read, open_readers(servers[1].port, 100) as ten_do_not:
         both = (all_read, ten_do_not)
         for server, each in zip(servers, both, strict=True):

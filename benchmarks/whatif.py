@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`whatif` beside DuckDB, on the same files of silver: `python -m benchmarks.whatif [--rows N...] [--scenarios K...]`.
+"""`whatif` and DuckDB on the same files of silver: `python -m benchmarks.whatif [--rows N...] [--scenarios K...]`.
 
-Both decide every message with a limit again: by the recorded limits, which must give the recorded verdicts, and by K others. DuckDB
-sorts the rows by target and time, and a compiled loop (numba, where it is installed; else the pipeline's own kernel) goes
-through them, which was the fastest exact way with it. They take turns, the medians are compared, and the answers must be
-the same to the byte.
+Both replay every message with a limit: by the recorded limits, which must reproduce the recorded verdicts, and by K
+others. DuckDB sorts the rows by target and time, and a compiled loop (numba if installed, otherwise the kernel of the
+pipeline) replays them: the fastest exact method found for it. Rounds alternate, medians are compared, and the results
+must be equal byte by byte.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> ScenarioTotal
 
 
 def gate_kernel() -> GateKernel:
-    """Decides the messages of one gate: compiled where numba is, and then warm."""
+    """Decides the messages of one gate; compiled and warmed up if numba is installed."""
     if find_spec("numba") is None:
         return decide
     import numba
@@ -88,7 +88,7 @@ def gate_kernel() -> GateKernel:
 
 
 def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKernel) -> ScenarioTotals:
-    """The same question. Gates live in one gateway, run and delivery, as they do for Spark."""
+    """The same analysis. A gate belongs to one gateway, run and delivery, as in Spark."""
     files = f"{DELIVERIES.path(lake)}/*/*/*.parquet"
     with duckdb.connect(config={"threads": cores}) as connection:
         table = (
@@ -96,7 +96,7 @@ def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKe
         )
         names = connection.execute(f"SELECT DISTINCT egress FROM {table} ORDER BY 1").fetchall()  # noqa: S608
         links = [name for (name,) in names]
-        # A link as a number: numpy would take longer for the texts than DuckDB for all the rest.
+        # A link as a number: texts would cost numpy more than DuckDB needs for the rest.
         query = f"""
             SELECT hash(gateway, run, delivery) AS gate, received_ns, period_ns, tuned_ns, size,
                    list_position({links}, egress) - 1 AS egress, verdict <> 'THROTTLED' AS passed, type = 'PUBLISH' AS published
@@ -104,7 +104,7 @@ def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKe
         found = connection.execute(query).fetchnumpy()
     egress = np.asarray(found["egress"]).astype(np.int64)
     gates = found["gate"]
-    # A gate is another one, or is told another limit.
+    # Another gate, or another limit of the gate.
     starts = np.flatnonzero(
         (np.diff(gates, prepend=gates[0] + np.uint64(1)) != 0) | (np.diff(found["period_ns"], prepend=0) != 0)
     )
@@ -137,7 +137,7 @@ def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKe
 def compared(
     spark: SparkSession, lake: Path, scenarios: int, cores: int, repeats: int
 ) -> dict[str, float | int]:
-    """Both in turns; seconds are medians. Raises SystemExit if their answers differ."""
+    """Run both in alternating rounds; seconds are medians. Raises SystemExit if results differ."""
     engines: dict[str, Callable[[], ScenarioTotals]] = {
         "spark": partial(with_spark, spark, lake, scenarios),
         "duckdb": partial(with_duckdb, lake, scenarios, cores, gate_kernel()),
@@ -153,7 +153,8 @@ def compared(
             answers[name] = engine()
             seconds[name].append(time.monotonic() - began)
             cpu[name].append(process_tree.cpu_s() - before)
-            # DuckDB is in this process; of Spark it is the JVM and its workers, a third of whose memory is Python's libraries.
+            # DuckDB runs in this process. Spark is the JVM and its workers; a third of a worker's memory is Python
+            # libraries.
             own = process_tree.own_peak_mb()
             peaks[name] = max(peaks[name], own if name == "duckdb" else process_tree.peak_mb() - own)
     if answers["spark"] != answers["duckdb"]:
@@ -173,7 +174,7 @@ def compared(
 
 
 def generate_lake(spark: SparkSession, count: int, directory: Path, cores: int) -> Path:
-    """Silver of a generated fleet of about so many rows."""
+    """Silver of a generated fleet with about this many rows."""
     recordings, lake = directory / f"recordings-{count}", directory / f"lake-{count}"
     for _ in write_fleet(fleet_of(count), recordings, cores):
         pass
@@ -204,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = DELIVERIES.read_table(spark, lake).count()
             with_spark(
                 spark, lake, 1
-            )  # what Spark compiles and loads the first time is not the pipeline's speed
+            )  # a warm-up: the first compilation and class loading of Spark is not measured
             for scenarios in options.scenarios:
                 found = compared(spark, lake, scenarios, options.cores, options.repeats)
                 row = {

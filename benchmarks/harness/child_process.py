@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a benchmark: started, waited for with a deadline, measured from outside, and ended."""
+"""Child processes of a benchmark: started, awaited with a deadline, measured from outside, and ended."""
 
 import os
 import queue
@@ -22,7 +22,7 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """One process; what it prints is read line by line, what it complains of goes to a log file."""
+    """One process. Its stdout is read line by line; its stderr goes to a log file."""
 
     def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class Child:
                 return
 
     def poll_line(self) -> str | None:
-        """The next line that it has printed; None if there is none yet. Raises ChildError if it has ended."""
+        """The next line of stdout; None if there is none yet. Raises ChildError if the process has ended."""
         try:
             line = self._lines.get_nowait()
         except queue.Empty:
@@ -80,17 +80,17 @@ class Child:
 
     @property
     def cpu_ns(self) -> int:
-        """User and system time of all its threads so far."""
+        """User and system time of all threads so far."""
         return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that it has in use now."""
+        """Resident memory."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
 
     def stop(self, within_s: float = 10.0) -> int:
-        """Ask it to end, make it end after `within_s`; its exit code."""
+        """End the process, by force after `within_s`. Returns its exit code."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -105,12 +105,12 @@ class Child:
 
 
 def module_command(name: str, *arguments: object) -> list[str]:
-    """The command line of one of our own modules."""
+    """The command line for a module of this package."""
     return [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
 
 
 def console_script(name: str) -> str:
-    """The script that was installed beside this interpreter. Raises ChildError if it is not there."""
+    """The script installed next to this interpreter. Raises ChildError if it does not exist."""
     path = Path(sys.executable).parent / name
     if not os.access(path, os.X_OK):
         raise ChildError(f"{path}: no such command; install the streamer into this environment first")

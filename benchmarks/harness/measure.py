@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round on one rig: first as fast as it goes, then at a pace, read from outside while it runs."""
+"""One round on one rig: first at saturation, then at a pace, measured from outside."""
 
 import os
 import time
@@ -24,21 +24,18 @@ from benchmarks.harness.testbed import Rig
 _NS_PER_S: Final = 1_000_000_000
 _US: Final = 1_000.0
 _QUIET_S: Final = 0.01
-_QUIET_POLLS: Final = 20  # so many looks in a row without anything new: nothing is under way any more
+_QUIET_POLLS: Final = 20  # unchanged readings in sequence that prove that no message is in transit
 _SETTLE_S: Final = 10.0
-_SWITCH_S: Final = 0.005  # ten looks of a counting sink
+_SWITCH_S: Final = 0.005  # ten readings of a counting sink
 _REPLY_TIMEOUT_S: Final = 30.0
-_WARM_UP_FRACTION: Final = (
-    20  # one part in so many of a paced round is not timed: the first ones find cold caches
-)
+_WARM_UP_FRACTION: Final = 20  # untimed share of a paced round: its first messages find cold caches
 
 
 class Load(msgspec.Struct, frozen=True):
-    """How hard and how long. `window` is how many messages may be under way at saturation."""
+    """Load and duration. `window` is the maximum number of messages in transit at saturation."""
 
-    # Below 1 024, what both forwarders let Zenoh hold for them. A channel that is full all the time costs a wake-up of
-    # Zenoh's thread for every message: at 2 048 the bare forwarder spent 6.6 us instead of 4.9, the streamer 19 instead
-    # of 13.
+    # Below 1 024, the limit of both forwarders for Zenoh. A channel that stays full costs a wake-up of Zenoh per
+    # message: at 2 048 the bare forwarder took 6.6 us instead of 4.9, the streamer 19 instead of 13.
     window: int = 960
     warm_up_s: float = 0.5
     saturated_s: float = 2.5
@@ -87,7 +84,7 @@ class CpuSample(msgspec.Struct, frozen=True):
 
 
 def run_round(rig: Rig, load: Load) -> Round:
-    """One round. Raises ChildError if a process ended or nothing arrives."""
+    """Run one round. Raises ChildError if a process ended or nothing arrives."""
     sent, received = rig.counters[SENT], rig.counters[RECEIVED]
     before, after = _saturated(rig, load)
     paced_before, ages, paced_after = _paced(rig, load.paced_hz, load.paced_messages)
@@ -122,7 +119,7 @@ def run_round(rig: Rig, load: Load) -> Round:
 
 
 def at_saturation(rig: Rig, load: Load) -> tuple[float, float]:
-    """CPU us a message of the forwarder, and messages/s. Raises ChildError if nothing arrives."""
+    """CPU us per message of the forwarder, and messages/s. Raises ChildError if nothing arrives."""
     before, after = _saturated(rig, load)
     messages = after.received - before.received
     if not messages:
@@ -132,7 +129,7 @@ def at_saturation(rig: Rig, load: Load) -> tuple[float, float]:
 
 
 def at_pace(rig: Rig, hz: float, count: int) -> tuple[float, float]:
-    """CPU us a message of the forwarder, and the p50 of their ages in us. Raises ChildError if nothing arrives."""
+    """CPU us per message of the forwarder, and the p50 of message ages in us. Raises ChildError if nothing arrives."""
     before, ages, after = _paced(rig, hz, count)
     if not ages:
         raise ChildError(f"{rig.direction}, {rig.subject}: none of {count} paced messages arrived")
@@ -150,13 +147,13 @@ def _sample(rig: Rig) -> CpuSample:
 
 
 def _machine_cpu_ns() -> int:
-    """CPU time that all processors have spent on anything (proc(5), /proc/stat), in steps of 10 ms."""
+    """CPU time of all processors (proc(5), /proc/stat), in steps of 10 ms."""
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) * _NS_PER_S // os.sysconf("SC_CLK_TCK")
 
 
 def _saturated(rig: Rig, load: Load) -> tuple[CpuSample, CpuSample]:
-    """Full flow for a while; the samples at the beginning and the end of the part that counts."""
+    """Saturation for a while. Returns the samples at both ends of the measured part."""
     missing = rig.counters[SENT] - rig.counters[RECEIVED]
     rig.counters[AGES_ENABLED] = 0
     rig.counters[SEND_ENABLED] = 1
@@ -172,7 +169,7 @@ def _saturated(rig: Rig, load: Load) -> tuple[CpuSample, CpuSample]:
 
 
 def _paced(rig: Rig, hz: float, count: int) -> tuple[CpuSample, list[int], CpuSample]:
-    """One message at a time; how old each was at the sink, in ns and ascending, between two samples."""
+    """Single messages. Returns their ages at the sink in ns, ascending, and two samples."""
     missing = rig.counters[SENT] - rig.counters[RECEIVED]
     rig.counters[AGES_ENABLED] = 1
     time.sleep(_SWITCH_S)
@@ -187,12 +184,12 @@ def _paced(rig: Rig, hz: float, count: int) -> tuple[CpuSample, list[int], CpuSa
 
 
 def wait_quiet(counters: SharedCounters) -> None:
-    """Wait until nothing more arrives."""
+    """Wait until no more messages arrive."""
     _wait_settled(counters, -(1 << 62))
 
 
 def _wait_settled(counters: SharedCounters, already_lost: int) -> None:
-    """Wait until all that was sent has arrived, but for the `missing` of earlier times, or nothing more does."""
+    """Wait until all sent messages have arrived, except `missing` earlier ones, or no more arrive."""
     deadline = time.monotonic() + _SETTLE_S
     received, quiet = counters[RECEIVED], 0
     while counters[SENT] - received > already_lost and quiet < _QUIET_POLLS and time.monotonic() < deadline:
@@ -203,6 +200,6 @@ def _wait_settled(counters: SharedCounters, already_lost: int) -> None:
 
 
 def percentile(ascending: Sequence[int], part: float) -> float:
-    """The smallest value that at least `part` (0..1) of the values, of which there are some, do not exceed."""
+    """The smallest value that at least `part` (0..1) of the values do not exceed. Needs at least one value."""
     rank = max(0, -int(-part * len(ascending) // 1) - 1)
     return float(ascending[rank])

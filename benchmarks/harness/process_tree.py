@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process and all below it have used: a busy machine stretches seconds, not these. Linux."""
+"""CPU and memory of this process and its descendants. Other load changes elapsed time, but not these. Linux."""
 
 import contextlib
 import os
@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Of /proc/<pid>/stat, from the state on; a name in it may have spaces and brackets. Empty if it is gone."""
+    """Fields of /proc/<pid>/stat from the state on; the name may contain spaces and brackets. Empty for an ended
+    process.
+    """
     try:
         return (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -35,29 +37,29 @@ def _descendants() -> Iterator[tuple[int, list[str]]]:
 
 
 def cpu_s() -> float:
-    """CPU time of the tree, those included that have ended and were waited for."""
+    """CPU time of the tree, including awaited processes that ended."""
     return sum(sum(map(int, fields[11:15])) for _, fields in _descendants()) / os.sysconf("SC_CLK_TCK")
 
 
 def exited_peak_mb() -> float:
-    """The largest that any child was which has ended and was waited for."""
+    """Peak memory of any awaited child that ended."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
 def reset_peaks() -> None:
-    """From now on the peaks of the processes that are there are those of what follows."""
+    """Reset the peaks of the running processes."""
     for pid, _ in _descendants():
         with contextlib.suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
 
 def own_peak_mb() -> float:
-    """What this process alone has had at its peak."""
+    """Peak memory of this process."""
     return _peaks_mb(os.getpid())
 
 
 def peak_mb() -> float:
-    """Memory that the processes of the tree that are there now have had at their peaks, added up: an upper bound."""
+    """Sum of the peaks of the running processes of the tree: an upper bound."""
     return _peaks_mb(*(pid for pid, _ in _descendants()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rounds to figures: medians with their spread, ratios of neighbours in time, one table, one JSON object."""
+"""From rounds to figures: medians with their spread, ratios of adjacent rounds, one table, one JSON object."""
 
 import json
 import os
@@ -36,7 +36,7 @@ _DISTRIBUTIONS: Final = (
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A median and what it lies between."""
+    """A median with minimum and maximum."""
 
     median: float
     min: float
@@ -48,7 +48,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class RigResult(msgspec.Struct, frozen=True):
-    """All rounds on one rig. `busy_cores` are medians at saturation: forwarder, generator, sink, everybody else."""
+    """All rounds on one rig. `busy_cores` are medians at saturation: forwarder, generator, sink, other processes."""
 
     direction: str
     subject: str
@@ -86,7 +86,7 @@ class RigResult(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """One subject by another: each round divided by its neighbour in time, then median, min and max."""
+    """Ratio of two subjects: each round divided by the adjacent round of the other, then median, min and max."""
 
     direction: str
     subject: str
@@ -117,7 +117,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What one run showed, and where."""
+    """Results of one run, with the machine and the versions."""
 
     machine: dict[str, str | int]
     versions: dict[str, str]
@@ -127,7 +127,7 @@ class Results(msgspec.Struct, frozen=True):
     rows: tuple[RigResult, ...]
     ratios: tuple[Ratio, ...]
     ledgers: tuple[dict[str, int], ...]
-    """What each streamer of the run (one per size of payload) said at its end."""
+    """Final ledgers of the streamers of the run (one per payload size)."""
 
     @property
     def unaccounted(self) -> int:
@@ -139,7 +139,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def machine() -> dict[str, str | int]:
-    """The processor and the system, as far as they explain a figure."""
+    """Processor and system, as far as they explain a figure."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
@@ -181,7 +181,7 @@ _COLUMN_NAMES: Final = (
 
 
 def table(results: Results) -> str:
-    """Everything on one screen: median (min-max) of every figure, and the ratio under each pair."""
+    """All figures on one screen: median (min-max), and the ratio below each pair."""
     lines: list[tuple[str, ...]] = []
     for row in results.rows:
         lines.append(_row(row))

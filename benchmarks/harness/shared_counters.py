@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a measurement share: a few counters in a mapped file, each with one writer.
+"""Counters that the processes of a measurement share: a mapped file, each counter with one writer.
 
-Reading a counter costs no system call and disturbs nobody: the sink's count is the generator's credit, and whoever measures
-reads both at its own time.
+Reading a counter needs no system call and disturbs no process. The count of the sink is the credit of the generator,
+and the measuring process reads both at any time.
 """
 
 import mmap
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Final
 
 SEND_ENABLED: Final = 0
-"""1 while the generator shall send; written by whoever measures."""
+"""1 while the generator shall send; written by the measuring process."""
 SENT: Final = 1
 """Messages sent; written by the generator."""
 RECEIVED: Final = 2
 """Messages received; written by the sink."""
 NEWEST_PLUS_1: Final = 3
-"""Number of the newest message received, plus 1; written by the sink. Differs from RECEIVED by what was lost."""
+"""Number of the newest message received, plus 1; written by the sink. The difference to RECEIVED is the loss."""
 AGES_ENABLED: Final = 4
-"""1 while the sink shall wait for every single message and note its age; 0 while it shall only count."""
+"""1 while the sink shall note the age of every message; 0 while it shall only count."""
 AGE_COUNT: Final = 5
-"""How many ages have been noted; written by the sink."""
+"""Number of noted ages; written by the sink."""
 _FIRST_AGE: Final = 8
 MAX_AGES: Final = 65_536
 
@@ -33,7 +33,7 @@ class SharedCounters:
     """The mapped counters: `board[SENT] += 1`."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file `path`, which is made if it is not there."""
+        """Map the file `path`; creates it if it does not exist."""
         self.path = path
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -49,12 +49,12 @@ class SharedCounters:
         self.slots[slot] = value
 
     def record_age(self, age_ns: int) -> None:
-        """Note the age of one message; above MAX_AGES they are no longer noted."""
+        """Note the age of one message; ignored above MAX_AGES."""
         count = self.slots[AGE_COUNT]
         if count < MAX_AGES:
             self.slots[_FIRST_AGE + count] = age_ns
             self.slots[AGE_COUNT] = count + 1
 
     def ages_ns(self) -> list[int]:
-        """The ages noted so far, in order of arrival."""
+        """The noted ages, in order of arrival."""
         return list(self.slots[_FIRST_AGE : _FIRST_AGE + self.slots[AGE_COUNT]])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: rigs of a generator and a sink, with a forwarder between them or without.
+"""Testbeds: rigs of a generator and a sink, with or without a forwarder between them.
 
-All rigs stay up for the whole run; one that is not being measured waits in its receiving calls.
+All rigs run until the end; an idle rig blocks in its receiving calls.
 """
 
 import json
@@ -56,7 +56,7 @@ remote = "{sockets.LOOPBACK}:{{receiver}}"
 [plugins.usubscription]
 [plugins.throttle]
 """
-"""A streamer with its default plugins, one ECU that sends and one address that receives."""
+"""A streamer with the default plugins, one sending ECU and one receiving address."""
 
 
 CLOUD_ENDPOINT: Final = f"""
@@ -103,7 +103,7 @@ class Subject(StrEnum):
 
 
 class Rig(msgspec.Struct, frozen=True):
-    """A generator, a sink, the board they share, and the forwarder between them (None: they speak to each other)."""
+    """A generator, a sink, their shared counters, and the forwarder between them (None: direct)."""
 
     direction: Direction
     subject: Subject
@@ -114,7 +114,7 @@ class Rig(msgspec.Struct, frozen=True):
 
 
 class Ports(msgspec.Struct, frozen=True):
-    """Ports of one forwarder: its own two, and those of the ECU that sends and of the one that receives."""
+    """Ports of one forwarder: its own two, and those of the sending ECU and the receiver."""
 
     zenoh: int
     someip: int
@@ -123,7 +123,7 @@ class Ports(msgspec.Struct, frozen=True):
 
     @classmethod
     def free(cls) -> "Ports":
-        """Four that nobody uses now; all are held until all are found, so that no two are the same."""
+        """Four free ports; all are held until all are found, so that no two are equal."""
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM)
         with ExitStack() as held:
             opened = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
@@ -133,7 +133,7 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class BenchRig:
-    """Starts processes in a temporary directory and ends all of them: `with Stage(directory, payload) as stage`."""
+    """Starts processes in a temporary directory and ends all of them: `with BenchRig(directory, payload) as rig`."""
 
     def __init__(self, directory: Path, payload: int) -> None:
         self._directory = directory
@@ -147,13 +147,14 @@ class BenchRig:
     def __exit__(self, *_: object) -> None:
         for child in reversed(
             self._children
-        ):  # traffic.generators and traffic.sinks first: nothing is under way when a streamer ends
+        ):  # traffic.generators and traffic.sinks first: no message is in transit when a streamer ends
             child.stop()
 
     def ledger(self) -> dict[str, int]:
-        """The books of the streamers that this stage had, added up, `unaccounted` among them; after the stage has ended.
+        """Sum of the ledgers of all streamers of this testbed, including `unaccounted`; available after the testbed has
+        ended.
 
-        Raises ChildError if one did not end as it should.
+        Raises ChildError if a streamer did not end regularly.
         """
         return _sum_ledgers([self._ledger_of(each) for each in self._streamers])
 
@@ -163,7 +164,7 @@ class BenchRig:
         return ledger_from_log(streamer.log_lines())
 
     def start_process(self, name: str, command: list[str]) -> Child:
-        """A process that has said READY."""
+        """Start a process and wait for READY."""
         child = Child(name, command, self._directory)
         self._children.append(child)
         child.wait_line("READY", _START_S)
@@ -172,7 +173,7 @@ class BenchRig:
     # --- forwarders ---------------------------------------------------------------------------------------------------
 
     def streamer_rigs(self, subject: Subject = Subject.STREAMER) -> tuple[Rig, Rig]:
-        """Both directions through one streamer process, with its default plugins and, if it is so called, the recorder."""
+        """Both directions through one streamer process, with the default plugins and, for that subject, the recorder."""
         ports = Ports.free()
         plugins = "[plugins.recorder]\n" if subject is Subject.RECORDED else ""
         streamer = self.start_streamer(subject.name.lower(), CONFIG + plugins, ports)
@@ -197,14 +198,14 @@ class BenchRig:
         return wait_connected(Rig(Direction.ZENOH_TO_ZENOH, subject, generator, sink, counters, forwarder))
 
     def with_second_zenoh(self, ports: Ports, cloud: int) -> Rig:
-        """From SOME/IP to an application that has subscribed, through a streamer that has another Zenoh endpoint too."""
+        """From SOME/IP to a subscribed application, through a streamer that also has another Zenoh endpoint."""
         streamer = self.start_streamer(
             "three-ways", CONFIG + CLOUD_ENDPOINT.replace("{other}", str(cloud)), ports
         )
         return self._someip_to_zenoh(Subject.STREAMER, ports, lambda: streamer, "subscribe")
 
     def fan_out_rig(self, config: str, ports: Ports) -> Rig:
-        """From Zenoh to receivers at any address of this machine, which share one sink."""
+        """From Zenoh to receivers at any loopback address, which share one sink."""
         counters = self._open_counters("fan-out")
         sink = self._sink(counters, "udp-anywhere", ports.receiver)
         streamer = self.start_streamer("fan-out", config, ports)
@@ -214,7 +215,7 @@ class BenchRig:
         )
 
     def start_streamer(self, name: str, config: str, ports: Ports) -> Child:
-        """A streamer with this configuration, in which the names of ports stand in braces."""
+        """A streamer with this configuration; names of ports are in braces."""
         directory = self._directory / name
         directory.mkdir()
         path = directory / "streamer.toml"
@@ -224,11 +225,11 @@ class BenchRig:
         return streamer
 
     def streamer_command(self, path: Path) -> list[str]:
-        """What runs a streamer with the configuration at `path`."""
+        """Command that runs a streamer with the configuration at `path`."""
         return [console_script("ustreamer"), "run", str(path), "--log", "json"]
 
     def bare_rigs(self) -> tuple[Rig, Rig]:
-        """Each direction through a bare forwarder of its own."""
+        """Each direction through its own bare forwarder."""
         one, other = Ports.free(), Ports.free()
         events = module_command("traffic.bare_forwarders", "udp-to-zenoh", one.zenoh, one.someip)
         publications = module_command(
@@ -242,7 +243,7 @@ class BenchRig:
         )
 
     def direct_rigs(self) -> tuple[Rig, Rig]:
-        """The generator and the sink of each protocol with nothing in between: what they can do by themselves."""
+        """Generator and sink of each protocol without a forwarder: their own limits."""
         one, other = Ports.free(), Ports.free()
         udp, zenoh = self._open_counters("direct-udp"), self._open_counters("direct-zenoh")
         udp_sink = self._sink(udp, "udp", one.receiver)
@@ -286,7 +287,7 @@ class BenchRig:
 
 
 def ledger_from_log(log: Sequence[str]) -> dict[str, int]:
-    """The ledger that a streamer's last word gives, and what it leaves unaccounted. ChildError if it has none."""
+    """The ledger from the streamer's last log record, and its unaccounted part. ChildError if there is none."""
     for line in reversed(log):
         record = json.loads(line)
         if record["event"] == "streamer.stopped":
@@ -300,7 +301,7 @@ def _sum_ledgers(ledgers: Sequence[dict[str, int]]) -> dict[str, int]:
 
 
 def wait_connected(rig: Rig) -> Rig:
-    """Wait until the first message has come through. Raises ChildError if none does."""
+    """Wait until the first message arrives. Raises ChildError if none does."""
     rig.counters[SEND_ENABLED], rig.counters[AGES_ENABLED] = 0, 1
     deadline = time.monotonic() + _CONNECT_S
     while not rig.counters[RECEIVED]:

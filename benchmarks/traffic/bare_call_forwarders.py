@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bare forwarders of calls: the shortest Python that does the same transport work, with no routing.
+"""The bare forwarders of calls: the shortest Python that does the same transport work, without routing.
 
     python -m benchmarks.traffic.bare_call_forwarders bare-to-someip ZENOH_PORT PORT ECU | bare-to-zenoh ZENOH_PORT PORT
     python -m benchmarks.traffic.bare_call_forwarders blind-to-someip ZENOH_PORT PORT ECU | blind-to-zenoh ZENOH_PORT PORT
 
-The bare forwarder knows one service, one method and who calls it over Zenoh; it checks nothing, and forgets only what is answered.
-One dict is part of it all the same, because neither protocol has an answer without it: a SOME/IP response belongs to a request
-by client and session only, so two calls under way must not have the same, and a client takes no answer with another; a uProtocol
-Response has an id of its own and the reqid of its request, or no library hands it to its caller. So a request gets a
-session, or an id, under which is kept what its answer has to bring back.
+The bare forwarder knows one service, one method and one Zenoh caller. It checks nothing, and forgets only answered
+calls.
+It needs one dict, because both protocols need correlation. A SOME/IP response belongs to a request by client and
+session, so two pending calls must differ in them. A uProtocol Response has its own id and the reqid of its request,
+otherwise no library delivers it. So each request gets a session or an id, and the dict keeps the data for its
+response.
 
-The blind one does without: every message has the same header, and an answer goes to whoever has asked last. With one caller,
-who numbers its calls in their payloads, nobody notices, but no caller of either protocol could use it. It is shown beside the
-others, as what sockets and sessions cost by themselves.
+The blind one has no dict: every message has the same header, and a response goes to the last caller. One caller that
+numbers its calls in their payloads works with it, but no real client would. It shows the cost of sockets and sessions
+alone.
 
-They end when their stdin does.
+Both end when their stdin closes.
 """
 
 import sys
@@ -28,14 +29,14 @@ from zenoh.handlers import FifoChannel
 from benchmarks.traffic import sockets, wire
 
 METHOD: Final = wire.Address(wire.ECU, wire.SERVICE, wire.MAJOR, 1)
-"""An ECU's, called over Zenoh."""
+"""A method of an ECU, called over Zenoh."""
 OFFERED: Final = wire.Address(wire.STREAMER, wire.OFFERED, wire.MAJOR, 1)
-"""An application's, called over SOME/IP."""
+"""A method of an application, called over SOME/IP."""
 CLIENT: Final = wire.Address(wire.ECU, 0x0077, 1, 0)
 TTL_MS: Final = 5_000
 CHANNEL: Final = 1_024
 PADDING: Final = bytes(48)
-"""What a call brings before its number."""
+"""Payload of a call before its number."""
 
 
 def bare_to_someip(zenoh_port: int, port: int, ecu: int) -> None:
@@ -73,9 +74,7 @@ def bare_to_zenoh(zenoh_port: int, port: int) -> None:
     answers = session.declare_subscriber(wire.unicast_key(OFFERED, CLIENT), FifoChannel(CHANNEL))
     head, pack = wire.attachment_head, wire.SOMEIP_HEADER.pack
     tail = wire.request_tail(CLIENT, OFFERED, TTL_MS)
-    pending: dict[
-        bytes, tuple[bytes, Any]
-    ] = {}  # client and session, and whose they are, by the half of an id that is a number
+    pending: dict[bytes, tuple[bytes, Any]] = {}  # client, session and sender, by the lower half of the id
 
     def forward_responses() -> None:
         while True:

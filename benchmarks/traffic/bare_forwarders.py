@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bare forwarders: the shortest Python that does the same transport work, with no routing.
+"""The bare forwarders: the shortest Python that does the same transport work, without routing.
 
     python -m benchmarks.traffic.bare_forwarders udp-to-zenoh ZENOH_PORT UDP_PORT
     python -m benchmarks.traffic.bare_forwarders zenoh-to-udp ZENOH_PORT UDP_PORT SINK_PORT
     python -m benchmarks.traffic.bare_forwarders zenoh-to-zenoh ZENOH_PORT OTHER_ZENOH_PORT
 
-They end when their stdin does.
+They end when their stdin closes.
 """
 
 import sys
@@ -18,7 +18,7 @@ _CHANNEL = 1_024
 
 
 def udp_to_zenoh(zenoh_port: int, udp_port: int) -> None:
-    """Every datagram, as it is, to one key, with one and the same attachment."""
+    """Put every datagram unchanged to one key, with a constant attachment."""
     source = sockets.udp_socket(udp_port)
     session = sockets.zenoh_peer(zenoh_port)
     recv, put = source.recv, sockets.blocking_publisher(session, wire.publish_key(wire.ECU_TOPIC)).put
@@ -29,7 +29,7 @@ def udp_to_zenoh(zenoh_port: int, udp_port: int) -> None:
 
 
 def zenoh_to_udp(zenoh_port: int, udp_port: int, sink_port: int) -> None:
-    """Every payload, as it is, to one socket."""
+    """Send every payload unchanged to one socket."""
     send = sockets.udp_socket(udp_port, sink_port).send
     session = sockets.zenoh_peer(zenoh_port)
     subscriber = session.declare_subscriber(wire.publish_key(wire.APP_TOPIC), FifoChannel(_CHANNEL))
@@ -42,7 +42,7 @@ def zenoh_to_udp(zenoh_port: int, udp_port: int, sink_port: int) -> None:
 
 
 def zenoh_to_zenoh(zenoh_port: int, other_port: int) -> None:
-    """Every sample, as it is, to the same key of another network."""
+    """Put every sample unchanged to the same key of another network."""
     source, target = sockets.zenoh_peer(zenoh_port), sockets.zenoh_peer(other_port)
     key = wire.publish_key(wire.APP_TOPIC)
     put = sockets.blocking_publisher(target, key).put

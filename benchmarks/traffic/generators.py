@@ -21,10 +21,10 @@ from benchmarks.harness.shared_counters import NEWEST_PLUS_1, SEND_ENABLED, SENT
 from benchmarks.traffic import sockets, wire
 
 BURST: Final = 64
-_UDP_SEGMENT: Final = 103  # linux/udp.h: one send is cut into datagrams of this size by the kernel
+_UDP_SEGMENT: Final = 103  # linux/udp.h: the kernel splits one send into datagrams of this size
 _UDP_SEND_MAX: Final = 65_507
 _PAUSE_S: Final = 0.0001
-_STALL_NS: Final = 250_000_000  # without progress for so long, what is on its way counts as lost
+_STALL_NS: Final = 250_000_000  # without progress for this time, messages in transit count as lost
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -50,14 +50,14 @@ class Generator(ABC):
         self.counters[SENT] = self.number
 
     def send_windowed(self, window: int, seconds: float) -> None:
-        """Keep at most `window` messages under way.
+        """Keep at most `window` messages in transit.
 
-        Lost ones give their credit back once a newer message has arrived or nothing has for a while.
+        The credit of a lost message returns when a newer message has arrived, or none has for a while.
         """
         counters = self.counters
         now_ns = time.monotonic_ns()
         end_ns = now_ns + round(seconds * _NS_PER_S)
-        credited, since_ns = self.number, now_ns  # what was sent before has arrived or is lost
+        credited, since_ns = self.number, now_ns  # earlier messages have arrived or are lost
         while counters[SEND_ENABLED] and now_ns < end_ns:
             newest, now_ns = counters[NEWEST_PLUS_1], time.monotonic_ns()
             if newest > credited:
@@ -71,7 +71,7 @@ class Generator(ABC):
             counters[SENT] = self.number
 
     def send_paced(self, hz: float, count: int) -> None:
-        """Send `count` messages, one every 1/`hz` s; a late one does not delay those after it."""
+        """Send `count` messages, one every 1/`hz` s; a late message does not delay the next ones."""
         period_ns = round(_NS_PER_S / hz)
         due_ns = time.monotonic_ns()
         for _ in range(count):
@@ -84,7 +84,7 @@ class Generator(ABC):
 
 
 class UdpGenerator(Generator):
-    """An ECU that sends SOME/IP notifications. Where the kernel can cut one send into a burst of datagrams, it does."""
+    """An ECU that sends SOME/IP notifications, in bursts of one send if the kernel can split them."""
 
     def __init__(self, counters: SharedCounters, payload: int, port: int, target: int) -> None:
         super().__init__(counters)
@@ -122,12 +122,12 @@ class UdpGenerator(Generator):
         try:
             self._socket.send(data)
         except ConnectionRefusedError:
-            # An earlier datagram found nobody; it is missing at the sink and counted there.
+            # An earlier datagram had no receiver; it is missing at the sink and counted there.
             self._socket.send(data)
 
 
 def _enable_segmentation(sock: socket.socket, size: int) -> bool:
-    """Whether the kernel will cut what `sock` sends into datagrams of `size` bytes."""
+    """Whether the kernel splits a send of `sock` into datagrams of `size` bytes."""
     try:
         sock.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, size)
     except OSError as error:

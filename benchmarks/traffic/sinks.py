@@ -5,7 +5,8 @@
     python -m benchmarks.traffic.sinks zenoh-client BOARD ZENOH_PORT [other] [subscribe]
     python -m benchmarks.traffic.sinks zenoh-peer BOARD ZENOH_PORT
 
-While counting they look only every half millisecond: no wake-up per message on either side. A sink that has nothing to do
+While counting they look only every half millisecond: no wake-up per message on either side. A sink that has nothing
+to do
 waits in the receiving call and costs nothing.
 """
 
@@ -21,7 +22,7 @@ from benchmarks.harness.shared_counters import AGES_ENABLED, NEWEST_PLUS_1, RECE
 from benchmarks.traffic import sockets, wire
 
 _POLL_S: Final = 0.0005
-_CHANNEL: Final = 65_536  # above any window: the sink's channel is never what holds a forwarder up
+_CHANNEL: Final = 65_536  # above any window: the channel of the sink never blocks a forwarder
 _RPC_TTL_MS: Final = 2_000
 _SUBSCRIBE_WITHIN_S: Final = 20.0
 _MESSAGE_MAX: Final = 2_048
@@ -90,9 +91,9 @@ def _count_received(counters: SharedCounters, count: int, newest: int) -> None:
 
 
 def subscribe(session: zenoh.Session, topic: wire.Address, subscriber: wire.Address) -> object:
-    """Ask the streamer's uSubscription for `topic`; TimeoutError naming the last answer if it does not grant it.
+    """Subscribe `topic` at the streamer. Raises TimeoutError with the last response if it is not granted.
 
-    What is returned hears the answers, and of the change: what nobody hears waits in the streamer.
+    The returned object receives responses and notifications; unread ones would wait in the streamer.
     """
     changes = session.declare_subscriber(wire.unicast_key(wire.CHANGES, subscriber), FifoChannel(16))
     answers = session.declare_subscriber(wire.unicast_key(wire.SUBSCRIBE, subscriber), FifoChannel(16))
@@ -101,7 +102,7 @@ def subscribe(session: zenoh.Session, topic: wire.Address, subscriber: wire.Addr
     deadline = time.monotonic() + _SUBSCRIBE_WITHIN_S
     last = "no answer"
     while time.monotonic() < deadline:
-        # The session may not have heard yet who listens at the other end, so the question is repeated.
+        # The session may not know its peers yet, so the request is repeated.
         sent_ns = time.time_ns()
         request_publisher.put(
             wire.subscription_request(topic),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain sockets and plain Zenoh sessions, set alike for generators, sinks and bare forwarders."""
+"""Plain sockets and Zenoh sessions with the same settings for generators, sinks and bare forwarders."""
 
 import json
 import os
@@ -14,7 +14,9 @@ _BUFFER_BYTES: Final = 4 << 20  # the kernel caps it at net.core.rmem_max
 
 
 def udp_socket(port: int, connect_port: int | None = None, host: str = LOOPBACK) -> socket.socket:
-    """A UDP socket bound to `port` of the loopback interface, or of `host` (port 0: any) and connected to the port `to`, if given."""
+    """A UDP socket bound to `port` of the loopback interface, or of `host` (port 0: any) and connected to the port
+    `to`, if given.
+    """
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     opened.bind((host, port))
@@ -24,12 +26,12 @@ def udp_socket(port: int, connect_port: int | None = None, host: str = LOOPBACK)
 
 
 def zenoh_peer(port: int) -> zenoh.Session:
-    """A session that others connect to."""
+    """A listening session."""
     return _session(mode="peer", listen={"endpoints": [f"tcp/{LOOPBACK}:{port}"]})
 
 
 def zenoh_client(port: int) -> zenoh.Session:
-    """A session that is connected to a peer."""
+    """A session connected to a peer."""
     return _session(mode="client", connect={"endpoints": [f"tcp/{LOOPBACK}:{port}"]})
 
 
@@ -49,12 +51,12 @@ def blocking_publisher(session: zenoh.Session, key: str) -> zenoh.Publisher:
 
 
 def print_ready() -> None:
-    """Tell whoever measures that everything is open."""
+    """Report to the measuring process that everything is open."""
     print("READY", flush=True)
 
 
 def exit_with_parent() -> None:
-    """End this process when its stdin does: no child outlives the benchmark, whatever ends that."""
+    """End this process when its stdin closes, so that no child outlives the benchmark."""
 
     def wait() -> None:
         while os.read(0, 4_096):  # not sys.stdin: its lock would be held when the interpreter ends
@@ -65,5 +67,5 @@ def exit_with_parent() -> None:
 
 
 def exit_now() -> None:
-    """End this process now; an open Zenoh session or a receive that waits would keep it."""
+    """End this process at once; an open Zenoh session or a blocked receive would delay it."""
     os._exit(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WAMP clients of as little as it takes: they must not be what is measured."""
+"""Minimal WAMP clients, so that the clients are not the bottleneck."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ _PONG: Final = b"\x8a\x80\0\0\0\0"
 
 
 class WampClient:
-    """A WebSocket client for one subprotocol, as little as it takes: the clients must not be what is measured."""
+    """A minimal WebSocket client for one subprotocol."""
 
     def __init__(self, port: int, *, publisher: bool = False) -> None:
         self.socket = socket.socket()
@@ -78,7 +78,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 class SubscriberClients:
-    """Subscribers on one thread; `counts` has how many events each has got, `latencies_ns` how old they were."""
+    """Subscribers on one thread; `counts` are the received events of each, `latencies_ns` their ages."""
 
     def __init__(self, port: int, subscribers: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -132,7 +132,7 @@ class SubscriberClients:
             self.latencies_ns.append(time.monotonic_ns() - message[5]["sent"])
 
     def all_received(self, events: int) -> bool:
-        """Whether everybody who reads has got so many."""
+        """Whether every reading subscriber has this number of events."""
         return min(count for index, count in enumerate(self.counts) if index not in self._stalled) >= events
 
     def pause_reading(self, index: int) -> None:

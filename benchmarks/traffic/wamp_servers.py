@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WAMP servers in processes of their own: ours, and Crossbar."""
+"""WAMP servers as processes: the streamer and Crossbar."""
 
 import json
 import resource
@@ -19,7 +19,7 @@ _START_S: Final = 60.0
 
 
 class WampServerProcess:
-    """A server in a process of its own, and the CPU time of that and its children."""
+    """A server process, and the CPU time of it and its children."""
 
     def __init__(self, name: str, command: list[str], port: int) -> None:
         self.name = name
@@ -81,7 +81,7 @@ def _cpu_ns(pid: int) -> int:
 
 
 def serve_wamp(port: int) -> None:
-    """Ours, until the process is ended."""
+    """The WAMP router of the streamer, until the process ends."""
     from ustreamer_wamp.config import WampConfig
     from ustreamer_wamp.router import WampRouter
     from ustreamer_wamp.users import User
@@ -90,19 +90,19 @@ def serve_wamp(port: int) -> None:
 
     publisher = User(authid="p", ticket=TICKET, publish=("",))
     url = f"ws://127.0.0.1:{port}/ws"
-    # Who stands still answers no ping, and would be gone after 40 s.
+    # A stopped client answers no ping and would be disconnected after 40 s.
     config = WampConfig(listen=url, anonymous=True, users=(publisher,), ping_interval_s=3600)
     WampRouter(config, SYSTEM_CLOCK).server.open()
     threading.Event().wait()
 
 
 def own_command(port: int) -> list[str]:
-    """How to start ours."""
+    """Command for the WAMP router of the streamer."""
     return [sys.executable, "-m", "benchmarks.wamp", "--serve", str(port)]
 
 
 def crossbar_command(python: Path, port: int) -> list[str]:
-    """How to start Crossbar with one realm in which everybody may do everything."""
+    """Command for Crossbar with one realm without restrictions."""
     node = CROSSBAR.parent / "crossbar-node"
     (node / ".crossbar").mkdir(parents=True, exist_ok=True)
     allow = {"call": True, "register": True, "publish": True, "subscribe": True}
@@ -130,7 +130,7 @@ def crossbar_command(python: Path, port: int) -> list[str]:
 
 
 def crossbar_python() -> Path:
-    """The interpreter of an environment with Crossbar; made if there is none, which takes minutes and 350 MB."""
+    """The interpreter of an environment with Crossbar; created if missing, which takes minutes and 350 MB."""
     python = CROSSBAR / "bin" / "python"
     if not (CROSSBAR / "bin" / "crossbar").exists():
         print(f"installing crossbar into {CROSSBAR}", file=sys.stderr)

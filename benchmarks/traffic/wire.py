@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that generators send and sinks expect, written by hand: nothing here knows the streamer's code.
+"""Messages of generators and sinks, encoded by hand: independent of the code of the streamer.
 
-    payload    zeros up to the wanted size, then number (u64) and stamp (monotonic ns, u64), big-endian
+    payload    zeros up to the size, then number (u64) and time stamp (monotonic ns, u64), big-endian
     SOME/IP    16 bytes of header, payload
     Zenoh      key of 11 chunks; attachment 0x01 + UAttributes in protobuf, the id first; payload
 
-Number and stamp stand at the end, so that a sink finds them whether or not a header came along.
+Number and time stamp are at the end, so that a sink finds them with and without a header.
 """
 
 from struct import Struct
@@ -41,7 +41,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"{self.authority}/{self.service:X}/0/{self.version:X}/{self.resource:X}"
 
     def to_pb(self) -> bytes:
-        """As a protobuf UUri; what is 0 is left out, as proto3 does."""
+        """Protobuf encoding; proto3 omits zero values."""
         numbers = ((0x10, self.service), (0x18, self.version), (0x20, self.resource))
         name = self.authority.encode()
         return b"\x0a" + varint(len(name)) + name + b"".join(bytes([t]) + varint(n) for t, n in numbers if n)
@@ -56,9 +56,9 @@ MAJOR: Final = 1
 EVENT: Final = 0x8001
 
 ECU_TOPIC: Final = Address(ECU, SERVICE, MAJOR, EVENT)
-"""What the SOME/IP generator sends, as a Zenoh application knows it."""
+"""Topic of the SOME/IP generator, as a Zenoh application addresses it."""
 APP_TOPIC: Final = Address(STREAMER, OFFERED, MAJOR, EVENT)
-"""What the Zenoh generator publishes; the streamer offers it on SOME/IP."""
+"""Topic of the Zenoh generator; the streamer offers it on SOME/IP."""
 SUBSCRIBER: Final = Address(STREAMER, 0x10A1, 1, 0)
 REMOTE_SUBSCRIBER: Final = Address(CLOUD, 0x10A1, 1, 0)
 SUBSCRIBE: Final = Address(STREAMER, 0, 3, 1)
@@ -130,7 +130,7 @@ def response_tail(source: Address, sink: Address, ttl_ms: int) -> bytes:
 
 
 def reqid(request: bytes) -> bytes:
-    """The rest of it: the id that the attachment of the request begins with."""
+    """The last part of that attachment: the id at the start of the request attachment."""
     return _field(9, request[3:21])
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A receiver that stands still delays nobody else: each endpoint has its own session, queue and thread.
+"""A stopped receiver delays no receiver of another endpoint: each endpoint has its own session, queue and thread.
 
-Two sets of eight receivers hear the same 24 MB/s of one streamer at the same time. The receivers of one set are behind an
-endpoint each; those of the other, the control, are all behind one endpoint. Of each set one is stopped (SIGSTOP) for a while.
-If the neighbours in the control did not wait for it, the stall would have been hidden in some buffer, and prove nothing.
+Two sets of eight receivers get the same 24 MB/s from one streamer at the same time. In the first set each receiver has its own
+endpoint. In the second set, the control, all receivers share one endpoint. One receiver of each set is stopped (SIGSTOP).
+The stall must delay the other receivers of the control; otherwise a buffer absorbed the stall and the test proves nothing.
 """
 
 import json
@@ -27,7 +27,9 @@ from tests.e2e.rigs.streamer import StreamerProcess, assert_ledger_balanced
 EIGHT: Final = 8
 HZ: Final = 24_000_000 / SIZE / EIGHT  # 50 messages/s to each
 WARM_UP_S: Final = 1.0
-ROUNDS: Final = 3
+ROUNDS: Final = 4
+"""At most. One round with a clear difference is enough: a busy machine adds delay to both sets."""
+CLEAR_FACTOR: Final = 4.0
 
 _HEAD: Final = """\
 authority = "hpc.vin1"
@@ -53,7 +55,7 @@ authorities = ["{name}"]
 config = "clamped.json5"
 listen = ["tcp/127.0.0.1:{port}"]
 """
-# No shared memory and small buffers, as between two computers: a stall that hides in them proves nothing.
+# No shared memory and small buffers, as between two computers: a large buffer would absorb the stall.
 _CLAMPED: Final = """\
 {{
   mode: "peer",
@@ -73,8 +75,10 @@ _CLAMPED: Final = """\
 
 
 class Patience(NamedTuple):
-    """When Zenoh gives a link up that takes nothing: a put waits so long, and a keep-alive (a quarter of the lease) later
-    the socket is closed. That takes until the peer has read all or 10 s have gone by, on a thread of the reception.
+    """When Zenoh abandons a link whose peer does not read.
+
+    A put waits `patience_us`. One keep-alive (a quarter of the lease) later Zenoh closes the socket, on a receiving thread:
+    the close ends when the peer has read everything, or after 10 s.
     """
 
     patience_us: int
@@ -86,7 +90,7 @@ QUICK: Final = Patience(1_500_000, 2_000)
 
 
 class StallProcess:
-    """A process of `stall_peers`; killed at the end of a `with` block, stopped or not."""
+    """A process of `stall_processes`; killed at the end of a `with` block, even while it is stopped."""
 
     def __init__(self, role: str, *numbers: float) -> None:
         self._process = subprocess.Popen(
@@ -108,7 +112,7 @@ class StallProcess:
         self._process.send_signal(number)
 
     def stop_and_report(self) -> Any:
-        """Have it end its work and say what came of it."""
+        """End the work of the process and return its result."""
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -126,8 +130,10 @@ class StallProcess:
 
 
 class Ages(NamedTuple):
-    """How old messages were on arrival, in seconds: the 99th percentile and the worst, before and during the stall."""
+    """Age of messages on arrival, in seconds: percentiles before and during the stall, and the maximum."""
 
+    calm_p90: float
+    stall_p90: float
     calm_p99: float
     stall_p99: float
     stall_worst: float
@@ -138,8 +144,9 @@ class Ages(NamedTuple):
         return self.stall_p99 / self.calm_p99
 
     def __str__(self) -> str:
+        p90s = f"p90 {self.calm_p90 * 1e3:.1f} -> {self.stall_p90 * 1e3:.1f} ms"
         p99s = f"p99 {self.calm_p99 * 1e3:.1f} -> {self.stall_p99 * 1e3:.1f} ms"
-        return f"{p99s} ({self.ratio:.1f} times), worst {self.stall_worst * 1e3:.0f} ms, lost {self.lost}"
+        return f"{p90s}, {p99s} ({self.ratio:.1f} times), worst {self.stall_worst * 1e3:.0f} ms, lost {self.lost}"
 
 
 ReceivedTimes = list[list[tuple[int, float, float]]]
@@ -148,20 +155,24 @@ ReceivedTimes = list[list[tuple[int, float, float]]]
 def measure_ages(
     received: ReceivedTimes, sent: int, calm_from: float, stopped: float, continued: float
 ) -> Ages:
-    """What the neighbours of a stopped receiver noticed of it."""
+    """Ages of the messages that the other receivers of a set received."""
     calm = sorted(age for each in received for _, at, age in each if calm_from <= at < stopped)
     stall = sorted(age for each in received for _, at, age in each if stopped <= at < continued)
     lost = sum(sent - len({number for number, _, _ in each}) for each in received)
-    return Ages(_p99(calm), _p99(stall), stall[-1], lost)
+    return Ages(
+        *(_percentile(ages, part) for part in (90, 99) for ages in (calm, stall)),
+        stall_worst=stall[-1],
+        lost=lost,
+    )
 
 
-def _p99(ordered: Sequence[float]) -> float:
+def _percentile(ordered: Sequence[float], part: int) -> float:
     assert len(ordered) >= 100, f"{len(ordered)} messages in one of the phases"
-    return ordered[len(ordered) * 99 // 100]
+    return ordered[len(ordered) * part // 100]
 
 
 class IsolationResult(NamedTuple):
-    """What the neighbours noticed of a stall, and the books of the streamer."""
+    """Effect of a stall on the other receivers of both sets, and the ledger of the streamer."""
 
     separate: Ages
     shared: Ages
@@ -169,16 +180,20 @@ class IsolationResult(NamedTuple):
 
     @property
     def is_isolated(self) -> bool:
-        """Whether those behind other endpoints noticed nothing that could be the stall."""
-        return self.separate.stall_p99 < self.shared.stall_p99 / 4
+        """Whether the stall delayed the control clearly and the receivers of other endpoints not.
+
+        By the 90th percentile. The stall delays about half of the control's messages, a pause of a busy machine far fewer.
+        """
+        control_is_delayed = self.shared.stall_p90 > CLEAR_FACTOR * self.shared.calm_p90
+        return control_is_delayed and self.separate.stall_p90 < self.shared.stall_p90 / CLEAR_FACTOR
 
     def __str__(self) -> str:
-        return f"an endpoint for each: {self.separate}; one for all: {self.shared}; books: {self.ledger}"
+        return f"an endpoint for each: {self.separate}; one for all: {self.shared}; ledger: {self.ledger}"
 
 
 @contextmanager
 def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProcess, int, dict[str, int]]]:
-    """A streamer with an endpoint for each of eight authorities, and one for all eight others; their ports."""
+    """A streamer with an endpoint for each of eight authorities, and one for eight others. Yields the port by authority."""
     source, shared, *ports = tcp_ports(2 + EIGHT)
     apart = {f"apart{number}": port for number, port in enumerate(ports)}
     together = [f"together{number}" for number in range(EIGHT)]
@@ -193,7 +208,7 @@ def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProc
 
 
 def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) -> IsolationResult:
-    """After `calm_s` stop the first receiver of each set for `stall_s`, and see what the seven others notice."""
+    """After `calm_s` stop the first receiver of each set for `stall_s`, and measure the other seven."""
     with ExitStack() as stack:
         process, source, ports = stack.enter_context(streamer(directory, patience))
         for name, port in ports.items():
@@ -209,7 +224,7 @@ def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) 
         publisher = stack.enter_context(StallProcess("publish", HZ, source))
         publisher.wait_ready()
 
-        clock = Event()  # nobody sets it: to wait for it is to let time pass, which is what is measured
+        clock = Event()  # never set: the duration of the phases is the subject of the test
         clock.wait(WARM_UP_S + calm_s)
         victims.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
@@ -218,7 +233,7 @@ def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) 
         continued = time.monotonic()
         clock.wait(0.5)
         sent = publisher.stop_and_report()
-        process.send_sigterm()  # it sends what has waited, and says what it did
+        process.send_sigterm()  # the streamer drains its queues and logs its ledger
         assert process.wait_exit() == 0, process.output
         reports = [
             measure_ages(each.stop_and_report(), sent, stopped - calm_s, stopped, continued)
@@ -229,28 +244,26 @@ def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) 
     return IsolationResult(apart_ages, together_ages, process.ledger)
 
 
-def test_a_receiver_that_stands_still_delays_nobody_behind_another_endpoint(tmp_path: Path) -> None:
+def test_a_stopped_receiver_delays_no_receiver_of_another_endpoint(tmp_path: Path) -> None:
     rounds: list[IsolationResult] = []
     while len(rounds) < ROUNDS and not any(found.is_isolated for found in rounds):
         directory = tmp_path / str(len(rounds))
         directory.mkdir()
         rounds.append(measure(directory, QUICK, calm_s=2.0, stall_s=4.0))
-    told = "; ".join(str(found) for found in rounds)
-    assert min(found.shared.stall_p99 for found in rounds) > 1.0, f"the control noticed no stall: {told}"
-    # A busy machine stands still for half a second now and then; a stall that is felt is felt each time.
-    assert any(found.is_isolated for found in rounds), told
-    assert sum(found.separate.lost for found in rounds) == 0, told
+    summary = "; ".join(str(found) for found in rounds)
+    assert any(found.is_isolated for found in rounds), summary
+    assert sum(found.separate.lost for found in rounds) == 0, summary
 
 
 @pytest.mark.soak
-def test_a_stall_of_15_s_leaves_the_p99_of_the_others_within_one_and_a_half_times(tmp_path: Path) -> None:
+def test_a_stall_of_15_s_keeps_the_p99_of_other_endpoints_within_1_5_times(tmp_path: Path) -> None:
     rounds = []
     for number in range(3):
         directory = tmp_path / str(number)
         directory.mkdir()
         rounds.append(measure(directory, ZENOHS_OWN, calm_s=15.0, stall_s=15.0))
         print(rounds[-1])
-    assert min(found.shared.ratio for found in rounds) > 20, "the control noticed no stall"
+    assert min(found.shared.ratio for found in rounds) > 20, "the stall did not delay the control"
     assert sum(found.separate.lost for found in rounds) == 0
-    # The middle one of three: the machine has other things to do as well.
+    # The median of three rounds: the machine may be busy in one of them.
     assert sorted(found.separate.ratio for found in rounds)[1] <= 1.5, [str(found) for found in rounds]

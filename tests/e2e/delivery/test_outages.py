@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half a minute without an egress, at 200 messages a second: everything is accounted for, arrives in order, and once.
+"""An egress outage that is longer than the lease, at 200 messages per second: nothing is lost, reordered or duplicated.
 
-The outages run side by side, each with a streamer of its own. The negative control is the same outage with a replay
-window of 0: what was put into the dying link is then lost, and the books do not know it.
+The outages run in parallel, each with its own streamer. The negative control is the same outage with a replay window of 0:
+the messages written into the dying link are then lost, and the ledger counts them as delivered.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -33,16 +33,18 @@ OUTAGES: Final[dict[str, Outage]] = {
     "packets swallowed": acknowledged_and_lost,
 }
 REPLAY_MS: Final = 15_000
+OUTAGE_S: Final = LEASE_S + 5.0
+"""Zenoh closes a link without packets when the lease of 10 s has expired."""
 
 
 def run_outages(directory: Path, seconds: float) -> dict[str, OutageOutcome]:
-    """All outages, side by side, and the dropping of packets without a replay window."""
-    with ThreadPoolExecutor() as side_by_side:
+    """Run all outages in parallel, and packet drop without a replay window."""
+    with ThreadPoolExecutor() as pool:
         futures = {
-            name: side_by_side.submit(outage, directory / name.replace(" ", "-"), seconds, REPLAY_MS)
+            name: pool.submit(outage, directory / name.replace(" ", "-"), seconds, REPLAY_MS)
             for name, outage in OUTAGES.items()
         }
-        futures["control"] = side_by_side.submit(packets_dropped, directory / "control", seconds, 0)
+        futures["control"] = pool.submit(packets_dropped, directory / "control", seconds, 0)
         return {name: future.result() for name, future in futures.items()}
 
 
@@ -52,39 +54,39 @@ def terminal(pytestconfig: pytest.Config) -> pytest.TerminalReporter:
     assert isinstance(reporter, pytest.TerminalReporter)
     why = unsupported_reason()
     if why:
-        reporter.write_line(f"no cable to cut ({why}): a relay that swallows everything stands in for it")
+        reporter.write_line(f"no cable to cut ({why}): a relay that drops everything replaces it")
     return reporter
 
 
 @pytest.fixture(scope="module")
-def half_a_minute(
+def outages(
     tmp_path_factory: pytest.TempPathFactory,
     terminal: pytest.TerminalReporter,
 ) -> dict[str, OutageOutcome]:
-    return run_outages(tmp_path_factory.mktemp("outages"), 30)
+    return run_outages(tmp_path_factory.mktemp("outages"), OUTAGE_S)
 
 
 def assert_at_least_once(outcome: OutageOutcome) -> None:
-    """accepted = delivered + dead-lettered + expired; duplicates under 1 %; none out of order."""
+    """Check accepted = delivered + dead-lettered + expired, the order, and fewer duplicates than 1 % of 30 s of traffic."""
     ledger = outcome.ledger
     assert_ledger_balanced(ledger)
     ended = ledger["dead_lettered"] + ledger["expired"]
     assert len(outcome.lost) <= ended, outcome
     assert len(outcome.first_received) + ended >= outcome.sent, outcome
-    assert outcome.duplicates < outcome.sent / 100, outcome
+    assert outcome.duplicates < max(outcome.sent, 30 * HZ) / 100, outcome
     assert outcome.first_received == sorted(outcome.first_received), outcome
 
 
 @pytest.mark.parametrize("name", OUTAGES)
-def test_an_outage_of_half_a_minute_loses_nothing_and_keeps_the_order(
-    half_a_minute: dict[str, OutageOutcome], name: str
+def test_an_outage_longer_than_the_lease_loses_nothing_and_keeps_the_order(
+    outages: dict[str, OutageOutcome], name: str
 ) -> None:
-    assert_at_least_once(half_a_minute[name])
+    assert_at_least_once(outages[name])
 
 
 @pytest.mark.soak  # not yet always: see docs/delivery.md, What is not promised
-def test_a_router_that_stands_still_while_it_gets_what_has_waited_loses_nothing(tmp_path: Path) -> None:
-    """Zenoh closes its link and says so seconds later. What was on its way at full speed comes twice, in part."""
+def test_a_router_that_stops_during_the_replay_of_queued_messages_loses_nothing(tmp_path: Path) -> None:
+    """Zenoh closes the link and reports it seconds later. Some of the messages in flight arrive twice."""
     stalled = router_stalled(tmp_path / "stalled", 30, REPLAY_MS)
     assert_ledger_balanced(stalled.ledger)
     assert stalled.lost == [], stalled
@@ -92,18 +94,18 @@ def test_a_router_that_stands_still_while_it_gets_what_has_waited_loses_nothing(
     assert stalled.replayed, stalled
 
 
-def test_without_a_replay_window_what_was_put_into_a_dying_link_is_lost(
-    half_a_minute: dict[str, OutageOutcome],
+def test_without_a_replay_window_messages_in_a_dying_link_are_lost(
+    outages: dict[str, OutageOutcome],
 ) -> None:
-    control = half_a_minute["control"]
-    assert_ledger_balanced(control.ledger)  # the books cannot know
+    control = outages["control"]
+    assert_ledger_balanced(control.ledger)  # the ledger cannot count this loss
     assert control.ledger["dead_lettered"] == 0
     assert control.ledger["expired"] == 0
-    # All that was put until it was noticed that nothing is taken.
+    # All messages written before Zenoh detected the dead link.
     assert len(control.lost) > HZ * DETECTION_S / 2, control
-    assert half_a_minute["packets dropped"].replayed > HZ * DETECTION_S / 2
-    # What is acknowledged and lost is noticed when the lease is over.
-    assert half_a_minute["packets swallowed"].replayed > HZ * LEASE_S / 2
+    assert outages["packets dropped"].replayed > HZ * DETECTION_S / 2
+    # Zenoh detects acknowledged but lost packets when the lease expires.
+    assert outages["packets swallowed"].replayed > HZ * LEASE_S / 2
 
 
 @pytest.mark.soak

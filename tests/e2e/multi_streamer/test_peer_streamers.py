@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several streamers on one network, each a process: what names its sink goes through one of them, and one answers.
+"""Several streamers on one network, each a process: exactly one forwards each unicast message, and one responds to errors.
 
-tests/core/peers/test_election.py has who is chosen; publications are in test_puts.py and test_topologies.py.
+tests/core/peers/test_election.py tests the election; test_topic_advertisements.py and test_topologies.py test publications.
 """
 
 import json
@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +55,7 @@ def contains_all(*parts: str) -> Callable[[str], bool]:
 
 
 def exchange_all_types(nets: ZenohNetworks, gateways: Sequence[Gateway]) -> dict[str, list[int]]:
-    """Have all four types of message go each way, and end the streamers; how often each message has come."""
+    """Send all four message types in both directions and end the streamers. Returns the receive count of each message."""
     near, far = nets.connect_entity("one", "a.vin1"), nets.connect_entity("two", FAR_AUTHORITIES[0])
     wait_forwarded(near, far, *FAR_AUTHORITIES)
     wait_forwarded(far, near, "a.vin1")
@@ -101,16 +100,16 @@ def exchange_all_types(nets: ZenohNetworks, gateways: Sequence[Gateway]) -> dict
         "notifications back": receive_counts(near, notifications_back),
         "requests": receive_counts(far, calls),
         "responses": [len(answers[call]) for call in calls],
-        "answers that there is no way": [len(answers[call]) for call in unroutable],
+        "no-route responses": [len(answers[call]) for call in unroutable],
     }
 
 
-def test_through_two_side_by_side_each_message_of_each_type_comes_once(make: Make) -> None:
+def test_through_two_redundant_streamers_each_message_of_each_type_arrives_once(make: Make) -> None:
     nets = make("one", "two")
     gateways = launch_side_by_side(nets)
-    came = exchange_all_types(nets, gateways)
-    assert {what: set(times) for what, times in came.items()} == {what: {1} for what in came}
-    # Each has carried some of it, and left alone what was the other's.
+    received = exchange_all_types(nets, gateways)
+    assert {kind: set(times) for kind, times in received.items()} == {kind: {1} for kind in received}
+    # Each streamer forwarded its share and deferred the rest.
     for each in gateways:
         assert each.process.ledger["delivered"] > 2 * MESSAGES_EACH
         assert each.process.ledger["denied"] == 0
@@ -118,21 +117,21 @@ def test_through_two_side_by_side_each_message_of_each_type_comes_once(make: Mak
     assert sum(each.process.ledger["dead_lettered"] for each in gateways) == MESSAGES_EACH
 
 
-def test_of_two_that_do_not_look_for_each_other_each_carries_everything(make: Make) -> None:
-    """What the above is for: also, who hears the other's copy of a request says that it is a spoof."""
+def test_two_streamers_without_peer_detection_both_forward_everything(make: Make) -> None:
+    """The control of the test above. Each streamer also responds to the forwarded request of the other as a spoofed one."""
     nets = make("one", "two")
     off = dict.fromkeys(SIDE_BY_SIDE, "peers = false")
-    came = exchange_all_types(nets, launch_side_by_side(nets, off))
-    assert set(came["notifications"]) == set(came["requests"]) == {2}
-    assert min(came["responses"]) > 1
-    assert set(came["answers that there is no way"]) == {2}
+    received = exchange_all_types(nets, launch_side_by_side(nets, off))
+    assert set(received["notifications"]) == set(received["requests"]) == {2}
+    assert min(received["responses"]) > 1
+    assert set(received["no-route responses"]) == {2}
 
 
 # --------------------------------------------------------------------------------------------------- failover
 
 
 class NotificationStream:
-    """Notifications to all of FAR in turn, 400 a second, and when each was sent."""
+    """400 notifications per second to the far authorities in turn, with the time of each."""
 
     def __init__(self, near: ZenohEntity, far: ZenohEntity) -> None:
         self._near, self._far = near, far
@@ -147,19 +146,19 @@ class NotificationStream:
         )
 
     def wait_sent(self, count: int) -> None:
-        """Wait until so many more have been sent."""
+        """Wait until `count` more notifications are sent."""
         wanted = len(self.sent) + count
         eventually(lambda: len(self.sent) >= wanted, True)
 
     def result(self) -> tuple[list[float], int]:
-        """When those were sent that have not come, and how many have come twice."""
+        """Send times of the lost notifications, and the number of duplicates."""
         times = receive_counts(self._far, [id for _, id in self.sent])
         lost = [when for (when, _), count in zip(self.sent, times, strict=True) if not count]
         return lost, sum(count > 1 for count in times)
 
 
 def run_fail_over(make: Make, end: Callable[[Gateway], None]) -> tuple[float, int, int, Gateway]:
-    """End one of two under load: for how long something was lost, how much that was, how much came twice; the other one."""
+    """End one of two streamers under load. Returns the length of the gap, the losses, the duplicates and the other streamer."""
     nets = make("one", "two")
     first, second = launch_side_by_side(nets)
     near, far = nets.connect_entity("one", "a.vin1"), nets.connect_entity("two", FAR_AUTHORITIES[0])
@@ -178,21 +177,21 @@ def run_fail_over(make: Make, end: Callable[[Gateway], None]) -> tuple[float, in
     return gap_s, len(lost), twice, second
 
 
-def test_when_one_of_two_is_killed_the_other_takes_over_its_share(make: Make) -> None:
+def test_when_one_of_two_streamers_is_killed_the_other_takes_over_its_share(make: Make) -> None:
     gap_s, _, twice, second = run_fail_over(make, lambda gateway: gateway.process.kill())
     assert gap_s < 1.0  # milliseconds, on a quiet machine
-    assert twice <= 40  # 0.1 s: what the other one had not read yet has become its own
+    assert twice <= 40  # 0.1 s of traffic: messages that the other streamer had not read yet are now its own
     assert second.process.ledger["dead_lettered"] == 0
 
 
-def test_when_one_of_two_is_stopped_the_other_takes_over_its_share(make: Make) -> None:
+def test_when_one_of_two_streamers_stops_the_other_takes_over_its_share(make: Make) -> None:
     gap_s, _, twice, _ = run_fail_over(make, lambda gateway: gateway.process.stop())
     assert gap_s < 1.0
-    assert twice <= 40  # as above, and while one stops to listen, the other begins
+    assert twice <= 40  # as above, and the other streamer begins while the first drains
 
 
-def test_one_that_is_cut_off_from_the_other_side_is_not_relied_on(make: Make) -> None:
-    """It is there on this side still, and says that it carries; but who has to rely on it looks for it on the other side."""
+def test_a_streamer_cut_off_from_the_destination_network_loses_its_share(make: Make) -> None:
+    """It still announces itself on the near network, but the peer no longer finds it on the far network."""
     nets = make("one", "two")
     branch = nets.open_branch("branch", network="two")
     first = nets.launch_streamer(
@@ -214,7 +213,7 @@ def test_one_that_is_cut_off_from_the_other_side_is_not_relied_on(make: Make) ->
     assert set(receive_counts(far, notes)) == {1}
 
 
-def test_one_that_comes_back_has_its_share_again(make: Make) -> None:
+def test_a_restarted_streamer_has_its_share_again(make: Make) -> None:
     nets = make("one", "two")
     first, second = launch_side_by_side(nets)
     near, far = nets.connect_entity("one", "a.vin1"), nets.connect_entity("two", FAR_AUTHORITIES[0])
@@ -234,7 +233,7 @@ def test_one_that_comes_back_has_its_share_again(make: Make) -> None:
     assert all(each.process.ledger["delivered"] >= MESSAGES_EACH for each in (first, second))
 
 
-def test_neighbours_are_told_and_a_reload_is_announced(make: Make) -> None:
+def test_peers_are_listed_and_a_reload_is_announced(make: Make) -> None:
     nets = make("one", "two")
     gateways = launch_side_by_side(nets)
     told = run_command("routes", gateways[0].config).stdout
@@ -253,10 +252,10 @@ def test_neighbours_are_told_and_a_reload_is_announced(make: Make) -> None:
     assert all(each.refused_counts("one")["deferred_to_peer"] > MESSAGES_EACH for each in gateways)
 
 
-# --------------------------------------------------------------------------------------------------- overhearing
+# --------------------------------------------------------------------------------------------------- observed requests
 
 
-def test_a_third_streamer_says_nothing_about_a_request_that_another_carries_or_that_lives_there(
+def test_a_third_streamer_ignores_requests_that_a_peer_forwards_or_that_stay_on_the_network(
     make: Make,
 ) -> None:
     nets = make("one", "two", "three")
@@ -274,7 +273,7 @@ def test_a_third_streamer_says_nothing_about_a_request_that_another_carries_or_t
         call = near.send_request(server.address.at(1), b"question")
         server.respond(server.inbox.wait_one(has_id(call)))
         answered.append(call)
-    # From somebody whom the third does not know, to somebody whom it does not know either.
+    # Neither the source nor the sink is known to the third streamer.
     call = resident.send_request(far.address.at(1), b"question")
     far.respond(far.inbox.wait_one(has_id(call)))
     resident.wait_response(call)
@@ -291,14 +290,14 @@ RING: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "bc": {"b": ("b.vin1", "a.vin1"), "c": ("c.vin1",)},
     "ca": {"c": ("c.vin1", "b.vin1"), "a": ("a.vin1",)},
 }
-"""From a to c there are two ways: through ca, and through ab and bc."""
+"""Two paths lead from a to c: through ca, and through ab and bc."""
 
 
 @pytest.mark.parametrize(("named", "times"), [(True, {1}), (False, {2})])
-def test_in_a_ring_of_three_that_name_each_other_each_message_comes_once(
+def test_in_a_ring_of_three_that_name_each_other_each_message_arrives_once(
     make: Make, named: bool, times: set[int]
 ) -> None:
-    """Those who are not named are not believed: they are not seen on the other side."""
+    """Announcements of streamers that are not named are not trusted, as those are not present on the other network."""
     nets = make("a", "b", "c")
     trust = 'peers = ["ab", "bc", "ca"]' if named else ""
     ring = [nets.launch_streamer(name, homes, dict.fromkeys(homes, trust)) for name, homes in RING.items()]
@@ -327,14 +326,17 @@ def test_in_a_ring_of_three_that_name_each_other_each_message_comes_once(
 
 # --------------------------------------------------------------------------------------------------- starting
 
+START_ORDERS: Final = (("near", "listener", "far"), ("listener", "near", "far"), ("far", "near", "listener"))
+"""Two in which the first call precedes the far streamer, the case that failed; and one in which the far streamer is first."""
 
-@pytest.mark.parametrize("order", list(permutations(("near", "far", "listener"))), ids="-".join)
-def test_with_a_node_on_the_link_that_hears_everything_a_remote_subscription_is_granted_soon(
+
+@pytest.mark.parametrize("order", START_ORDERS, ids="-".join)
+def test_a_remote_subscription_is_granted_soon_despite_a_node_subscribed_to_everything(
     tmp_path: Path, order: Sequence[str]
 ) -> None:
-    """To Zenoh somebody listens to every call then, so one that comes before the far streamer listens is lost.
+    """With such a node Zenoh accepts every call, so a call sent before the far streamer listens is lost.
 
-    It was asked again when 5 minutes had gone. Now the far streamer says when it listens.
+    Without an announcement of the far streamer the near one would retry only after 5 minutes.
     """
     near_ports, far_ports = link_port_pairs()
     with ExitStack() as exit_stack:
@@ -365,7 +367,7 @@ def test_with_a_node_on_the_link_that_hears_everything_a_remote_subscription_is_
 
 @contextmanager
 def node_subscribed_to_all(port: int) -> Iterator[None]:
-    """A node that is there as soon as what listens at `port` is."""
+    """A node that connects as soon as a listener exists at `port`."""
     config = zenoh.Config()
     config.insert_json5("mode", '"peer"')
     config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
@@ -384,26 +386,28 @@ def node_subscribed_to_all(port: int) -> Iterator[None]:
 # --------------------------------------------------------------------------------------------------- loops
 
 
-def test_of_one_network_behind_two_endpoints_it_is_said_once_and_nothing_goes_round(make: Make) -> None:
-    """A publication of a is put into its own network once, through the other endpoint, and not for ever."""
+def test_one_network_behind_two_endpoints_is_logged_once_and_no_message_loops(make: Make) -> None:
+    """A publication of a enters its own network once more, through the other endpoint, and not endlessly."""
     nets = make("one")
     gateway = nets.launch_streamer("g1", {"one:first": ("a.vin1", "g1"), "one:second": ("*",)}).wait_ready()
     for endpoint in ("first", "second"):
         where = f'"endpoint": "{endpoint}"'
         gateway.process.stderr.wait_one(contains_all("streamer.duplicate_network", where))
-    speaker, listener = nets.connect_entity("one", "a.vin1"), nets.connect_entity("one", "b.vin1")
-    topic = speaker.address.at(0x8001)
+    publisher, listener = nets.connect_entity("one", "a.vin1"), nets.connect_entity("one", "b.vin1")
+    topic = publisher.address.at(0x8001)
     call = listener.send_request(Uri("g1", 0, 3).at(wire.SUBSCRIBE), wire.subscription_request(topic))
     assert listener.wait_response(call).head.commstatus in {None, wire.OK}
-    events = [speaker.publish(topic, b"%d" % number) for number in range(MESSAGES_EACH)]
+    events = [publisher.publish(topic, b"%d" % number) for number in range(MESSAGES_EACH)]
     eventually(
         lambda: set(receive_counts(listener, events)), {2}
-    )  # from the speaker, and through the gateway
+    )  # from the publisher, and through the gateway
     stop_and_drain(nets.connect_entity("one", "b.vin1"), listener, gateway)
     assert set(receive_counts(listener, events)) == {2}
     assert gateway.refused_counts("first")["duplicate"] >= MESSAGES_EACH
     for endpoint in ("first", "second"):
-        assert "spoofed" not in gateway.refused_counts(endpoint)  # each of which has heard everything
+        assert "spoofed" not in gateway.refused_counts(
+            endpoint
+        )  # although each endpoint received every message
     assert len(listener.responses(call)) == 1
     assert (
         len([each for each in gateway.process.log_records if each["event"] == "streamer.duplicate_network"])
@@ -416,10 +420,10 @@ OPEN_RING: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "bc": {"b": ("*",), "c": ("c.vin1", "bc")},
     "ca": {"c": ("*",), "a": ("a.vin1", "ca")},
 }
-"""Each takes what a stranger says on the one side to the other side, so round it goes."""
+"""Each streamer forwards messages of unknown senders to its other network, so a message travels round the ring."""
 
 
-def test_in_a_ring_that_takes_strangers_round_it_ends_where_it_began(make: Make) -> None:
+def test_in_a_ring_that_accepts_unknown_senders_a_message_ends_where_it_began(make: Make) -> None:
     nets = make("a", "b", "c")
     ring = [nets.launch_streamer(name, homes) for name, homes in OPEN_RING.items()]
     for each in ring:
@@ -428,21 +432,21 @@ def test_in_a_ring_that_takes_strangers_round_it_ends_where_it_began(make: Make)
         for network in OPEN_RING[each.authority]:
             there = [n for n, homes in OPEN_RING.items() if network in homes and n != each.authority]
             each.wait_known_peers(network, *there)
-    stranger = nets.connect_entity("a", "x.vin1")
-    topic = stranger.address.at(0x8001)
+    unknown = nets.connect_entity("a", "x.vin1")
+    topic = unknown.address.at(0x8001)
     listeners = [nets.connect_entity(network, f"{network}.vin1") for network in "abc"]
     for listener, gateway in zip(listeners, ("ca", "ab", "bc"), strict=True):
         answer = listener.call(Uri(gateway, 0, 3).at(wire.SUBSCRIBE), wire.subscription_request(topic))
         assert answer.head.commstatus in {None, wire.OK}
 
-    asked: list[Id] = []
+    sent: list[Id] = []
 
-    def goes_round() -> bool:
-        asked.append(stranger.publish(topic, b"?"))
-        return 2 in receive_counts(listeners[0], asked)
+    def has_looped() -> bool:
+        sent.append(unknown.publish(topic, b"?"))
+        return 2 in receive_counts(listeners[0], sent)
 
-    eventually(goes_round, True)
-    events = [stranger.publish(topic, b"%d" % number) for number in range(MESSAGES_EACH)]
+    eventually(has_looped, True)
+    events = [unknown.publish(topic, b"%d" % number) for number in range(MESSAGES_EACH)]
     eventually(lambda: [set(receive_counts(each, events)) for each in listeners], [{2}, {1}, {1}])
     for each in ring:
         each.process.stop()
