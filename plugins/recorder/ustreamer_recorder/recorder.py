@@ -10,10 +10,10 @@ from typing import Final
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.ledger import LedgerSnapshot
+from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.journal import Journal
-from ustreamer_recorder.lock import DirectoryLock
 from ustreamer_recorder.note_queue import NoteQueue, Skipped
 from ustreamer_recorder.segments import list_segments, recover_segments
 
@@ -26,6 +26,7 @@ BATCH_NOTES_PER_STEP: Final = 32
 BUSY_ROWS: Final = 500
 """Rows at once, above which the next are taken out after `SOON_S`, whenever the flush is."""
 BUSY_DRAIN_S: Final = 0.02
+LOCK_NAME: Final = ".lock"
 _PAUSE_S: Final = 0.001
 _MAX_RUN: Final = 2**63 - 1
 
@@ -49,7 +50,8 @@ class Recorder:
         self._clock = clock
         self._note_queue = note_queue
         self._ledger = ledger
-        self._lock = DirectoryLock(directory)
+        # Two streamers would delete each other's recordings to stay below `max_bytes`.
+        self._lock = FileLock(directory / LOCK_NAME, "no other streamer that records there")
         self._owns_directory = self._is_recovered = False
         self._stopping = Event()
         self._is_busy = True

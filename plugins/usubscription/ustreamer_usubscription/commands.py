@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.file_lock import lock_holder
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.service import STORE_DIRECTORY
 from ustreamer_usubscription.store import store_contents
-from ustreamer_usubscription.store.lock import lock_holder
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     REMOTE_TOPIC_PREFIX,

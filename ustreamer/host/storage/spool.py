@@ -12,7 +12,6 @@ have a token.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -29,6 +28,7 @@ from typing import Final, Literal
 import lmdb
 import msgspec
 
+from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.host.storage import spool_reader as reader
 from ustreamer.host.storage.spool_reader import SpoolSummary
 from ustreamer.host.storage.spool_records import (
@@ -93,7 +93,7 @@ class Spool:
         self._next: list[int] = []
         self._pending_deletes: dict[bytes, None] = {}
         self._failing = False
-        self._lock: int | None = None
+        self._lock = FileLock(self._sibling_path("lock"), mode=0o600)
         self._map_lock = Lock()  # nobody may read while the map is made larger
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Spool:
         """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            was_killed = self._acquire()
+            was_killed = self._lock.acquire()
             try:
                 found = self._prepare(verify=was_killed)
                 self._env = self._open_in(self.path)
@@ -125,33 +125,12 @@ class Spool:
         """Close the spool; what was added is on disk already. May be repeated."""
         self._release(orderly=True)
 
-    def _acquire(self) -> bool:
-        """Take the lock, which the kernel frees with its process; whether its last holder died with it."""
-        file = self._sibling_path("lock")
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UStatusError(
-                UCode.UNAVAILABLE, f"{file} is held: expected no other streamer on this state_dir"
-            ) from None
-        self._lock = descriptor
-        was_killed = os.fstat(descriptor).st_size > 0
-        with suppress(OSError):  # a full disk: what is stored can be sent all the same
-            os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
-        return was_killed
-
     def _release(self, *, orderly: bool) -> None:
         with self._map_lock:
             env, self._env = self._env, None
             if env is not None:
                 env.close()
-        if self._lock is not None:
-            if orderly:
-                os.ftruncate(self._lock, 0)
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release(orderly=orderly)
 
     def set_limits(self, limits: SpoolLimits) -> None:
         """Go by other limits; what is stored stays, also if it is too much."""

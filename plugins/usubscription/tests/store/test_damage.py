@@ -16,7 +16,6 @@ from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.store import (
     MAX_QUARANTINED,
     RecordChange,
-    StoreInUse,
     SubscriptionStore,
     SubscriptionStoreDamaged,
     delete_subscription,
@@ -24,6 +23,7 @@ from ustreamer_usubscription.store.store import (
 )
 from ustreamer_usubscription.store.verify_process import LmdbTree
 
+from ustreamer.core.storage.file_lock import FileLockHeld
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -281,7 +281,7 @@ def test_large_records_are_salvaged_from_their_overflow_pages(tmp_path: Path) ->
 def test_a_second_streamer_is_told_who_has_the_store(tmp_path: Path) -> None:
     first, second = a_store(tmp_path / "s"), a_store(tmp_path / "s")
     first.open()
-    with pytest.raises(StoreInUse, match=rf"s\.lock is held by process {os.getpid()}") as refused:
+    with pytest.raises(FileLockHeld, match=rf"s\.lock is held by process {os.getpid()}") as refused:
         second.open()
     assert (refused.value.code, refused.value.pid) == (UCode.UNAVAILABLE, os.getpid())
     first.commit([put_subscription(numbered(1))])  # undisturbed

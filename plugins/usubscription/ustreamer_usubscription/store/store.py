@@ -27,6 +27,7 @@ from typing import Final, Literal
 import lmdb
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
@@ -35,7 +36,6 @@ from ustreamer_usubscription.model.subscription import Observer, SubscriptionRec
 from ustreamer_usubscription.store import records, store_contents
 from ustreamer_usubscription.store.compact_index import CompactIndex
 from ustreamer_usubscription.store.history import EventHistory, max_events
-from ustreamer_usubscription.store.lock import StoreInUse, StoreLock
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     LAYOUT,
@@ -60,7 +60,6 @@ from ustreamer_usubscription.store.verify_process import DATA_FILE
 
 __all__ = [
     "RecordChange",
-    "StoreInUse",
     "StoreTooNew",
     "SubscriptionStore",
     "SubscriptionStoreDamaged",
@@ -111,7 +110,7 @@ class SubscriptionStore:
         self._map_size = map_size
         self._damaged = damaged
         self._wall_ms = wall_ms
-        self._lock = StoreLock(_sibling(path, "lock"))
+        self._lock = FileLock(_sibling(path, "lock"))
         self._env: lmdb.Environment | None = None
         self._contents = StoreContents()
         self._history = EventHistory(max_events(history, map_size))
@@ -124,7 +123,7 @@ class SubscriptionStore:
         """Open the store, or make an empty one.
 
         A store whose last user died is verified page by page. Raises SubscriptionStoreDamaged (if it is to be refused), StoreTooNew,
-        StoreInUse, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
+        FileLockHeld, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
         no room to salvage or migrate into; then the old store stands where it stood.
         """
         try:

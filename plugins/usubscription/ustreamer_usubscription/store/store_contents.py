@@ -15,10 +15,10 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, Final, Literal, Self, TypeAlias
 
+from ustreamer.core.storage.file_lock import lock_holder
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_usubscription.store import records
 from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex, unpack_block
-from ustreamer_usubscription.store.lock import lock_holder
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     LAYOUT,
