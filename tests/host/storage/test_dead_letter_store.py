@@ -14,13 +14,13 @@ import lmdb
 import pytest
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.storage import dead_letter_reader as reader
+from ustreamer.core.storage import verify_process
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.host.storage import dead_letter_store as module
 from ustreamer.host.storage import dead_letter_writer as keeper_module
 from ustreamer.host.storage.dead_letter_store import (
     DeadLettersConfig,
     DeadLetterStore,
-    DeadLetterStoreDamaged,
     StoredDeadLetter,
     encode_record,
     purge_letters,
@@ -267,18 +267,18 @@ def test_who_reads_a_damaged_store_is_told_so(make: Callable[..., DeadLetterStor
     store.append([stored("a", b"needle" * 10)])
     store.close()
     flipped(path, b"needle")
-    with pytest.raises(DeadLetterStoreDamaged, match="checksum"):
+    with pytest.raises(StoreDamaged, match="checksum"):
         list(read_letters(path))
     os.truncate(path / "data.mdb", 5000)
-    with pytest.raises(DeadLetterStoreDamaged, match="store "):
+    with pytest.raises(StoreDamaged, match="store "):
         list(read_letters(path))
 
 
 def test_a_reader_by_itself_says_in_a_line_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"\x5a" * 50_000)
-    command = [sys.executable, "-m", reader.__name__, "verify", str(tmp_path)]
+    command = [sys.executable, "-m", verify_process.__name__, "verify", str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (reader.DAMAGED, "", 1)
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (verify_process.EXIT_DAMAGED, "", 1)
 
 
 def test_where_there_can_be_no_store_that_is_said(tmp_path: Path) -> None:

@@ -6,21 +6,17 @@
     <state_dir>/dead-letters.damaged-<n>/      what was found damaged; the latest three
 
 Record 0 holds the number of the next one, so numbers are not used twice. The whole store is read, by another process
-(`dead_letter_reader`), before this one maps it into memory. What is stored is secret: attributes may have a token.
+(`StoreReader`), before this one maps it into memory. What is stored is secret: attributes may have a token.
 """
 
 import logging
-import re
-import shutil
 import struct
-import subprocess
-import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Lock
 from typing import Annotated, Final, Literal
 
 import lmdb
@@ -28,14 +24,16 @@ import msgspec
 from msgspec import Meta
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.storage import dead_letter_reader as reader
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.store_files import replace_store
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.wire import decode, encode
 
 DIRECTORY: Final = "dead-letters"
 """Below state_dir."""
-MAX_QUARANTINED: Final = 3
 _VERSION: Final = 1
 _KEY: Final = struct.Struct(">Q")
 _HEADER: Final = struct.Struct(">BI")
@@ -45,8 +43,6 @@ _MAP_SLACK: Final = 64 << 20
 _MAP_FACTOR: Final = (
     4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
 )
-_BASE_TIMEOUT_S: Final = 20.0
-_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
 
 log = logging.getLogger("ustreamer.dead_letters")
 
@@ -57,13 +53,6 @@ class DeadLettersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     messages: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
     bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 64_000_000
     payload_bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 1_000_000
-
-
-class DeadLetterStoreDamaged(UStatusError):
-    """The file is not what was written; the message says where. DATA_LOSS."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.DATA_LOSS, message)
 
 
 class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -114,13 +103,13 @@ def encode_record(number: int, letter: StoredDeadLetter | int) -> tuple[bytes, b
 
 def _verified_body(key: bytes, value: bytes) -> bytes:
     if len(key) != _KEY.size or len(value) < _HEADER.size:
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: {len(key)} and {len(value)} bytes are too few")
+        raise StoreDamaged(f"record {key.hex()}: {len(key)} and {len(value)} bytes are too few")
     version, checksum = _HEADER.unpack_from(value)
     body = value[_HEADER.size :]
     if version != _VERSION:
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
+        raise StoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
     if checksum != zlib.crc32(key + body):
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
+        raise StoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
     return body
 
 
@@ -129,7 +118,7 @@ def decode_letter(key: bytes, value: bytes) -> tuple[int, StoredDeadLetter]:
     try:
         letter = msgspec.msgpack.decode(_verified_body(key, value), type=StoredDeadLetter)
     except msgspec.MsgspecError as error:
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: {error}") from error
+        raise StoreDamaged(f"record {key.hex()}: {error}") from error
     return _KEY.unpack(key)[0], letter
 
 
@@ -143,46 +132,12 @@ def read_letters(
 
     Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right.
     """
-    if not (directory / "data.mdb").exists():
+    if not (directory / DATA_FILE).exists():
         return
-    for key, value in _records(directory, mode):
-        if key != _KEY.pack(_NEXT):
-            yield decode_letter(key, value)
-
-
-def _records(directory: Path, mode: Literal["verify", "snapshot"]) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, the number of the next record among them; the first one that is read."""
-    limit_s = _BASE_TIMEOUT_S + (directory / "data.mdb").stat().st_size / _BYTES_PER_S
-    child = subprocess.Popen(
-        [sys.executable, "-m", reader.__name__, mode, directory],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    watchdog = Timer(limit_s, child.kill)
-    watchdog.start()
-    try:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        complete = False
-        while not complete:
-            lengths = child.stdout.read(reader.LENGTHS.size)
-            if len(lengths) < reader.LENGTHS.size:
-                break
-            key_size, value_size = reader.LENGTHS.unpack(lengths)
-            complete = not key_size
-            if key_size:
-                yield child.stdout.read(key_size), child.stdout.read(value_size)
-        error_line = child.stderr.read().decode(errors="replace").strip()
-        code = child.wait()
-        if not complete or code:
-            raise DeadLetterStoreDamaged(
-                f"store {directory}: {error_line or f'its reader ended with {code}'}"
-            )
-    finally:
-        watchdog.cancel()
-        child.kill()
-        child.communicate()
+    with StoreReader(mode, directory) as reader:
+        for key, value in reader.records():
+            if key != _KEY.pack(_NEXT):
+                yield decode_letter(key, value)
 
 
 # --- the store ----------------------------------------------------------------------------------------------------------
@@ -231,31 +186,34 @@ class DeadLetterStore:
             return
         try:
             self._read_sizes()
-        except DeadLetterStoreDamaged as error:
+        except StoreDamaged as error:
             self._sizes.clear()
             self._bytes, self._next = 0, 1
-            quarantine = self._quarantine()
+            quarantine = replace_store(self.path)
             self.damaged += 1
             extra = {"store": str(self.path), "reason": error.message, "moved_to": str(quarantine)}
             log.error("dead_letters.store_damaged", extra=extra)  # noqa: TRY400 - the reason says it all
 
     def _read_sizes(self) -> None:
-        if not (self.path / "data.mdb").exists():
-            raise DeadLetterStoreDamaged(f"store {self.path}: data.mdb is missing")
-        found = _records(self.path, "verify")
-        key, value = next(found, (b"", b""))
+        if not (self.path / DATA_FILE).exists():
+            raise StoreDamaged(f"store {self.path}: data.mdb is missing")
+        with StoreReader("verify", self.path) as reader:
+            self._add_sizes(reader.records())
+        if self._sizes and next(reversed(self._sizes)) >= self._next:
+            raise StoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
+
+    def _add_sizes(self, records: Iterator[tuple[bytes, bytes]]) -> None:
+        key, value = next(records, (b"", b""))
         if key != _KEY.pack(_NEXT):
-            raise DeadLetterStoreDamaged(f"store {self.path}: the record of the next number is missing")
+            raise StoreDamaged(f"store {self.path}: the record of the next number is missing")
         try:
             self._next = msgspec.msgpack.decode(_verified_body(key, value), type=int)
         except msgspec.MsgspecError as error:
-            raise DeadLetterStoreDamaged(f"store {self.path}: the next number: {error}") from error
-        for each, content in found:
+            raise StoreDamaged(f"store {self.path}: the next number: {error}") from error
+        for each, content in records:
             number, _ = decode_letter(each, content)
             self._sizes[number] = len(content)
             self._bytes += len(content)
-        if self._sizes and next(reversed(self._sizes)) >= self._next:
-            raise DeadLetterStoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
 
     def _open_env(self) -> lmdb.Environment:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -271,18 +229,6 @@ class DeadLetterStore:
         with env.begin(write=True) as txn:
             txn.put(*encode_record(_NEXT, self._next))
         return env
-
-    def _quarantine(self) -> Path:
-        named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
-        candidates = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        quarantined = sorted((int(match[1]), path) for match, path in candidates if match)
-        quarantine = self.path.with_name(
-            f"{self.path.name}.damaged-{quarantined[-1][0] + 1 if quarantined else 1}"
-        )
-        self.path.rename(quarantine)
-        for _, old in [*quarantined, (0, quarantine)][:-MAX_QUARANTINED]:
-            shutil.rmtree(old)
-        return quarantine
 
     def close(self) -> None:
         """Close the store; what was appended is on disk already. May be repeated."""
@@ -379,7 +325,7 @@ class DeadLetterStore:
                     with self._ensure_open().begin() as txn:
                         value = txn.get(_KEY.pack(number))
             except lmdb.Error as error:
-                raise DeadLetterStoreDamaged(f"store {self.path}: {error}") from error
+                raise StoreDamaged(f"store {self.path}: {error}") from error
         if value is None:
             raise UStatusError(UCode.NOT_FOUND, f"dead letter {number}: there is none of this number")
         return decode_letter(_KEY.pack(number), value)[1]
@@ -396,11 +342,9 @@ class DeadLetterStore:
 
 def purge_letters(path: Path, numbers: Iterable[int] | None) -> int:
     """Delete letters from a store that no streamer uses; how many there were. A damaged one is moved aside."""
-    if not (path / "data.mdb").exists():
+    if not (path / DATA_FILE).exists():
         return 0
-    store = DeadLetterStore(
-        path, DeadLettersConfig(bytes=max(64_000_000, (path / "data.mdb").stat().st_size))
-    )
+    store = DeadLetterStore(path, DeadLettersConfig(bytes=max(64_000_000, (path / DATA_FILE).stat().st_size)))
     try:
         return store.delete(numbers)
     finally:

@@ -6,7 +6,7 @@
     <state_dir>/spool/<endpoint>.making/, .new/   one that is about to take its place
     <state_dir>/spool/<endpoint>.damaged-<n>/     what was found damaged, with all that was in it; the latest three
 
-The whole file is read, by another process (`spool_reader`), before this one maps it into memory. Room for removing
+The whole file is read, by another process (`StoreReader`), before this one maps it into memory. Room for removing
 messages is kept in the file, so that a full disk keeps nothing from leaving. What is stored is secret: attributes may
 have a token.
 """
@@ -14,10 +14,7 @@ have a token.
 import errno
 import logging
 import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -28,23 +25,24 @@ from typing import Final, Literal
 import lmdb
 import msgspec
 
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLock
-from ustreamer.host.storage import spool_reader as reader
-from ustreamer.host.storage.spool_reader import SpoolSummary
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.store_files import finish_replacement, replace_store, sibling, sync_directory
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
     LAYOUT_KEY,
-    SpoolDamaged,
     SpoolRecord,
+    SpoolSummary,
     decode_key,
     decode_record,
     encode_key,
     encode_value,
+    is_whole,
+    summarize,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-
-MAX_QUARANTINED: Final = 3
-"""Damaged spools that are kept."""
 
 _PAGE: Final = 4096
 _GROWTH: Final = 4 << 20
@@ -55,8 +53,6 @@ _MAP_SLACK: Final = 64 << 20
 _MAP_FACTOR: Final = (
     4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
 )
-_BASE_TIMEOUT_S: Final = 20.0
-_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
 _FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
 # LMDB reports a write that the file system cut short as EIO, whatever the reason was.
 _NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -93,7 +89,7 @@ class Spool:
         self._next: list[int] = []
         self._pending_deletes: dict[bytes, None] = {}
         self._failing = False
-        self._lock = FileLock(self._sibling_path("lock"), mode=0o600)
+        self._lock = FileLock(sibling(self.path, "lock"), mode=0o600)
         self._map_lock = Lock()  # nobody may read while the map is made larger
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -111,7 +107,7 @@ class Spool:
             try:
                 found = self._prepare(verify=was_killed)
                 self._env = self._open_in(self.path)
-                self._delete_keys([bytes.fromhex(key) for key in found.damaged])
+                self._delete_keys(found.damaged)
             except BaseException:
                 self._release(orderly=False)
                 raise
@@ -236,11 +232,11 @@ class Spool:
         needed = (
             sum(2 * len(value) + _PAGE // 8 for _, value in records) + RESERVE + _PAGE * (used // 500 + 16)
         )
-        size = (self.path / "data.mdb").stat().st_size
+        size = (self.path / DATA_FILE).stat().st_size
         missing = used * _PAGE + needed - size
         if missing <= 0:
             return
-        descriptor = os.open(self.path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(self.path / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
         try:
             try:
                 os.posix_fallocate(descriptor, size, max(missing, _GROWTH))
@@ -251,7 +247,7 @@ class Spool:
 
     @contextmanager
     def _larger_map(self) -> Iterator[None]:
-        self._set_map_size(2 * max(self._map_size, (self.path / "data.mdb").stat().st_size))
+        self._set_map_size(2 * max(self._map_size, (self.path / DATA_FILE).stat().st_size))
         try:
             yield
         finally:
@@ -274,7 +270,7 @@ class Spool:
     ) -> list[tuple[bytes, SpoolRecord | None]]:
         """The oldest messages of a class behind the one at `after`, or of all; None for one that cannot be read.
 
-        At most `limit`, and no more than come to `size` bytes, but one in any case. Raises SpoolDamaged where LMDB cannot
+        At most `limit`, and no more than come to `size` bytes, but one in any case. Raises StoreDamaged where LMDB cannot
         go on.
         """
         found: list[tuple[bytes, SpoolRecord | None]] = []
@@ -288,7 +284,7 @@ class Spool:
                         break
                     found.append((key, self._decode_or_lose(key, value)))
         except lmdb.Error as error:
-            raise SpoolDamaged(f"spool {self.path}: {error}") from error
+            raise StoreDamaged(f"spool {self.path}: {error}") from error
         return found
 
     def get(self, key: bytes) -> SpoolRecord | None:
@@ -310,7 +306,7 @@ class Spool:
         try:
             decode_key(key)
             return decode_record(key, value)
-        except SpoolDamaged as error:
+        except StoreDamaged as error:
             self._report_lost(1, error.message)
             return None
 
@@ -335,7 +331,7 @@ class Spool:
         # writemap would end the process with SIGBUS on a full disk; without sync an accepted message may be lost.
         return lmdb.open(
             str(path),
-            map_size=max(self._map_size, (path / "data.mdb").stat().st_size if path.exists() else 0),
+            map_size=max(self._map_size, _file_size(path)),
             sync=True,
             metasync=True,
             writemap=False,
@@ -344,60 +340,59 @@ class Spool:
 
     def _prepare(self, *, verify: bool) -> SpoolSummary:
         """Have a whole spool in place; what is in it."""
-        shutil.rmtree(self._sibling_path("making"), ignore_errors=True)
-        self._finish_replacement()
+        making = sibling(self.path, "making")
+        shutil.rmtree(making, ignore_errors=True)
+        finish_replacement(self.path)
+        shutil.rmtree(sibling(self.path, "new"), ignore_errors=True)
         if not self.path.exists():
-            self._create()
+            self._create(making)
+            making.rename(self.path)
+            sync_directory(self.path.parent)
             return SpoolSummary()
         try:
             found = self._summarize("verify" if verify else "walk")
-        except SpoolDamaged as error:
+        except StoreDamaged as error:
             found = self._salvage(error)
         if found.damaged:
             self._report_lost(
-                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0]}"
+                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0].hex()}"
             )
         return found
 
-    def _create(self) -> None:
-        making = self._sibling_path("making")
-        making.mkdir(mode=0o700)
-        with lmdb.open(str(making), map_size=self._map_size, mode=0o600) as env, env.begin(write=True) as txn:
+    def _create(self, directory: Path) -> None:
+        """Create an empty spool in a new directory."""
+        directory.mkdir(mode=0o700)
+        with self._open_in(directory) as env, env.begin(write=True) as txn:
             txn.put(LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT))
-        making.rename(self.path)
-        _sync_directory(self.path)
-        _sync_directory(self.path.parent)
+        sync_directory(directory)
 
     def _summarize(self, mode: Literal["walk", "verify"]) -> SpoolSummary:
-        if not (self.path / "data.mdb").exists():
-            raise SpoolDamaged("data.mdb is missing")
-        output = self._run_reader(mode, self.path)
+        if not (self.path / DATA_FILE).exists():
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing")
         try:
-            return msgspec.json.decode(output, type=SpoolSummary)
-        except msgspec.MsgspecError as error:
-            raise SpoolDamaged(f"its reader said {output[:100]!r}") from error
+            with StoreReader(mode, self.path) as reader:
+                return summarize(reader.records())
+        except StoreDamaged:
+            raise
+        except UStatusError as error:
+            raise UStatusError(error.code, f"spool {self.path}: {error.message}") from error
 
-    def _salvage(self, reason: SpoolDamaged) -> SpoolSummary:
-        """Put a new spool in place of this one, with what can be read of it."""
-        making, new, quarantine = (
-            self._sibling_path("making"),
-            self._sibling_path("new"),
-            self._quarantine_path(),
-        )
-        for mode in ("forward", "backward"):
-            with suppress(SpoolDamaged):  # as far as it goes
-                self._run_reader(mode, self.path, making)
-        if not (making / "data.mdb").exists():
-            shutil.rmtree(making, ignore_errors=True)
-            self.path.rename(quarantine)
-            self._create()
-            found = SpoolSummary()
-        else:
-            _sync_file(making / "data.mdb")
-            making.rename(new)
-            self.path.rename(quarantine)
-            self._finish_replacement()
-            found = self._summarize("walk")
+    def _salvage(self, reason: StoreDamaged) -> SpoolSummary:
+        """Replace this spool by a new one with every readable message."""
+        new = sibling(self.path, "new")
+        self._create(new)
+        with (
+            suppress(StoreDamaged, lmdb.Error),  # what was copied until then is kept
+            self._open_in(new) as env,
+            StoreReader("salvage", self.path) as reader,
+        ):
+            env.set_mapsize(max(self._map_size, _MAP_FACTOR * _file_size(self.path) + _MAP_SLACK))
+            for _, keys, values in reader.chunks():
+                whole = [record for record in zip(keys, values, strict=True) if is_whole(*record)]
+                with env.begin(write=True) as txn, txn.cursor() as cursor:
+                    cursor.putmulti(whole)
+        quarantine = replace_store(self.path)
+        found = self._summarize("walk")
         self.quarantined += 1
         extra = {
             "spool": str(self.path),
@@ -406,55 +401,7 @@ class Spool:
             "moved_to": str(quarantine),
         }
         log.error("spool.damaged", extra=extra)
-        for _, old in self._quarantined_paths()[:-MAX_QUARANTINED]:
-            shutil.rmtree(old)
         return found
-
-    def _finish_replacement(self) -> None:
-        new = self._sibling_path("new")
-        if new.exists() and not self.path.exists():
-            new.rename(self.path)
-            _sync_directory(self.path.parent)
-        shutil.rmtree(new, ignore_errors=True)
-
-    def _run_reader(self, *arguments: object) -> str:
-        """Run the reader; what it said. Raises SpoolDamaged if it does not come to a good end in time."""
-        file = self.path / "data.mdb"
-        limit_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
-        command = [sys.executable, "-m", reader.__name__, *map(str, arguments)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        try:
-            result = subprocess.run(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SpoolDamaged(f"its reader took longer than {limit_s:.0f} s") from error
-        error_line = result.stderr.strip().rpartition("\n")[2]
-        if result.returncode == reader.NEWER_LAYOUT:
-            raise UStatusError(UCode.FAILED_PRECONDITION, f"spool {self.path}: {error_line}")
-        if result.returncode:
-            raise SpoolDamaged(error_line or f"its reader ended with {result.returncode}")
-        return result.stdout
-
-    def _quarantine_path(self) -> Path:
-        """A name that is free; numbered, because the clock of an ECU may have been set back."""
-        return self._sibling_path(
-            f"damaged-{max((number for number, _ in self._quarantined_paths()), default=0) + 1}"
-        )
-
-    def _quarantined_paths(self) -> list[tuple[int, Path]]:
-        named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
-        candidates = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        return sorted((int(match[1]), path) for match, path in candidates if match)
-
-    def _sibling_path(self, suffix: str) -> Path:
-        return self.path.with_name(f"{self.path.name}.{suffix}")
 
     def _require_env(self) -> lmdb.Environment:
         if self._env is None:
@@ -470,18 +417,6 @@ def _size(records: Sequence[tuple[bytes, bytes]]) -> int:
     return sum(len(key) + len(value) for key, value in records)
 
 
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut, as fsync of a file does for its bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _file_size(path: Path) -> int:
+    file = path / DATA_FILE
+    return file.stat().st_size if file.exists() else 0

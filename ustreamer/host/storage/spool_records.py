@@ -9,11 +9,13 @@ One more record, `layout`, is there from the first moment on: a spool without it
 
 import struct
 import zlib
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 import msgspec
 
 from ustreamer.core.egress.limits import CLASSES
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 LAYOUT: Final = 1
@@ -21,13 +23,6 @@ LAYOUT_KEY: Final = b"layout"
 _VERSION: Final = 1
 _KEY: Final = struct.Struct(">BQ")
 _HEADER: Final = struct.Struct(">BI")
-
-
-class SpoolDamaged(UStatusError):
-    """The file is not what was written; the message says where. DATA_LOSS."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.DATA_LOSS, message)
 
 
 class SpoolRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,9 +53,9 @@ def encode_key(rank: int, sequence: int) -> bytes:
 
 
 def decode_key(key: bytes) -> tuple[int, int]:
-    """Class and sequence of a key. Raises SpoolDamaged for what is none."""
+    """Class and sequence of a key. Raises StoreDamaged for what is none."""
     if len(key) != _KEY.size or key[0] >= CLASSES:
-        raise SpoolDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
+        raise StoreDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
     rank, sequence = _KEY.unpack(key)
     return rank, sequence
 
@@ -72,36 +67,76 @@ def encode_value(key: bytes, content: SpoolRecord | int) -> bytes:
 
 
 def verify_record(key: bytes, value: bytes) -> bytes:
-    """The body of a record. Raises SpoolDamaged unless it is what was written under this very key."""
+    """The body of a record. Raises StoreDamaged unless it is what was written under this very key."""
     if len(value) < _HEADER.size:
-        raise SpoolDamaged(f"record {key.hex()}: {len(value)} bytes, expected at least {_HEADER.size}")
+        raise StoreDamaged(f"record {key.hex()}: {len(value)} bytes, expected at least {_HEADER.size}")
     version, checksum = _HEADER.unpack_from(value)
     body = value[_HEADER.size :]
     if version != _VERSION:
-        raise SpoolDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
+        raise StoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
     if checksum != zlib.crc32(body, zlib.crc32(key)):
-        raise SpoolDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
+        raise StoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
     return body
 
 
 def decode_record(key: bytes, value: bytes) -> SpoolRecord:
-    """The message of a record. Raises SpoolDamaged."""
+    """The message of a record. Raises StoreDamaged."""
     try:
         return _decode_body(verify_record(key, value))
     except msgspec.MsgspecError as error:
-        raise SpoolDamaged(f"record {key.hex()}: {error}") from error
+        raise StoreDamaged(f"record {key.hex()}: {error}") from error
 
 
 def check_layout(value: bytes | None) -> None:
-    """Raises SpoolDamaged unless this is the layout record of a spool that this program reads.
+    """Raises StoreDamaged unless this is the layout record of a spool that this program reads.
 
     FAILED_PRECONDITION, as UStatusError, where it is a later one's.
     """
     if value is None:
-        raise SpoolDamaged("layout record: is missing")
+        raise StoreDamaged("layout record: is missing")
     try:
         layout = msgspec.msgpack.decode(verify_record(LAYOUT_KEY, value), type=int)
-    except (SpoolDamaged, msgspec.MsgspecError) as error:
-        raise SpoolDamaged(f"layout record: {error}") from error
+    except (StoreDamaged, msgspec.MsgspecError) as error:
+        raise StoreDamaged(f"layout record: {error}") from error
     if layout > LAYOUT:
         raise UStatusError(UCode.FAILED_PRECONDITION, f"layout {layout}, this program reads layout {LAYOUT}")
+
+
+RecordKey: TypeAlias = bytes  # `SpoolSummary` has a field of the name `bytes`
+
+
+class SpoolSummary(msgspec.Struct):
+    """The contents of a spool: messages, bytes of keys and values, and the last sequence of each class; damaged keys."""
+
+    messages: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    bytes: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    last: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    damaged: list[RecordKey] = []
+
+
+def is_whole(key: bytes, value: bytes) -> bool:
+    """Whether this is a message as it was written."""
+    try:
+        decode_key(key)
+        verify_record(key, value)
+    except StoreDamaged:
+        return False
+    return True
+
+
+def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
+    """Count all records of a spool. Raises StoreDamaged and UStatusError as `check_layout`."""
+    summary = SpoolSummary()
+    layout = None
+    for key, value in records:
+        if key == LAYOUT_KEY:
+            layout = value
+        elif is_whole(key, value):
+            rank, sequence = decode_key(key)
+            summary.messages[rank] += 1
+            summary.bytes[rank] += len(key) + len(value)
+            summary.last[rank] = sequence
+        else:
+            summary.damaged.append(key)
+    check_layout(layout)
+    return summary

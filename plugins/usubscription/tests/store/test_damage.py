@@ -14,16 +14,17 @@ import pytest
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.store import (
-    MAX_QUARANTINED,
     RecordChange,
     SubscriptionStore,
-    SubscriptionStoreDamaged,
     delete_subscription,
     put_subscription,
 )
-from ustreamer_usubscription.store.verify_process import LmdbTree
 
+from ustreamer.core.storage import store_reader
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLockHeld
+from ustreamer.core.storage.lmdb_tree import LmdbTree
+from ustreamer.core.storage.store_files import MAX_QUARANTINED
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -148,7 +149,7 @@ def test_where_damage_is_to_be_refused_nothing_is_touched(
     damage(path, hit)
     before = (path / "data.mdb").read_bytes()
     for _ in range(2):
-        with pytest.raises(SubscriptionStoreDamaged) as refused:
+        with pytest.raises(StoreDamaged) as refused:
             a_store(path, "refuse").open()
         assert refused.value.code is UCode.DATA_LOSS
     assert (path / "data.mdb").read_bytes() == before
@@ -169,7 +170,7 @@ def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_
         del data[max(LmdbTree(bytes(data)).leaf_offsets()) + PAGE :]
 
     damage(tmp_path / "s", truncate_behind_the_tree)
-    with pytest.raises(SubscriptionStoreDamaged, match="ended the process that read it with SIGBUS"):
+    with pytest.raises(StoreDamaged, match="ended the process that read it with SIGBUS"):
         store_contents.read_store(tmp_path / "s", "walk")
     assert len(store_contents.salvage_store(tmp_path / "s")) > 0
 
@@ -182,8 +183,8 @@ def test_a_reader_that_does_not_come_to_an_end_is_ended(
     stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
     stuck.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(stuck))
-    monkeypatch.setattr(store_contents, "_BASE_TIMEOUT_S", 0.2)
-    with pytest.raises(SubscriptionStoreDamaged, match="took longer than 0 s"):
+    monkeypatch.setattr(store_reader, "_BASE_TIMEOUT_S", 0.2)
+    with pytest.raises(StoreDamaged, match="took longer than 0 s"):
         store_contents.read_store(tmp_path / "s", "walk")
 
 
@@ -203,7 +204,7 @@ def test_after_a_user_that_died_the_free_pages_are_looked_at_too(tmp_path: Path)
     damage(path, hit_free_list)
     store_contents.read_store(path, "walk")  # what holds the records is whole
     (tmp_path / "usubscription.lock").write_text("4711\n")
-    with pytest.raises(SubscriptionStoreDamaged, match="freeDB"):
+    with pytest.raises(StoreDamaged, match="freeDB"):
         a_store(path, "refuse").open()
 
 
@@ -322,5 +323,5 @@ def test_a_streamer_that_is_to_refuse_a_damaged_store_does_not_start(
     desk.subscribe()
     desk.stop()
     damage(desk.state_dir / "usubscription", wipe)
-    with pytest.raises(SubscriptionStoreDamaged):
+    with pytest.raises(StoreDamaged):
         desk.restart()

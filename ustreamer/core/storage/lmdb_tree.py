@@ -1,137 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a store in a process of its own: `python -m ustreamer_usubscription.store.verify_process MODE DIRECTORY`.
+"""The tree in the file of an LMDB store, read without LMDB: the bytes of a file in, records and damage out."""
 
-A damaged data.mdb can end the process that reads it (a truncated one by SIGBUS, a wrong page number by an assertion or
-SIGSEGV) or keep it busy for ever. So this process reads it, and its parent believes only what comes out:
-
-    walk      every record, through LMDB; then that every page of the tree is the one it says it is and none is a former
-              one, and that they are of the last transaction and as many as it left
-    verify    the same after LMDB's own verifier, which reads every page, the list of free pages included
-    snapshot    every record, through LMDB, as they were at one moment, while a streamer may be writing
-    salvage   what the tree still leads to, page by page and without LMDB
-
-On stdout, each after its length in 4 bytes: MessagePack [[key, key, ...], [value, value, ...]]; at the end length 0 and, in 4
-bytes, how many pages could not be read. Exit code 0; or 3 and one line on stderr that says what is wrong.
-
-Imports little, not even pathlib, because every start of a streamer waits for it: 30 ms until the first record.
-"""
-
-import resource
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
-from mmap import PROT_READ, mmap
-from operator import itemgetter, lt
-from typing import IO, Final, NamedTuple
+from mmap import mmap
+from typing import Final, NamedTuple
 
-import lmdb
-import msgspec
-
-EXIT_DAMAGED: Final = 3
-"""Exit code."""
-LENGTH_PREFIX: Final = struct.Struct(">I")
 DATA_FILE: Final = "data.mdb"
-
-_CHUNK_RECORDS: Final = 1024  # records; about 100 KiB
-_KEY: Final = itemgetter(0)
-_VALUE: Final = itemgetter(1)
-_encode: Final = msgspec.msgpack.Encoder().encode
-
-
-class DataFileDamaged(Exception):
-    """What LMDB's engine or its verifier says about the file."""
-
-
-def main(mode: str, directory: str, out: IO[bytes]) -> int:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die of what it reads is what this process is for
-    lost_pages = 0
-    try:
-        if mode == "salvage":
-            tree = LmdbTree(_map_file(directory))
-            count = _send_records(out, tree.records())
-            lost_pages = tree.lost_pages or int(count < tree.entries)
-        else:
-            if mode == "verify":
-                _run_lmdb_verifier(directory)
-            count = _walk_records(out, directory, snapshot=mode == "snapshot")
-            if mode != "snapshot":
-                # Afterwards, while the parent is still busy with what it got; what LMDB does, it does to this process.
-                _check_tree(directory, count)
-    except (lmdb.Error, DataFileDamaged, OSError, ValueError) as error:
-        print(str(error).replace("\n", "; "), file=sys.stderr)
-        return EXIT_DAMAGED
-    out.write(LENGTH_PREFIX.pack(0) + LENGTH_PREFIX.pack(lost_pages))
-    out.flush()
-    return 0
-
-
-def _map_file(directory: str) -> mmap:
-    with open(f"{directory}/{DATA_FILE}", "rb") as file:  # noqa: PTH123 (pathlib takes 9 ms to import)
-        return mmap(file.fileno(), 0, prot=PROT_READ)
-
-
-def _check_tree(directory: str, count: int) -> None:
-    """Find what LMDB passes over, and what would give former data, each record of which is whole; `count` it had."""
-    # LMDB believes the number that a page says it has, and puts that page on the list of free ones when it copies this one.
-    tree = LmdbTree(_map_file(directory))
-    used = tree.used_pages()
-    if tree.lost_pages:
-        raise DataFileDamaged(f"{tree.lost_pages} pages of its tree are none")
-    if tree.missing_pages:
-        raise DataFileDamaged(f"its last {tree.missing_pages} pages are missing")
-    if wrong := tree.transaction_error():
-        raise DataFileDamaged(wrong)
-    if count != tree.entries:
-        raise DataFileDamaged(f"{count} records, and its meta page says {tree.entries}")
-    if stale_pages := used & tree.free_pages():
-        raise DataFileDamaged(
-            f"{len(stale_pages)} pages of its tree, the first of them {min(stale_pages)}, are free ones"
-        )
-    if tree.lost_pages:
-        raise DataFileDamaged(f"{tree.lost_pages} pages of its list of free ones are none")
-
-
-def _run_lmdb_verifier(directory: str) -> None:
-    from lmdb import verify
-
-    try:
-        problems: list[str] = verify.verify(directory)  # type: ignore[no-untyped-call]
-    except verify.VerifyError as error:
-        raise DataFileDamaged(str(error)) from error
-    if problems:
-        raise DataFileDamaged(
-            f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0]
-        )
-
-
-def _walk_records(out: IO[bytes], directory: str, *, snapshot: bool) -> int:
-    """Send every record; how many there are."""
-    with (
-        # The lock is what keeps a writer from using pages anew that are being read.
-        lmdb.open(directory, readonly=True, lock=snapshot, create=False) as env,
-        env.begin() as txn,
-        txn.cursor() as cursor,
-    ):
-        return _send_records(out, cursor, ordered=True)
-
-
-def _send_records(out: IO[bytes], records: Iterable[tuple[bytes, bytes]], *, ordered: bool = False) -> int:
-    rest = iter(records)
-    last, count = b"", 0
-    while chunk := list(islice(rest, _CHUNK_RECORDS)):
-        keys, values = list(map(_KEY, chunk)), list(map(_VALUE, chunk))
-        if ordered and not (last < keys[0] and all(map(lt, keys, keys[1:]))):
-            after, key = next(pair for pair in pairwise([last, *keys]) if pair[0] >= pair[1])
-            raise DataFileDamaged(f"record {key!r} comes after {after!r}")
-        last = keys[-1]
-        data = _encode((keys, values))
-        out.write(LENGTH_PREFIX.pack(len(data)) + data)
-        count += len(chunk)
-    return count
-
-
-# --- the tree, without LMDB ---------------------------------------------------------------------------------------------
 
 _META_HEADER: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
 _DB_HEADER: Final = struct.Struct(
@@ -353,7 +228,3 @@ class LmdbTree:
                 self.lost_pages += 1
                 return None
         return key, self._data[at : at + (low | high << 16)]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.stdout.buffer))
