@@ -42,6 +42,7 @@ from zlib import crc32
 import msgspec
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage import framed_record
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -66,8 +67,6 @@ _CRC_RESIDUES: Final = {0x2144_DF1C}
 
 _NO_EXPIRY_HEAD: Final = b"\x02\x94\xc0"
 """How the value of a subscription without an end begins: version, array of four, nil."""
-
-_HEADER_V1: Final = struct.Struct(">BI")
 
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + _UURI + _NUL + _UURI)
@@ -255,7 +254,7 @@ def layout_of(value: bytes) -> int:
     """
     try:
         if value[:1] == b"\x01":
-            return _decode_layout(_body_v1(LAYOUT_KEY, value)).version
+            return _decode_layout(framed_record.frame_body(LAYOUT_KEY, value)).version
         if len(value) < _MIN_FRAME_SIZE or crc32(value, crc32(LAYOUT_KEY)) not in _CRC_RESIDUES:
             raise StoreDamaged(f"record {LAYOUT_KEY!r}: {value[:32]!r} is no whole frame")
         return _decode_layout(value[1 : -_TRAILER.size]).version
@@ -420,7 +419,7 @@ def migrate_record(key: bytes, value: bytes) -> bytes:
     """The value, in this layout, of a subscription of layout 1. Raises StoreDamaged."""
     if not key.startswith(SUBSCRIPTION_PREFIX):
         raise StoreDamaged(f"record {key!r}: of no kind that layout 1 has")
-    body = _body_v1(key, value)
+    body = framed_record.frame_body(key, value)
     try:
         old = _decode_subscription_v1(body)
         if not _SUBSCRIPTION_KEY.fullmatch(key):
@@ -428,13 +427,3 @@ def migrate_record(key: bytes, value: bytes) -> bytes:
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreDamaged(f"record {key!r}: {error}, expected a subscription of layout 1") from error
     return encode_frame(key, _encode(SubscriptionBody(old.expire_ms, old.period_ns, old.details)))
-
-
-def _body_v1(key: bytes, value: bytes) -> bytes:
-    if len(value) < _HEADER_V1.size:
-        raise StoreDamaged(f"record {key!r}: {len(value)} bytes, expected at least {_HEADER_V1.size}")
-    version, checksum = _HEADER_V1.unpack_from(value)
-    body = value[_HEADER_V1.size :]
-    if version != 1 or crc32(body, crc32(key)) != checksum:
-        raise StoreDamaged(f"record {key!r}: version {version}, and its checksum is not {checksum:08x}")
-    return body

@@ -12,11 +12,9 @@ not new, and can not be mistaken for "no subscriptions". The whole store is read
 before this one maps it into memory.
 """
 
-import errno
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import Final, Literal
 import lmdb
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.environment import larger_map, open_environment, write_error
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
@@ -69,10 +68,6 @@ __all__ = [
     "put_subscription",
     "put_topic",
 ]
-
-_MAP_FULL_ERRORS: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
-# LMDB reports a write that the file system cut short as EIO, whatever the reason was.
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _IN_PLACE_LAYOUT: Final = 2
 """The layout of which nothing but its number differs from a store of today without a history."""
@@ -230,13 +225,8 @@ class SubscriptionStore:
                 if not self._try_write(changes):
                     self._write_in_full_map(changes)
         except lmdb.Error as error:
-            raise self._write_error(error, f"{len(changes)} changes not made") from error
+            raise write_error(error, f"store {self.path}: {len(changes)} changes not made") from error
         self.transactions += 1
-
-    def _write_error(self, error: lmdb.Error, what: str) -> UStatusError:
-        full = isinstance(error, _MAP_FULL_ERRORS) or error.code in _NO_SPACE_ERRNOS
-        code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
-        return UStatusError(code, f"store {self.path}: {what}: {error}")
 
     def _try_write(self, changes: Sequence[RecordChange]) -> bool:
         """Make these changes, unless the map is full."""
@@ -262,39 +252,27 @@ class SubscriptionStore:
         it, and one that fails does not count: hence the one in between, which changes nothing.
         """
         deletions = all(value is None for _, value in changes)
-        with self._larger_map():
+        with larger_map(self.path, self._map_size, self._environment().set_mapsize):
             self._write([_LAYOUT_RECORD])
             if deletions:
                 self._write(changes)
         if not deletions:
             self._write(changes)
 
-    @contextmanager
-    def _larger_map(self) -> Iterator[None]:
-        env = self._environment()
-        env.set_mapsize(2 * max(self._map_size, (self.path / DATA_FILE).stat().st_size))
-        try:
-            yield
-        finally:
-            env.set_mapsize(self._map_size)
-
     def _upgrade_in_place(self) -> None:
         """Make a store of layout 2 one of this layout; RESOURCE_EXHAUSTED where the disk has no room for it."""
         try:
             if not self._try_write([_LAYOUT_RECORD]):
-                with self._larger_map():
+                with larger_map(self.path, self._map_size, self._environment().set_mapsize):
                     self._write([_LAYOUT_RECORD])
         except lmdb.Error as error:
-            raise self._write_error(error, f"not migrated to layout {LAYOUT}") from error
+            raise write_error(error, f"store {self.path}: not migrated to layout {LAYOUT}") from error
         self._log_migration(self._contents, self.path)
 
     # --- making and replacing -----------------------------------------------------------------------------------------
 
     def _open_in(self, path: Path) -> lmdb.Environment:
-        # writemap would end the process with SIGBUS on a full disk; without sync an acknowledged record may be lost.
-        return lmdb.open(
-            str(path), map_size=self._map_size, sync=True, metasync=True, writemap=False, mode=0o640
-        )
+        return open_environment(path, self._map_size, mode=0o640)
 
     def _create(self) -> None:
         """Make an empty store that has its layout record from its first moment on."""
