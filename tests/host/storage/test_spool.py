@@ -229,7 +229,7 @@ for start in count(0, 8):
 """
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [3, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_kill_loses_nothing_that_was_committed_and_brings_nothing_back(tmp_path: Path, kills: int) -> None:
     # Each commit adds eight messages and removes, of those of eight commits ago, the first four.
     committed = 0
@@ -506,7 +506,7 @@ def test_no_flipped_bit_in_key_or_value_is_believed() -> None:
             spool_records.decode_record(bytes(flipped[: len(key)]), bytes(flipped[len(key) :]))
 
 
-@pytest.mark.parametrize("flips", [30, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("flips", [12, pytest.param(1000, marks=pytest.mark.soak)])
 def test_whatever_bit_flips_in_the_file_nothing_wrong_comes_out_and_the_spool_opens(
     tmp_path: Path, flips: int
 ) -> None:

@@ -220,7 +220,7 @@ def test_whatever_bit_is_flipped_no_wrong_record_is_believed_and_nobody_dies(tmp
     whole = (path / "data.mdb").read_bytes()
     rng = random.Random(7)
     found_out = 0
-    for _ in range(40):
+    for _ in range(20):
         at = rng.randrange(len(whole) * 8)
         damage(path, partial(flip, bit=at))
         store = a_store(path)
@@ -230,7 +230,7 @@ def test_whatever_bit_is_flipped_no_wrong_record_is_believed_and_nobody_dies(tmp
         assert len(store.take_subscriptions()) == len(entries) or store.statistics()["store_lost"]
         store.close()
         (path / "data.mdb").write_bytes(whole)
-    assert found_out > 5
+    assert found_out > 2
 
 
 def test_only_the_latest_damaged_stores_are_kept(tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ def needs_strace() -> None:
 
 @pytest.mark.parametrize(
     ("synced", "unsynced"),
-    [(300, 60), pytest.param(10_000, 400, marks=pytest.mark.soak)],
+    [(120, 40), pytest.param(10_000, 400, marks=pytest.mark.soak)],
     ids=["some", "many"],
 )
 def test_no_power_cut_loses_what_was_acknowledged_and_without_sync_it_does(
