@@ -95,7 +95,7 @@ STORIES = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(story=STORIES, in_a_block=st.integers(3, 50), in_a_segment=st.integers(20, 200))
 def test_helpings_are_written_as_the_same_rows_one_by_one(
     story: list[tuple[object, ...]],

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could not be written is counted from its bytes; and the lock on a directory."""
+"""What could not be written is counted from its bytes."""
 
-import os
-from pathlib import Path
-
-import pytest
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Gap, Letter, Row, SubscriptionChange, Target
 from ustreamer_recorder.layout import GapCause, SegmentHeader
-from ustreamer_recorder.lock import DirectoryLock
 from ustreamer_recorder.lost_blocks import count_lost
 from ustreamer_recorder.note_queue import Skipped
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
-from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UUID
 
 
@@ -39,20 +33,3 @@ def test_all_that_stands_in_a_block_is_counted_with_its_times() -> None:
         assert count_lost(data, lost) == 3
         assert lost.rows == [2, 0, 4, 0, 1, 0]
         assert (lost.changes, lost.letters, lost.from_ns, lost.until_ns) == (6, 7, 2, 40)
-
-
-def test_a_directory_is_locked_by_one_and_free_when_he_lets_go(tmp_path: Path) -> None:
-    first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
-    first.acquire()
-    for _ in range(2):
-        with pytest.raises(UStatusError, match=f"UNAVAILABLE: .*held by process {os.getpid()}"):
-            second.acquire()
-    first.release()
-    first.release()
-    second.acquire()
-    second.release()
-
-
-def test_a_lock_without_a_directory_is_the_disks_refusal(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        DirectoryLock(tmp_path / "none").acquire()

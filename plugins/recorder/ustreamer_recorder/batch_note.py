@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that were delivered together, as columns: what differs between them, number by number. No message is kept."""
+"""Messages that were delivered together, as columns of the numbers that differ. The note holds no message."""
 
 import sys
 from array import array
@@ -14,13 +14,13 @@ from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 
 AS_STORED: Final = sys.byteorder == "little"
-"""Whether numbers stand in an array as they do in a recording; if not, each row has a note of its own."""
+"""Whether an array has the byte order of a recording; if not, each row has its own note."""
 
 
 class BatchNote(msgspec.Struct, frozen=True, gc=False):
     """Messages of the same attributes, DELIVERED to one target at the first attempt.
 
-    `times_ns` are those at which each came, was decided about and tried; one number if that is the same for all.
+    `times_ns`: when each message arrived, was decided and was tried; one number if the time is common.
     """
 
     attributes: UAttributes
@@ -35,7 +35,7 @@ class BatchNote(msgspec.Struct, frozen=True, gc=False):
         return len(self.msbs)
 
     def time_ns(self, number: int) -> int:
-        """When the `number`th of them came."""
+        """The arrival time of row `number`."""
         times_ns = self.times_ns
         return times_ns if isinstance(times_ns, int) else times_ns[number]
 
@@ -43,7 +43,7 @@ class BatchNote(msgspec.Struct, frozen=True, gc=False):
 def batch_note_of(
     messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int], settled_ns: int
 ) -> BatchNote | None:
-    """The columns of messages that came in the order of `times_ns`; None if their attributes or a number keep them apart."""
+    """The columns of messages in the order of `times_ns`; None if their attributes differ or a number does not fit."""
     batch = MessageBatch.from_messages(messages)
     if batch is None or batch.reqids is not None:
         return None
@@ -58,5 +58,5 @@ def batch_note_of(
             times_ns[0] if times_ns[0] == times_ns[-1] else array("Q", times_ns),
             settled_ns,
         )
-    except OverflowError:  # no id, or no time, of this world
+    except OverflowError:  # an id or a time does not fit
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer recordings ls|show|check DIR`: what is in a directory of recordings. Reads only; the streamer may be running."""
+"""`ustreamer recordings ls|show|check DIR`: lists and checks a directory of recordings. Read only; the streamer may be running."""
 
 import argparse
 import json
@@ -185,7 +185,7 @@ def _time(us: int) -> str:
 
 
 class _RunSummary:
-    """What the segments of a run add up to."""
+    """The totals of the segments of a run."""
 
     def __init__(self, first: int) -> None:
         self.verdicts: Counter[str] = Counter()
@@ -203,7 +203,7 @@ class _RunSummary:
         self.segments += 1
         self.deleted += file.number - self._next_number
         if file.number != self._next_number:
-            self._next_seq = None  # what is in the segments that were deleted is not missing here
+            self._next_seq = None  # rows of deleted segments are not missing
         self._next_number = file.number + 1
         for event in _events(file):
             self._count(event)
@@ -235,7 +235,7 @@ class _RunSummary:
 
     @property
     def ledger_agrees(self) -> bool | None:
-        """Whether rows and gaps are what the dispatcher counted; None where that cannot be told."""
+        """Whether rows and gaps match the dispatcher's ledger; None if segments are missing or damaged."""
         last = self.last_counters
         whole = not (self.deleted or self.damaged or self.unannounced)
         if last is None or last.cause is not CountersCause.STOPPED or not whole:

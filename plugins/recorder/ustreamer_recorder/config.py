@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`[plugins.recorder]`."""
+"""The section `[plugins.recorder]`."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ LARGEST_BLOCK = RECORD * (1 + MAX_RECORDS)
 
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where recordings go, and how much of them is kept. docs/configuration.md has a line for each key."""
+    """The directory of recordings and their limits. docs/configuration.md describes each key."""
 
     directory: str = "recordings"
     payloads: bool = False

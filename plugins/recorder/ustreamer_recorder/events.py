@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording says, as values: what `SegmentWriter` takes and `read_segment` gives. docs/recordings.md defines every field.
+"""The events of a recording: input of `SegmentWriter`, output of `read_segment`. docs/recordings.md defines each field.
 
 Times are monotonic ns unless their name says otherwise.
 """
@@ -14,7 +14,7 @@ from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapC
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where messages go and how often at most. `delivery` numbers what has the filters' state; 0: there is no target."""
+    """A destination and its rate limit. `delivery` numbers the delivery with the filters' state; 0: no delivery."""
 
     target: int
     delivery: int
@@ -27,7 +27,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One message for one target, and how it ended. `request` is, of a Response, the id of what it answers."""
+    """The verdict on one message for one target. `request`: for a Response, the id of its request."""
 
     seq: int
     id: UUID
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class SubscriptionChange(msgspec.Struct, frozen=True):
-    """Somebody wants a topic, or wants it no more."""
+    """A subscription was created, changed or removed."""
 
     number: int
     time_ns: int
@@ -63,7 +63,7 @@ class SubscriptionChange(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A dead letter: that of the row `seq`. `payload` is None if it was not kept, and shorter than `size` if it was cut."""
+    """The dead letter of row `seq`. `payload` is None if it was not kept, and shorter than `size` if it was cut."""
 
     seq: int
     id: UUID
@@ -92,7 +92,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """What is missing: rows by verdict (in the order of Verdict, six of them), subscription changes, dead letters."""
+    """Missing events: rows by verdict (six, in the order of Verdict), subscription changes, dead letters."""
 
     first_seq: int
     cause: GapCause
@@ -104,7 +104,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What the streamer went by from `since_ns` on; `text` is JSON."""
+    """The configuration from `since_ns` on; `text` is JSON."""
 
     epoch: int
     since_ns: int
@@ -112,7 +112,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """The dispatcher's own books, and how many rows the recorder knows of: `next_seq`, of which `skipped` are in gaps."""
+    """The dispatcher's ledger, and the recorder's rows: `next_seq`, of which `skipped` are in gaps."""
 
     cause: CountersCause
     mono_ns: int
@@ -122,7 +122,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The last event of a file that its own process has finished."""
+    """The last event of a file that its writer finished."""
 
     cause: EndCause
     mono_ns: int
@@ -132,9 +132,9 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Bytes that cannot be used: `length` from `offset` on.
+    """Unusable bytes: `length` from `offset` on.
 
-    `torn` is the end of a file that a dying process left, which is no error; `raw` is the record that refers to what is not there.
+    `torn`: the end of a file whose process died, which is no error. `raw`: the record with an unknown reference.
     """
 
     offset: int
@@ -145,4 +145,4 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 Event = Target | Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
-"""What a writer takes and a reader gives. A Target comes before the first row that names it, once in each file."""
+"""An event of a file. A Target comes once in each file, before the first row that refers to it."""

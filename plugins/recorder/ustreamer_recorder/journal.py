@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns notes into records, and keeps the books of the recording: numbers of rows and targets, what is missing and why.
+"""Notes in, records of segments out, with the numbers of rows and targets and the counts of missing rows.
 
-Everything here belongs to the writer's thread.
+The writer's thread owns everything here.
 """
 
 import logging
@@ -56,18 +56,18 @@ log = logging.getLogger("ustreamer.recorder")
 
 CLOCK_STEP_MS: Final = 50
 RETRY_NS: Final = 10_000_000_000
-"""How long to leave a disk alone that did not take what it was given."""
+"""The pause before the next attempt after an error of the disk."""
 COUNTERS_NS: Final = 10_000_000_000
 ROW_BYTES: Final = 24
-"""Of `segment_bytes` for each row at least, also where it takes less: whoever unfolds a file needs four times its size, not six."""
-_MAX_HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
-_MAX_CONFIGS: Final = 16  # of the configuration
+"""The least share of `segment_bytes` for a row: a reader that expands a file needs four times its size, not six."""
+_MAX_HEADERS: Final = 16_384  # distinct headers in the cache, as many as cached routes of an ingress
+_MAX_CONFIGS: Final = 16  # versions of the configuration
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
 
 class _HeaderIds(NamedTuple):
-    """What all messages of one header have in common, in numbers of the present segment."""
+    """The fields that messages of one header share, as ids of the present segment."""
 
     type: int
     priority: int
@@ -79,7 +79,7 @@ class _HeaderIds(NamedTuple):
 
 
 class Journal:
-    """Writes the recording of one run. Raises nothing that a disk or a message can bring about."""
+    """Writes the recording of one run. Errors of disk or message are counted and never raised."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Journal:
         run: int,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """`prepare` is called before each segment; what it raises (OSError) counts as the disk's refusal."""
+        """`prepare` runs before each segment; its OSError counts as an error of the disk."""
         self.run = run
         self.skipped_rows = 0
         self._config = config
@@ -99,13 +99,13 @@ class Journal:
         self._clock = clock
         self._prepare = prepare
         self._quota = Quota(config.max_bytes, config.max_age_days, config.keep_free_bytes)
-        # Behind the last block there is always room for what waits, and for END.
+        # The end of the segment has room for one more block and for END.
         self._rotate_at = config.segment_bytes - 2 * LARGEST_BLOCK
         self._file: SegmentFile | None = None
         self._encoder: SegmentEncoder | None = None
         self._lost_block = b""
-        self._number = 0  # of the next segment
-        self._next_seq = 0  # and of the next row, as long as no segment is open
+        self._number = 0  # the number of the next segment
+        self._next_seq = 0  # the number of the next row while no segment is open
         self._next_change = 0
         self._gaps: dict[GapCause, Skipped] = {}
         self._no_warning_until_ns = self._retry_ns = self._opened_ns = self._synced_ns = self._counted_ns = 0
@@ -122,13 +122,16 @@ class Journal:
 
     @property
     def next_seq(self) -> int:
-        """How many rows there are so far, those that are missing included."""
+        """The number of rows so far, with the missing rows."""
         return self._next_seq if self._encoder is None else self._encoder.next_seq
 
     # --- notes ----------------------------------------------------------------------------------------------------------
 
     def write(self, notes: deque[Note], count: int, note_queue: NoteQueue) -> None:
-        """Take out so many notes and record each, or count it as missing. 0.5 us for most rows, 0.1 in a helping."""
+        """Record `count` notes, or count them as missing. 0.5 us for most rows, 0.1 us for a row of a batch.
+
+        The fast path of `_write_one`, which takes every note; test_journal.py compares both.
+        """
         popleft, headers, states, rotate_at = (
             notes.popleft,
             self._headers,
@@ -193,11 +196,11 @@ class Journal:
                     0,
                     self._epoch,
                 )
-            except Exception as error:  # noqa: BLE001  # as below
+            except Exception as error:  # noqa: BLE001  # as in `_write_one`
                 self._on_note_failed(note, error)
 
     def _write_batch(self, batch: BatchNote, note_queue: NoteQueue) -> None:
-        """Record messages that were delivered together: as many at once as one block has room for."""
+        """Record messages that were delivered together, as many at once as fit in one block."""
         note_queue.batch_popped(batch)
         done = 0
         while done < len(batch):
@@ -207,7 +210,7 @@ class Journal:
             done += written or 1
 
     def _write_rows(self, batch: BatchNote, begin: int) -> int:
-        """Write rows of a helping from its `begin`th on; how many. 0 if that one is not like most rows, or ends a block."""
+        """Write rows of a batch from row `begin` on; return how many, or 0 if the row needs `_write_one`."""
         encoder, attributes = self._encoder, batch.attributes
         known, state = self._headers.get(attributes), self._targets.states.get(id(batch.delivery))
         received_ns = batch.time_ns(begin)
@@ -227,7 +230,7 @@ class Journal:
         )
 
     def _write_one(self, note: SingleNote, note_queue: NoteQueue) -> None:
-        """The same for whatever note, without haste."""
+        """Record any note; the readable path."""
         if self._encoder is not None and self._encoder.size > self._rotate_at:
             self._rotate(EndCause.ROTATED)
         encoder = self._encoder
@@ -238,7 +241,7 @@ class Journal:
                 self._count_missing(note, GapCause.DISK)
             else:
                 self._row(encoder, note)
-        except Exception as error:  # noqa: BLE001  # a number without room, or a value that is no message's, too
+        except Exception as error:  # noqa: BLE001  # also a number that does not fit, or an invalid value
             self._on_note_failed(note, error)
         if isinstance(note, tuple) and note[11] is not None:
             self._letter(note, note[11])
@@ -308,12 +311,12 @@ class Journal:
         return known
 
     def _epoch_at(self, received_ns: int) -> int:
-        """The configuration that a decision of this time was made under; the oldest known, if it was an older one."""
+        """The epoch of the configuration at that time; the oldest known one for an earlier time."""
         earlier = [each.epoch for each in self._configs if each.since_ns <= received_ns]
         return (earlier or [self._configs[0].epoch])[-1]
 
     def _letter(self, note: RowNote, letter: DeadLetterNote) -> None:
-        """The dead letter of the row that was written last."""
+        """Write the dead letter of the last row."""
         encoder = self._encoder
         if encoder is None:
             return  # missing with its row
@@ -371,13 +374,13 @@ class Journal:
             )
         )
 
-    # --- what is missing ------------------------------------------------------------------------------------------------
+    # --- missing rows ------------------------------------------------------------------------------------------------
 
     def _gap(self, cause: GapCause) -> Skipped:
         return self._gaps.setdefault(cause, Skipped())
 
     def _count_missing(self, note: SingleNote, cause: GapCause) -> None:
-        """Count a note that is not recorded."""
+        """Count a note that was not recorded."""
         gap = self._gap(cause)
         if isinstance(note, tuple):
             gap.rows[note[4]] += 1
@@ -458,7 +461,7 @@ class Journal:
             self._rotate(EndCause.ROTATED)
 
     def count(self, ledger: LedgerSnapshot) -> None:
-        """Write down the dispatcher's books, if they are due."""
+        """Record the dispatcher's ledger, if it is due."""
         now_ns, encoder = self._clock.monotonic_ns(), self._encoder
         if (
             encoder is None
@@ -478,7 +481,7 @@ class Journal:
         encoder.counters(Counters(cause, now_ns, ledger, encoder.next_seq, self.skipped_rows))
 
     def finish(self, ledger: LedgerSnapshot) -> None:
-        """The end of the run: nothing more is written."""
+        """End the run. The journal writes nothing afterwards."""
         self._retry_ns = 0
         self.tick(Skipped())
         encoder = self._encoder
@@ -533,7 +536,7 @@ class Journal:
         self._opened_ns = self._synced_ns = now_ns
         self._headers.clear()
         self._encoder = encoder = SegmentEncoder(header, self._emit)
-        # A leap between two files is in no file's LEAP.
+        # A clock step between two files has no LEAP anchor.
         self._anchor = Anchor(now_ns, wall_ms, AnchorCause.SEGMENT, self._clock_step_ms(now_ns, wall_ms))
         encoder.anchor(self._anchor)
         if self._is_configured:
@@ -554,6 +557,6 @@ class Journal:
             encoder.anchor(self._anchor)
 
     def _clock_step_ms(self, now_ns: int, wall_ms: int) -> int:
-        """How far the wall clock has leapt since the last anchor; 0 for what is only drift."""
+        """The clock step since the last anchor; 0 below CLOCK_STEP_MS, which is drift."""
         clock_step_ms = wall_ms - self._anchor.wall_ms - (now_ns - self._anchor.mono_ns) // _NS_PER_MS
         return clock_step_ms if abs(clock_step_ms) >= CLOCK_STEP_MS else 0

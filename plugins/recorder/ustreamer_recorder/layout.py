@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in a segment file, byte by byte. docs/recordings.md explains it to whoever writes a reader.
+"""The bytes of a segment file. docs/recordings.md explains them to authors of readers.
 
-    segment   header (288 bytes), block, block, ..., zeros up to what was reserved (only while it is written)
+    segment   header (288 bytes), block, block, ..., zeros up to the reserved size (only while it is written)
     block     block header (96), 1 to MAX_RECORDS records of 96 bytes
-    record    its kind (1 byte), and what RECORDS[kind] says
-              a BATCH, and directly behind it records of nothing but columns: numbers of its rows, one kind after the other
+    record    its kind (1 byte), and the fields of RECORDS[kind]
+              directly after a BATCH, records of columns only: the numbers of its rows, column by column
 
-All numbers are little endian. Every record is RECORD bytes long, so block headers and records stand on one grid, on which a
-reader finds the next block behind a damaged one. A block is true as a whole or not at all: its CRC-32 covers all of its
-records, the CRC-32 of its header covers the header. What stands in a block may be used by later blocks of the same file, and
-by no other file.
+All numbers are little endian. Every record is RECORD bytes long, so block headers and records are on one grid, on which
+a reader finds the next block after a damaged one. A block is valid as a whole or not at all: its CRC-32 covers all of its
+records, and the CRC-32 of its header covers the header. Later blocks of the same file refer to texts and targets of a
+block; other files do not.
 """
 
 import struct
@@ -18,24 +18,24 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 LAYOUT: Final = 2
-"""Of the files that are written: 2 has BATCH records, 1 had none."""
+"""The layout of written files: 2 has BATCH records, 1 had none."""
 LAYOUTS: Final = frozenset({1, 2})
-"""Of the files that are read."""
+"""The layouts that are read."""
 RECORD: Final = 96
 HEADER: Final = 3 * RECORD
 MAX_RECORDS: Final = 2_048
-"""Records of one block: 196 kB at most are lost to one bad bit."""
+"""Records of one block: one bad bit costs at most 196 kB."""
 OPEN_SUFFIX: Final = ".useg.open"
 SUFFIX: Final = ".useg"
 
-MAGIC: Final = b"USEG\r\n\x1a\n"  # as PNG's: a copy in text mode, or of seven bits, does not pass
+MAGIC: Final = b"USEG\r\n\x1a\n"  # as in PNG: a copy in text mode or with seven bits damages it
 BLOCK_MAGIC: Final = b"UBLK"
 NO_CODE: Final = 255
 """`code` of a verdict without a reason."""
 
 
 class Damaged(ValueError):
-    """Bytes that are not what was written: where (offset in the file), and what is wrong with them."""
+    """Damaged bytes: their offset in the file, and the error."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"at byte {offset}: {reason}")
@@ -70,10 +70,10 @@ _BLOCK: Final = struct.Struct("<4sIIIQIIQQqq32x")
 
 
 class SegmentHeader(NamedTuple):
-    """What stands at the beginning of a file.
+    """The header of a file.
 
-    `mono_ns` and `wall_ms` are one moment, by both clocks. `first_seq` is the sequence number of the first row that is in the
-    file, `first_change` that of the first subscription change.
+    `mono_ns` and `wall_ms` are one moment on both clocks. `first_seq` is the number of the first row of the file,
+    `first_change` that of its first subscription change.
     """
 
     authority: str
@@ -111,7 +111,7 @@ class SegmentHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> "SegmentHeader":
-        """Raises Damaged; also for a layout of a later version, which says so."""
+        """Raises Damaged, also for a later layout."""
         if len(data) < HEADER:
             raise Damaged(0, f"{len(data)} bytes: expected a header of {HEADER}")
         magic, layout, record, header, length, run, number, crc, mono_ns, wall_ms, seq, change, name = (
@@ -135,9 +135,9 @@ class SegmentHeader(NamedTuple):
 
 
 class BlockHeader(NamedTuple):
-    """In front of the records of one flush. `first_seq` and `next_seq` bound the rows in it, skipped ones included.
+    """The header before the records of one flush. `first_seq` and `next_seq` bound its rows, with skipped rows.
 
-    `records` follow it; `number` counts the blocks of a file from 0; `mono_ns` and `wall_ms` are when it was written.
+    `records` follow it; `number` counts the blocks of a file from 0; `mono_ns` and `wall_ms` date the write.
     """
 
     records: int
@@ -170,7 +170,7 @@ class BlockHeader(NamedTuple):
 
     @classmethod
     def find(cls, data: bytes | bytearray | memoryview, offset: int) -> "BlockHeader | None":
-        """The block header that stands at `offset`; None if none does, or not as it was written."""
+        """The block header at `offset`; None if there is none or it is damaged."""
         head = bytes(data[offset : offset + RECORD])
         if len(head) < RECORD or not head.startswith(BLOCK_MAGIC):
             return None
@@ -198,7 +198,7 @@ settled_ns, target, source, sink, size, ttl_ms, reason, epoch."""
 HELD: Final = 1
 """Flag: a filter held the message from arrived_ns to received_ns."""
 HAS_TTL: Final = 2
-"""Flag: the message has a ttl; without it ttl_ms is 0 and means nothing."""
+"""Flag: the message has a ttl; without the flag ttl_ms is 0 and has no meaning."""
 
 ANSWER: Final = struct.Struct("<B7xQQQ64x")
 """kind, seq of the row before, request id msb, lsb."""
@@ -235,8 +235,8 @@ BATCH: Final = struct.Struct("<BBHBBHQqqIIIIII40x")
 """kind, flags, rows, type, priority, records of columns behind it, seq of the first row, time_ns, settled_ns, target, source,
 sink, ttl_ms, epoch, size.
 
-The columns: msbs (u64), lsbs (u64), with TIMES times_ns (i64), with SIZES sizes (u32), each of `rows` numbers, then zeros up to
-the next record. A number that is a column is 0 in the record itself.
+The columns: msbs (u64), lsbs (u64), with TIMES times_ns (i64), with SIZES sizes (u32), each of `rows` numbers, then zeros
+up to the next record. A number with a column is 0 in the record itself.
 """
 TIMES: Final = 4
 """Flag: each row has its own time."""
@@ -247,7 +247,7 @@ MAX_ROWS: Final = 1_024
 
 
 def columns_records(rows: int, flags: int) -> int:
-    """How many records the columns of a BATCH fill, with the zeros behind them."""
+    """The number of records that the columns of a BATCH fill, with the zeros after them."""
     width = 16 + (8 if flags & TIMES else 0) + (4 if flags & SIZES else 0)
     return -(-rows * width // RECORD)
 
@@ -270,14 +270,14 @@ RECORDS: Final = {
 
 
 class AnchorCause(IntEnum):
-    """Why an anchor stands there: a file begins, or the wall clock was set."""
+    """Why an anchor was written: a file begins, or the wall clock was set."""
 
     SEGMENT = 0
     LEAP = 1
 
 
 class GapCause(IntEnum):
-    """Why rows are missing: too fast to be written, not taken by the disk, or with a number that has no room in a record."""
+    """Why rows are missing: a full queue, an error of the disk, or a number that does not fit in a record."""
 
     OVERRUN = 0
     DISK = 1
@@ -285,14 +285,14 @@ class GapCause(IntEnum):
 
 
 class CountersCause(IntEnum):
-    """While messages moved, or at the end, when nothing moves any more and the books are exact."""
+    """While messages move, or at the end, when no message moves and the ledger is exact."""
 
     RUNNING = 0
     STOPPED = 1
 
 
 class EndCause(IntEnum):
-    """Why the file ends: another goes on with the run, or the streamer was stopped in an orderly way."""
+    """Why the file ends: the next file continues the run, or the streamer stopped in an orderly way."""
 
     ROTATED = 0
     STOPPED = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was in bytes that could not be written."""
+"""Counts the rows, changes and letters in blocks that the disk refused."""
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer_recorder.layout import BATCH, BLOCK_MAGIC, DELIVERY, GAP, RECORD, SUBSCRIPTION, Kind
@@ -7,9 +7,9 @@ from ustreamer_recorder.note_queue import Skipped
 
 
 def count_lost(records: bytes, gap: Skipped) -> int:
-    """Count into `gap` the rows, changes and letters that stand in these records, a block header among them or not.
+    """Add the rows, changes and letters of these records to `gap`; block headers are skipped.
 
-    Gaps that were told there count too, once more; how many rows those were is returned.
+    Gaps in the records count again; return how many rows they had.
     """
     already_counted = at = 0
     while at < len(records):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the path of messages leaves for the writer: a bounded row of notes, and how many did not fit.
+"""A bounded queue between the path of messages and the writer: verdicts in, notes out, and counts of those dropped.
 
-A tap runs on the path, under locks. All it does is append one tuple of what it is given: 0.3 us, no text looked up, no disk.
-Bytes are made elsewhere. (A write into a mapped file here would cost as much again, and would hold up the path whenever the
-kernel waits for the disk with the page in question.)
+A tap runs on the path, under locks. It appends one tuple of its arguments: 0.3 us, no text look-up, no disk. The writer
+encodes. (A write into a mapped file here would cost as much again, and would block the path while the kernel waits for
+the disk.)
 
-What was delivered together is one note: a column of each number that differs. It keeps no message, and so no payload.
+Messages that were delivered together are one note with a column for each number that differs, without payloads.
 """
 
 from collections import deque
@@ -27,14 +27,14 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_recorder.batch_note import AS_STORED, BatchNote, batch_note_of
 
 MAX_WAITING_PAYLOAD_BYTES: Final = 16_000_000
-"""Bytes of dead letters' payloads that may wait for the writer."""
+"""The most bytes of dead letters' payloads in the queue."""
 _DELIVERED: Final = Verdict.DELIVERED
 _EXPIRED: Final = Verdict.EXPIRED
 _DEAD_LETTERED: Final = Verdict.DEAD_LETTERED
 
 
 class DeadLetterNote(msgspec.Struct, frozen=True):
-    """A verdict has made a dead letter; `payload` is None if it is not kept."""
+    """The dead letter of a verdict; `payload` is None if it is not kept."""
 
     payload: bytes | None
 
@@ -56,7 +56,7 @@ RowNote: TypeAlias = tuple[
 
 
 def row_of(batch: BatchNote, number: int) -> RowNote:
-    """The note of one of them, as if it had been delivered alone."""
+    """The note of one message of a batch, as if it had been delivered alone."""
     at_ns = batch.time_ns(number)
     return (
         UUID(batch.msbs[number], batch.lsbs[number]),
@@ -75,7 +75,7 @@ def row_of(batch: BatchNote, number: int) -> RowNote:
 
 
 class RateChangeNote(msgspec.Struct, frozen=True):
-    """A delivery is new, or goes by another period, or has new filters."""
+    """A delivery is new, or has another period or new filters."""
 
     delivery: Delivery
     period_ns: int
@@ -98,7 +98,7 @@ Note: TypeAlias = "SingleNote | BatchNote"
 
 
 class Skipped(msgspec.Struct):
-    """What is not noted: rows by verdict, subscription changes, dead letters, and from when to when."""
+    """Dropped notes: rows by verdict, subscription changes, dead letters, and their time range."""
 
     rows: list[int] = msgspec.field(default_factory=lambda: [0] * 6)
     changes: int = 0
@@ -110,7 +110,7 @@ class Skipped(msgspec.Struct):
         return bool(self.changes or self.letters or any(self.rows))
 
     def include_time(self, time_ns: int) -> None:
-        """Something was skipped at this time."""
+        """Extend the time range."""
         self.from_ns = min(self.from_ns or time_ns, time_ns)
         self.until_ns = max(self.until_ns, time_ns)
 
@@ -124,7 +124,7 @@ class Skipped(msgspec.Struct):
 
 
 class NoteQueue:
-    """One for a streamer. Everything but what is for the writer is called by the streamer, from any thread."""
+    """The queue of one streamer. The streamer calls it from any thread; only the writer's part has one thread."""
 
     def __init__(
         self,
@@ -133,21 +133,21 @@ class NoteQueue:
         dead_letter_topic: UUri,
         payload_bytes: int | None = None,
     ) -> None:
-        """At most `limit` rows wait. `payload_bytes` of a dead letter's payload are kept; None: nothing is."""
+        """At most `limit` rows are queued. `payload_bytes` of a dead letter's payload are kept; None: no payload."""
         self.notes: deque[Note] = deque()
         self._limit = limit
         self._monotonic_ns = monotonic_ns
         self._dead_letter_topic = dead_letter_topic
         self._payload_bytes = payload_bytes
-        self._lock = Lock()  # a leaf, for what does not happen with every message
+        self._lock = Lock()  # a leaf lock; most messages do not need it
         self._skipped = Skipped()
         self._waiting_payload_bytes = 0
-        self._extra_rows = 0  # rows that wait beyond one for each note
+        self._extra_rows = 0  # queued rows above one for each note
 
     # --- on the path ----------------------------------------------------------------------------------------------------
 
     def tap(self, endpoint: str) -> BatchTap:
-        """What sees the verdicts on all that came in at `endpoint`."""
+        """The tap on all verdicts on messages received at `endpoint`."""
         notes, append, limit, monotonic_ns = self.notes, self.notes.append, self._limit, self._monotonic_ns
 
         def tap(
@@ -166,7 +166,7 @@ class NoteQueue:
                 return
             letter = None
             if verdict is _DELIVERED:
-                if settled_ns == received_ns:  # sent inline, without a look at the clock
+                if settled_ns == received_ns:  # sent inline, without reading the clock
                     settled_ns = monotonic_ns()
             elif verdict is _DEAD_LETTERED or verdict is _EXPIRED:
                 letter = self._dead_letter_note(message)
@@ -194,14 +194,14 @@ class NoteQueue:
                 for message, at_ns in zip(messages, times_ns, strict=True):
                     tap(message, delivery, _DELIVERED, None, 1, at_ns, at_ns, at_ns, at_ns)
 
-        # An attribute of the function, as an object that can be called costs 0.15 us a call more than a function.
+        # An attribute of a function: a callable object costs 0.15 us more for each call.
         tap.on_delivered_batch = on_delivered_batch  # type: ignore[attr-defined]
         return cast("BatchTap", tap)
 
     def _append_batch(
         self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
     ) -> bool:
-        """Whether one note has been made of these messages: there is room for all, and they are one helping."""
+        """Append these messages as one note; false if they do not fit in the queue or in one batch."""
         more = len(messages) - 1
         if not AS_STORED or len(self.notes) + self._extra_rows + more >= self._limit:
             return False
@@ -214,7 +214,7 @@ class NoteQueue:
         return True
 
     def on_rate_change(self, delivery: Delivery) -> None:
-        """The filters of a delivery are being made. There may be twice as many notes as rows, so that these find room."""
+        """Note the new filters of a delivery. The queue takes twice as many notes as rows, so that these fit."""
         if len(self.notes) < 2 * self._limit:
             self.notes.append(RateChangeNote(delivery, delivery.period_ns, delivery.period_since_ns))
 
@@ -237,7 +237,7 @@ class NoteQueue:
             self._skipped.include_time(now_ns)
 
     def _makes_dead_letter(self, message: UMessage, verdict: Verdict) -> bool:
-        """Whether this verdict makes a dead letter; a dead letter never makes another."""
+        """Whether this verdict creates a dead letter; a dead letter creates no other."""
         ends_badly = verdict is _DEAD_LETTERED or verdict is _EXPIRED
         return ends_badly and message.attributes.source != self._dead_letter_topic
 
@@ -257,27 +257,27 @@ class NoteQueue:
 
     @property
     def waiting(self) -> int:
-        """Rows, and whatever else, that are noted and not taken yet."""
+        """Queued rows and other notes."""
         return len(self.notes) + self._extra_rows
 
     @property
     def has_batches(self) -> bool:
-        """Whether there are notes of many rows."""
+        """Whether a note of many rows is queued."""
         return self._extra_rows > 0
 
     def batch_popped(self, batch: BatchNote) -> None:
-        """A note of many rows does not wait any more."""
+        """The writer has taken a note of many rows."""
         with self._lock:
             self._extra_rows -= len(batch) - 1
 
     def payload_written(self, letter: DeadLetterNote) -> None:
-        """A payload does not wait any more."""
+        """The writer has written a payload."""
         if letter.payload:
             with self._lock:
                 self._waiting_payload_bytes -= len(letter.payload)
 
     def pop_skipped(self) -> Skipped:
-        """What has not been noted since the last call."""
+        """The notes dropped since the last call."""
         with self._lock:
             skipped, self._skipped = self._skipped, Skipped()
         return skipped

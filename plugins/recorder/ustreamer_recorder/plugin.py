@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin: what `[plugins.recorder]` switches on."""
+"""The plugin of `[plugins.recorder]`: hooks of the streamer in, notes for the writer out."""
 
 import argparse
 from typing import Final
@@ -20,7 +20,7 @@ _JOIN_S: Final = 5.0
 
 
 class RecorderPlugin:
-    """Watches everything and decides nothing. Construction touches nothing."""
+    """Observes every verdict and changes none. Constructing it touches no file."""
 
     Config = RecorderConfig
 
@@ -55,7 +55,7 @@ class RecorderPlugin:
 
     @hookimpl
     def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
-        """No filter; but this is when a limit begins to hold."""
+        """No filter; the call marks the time when a limit takes effect."""
         self._note_queue.on_rate_change(delivery)
         return None
 
@@ -69,7 +69,7 @@ class RecorderPlugin:
 
 
 def _config_text(settings: StreamerSettings) -> str:
-    """What whoever reads a recording needs of the configuration: limits of lanes, and the throttle's settings."""
+    """The configuration that readers of a recording need: limits of egress queues, and the throttle's settings."""
     throttle = settings.plugins.get("throttle")
     recorded = {"egress": dict(settings.egress), "throttle": throttle}
     return msgspec.json.encode(recorded, order="deterministic").decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads segments: bytes in, events out, and what cannot be used with its reason. Plain Python, 5 us a row: for people and tests."""
+"""Reads segments: bytes in, events and damage out. Plain Python, 5 us a row, for the command line and tests."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ from ustreamer_recorder.layout import (
 
 
 class Block(NamedTuple):
-    """A block that is whole: its header, where it begins, and where its records do."""
+    """A valid block: its header and its offset."""
 
     header: BlockHeader
     offset: int
@@ -56,9 +56,9 @@ class Block(NamedTuple):
 
 
 def read_segment(data: bytes, name: str = "") -> Iterator[Event | Damage]:
-    """The events of a file, in order, and what of it cannot be used. Raises Damaged if its header cannot.
+    """The events and the damage of a file, in order. Raises Damaged for a damaged header.
 
-    `name`, if given, is the file's: that of another segment is Damaged too.
+    `name` is the file's name: the name of another segment raises Damaged too.
     """
     header = SegmentHeader.unpack(data)
     if name and not name.startswith(layout.segment_name(header.run, header.number)):
@@ -78,7 +78,7 @@ def read_header(path: Path) -> SegmentHeader:
 
 
 def read_blocks(data: bytes, header: SegmentHeader) -> Iterator[Block | Damage]:
-    """The blocks that are whole, in order, and what is between them. Zeros at the end are no damage."""
+    """The valid blocks in order, and the damage between them. Zeros at the end are no damage."""
     offset, number = HEADER, 0
     while offset < len(data):
         block = _block_at(data, offset, header, number)
@@ -121,11 +121,11 @@ def _torn_end(data: bytes, offset: int) -> Iterator[Damage]:
 
 
 class _InvalidReference(Exception):
-    """A record refers to a text or target that is not known, or has a number that means nothing."""
+    """A record refers to an unknown text or target, or has an invalid number."""
 
 
 def _column_records(record: bytes, room: int) -> int:
-    """How many records of columns stand behind a BATCH; it cannot be more than `room`."""
+    """The number of column records after a BATCH, at most `room`."""
     fields: tuple[int, ...] = layout.BATCH.unpack(record)
     flags, count, filled = fields[1], fields[2], fields[5]
     expected = layout.columns_records(count, flags)
@@ -137,18 +137,18 @@ def _column_records(record: bytes, room: int) -> int:
 
 
 class _Decoder:
-    """What the blocks so far have said that later ones refer to."""
+    """Decodes records with the texts and targets of earlier blocks."""
 
     def __init__(self) -> None:
         self._strings: dict[int, str] = {}
         self._targets: dict[int, Target] = {}
         self._text = bytearray()
-        self._row: Row | None = None  # which an ANSWER may complete
-        self._letter: tuple[Letter, int, int] | None = None  # with bytes and parts that are to come
+        self._row: Row | None = None  # an ANSWER can complete it
+        self._letter: tuple[Letter, int, int] | None = None  # with the bytes and parts still missing
         self._payload = bytearray()
 
     def events(self, data: bytes, block: Block) -> Iterator[Event | Damage]:
-        """What a block says; its first and last events stand in it as a whole."""
+        """The events of a block. No event extends over two blocks."""
         self._row = self._letter = None
         following = block.offset + RECORD
         while following < block.end:
@@ -158,7 +158,7 @@ class _Decoder:
                 yield from self._pending_row()
                 try:
                     following += RECORD * _column_records(record, (block.end - following) // RECORD)
-                except _InvalidReference as error:  # what is behind it, records or numbers, nobody knows
+                except _InvalidReference as error:  # the rest of the block can be records or columns
                     yield Damage(offset, block.end - offset, f"BATCH: {error}", raw=record)
                     return
                 yield from self._batch(data[offset:following], offset)
@@ -281,7 +281,7 @@ class _Decoder:
         )
 
     def batch(self, records: bytes) -> list[Row]:
-        """The rows that a BATCH and the columns behind it stand for."""
+        """The rows of a BATCH and its columns."""
         (
             _,
             flags,

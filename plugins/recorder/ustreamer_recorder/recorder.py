@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that writes: it takes notes out of the intake, in small helpings, and has the journal record them."""
+"""The writer thread: notes of the queue in, in small batches; records of the journal out."""
 
 import logging
 import os
@@ -10,28 +10,29 @@ from typing import Final
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.ledger import LedgerSnapshot
+from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.journal import Journal
-from ustreamer_recorder.lock import DirectoryLock
 from ustreamer_recorder.note_queue import NoteQueue, Skipped
 from ustreamer_recorder.segments import list_segments, recover_segments
 
 log = logging.getLogger("ustreamer.recorder")
 
 NOTES_PER_STEP: Final = 128
-"""Notes taken between two pauses: 0.1 ms, so that the threads of the path never wait longer for the interpreter."""
+"""Notes between two pauses: 0.1 ms, the longest wait of the path's threads for the interpreter."""
 BATCH_NOTES_PER_STEP: Final = 32
-"""The same where notes of many rows are among them. A pause costs as much as writing two of those."""
+"""The same if notes of many rows are queued. A pause costs as much as writing two of them."""
 BUSY_ROWS: Final = 500
-"""Rows at once, above which the next are taken out after `SOON_S`, whenever the flush is."""
+"""With more rows at once, the writer continues after `BUSY_DRAIN_S`, before the next flush."""
 BUSY_DRAIN_S: Final = 0.02
+LOCK_NAME: Final = ".lock"
 _PAUSE_S: Final = 0.001
 _MAX_RUN: Final = 2**63 - 1
 
 
 class Recorder:
-    """Records from `open` to `close`. What the intake is given before that waits in it."""
+    """Records from `open` to `close`. Notes from before `open` wait in the queue."""
 
     def __init__(
         self,
@@ -42,23 +43,24 @@ class Recorder:
         note_queue: NoteQueue,
         ledger: Callable[[], LedgerSnapshot],
     ) -> None:
-        """Touches nothing."""
+        """Constructing it touches no file."""
         self._config = config
         self._directory = directory
         self._authority = authority
         self._clock = clock
         self._note_queue = note_queue
         self._ledger = ledger
-        self._lock = DirectoryLock(directory)
+        # Two streamers would delete each other's recordings to stay below `max_bytes`.
+        self._lock = FileLock(directory / LOCK_NAME, "no other streamer that records there")
         self._owns_directory = self._is_recovered = False
         self._stopping = Event()
         self._is_busy = True
         self._thread = Thread(target=self._run, name="recorder", daemon=True)
 
     def open(self) -> None:
-        """Take the directory and start writing. Raises UStatusError if another streamer has it.
+        """Lock the directory and start the writer. Raises UStatusError if another streamer has the directory.
 
-        A directory that cannot be had for another reason is tried again later: no reason not to forward messages.
+        Any other error of the directory is retried later: messages are forwarded without a recording.
         """
         try:
             self._acquire_directory()
@@ -73,23 +75,21 @@ class Recorder:
             self._owns_directory = True
 
     def _prepare(self) -> None:
-        """Before each segment, on the writer's thread."""
+        """Runs before each segment, on the writer's thread."""
         try:
             self._acquire_directory()
             if not self._is_recovered:
                 recover_segments(self._directory)
                 self._is_recovered = True
-        except UStatusError as error:  # somebody else was faster; he may leave
+        except UStatusError as error:  # another streamer has the lock and may release it
             raise OSError(error.message) from error
 
     def close(self, timeout_s: float) -> None:
-        """Record what waits, and end. May be repeated, and called without `open`."""
+        """Record the queued notes and end. May be repeated, and called without `open`."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        if (
-            not self._thread.is_alive()
-        ):  # else the disk hangs, and the directory is ours until the process ends
+        if not self._thread.is_alive():  # else the disk hangs, and the process keeps the directory
             self._lock.release()
 
     def _run(self) -> None:
@@ -103,7 +103,7 @@ class Recorder:
                 self._drain(journal)
                 journal.count(self._ledger())
                 journal.tick(self._note_queue.pop_skipped())
-            except Exception:  # a mistake of ours: what comes after it is recorded all the same
+            except Exception:  # a defect of the recorder; it continues with later notes
                 log.exception("recorder.failed")
         journal.finish(self._ledger())
         log.info("recorder.stopped", extra={"rows": journal.next_seq, "skipped": journal.skipped_rows})

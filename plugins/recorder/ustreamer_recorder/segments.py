@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a recording: reserved, written, finished, recovered after a kill, and deleted before they fill the disk.
 
-Blocks are written with `pwrite`, not through a mapping. Both survive a kill, as what the kernel has taken is in its cache. But a
-mapped page that cannot be had, on a disk that is full or failing, is a SIGBUS that ends the whole streamer, and while the
-kernel waits for one the interpreter stands still; `pwrite` raises, and lets others run.
+Blocks are written with `pwrite`, not through a mapping. Both survive a kill, because the data is in the kernel's cache.
+A mapped page on a full or failing disk raises SIGBUS, which ends the streamer, and a wait for a page blocks the
+interpreter. `pwrite` raises OSError and releases the interpreter.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ log = logging.getLogger("ustreamer.recorder")
 
 BAD_SUFFIX: Final = ".bad"
 _NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open|\.bad)?")
-_CLOCK_WAS_SET_MS: Final = 1_577_836_800_000  # 2020: a file from before is from a clock that was not set
+_CLOCK_WAS_SET_MS: Final = 1_577_836_800_000  # 2020: an earlier time is from a clock that was not set
 _MS_PER_DAY: Final = 86_400_000
 _NOT_SUPPORTED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class SegmentInfo(NamedTuple):
-    """A file of a recording. In the order of runs and numbers, which is that of age."""
+    """A file of a recording. Files sort by run and number, which is by age."""
 
     run: int
     number: int
@@ -60,7 +60,7 @@ def list_segments(directory: Path) -> list[SegmentInfo]:
 
 
 class Quota(NamedTuple):
-    """How much of recordings may stand in a directory. `keep_free_bytes` of the disk are left to others."""
+    """The limits of a directory. `keep_free_bytes` of the disk stay free for other programs."""
 
     max_bytes: int
     max_age_days: int
@@ -68,9 +68,9 @@ class Quota(NamedTuple):
 
 
 def enforce_quota(directory: Path, quota: Quota, needed: int, wall_ms: int) -> int:
-    """Delete the oldest segments until `needed` more bytes are within the quota; how many went.
+    """Delete the oldest segments until `needed` more bytes are within the quota; return how many were deleted.
 
-    Raises OSError(ENOSPC) if the disk has too little left for others even so. Open files are not touched.
+    Raises OSError(ENOSPC) if less than `keep_free_bytes` would stay free. Open files are not touched.
     """
     files = [each for each in list_segments(directory) if not each.is_open]
     total = sum(each.bytes for each in list_segments(directory))
@@ -92,7 +92,7 @@ def enforce_quota(directory: Path, quota: Quota, needed: int, wall_ms: int) -> i
 
 
 def _too_old(file: SegmentInfo, quota: Quota, wall_ms: int) -> bool:
-    # A file of an unset clock, or looked at by one, has no age: it goes when its place is needed.
+    # Without a set clock a file has no age: it is deleted only for its space.
     if min(file.modified_ms, wall_ms) < _CLOCK_WAS_SET_MS:
         return False
     return wall_ms - file.modified_ms > quota.max_age_days * _MS_PER_DAY
@@ -104,13 +104,13 @@ def _free(directory: Path) -> int:
 
 
 class SegmentFile:
-    """The segment that is being written. Its length is reserved, so that it can be written to its end."""
+    """The segment that is being written. Its length is reserved on the disk."""
 
     def __init__(self, directory: Path, header: SegmentHeader, reserve: int, mode: int = 0o640) -> None:
-        """Raises OSError; then there is no file."""
+        """Raises OSError, and leaves no file then."""
         self.path = directory / segment_name(header.run, header.number)
         self._open_path = self.path.with_name(self.path.name.removesuffix(SUFFIX) + OPEN_SUFFIX)
-        new = self.path.with_name(f".{self.path.name}.new")  # no reader is to see it without a header
+        new = self.path.with_name(f".{self.path.name}.new")  # readers see no file without a header
         self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             _reserve(self._descriptor, reserve)
@@ -123,18 +123,18 @@ class SegmentFile:
             raise
 
     def write(self, data: bytes) -> None:
-        """Append. Raises OSError; what was appended before stands."""
+        """Append. Raises OSError; earlier blocks stay."""
         done = 0
         while done < len(data):
             done += os.pwrite(self._descriptor, memoryview(data)[done:], self._size + done)
         self._size += done
 
     def sync(self) -> None:
-        """Have it survive a power cut. May take seconds; others run meanwhile. Raises OSError."""
+        """Sync the file to the disk. May take seconds, without the interpreter's lock. Raises OSError."""
         os.fdatasync(self._descriptor)
 
     def finish(self) -> None:
-        """Cut it to its length, sync it, give it its name. Raises OSError; the file is closed in any case."""
+        """Truncate the file to its length, sync and rename it. Raises OSError; the file is closed in any case."""
         try:
             os.ftruncate(self._descriptor, self._size)
             os.fsync(self._descriptor)
@@ -160,13 +160,13 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# ----------------------------------------------------------------------------------------------- what the dead have left
+# ------------------------------------------------------------------------------------------------ recovery after a kill
 
 
 def recover_segments(directory: Path) -> None:
-    """Finish the files that a process left open when it died: cut behind the last whole block, and renamed.
+    """Finish the open files of a process that died: truncate them after the last whole block and rename them.
 
-    What has no header is moved aside (`.bad`), or deleted if it is all zeros. What fails is logged and left for the next time.
+    A file without a header is renamed to `.bad`, or deleted if it is all zeros. Errors are logged and retried next time.
     """
     for path in directory.glob(".*.useg.new"):
         path.unlink(missing_ok=True)

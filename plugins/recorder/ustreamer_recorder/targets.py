@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers by which rows name where messages go, and the limit that held when it was decided."""
+"""The target numbers of rows: a destination and the limit at the time of the decision."""
 
 import weakref
 from itertools import count
@@ -8,13 +8,13 @@ from typing import Final
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer_recorder.events import Target
 
-_VERSIONS: Final = 16  # of a delivery's limit
+_VERSIONS: Final = 16  # targets of one delivery, one for each limit
 
 
 class TargetHistory:
-    """A delivery, or the endpoint of messages without one, as rows name it: by its targets, each with another limit.
+    """The targets of a delivery, or of an endpoint for messages without a delivery; one for each limit.
 
-    `target` and `tuned_ns` are of the latest.
+    `target` and `tuned_ns` are those of the latest.
     """
 
     __slots__ = ("number", "owner", "target", "targets", "tuned_ns")
@@ -30,7 +30,7 @@ class TargetHistory:
         self.target, self.tuned_ns = target.target, target.tuned_ns
 
     def target_at(self, received_ns: int) -> Target:
-        """The target that a decision of this time was made by; the oldest that is known, if it was an older one."""
+        """The target in effect at that time; the oldest known one for an earlier time."""
         for target in reversed(self.targets):
             if target.tuned_ns <= received_ns:
                 return target
@@ -38,15 +38,15 @@ class TargetHistory:
 
 
 class Targets:
-    """Everything that rows of this run may name. A delivery's state goes with the delivery."""
+    """All targets of this run. A delivery's history is dropped with the delivery."""
 
     def __init__(self) -> None:
         self.states: dict[int, TargetHistory] = {}
-        """By identity of the delivery or endpoint, which a note that names it keeps from becoming another's."""
+        """Keyed by the identity of delivery or endpoint; a note holds a reference, so the identity is not reused."""
         self._deliveries, self._targets = count(1), count(1)
 
     def target_for(self, destination: Delivery | str, received_ns: int) -> Target:
-        """The target of a message that was decided about at this time, for a delivery or, without one, at an endpoint."""
+        """The target, at the time of the decision, of a delivery or of an endpoint without a delivery."""
         state = self.states.get(id(destination))
         if state is not None:
             return state.target_at(received_ns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A segment file written from events: for generators of recordings and for tests. The streamer's own is `segments`, which is fast.
+"""Writes a segment file from events, for generators of recordings and for tests. The streamer uses `segments`.
 
 header = SegmentHeader("hpc.vin1", run=1, number=0, mono_ns=0, wall_ms=1_700_000_000_000)
 with SegmentWriter(directory, header) as segment:
@@ -27,13 +27,13 @@ from ustreamer_recorder.layout import OPEN_SUFFIX, SUFFIX, EndCause, SegmentHead
 
 
 class SegmentWriter:
-    """One segment file. It is named as an open one until `close`; leaving a `with` block closes it.
+    """One segment file. It has the name of an open file until `close`; leaving a `with` block closes it.
 
-    Nothing is added to what is given but an anchor, made of the header's two times, at the beginning, and END at `close`.
+    The writer adds only an anchor with the header's two times at the beginning, and END at `close`.
     """
 
     def __init__(self, directory: Path, header: SegmentHeader) -> None:
-        """Raises FileExistsError if there is such a file, open or finished."""
+        """Raises FileExistsError if the file exists, open or finished."""
         self.path = directory / segment_name(header.run, header.number)
         if self.path.exists():
             raise FileExistsError(f"{self.path} is there already")
@@ -47,7 +47,7 @@ class SegmentWriter:
         self._file.write(block)
 
     def add_event(self, event: Event) -> None:
-        """Write `event` as it is, also if it makes no sense; that is for those who plant faults."""
+        """Write `event` unchecked, so that tests can plant faults."""
         encoder = self._encoder
         match event:
             case Target():
@@ -70,13 +70,13 @@ class SegmentWriter:
                 encoder.end(event)
 
     def flush(self, mono_ns: int, wall_ms: int) -> None:
-        """End the block: what was added is in the file, stamped with these times."""
+        """End the block with these times and write it to the file."""
         self._encoder.now = mono_ns, wall_ms
         self._encoder.end_block()
         self._file.flush()
 
     def close(self, cause: EndCause | None = EndCause.STOPPED) -> Path:
-        """Finish the file; with None it gets no END, as if its process had died. Its path."""
+        """Finish the file and return its path; None: without END, as after a crash."""
         encoder = self._encoder
         if cause is not None:
             encoder.end(End(cause, *encoder.now, encoder.next_seq, encoder.next_change))
@@ -85,7 +85,7 @@ class SegmentWriter:
         return self.open_path.rename(self.path)
 
     def abandon(self) -> Path:
-        """Leave the file open, as a process that is killed: what was flushed is there. Its path."""
+        """Leave the file open, as a killed process does, and return its path. Flushed blocks are in it."""
         self._file.close()
         return self.open_path
 

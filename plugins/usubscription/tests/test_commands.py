@@ -20,6 +20,7 @@ from ustreamer_usubscription.store.store import (
     put_topic,
 )
 
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.cli.main import main
 from ustreamer.uprotocol.uuri import UUri
 
@@ -203,7 +204,7 @@ def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_me
     store = SubscriptionStore(tmp_path / "s", 1 << 28)
     store.open()
     store.commit(wishes(before))
-    with store_contents._VerifyProcess("snapshot", tmp_path / "s") as child:
+    with StoreReader("snapshot", tmp_path / "s") as child:
         chunks = child.chunks()
         first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
         for _ in range(4):  # what one transaction frees, the second one after it uses

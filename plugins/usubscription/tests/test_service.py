@@ -10,11 +10,11 @@ import pytest
 from ustreamer_usubscription.requests import v3
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.service import MAX_PAYLOAD
-from ustreamer_usubscription.store.store import SubscriptionStoreDamaged
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import AuthorityTable, Router
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
@@ -692,9 +692,7 @@ def test_a_damaged_record_stops_the_start_and_leaves_nothing_open(make_desk: Mak
     written = data.read_bytes()
     data.write_bytes(written.replace(b"\0up://device1/300EF/4/0", b"\0up://device1/300EE/4/0"))
     again = make_desk(desk.state_dir, damaged="refuse")
-    with pytest.raises(
-        SubscriptionStoreDamaged, match="record b's/up://device2/10AB/3/80CD.x00up://device1/300EE/4/0'"
-    ):
+    with pytest.raises(StoreDamaged, match="record b's/up://device2/10AB/3/80CD.x00up://device1/300EE/4/0'"):
         again.start()
     data.write_bytes(written)
     assert again.start().pairs() == [(TOPIC, APP)]

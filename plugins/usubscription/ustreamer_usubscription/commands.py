@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.file_lock import lock_holder
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.service import STORE_DIRECTORY
 from ustreamer_usubscription.store import store_contents
-from ustreamer_usubscription.store.lock import lock_holder
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     REMOTE_TOPIC_PREFIX,
     StoreTooNew,
-    SubscriptionStoreDamaged,
     read_event,
     read_remote,
 )
@@ -136,7 +136,7 @@ def _check(arguments: argparse.Namespace) -> int:
         contents_found = _read_contents(store)
         subscriptions = list(contents_found.subscriptions)
         report |= {"layout": contents_found.layout, "subscriptions": len(subscriptions), "problem": None}
-    except (SubscriptionStoreDamaged, StoreTooNew) as error:
+    except (StoreDamaged, StoreTooNew) as error:
         report["problem"] = error.message
     report["aside"] = sorted(path.name for path in store.parent.glob(f"{store.name}.*-*"))
     if arguments.json:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Condition
 
+import lmdb
 import msgspec
 
 from tests.host.egress.test_endpoint_queue import FakeIngress, ScriptedTransport, event, number
@@ -13,8 +14,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import DurableQueue
-from ustreamer.host.storage import spool_reader
-from ustreamer.host.storage.spool_reader import SpoolSummary
+from ustreamer.host.storage.spool_records import SpoolSummary, summarize
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
@@ -81,7 +81,8 @@ class DurableQueueRig:
             self.queue.start()
 
     def _walked(self, mode: str) -> SpoolSummary:
-        return spool_reader._walk(self.queue._spool.path)
+        with lmdb.open(str(self.queue._spool.path), readonly=True, lock=False) as env, env.begin() as txn:
+            return summarize(txn.cursor())
 
     def _restored_delivery(self, ingress: str, topic: UUri | None, subscriber: UUri | None) -> Delivery:
         assert ingress == self.gateway.name

@@ -14,13 +14,12 @@ import lmdb
 import pytest
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.storage import dead_letter_reader as reader
-from ustreamer.host.storage import dead_letter_store as module
+from ustreamer.core.storage import environment, verify_process
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.host.storage import dead_letter_writer as keeper_module
 from ustreamer.host.storage.dead_letter_store import (
     DeadLettersConfig,
     DeadLetterStore,
-    DeadLetterStoreDamaged,
     StoredDeadLetter,
     encode_record,
     purge_letters,
@@ -205,9 +204,9 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("emptied", lambda path: os.truncate(path / "data.mdb", 0), ""),
     ("something else", lambda path: (path / "data.mdb").write_bytes(b"\x5a" * 50_000), ""),
     ("another version", lambda path: overwritten(path, ONE, b"\x02" + b"\0" * 30), "version 2"),
-    ("a short value", lambda path: overwritten(path, ONE, b"\x01"), "too few"),
-    ("a strange key", lambda path: overwritten(path, b"1", b"\x01" + b"\0" * 30), "too few"),
-    ("no next number", lambda path: overwritten(path, NEXT, b""), "too few"),
+    ("a short value", lambda path: overwritten(path, ONE, b"\x01"), "expected at least"),
+    ("an unknown key", lambda path: overwritten(path, b"1", b"\x01" + b"\0" * 30), "expected 8"),
+    ("no next number", lambda path: overwritten(path, NEXT, b""), "expected at least"),
     ("a next number in use", lambda path: overwritten(path, *encode_record(0, 1)), "is in use"),
     ("gone beside its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
 ]
@@ -267,18 +266,18 @@ def test_who_reads_a_damaged_store_is_told_so(make: Callable[..., DeadLetterStor
     store.append([stored("a", b"needle" * 10)])
     store.close()
     flipped(path, b"needle")
-    with pytest.raises(DeadLetterStoreDamaged, match="checksum"):
+    with pytest.raises(StoreDamaged, match="checksum"):
         list(read_letters(path))
     os.truncate(path / "data.mdb", 5000)
-    with pytest.raises(DeadLetterStoreDamaged, match="store "):
+    with pytest.raises(StoreDamaged, match="store "):
         list(read_letters(path))
 
 
 def test_a_reader_by_itself_says_in_a_line_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"\x5a" * 50_000)
-    command = [sys.executable, "-m", reader.__name__, "verify", str(tmp_path)]
+    command = [sys.executable, "-m", verify_process.__name__, "verify", str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (reader.DAMAGED, "", 1)
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (verify_process.EXIT_DAMAGED, "", 1)
 
 
 def test_where_there_can_be_no_store_that_is_said(tmp_path: Path) -> None:
@@ -292,8 +291,8 @@ def test_where_there_can_be_no_store_that_is_said(tmp_path: Path) -> None:
 def test_a_full_map_refuses_what_comes_and_keeps_what_is_there(
     make: Callable[..., DeadLetterStore], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MAP_SLACK", 1 << 17)
-    monkeypatch.setattr(module, "_MAP_FACTOR", 0)
+    monkeypatch.setattr(environment, "MAP_SLACK", 1 << 17)
+    monkeypatch.setattr(environment, "MAP_FACTOR", 0)
     store = make()
     store.append([stored("a")])
     with pytest.raises(UStatusError, match="not made") as refused:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-<<<<<<< HEAD
 """The timer thread: makes the calls of `Timers` when they are due."""
-=======
-"""The timer thread: it runs the actions of a `DeadlineQueue` when they are due."""
->>>>>>> host/main
 
 import logging
 from collections.abc import Callable

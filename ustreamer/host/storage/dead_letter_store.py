@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on disk, in an LMDB environment that is bounded: the oldest leave for the newest.
+"""Dead letters on disk, in a bounded LMDB environment: new letters displace the oldest.
 
     <state_dir>/dead-letters/                  key: 8 bytes, a number that rises by one
                                                value: version, CRC-32 of key and body, body (MessagePack)
-    <state_dir>/dead-letters.damaged-<n>/      what was found damaged; the latest three
+    <state_dir>/dead-letters.damaged-<n>/      damaged stores, unchanged; the latest three
 
-Record 0 holds the number of the next one, so numbers are not used twice. The whole store is read, by another process
-(`dead_letter_reader`), before this one maps it into memory. What is stored is secret: attributes may have a token.
+Record 0 holds the next number, so no number is used twice. A child process (`StoreReader`) reads the whole store before
+this process maps it into memory. The directory is readable by its owner only: attributes can have a token.
 """
 
 import logging
-import re
-import shutil
 import struct
-import subprocess
-import sys
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Lock
 from typing import Annotated, Final, Literal
 
 import lmdb
@@ -28,46 +23,35 @@ import msgspec
 from msgspec import Meta
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.storage import dead_letter_reader as reader
+from ustreamer.core.storage.environment import map_size_for, open_environment, write_error
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import encode_frame, frame_body
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.store_files import replace_store
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.wire import decode, encode
 
 DIRECTORY: Final = "dead-letters"
 """Below state_dir."""
-MAX_QUARANTINED: Final = 3
-_VERSION: Final = 1
 _KEY: Final = struct.Struct(">Q")
-_HEADER: Final = struct.Struct(">BI")
 _NEXT: Final = 0
 """The number of the record that holds the next number."""
-_MAP_SLACK: Final = 64 << 20
-_MAP_FACTOR: Final = (
-    4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
-)
-_BASE_TIMEOUT_S: Final = 20.0
-_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
 
 log = logging.getLogger("ustreamer.dead_letters")
 
 
 class DeadLettersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[dead_letters]. How many are kept (0: none, and no store is made), in how many bytes, and the largest payload."""
+    """[dead_letters]: the most letters (0: none, without a store), their bytes, and the largest payload that is kept."""
 
     messages: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
     bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 64_000_000
     payload_bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 1_000_000
 
 
-class DeadLetterStoreDamaged(UStatusError):
-    """The file is not what was written; the message says where. DATA_LOSS."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.DATA_LOSS, message)
-
-
 class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter as it is stored. `payload` is None if it was larger than what is kept; times are ms since the epoch."""
+    """A stored dead letter. `payload` is None if it was larger than the limit; times are ms since the epoch."""
 
     attributes: bytes
     payload: bytes | None
@@ -98,7 +82,7 @@ class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def message(self) -> UMessage:
-        """The message as it came in, without its payload if that was not kept."""
+        """The message as received, without a payload that was not stored."""
         return UMessage(*decode(self.attributes), self.payload or b"")
 
     @property
@@ -107,96 +91,56 @@ class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_record(number: int, letter: StoredDeadLetter | int) -> tuple[bytes, bytes]:
-    """Key and value of a letter or, with number 0, of the next number."""
-    key, body = _KEY.pack(number), msgspec.msgpack.encode(letter)
-    return key, _HEADER.pack(_VERSION, zlib.crc32(key + body)) + body
+    """Key and value of a letter, or of the next number for number 0."""
+    key = _KEY.pack(number)
+    return key, encode_frame(key, msgspec.msgpack.encode(letter))
 
 
 def _verified_body(key: bytes, value: bytes) -> bytes:
-    if len(key) != _KEY.size or len(value) < _HEADER.size:
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: {len(key)} and {len(value)} bytes are too few")
-    version, checksum = _HEADER.unpack_from(value)
-    body = value[_HEADER.size :]
-    if version != _VERSION:
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
-    if checksum != zlib.crc32(key + body):
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
-    return body
+    if len(key) != _KEY.size:
+        raise StoreDamaged(f"record {key.hex()}: a key of {len(key)} bytes, expected {_KEY.size}")
+    return frame_body(key, value)
 
 
 def decode_letter(key: bytes, value: bytes) -> tuple[int, StoredDeadLetter]:
-    """Number and letter of a record. Raises StoreDamaged."""
+    """The number and the letter of a record. Raises StoreDamaged."""
     try:
         letter = msgspec.msgpack.decode(_verified_body(key, value), type=StoredDeadLetter)
     except msgspec.MsgspecError as error:
-        raise DeadLetterStoreDamaged(f"record {key.hex()}: {error}") from error
+        raise StoreDamaged(f"record {key.hex()}: {error}") from error
     return _KEY.unpack(key)[0], letter
 
 
-# --- reading from outside -----------------------------------------------------------------------------------------------
+# --- readers outside the streamer -----------------------------------------------------------------------------------------------
 
 
 def read_letters(
     directory: Path, mode: Literal["verify", "snapshot"] = "snapshot"
 ) -> Iterator[tuple[int, StoredDeadLetter]]:
-    """All letters of a store, by number; none if there is no store. A child process does the reading.
+    """All letters of a store with their numbers; none if there is no store. A child process reads the file.
 
-    Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right.
+    Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged for any damage.
     """
-    if not (directory / "data.mdb").exists():
+    if not (directory / DATA_FILE).exists():
         return
-    for key, value in _records(directory, mode):
-        if key != _KEY.pack(_NEXT):
-            yield decode_letter(key, value)
-
-
-def _records(directory: Path, mode: Literal["verify", "snapshot"]) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, the number of the next record among them; the first one that is read."""
-    limit_s = _BASE_TIMEOUT_S + (directory / "data.mdb").stat().st_size / _BYTES_PER_S
-    child = subprocess.Popen(
-        [sys.executable, "-m", reader.__name__, mode, directory],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    watchdog = Timer(limit_s, child.kill)
-    watchdog.start()
-    try:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        complete = False
-        while not complete:
-            lengths = child.stdout.read(reader.LENGTHS.size)
-            if len(lengths) < reader.LENGTHS.size:
-                break
-            key_size, value_size = reader.LENGTHS.unpack(lengths)
-            complete = not key_size
-            if key_size:
-                yield child.stdout.read(key_size), child.stdout.read(value_size)
-        error_line = child.stderr.read().decode(errors="replace").strip()
-        code = child.wait()
-        if not complete or code:
-            raise DeadLetterStoreDamaged(
-                f"store {directory}: {error_line or f'its reader ended with {code}'}"
-            )
-    finally:
-        watchdog.cancel()
-        child.kill()
-        child.communicate()
+    with StoreReader(mode, directory) as reader:
+        for key, value in reader.records():
+            if key != _KEY.pack(_NEXT):
+                yield decode_letter(key, value)
 
 
 # --- the store ----------------------------------------------------------------------------------------------------------
 
 
 class DeadLetterStore:
-    """The LMDB environment in directory `path`. Constructing it touches nothing; safe from any thread."""
+    """The LMDB environment in directory `path`. Constructing it touches no file. Safe from any thread."""
 
     def __init__(self, path: Path, limits: DeadLettersConfig) -> None:
         self.path = path
         self.damaged = 0
         """Stores that were moved aside."""
         self.displaced = 0
-        """Letters that left because newer ones came."""
+        """Letters that newer ones displaced."""
         self._limits = limits
         self._lock = Lock()
         self._env: lmdb.Environment | None = None
@@ -207,9 +151,9 @@ class DeadLetterStore:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the store, or make an empty one; one that is damaged is moved aside, and that is said.
+        """Open or create the store. A damaged one is moved aside and logged.
 
-        Raises UStatusError(UNAVAILABLE) where the directory cannot be used. May be repeated.
+        Raises UStatusError(UNAVAILABLE) if the directory cannot be used. May be repeated.
         """
         with self._lock:
             self._ensure_open()
@@ -231,61 +175,44 @@ class DeadLetterStore:
             return
         try:
             self._read_sizes()
-        except DeadLetterStoreDamaged as error:
+        except StoreDamaged as error:
             self._sizes.clear()
             self._bytes, self._next = 0, 1
-            quarantine = self._quarantine()
+            quarantine = replace_store(self.path)
             self.damaged += 1
             extra = {"store": str(self.path), "reason": error.message, "moved_to": str(quarantine)}
-            log.error("dead_letters.store_damaged", extra=extra)  # noqa: TRY400 - the reason says it all
+            log.error("dead_letters.store_damaged", extra=extra)  # noqa: TRY400 - the reason is enough
 
     def _read_sizes(self) -> None:
-        if not (self.path / "data.mdb").exists():
-            raise DeadLetterStoreDamaged(f"store {self.path}: data.mdb is missing")
-        found = _records(self.path, "verify")
-        key, value = next(found, (b"", b""))
+        if not (self.path / DATA_FILE).exists():
+            raise StoreDamaged(f"store {self.path}: data.mdb is missing")
+        with StoreReader("verify", self.path) as reader:
+            self._add_sizes(reader.records())
+        if self._sizes and next(reversed(self._sizes)) >= self._next:
+            raise StoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
+
+    def _add_sizes(self, records: Iterator[tuple[bytes, bytes]]) -> None:
+        key, value = next(records, (b"", b""))
         if key != _KEY.pack(_NEXT):
-            raise DeadLetterStoreDamaged(f"store {self.path}: the record of the next number is missing")
+            raise StoreDamaged(f"store {self.path}: the record of the next number is missing")
         try:
             self._next = msgspec.msgpack.decode(_verified_body(key, value), type=int)
         except msgspec.MsgspecError as error:
-            raise DeadLetterStoreDamaged(f"store {self.path}: the next number: {error}") from error
-        for each, content in found:
+            raise StoreDamaged(f"store {self.path}: the next number: {error}") from error
+        for each, content in records:
             number, _ = decode_letter(each, content)
             self._sizes[number] = len(content)
             self._bytes += len(content)
-        if self._sizes and next(reversed(self._sizes)) >= self._next:
-            raise DeadLetterStoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
 
     def _open_env(self) -> lmdb.Environment:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        env = lmdb.open(
-            str(self.path),
-            map_size=_MAP_FACTOR * self._limits.bytes + _MAP_SLACK,
-            # writemap would end the process with SIGBUS on a full disk.
-            sync=True,
-            metasync=True,
-            writemap=False,
-            mode=0o600,
-        )
+        env = open_environment(self.path, map_size_for(self._limits.bytes), mode=0o600)
         with env.begin(write=True) as txn:
             txn.put(*encode_record(_NEXT, self._next))
         return env
 
-    def _quarantine(self) -> Path:
-        named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
-        candidates = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        quarantined = sorted((int(match[1]), path) for match, path in candidates if match)
-        quarantine = self.path.with_name(
-            f"{self.path.name}.damaged-{quarantined[-1][0] + 1 if quarantined else 1}"
-        )
-        self.path.rename(quarantine)
-        for _, old in [*quarantined, (0, quarantine)][:-MAX_QUARANTINED]:
-            shutil.rmtree(old)
-        return quarantine
-
     def close(self) -> None:
-        """Close the store; what was appended is on disk already. May be repeated."""
+        """Close the store; appended letters are on disk already. May be repeated."""
         with self._lock:
             env, self._env = self._env, None
             if env is not None:
@@ -294,9 +221,10 @@ class DeadLetterStore:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def append(self, letters: Sequence[StoredDeadLetter]) -> None:
-        """Keep letters, in one transaction; the oldest leave if there are too many.
+        """Store letters in one transaction; the oldest leave if the limits are exceeded.
 
-        Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full, UNAVAILABLE where there can be no store.
+        Raises UStatusError: RESOURCE_EXHAUSTED if map or disk is full, UNAVAILABLE if the store cannot be opened,
+        INTERNAL for any other error of LMDB.
         """
         with self._lock:
             env = self._ensure_open()
@@ -319,7 +247,7 @@ class DeadLetterStore:
             self.displaced += len(evicted)
 
     def _evicted_by(self, added: Mapping[int, int]) -> set[int]:
-        """The oldest, so that what is left is within the limits."""
+        """The oldest letters that must leave to stay within the limits."""
         count = len(self._sizes) + len(added)
         size = self._bytes + sum(added.values())
         evicted = set()
@@ -331,7 +259,7 @@ class DeadLetterStore:
         return evicted
 
     def delete(self, numbers: Iterable[int] | None = None) -> int:
-        """Delete these letters, or all; how many of them were there. Raises as `append`."""
+        """Delete these letters, or all; return how many existed. Raises as `append`."""
         with self._lock:
             if not self._exists():
                 return 0
@@ -355,13 +283,12 @@ class DeadLetterStore:
                     else:
                         txn.put(key, value)
         except lmdb.Error as error:
-            text = f"store {self.path}: {len(changes)} changes not made: {error}"
-            raise UStatusError(UCode.RESOURCE_EXHAUSTED, text) from error
+            raise write_error(error, f"store {self.path}: {len(changes)} changes not made") from error
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """The numbers of all letters, the oldest first. Raises UStatusError(UNAVAILABLE) as `open`."""
+        """The numbers of all letters, oldest first. Raises as `open`."""
         with self._lock:
             if self._exists():
                 self._ensure_open()
@@ -371,7 +298,7 @@ class DeadLetterStore:
         return self._env is not None or self.path.exists()
 
     def get(self, number: int) -> StoredDeadLetter:
-        """One letter. Raises UStatusError(NOT_FOUND) if there is none of this number, and StoreDamaged."""
+        """One letter. Raises UStatusError(NOT_FOUND) for an unknown number, and StoreDamaged."""
         with self._lock:
             value = None
             try:
@@ -379,13 +306,13 @@ class DeadLetterStore:
                     with self._ensure_open().begin() as txn:
                         value = txn.get(_KEY.pack(number))
             except lmdb.Error as error:
-                raise DeadLetterStoreDamaged(f"store {self.path}: {error}") from error
+                raise StoreDamaged(f"store {self.path}: {error}") from error
         if value is None:
             raise UStatusError(UCode.NOT_FOUND, f"dead letter {number}: there is none of this number")
         return decode_letter(_KEY.pack(number), value)[1]
 
     def statistics(self) -> Mapping[str, int]:
-        """`stored` letters of `stored_bytes` now; `displaced` by newer ones, and `damaged` stores, so far."""
+        """`stored` and `stored_bytes` now; `displaced` letters and `damaged` stores so far."""
         return {
             "stored": len(self._sizes),
             "stored_bytes": self._bytes,
@@ -395,12 +322,10 @@ class DeadLetterStore:
 
 
 def purge_letters(path: Path, numbers: Iterable[int] | None) -> int:
-    """Delete letters from a store that no streamer uses; how many there were. A damaged one is moved aside."""
-    if not (path / "data.mdb").exists():
+    """Delete letters from a store that no streamer uses; return how many existed. A damaged store is moved aside."""
+    if not (path / DATA_FILE).exists():
         return 0
-    store = DeadLetterStore(
-        path, DeadLettersConfig(bytes=max(64_000_000, (path / "data.mdb").stat().st_size))
-    )
+    store = DeadLetterStore(path, DeadLettersConfig(bytes=max(64_000_000, (path / DATA_FILE).stat().st_size)))
     try:
         return store.delete(numbers)
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that puts dead letters on disk, so that nobody else waits for it."""
+"""The thread that writes dead letters to disk. Letters of the dispatcher in, batches for the store out."""
 
 import logging
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ _BATCH: Final = 500  # letters of one transaction
 
 
 class DeadLetterWriter:
-    """Takes letters over without waiting, and appends them to a store in batches. What does not fit is counted."""
+    """Queues letters without waiting and appends them to a store in batches. Letters above the limits are counted."""
 
     def __init__(self, store: DeadLetterStore, limits: DeadLettersConfig) -> None:
-        """With `limits.messages` 0 nothing is kept and the store is not touched."""
+        """With `limits.messages` 0 no letter is stored and the store is not touched."""
         self.store = store
         self._limits = limits
         self._queued: list[DeadLetter | StoredDeadLetter] = []
@@ -38,16 +38,14 @@ class DeadLetterWriter:
             self._thread.start()
 
     def enqueue_letter(self, letter: DeadLetter) -> None:
-        """Take a letter over, in 1 us; the newest are not kept if the disk does not follow. Never waits for it."""
+        """Queue a letter in 1 us, without waiting for the disk. A full queue drops the newest letter."""
         if not self._limits.messages:
             return
         size = len(letter.message.payload)
         queued: DeadLetter | StoredDeadLetter = letter
         if size > self._limits.payload_bytes:
-            queued, size = (
-                StoredDeadLetter.from_dead_letter(letter, self._limits.payload_bytes),
-                0,
-            )  # which lets the payload go
+            # The stored form releases the payload.
+            queued, size = StoredDeadLetter.from_dead_letter(letter, self._limits.payload_bytes), 0
         with self._changed:
             if len(self._queued) >= MAX_QUEUED or self._queued_bytes + size > MAX_QUEUED_BYTES:
                 self._counts["not_persisted"] += 1
@@ -59,7 +57,7 @@ class DeadLetterWriter:
 
     def _run(self) -> None:
         if self.store.path.exists():
-            self._append([])  # what is there is looked at now, and not when the first letter is in a hurry
+            self._append([])  # check the store now, not with the first letter
         while batch := self._next_batch():
             self._append(batch)
             with self._changed:
@@ -67,7 +65,7 @@ class DeadLetterWriter:
                 self._changed.notify_all()
 
     def _next_batch(self) -> list[StoredDeadLetter]:
-        """Wait for letters and take some; none when it is time to end."""
+        """Wait for letters and return a batch; an empty one ends the thread."""
         with self._changed:
             while not self._queued and not self._closing:
                 self._changed.wait()
@@ -87,33 +85,31 @@ class DeadLetterWriter:
                 self.store.append(batch)
             else:
                 self.store.open()
-        except (
-            UStatusError
-        ) as error:  # a full disk takes nothing more; the streamer goes on, and the books say so
+        except UStatusError as error:  # on a full disk the streamer continues and counts the letters
             self._counts["not_persisted"] += len(batch)
             if not self._failing:
                 extra = {"reason": error.message, "letters": len(batch)}
-                log.error("dead_letters.not_persisted", extra=extra)  # noqa: TRY400 - the reason says it all
+                log.error("dead_letters.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
             self._failing = True
             return
         self._counts["persisted"] += len(batch)
         self._failing = False
 
     def wait_empty(self, timeout_s: float) -> bool:
-        """Wait until all that was taken over is on disk; whether it is so."""
+        """Wait until every queued letter is on disk; false after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued and not self._writing, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Put on disk what waits, and close the store. May be repeated."""
+        """Write the queued letters and close the store. May be repeated."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        if not self._thread.is_alive():  # else it is in a commit that hangs, and closing would wait for that
+        if not self._thread.is_alive():  # else a commit hangs, and closing would wait for it
             self.store.close()
 
     def statistics(self) -> Mapping[str, int]:
-        """`persisted` and `not_persisted` since the start, `waiting` now, and what the store says."""
+        """`persisted` and `not_persisted` since the start, `waiting` now, and the store's statistics."""
         return {**self._counts, "waiting": len(self._queued), **self.store.statistics()}

@@ -2,25 +2,19 @@
 """The messages of one endpoint on disk, in an LMDB environment that is written in synchronous transactions.
 
     <state_dir>/spool/<endpoint>/                 the environment; `spool_records` has its layout
-    <state_dir>/spool/<endpoint>.lock             who uses it
-    <state_dir>/spool/<endpoint>.making/, .new/   one that is about to take its place
-    <state_dir>/spool/<endpoint>.damaged-<n>/     what was found damaged, with all that was in it; the latest three
+    <state_dir>/spool/<endpoint>.lock             the lock of the streamer that uses it
+    <state_dir>/spool/<endpoint>.making/, .new/   a spool that is being created, and a replacement
+    <state_dir>/spool/<endpoint>.damaged-<n>/     damaged spools, unchanged; the latest three
 
-The whole file is read, by another process (`spool_reader`), before this one maps it into memory. Room for removing
-messages is kept in the file, so that a full disk keeps nothing from leaving. What is stored is secret: attributes may
-have a token.
+In: messages to add, keys to delete. Out: keys, and stored messages in the order of their class. A child process
+(`StoreReader`) reads the whole file before this process maps it into memory. The file has reserved space for deletions,
+so messages can leave on a full disk. The directory is readable by its owner only: attributes can have a token.
 """
 
-import errno
-import fcntl
 import logging
-import os
-import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -29,52 +23,51 @@ from typing import Final, Literal
 import lmdb
 import msgspec
 
-from ustreamer.host.storage import spool_reader as reader
-from ustreamer.host.storage.spool_reader import SpoolSummary
+from ustreamer.core.storage.environment import (
+    file_size,
+    larger_map,
+    map_size_for,
+    open_environment,
+    preallocate,
+    write_error,
+)
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.file_lock import FileLock
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.store_files import finish_replacement, replace_store, sibling, sync_directory
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
     LAYOUT_KEY,
-    SpoolDamaged,
     SpoolRecord,
+    SpoolSummary,
     decode_key,
     decode_record,
     encode_key,
     encode_value,
+    is_whole,
+    summarize,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-MAX_QUARANTINED: Final = 3
-"""Damaged spools that are kept."""
-
-_PAGE: Final = 4096
-_GROWTH: Final = 4 << 20
 RESERVE: Final = 2 << 20
-"""Bytes in the file that only a removal may use: twice the pages that one of `_DELETE_BATCH` touches."""
+"""Bytes in the file that only a deletion may use: twice the pages that `_DELETE_BATCH` deletions touch."""
 _DELETE_BATCH: Final = 128
-_MAP_SLACK: Final = 64 << 20
-_MAP_FACTOR: Final = (
-    4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
-)
-_BASE_TIMEOUT_S: Final = 20.0
-_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
-_FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
-# LMDB reports a write that the file system cut short as EIO, whatever the reason was.
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 log = logging.getLogger("ustreamer.spool")
 
 
 class SpoolLimits(msgspec.Struct, frozen=True):
-    """How much may be on disk: messages, and bytes of their records."""
+    """The most that may be on disk: messages, and bytes of their records."""
 
     messages: int
     bytes: int
 
 
 class Spool:
-    """The LMDB environment in directory `path`. Constructing it touches nothing. One thread at a time, but for `get`.
+    """The LMDB environment in directory `path`. Constructing it touches no file. One thread at a time, except for `get`.
 
-    Within a class the order in which messages were added is kept.
+    Messages of a class keep the order in which they were added.
     """
 
     def __init__(self, path: Path, limits: SpoolLimits) -> None:
@@ -82,36 +75,37 @@ class Spool:
         self.messages = 0
         self.bytes = 0
         self.lost = 0
-        """Messages whose records were damaged and could not be read, as far as they can be counted."""
+        """Messages with damaged records, as far as they can be counted."""
         self.quarantined = 0
-        """Spools that were found damaged, and replaced by one with what could be read of them."""
+        """Damaged spools that were replaced by a spool with their readable messages."""
         self.transactions = 0
         """Commits that succeeded."""
         self._limits = limits
-        self._map_size = _map_size(limits)
+        self._map_size = map_size_for(limits.bytes)
         self._env: lmdb.Environment | None = None
         self._next: list[int] = []
         self._pending_deletes: dict[bytes, None] = {}
         self._failing = False
-        self._lock: int | None = None
-        self._map_lock = Lock()  # nobody may read while the map is made larger
+        self._lock = FileLock(sibling(self.path, "lock"), mode=0o600)
+        self._map_lock = Lock()  # no thread may read while the map grows
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> list[int]:
-        """Open the spool, or make an empty one; how many messages of each class it holds.
+        """Open or create the spool; return the number of its messages of each class.
 
-        What is damaged is skipped, counted and said, and a file that cannot be read through is moved aside. LMDB's own
-        verifier looks at a spool whose last user died. Raises UStatusError: UNAVAILABLE where the directory cannot be
-        used or another process uses it, FAILED_PRECONDITION for a spool of a later version.
+        A damaged record is skipped, counted and logged. A file that cannot be read to its end is moved aside. LMDB's
+        verifier checks a spool after a crash. Raises UStatusError: UNAVAILABLE if the directory cannot be used or
+        another process uses it, FAILED_PRECONDITION for a spool of a later version.
         """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            was_killed = self._acquire()
+            was_killed = self._lock.acquire()
             try:
                 found = self._prepare(verify=was_killed)
-                self._env = self._open_in(self.path)
-                self._delete_keys([bytes.fromhex(key) for key in found.damaged])
+                map_size = max(self._map_size, file_size(self.path))
+                self._env = open_environment(self.path, map_size, mode=0o600)
+                self._delete_keys(found.damaged)
             except BaseException:
                 self._release(orderly=False)
                 raise
@@ -122,42 +116,21 @@ class Spool:
         return found.messages
 
     def close(self) -> None:
-        """Close the spool; what was added is on disk already. May be repeated."""
+        """Close the spool; added messages are on disk already. May be repeated."""
         self._release(orderly=True)
-
-    def _acquire(self) -> bool:
-        """Take the lock, which the kernel frees with its process; whether its last holder died with it."""
-        file = self._sibling_path("lock")
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UStatusError(
-                UCode.UNAVAILABLE, f"{file} is held: expected no other streamer on this state_dir"
-            ) from None
-        self._lock = descriptor
-        was_killed = os.fstat(descriptor).st_size > 0
-        with suppress(OSError):  # a full disk: what is stored can be sent all the same
-            os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
-        return was_killed
 
     def _release(self, *, orderly: bool) -> None:
         with self._map_lock:
             env, self._env = self._env, None
             if env is not None:
                 env.close()
-        if self._lock is not None:
-            if orderly:
-                os.ftruncate(self._lock, 0)
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release(orderly=orderly)
 
     def set_limits(self, limits: SpoolLimits) -> None:
-        """Go by other limits; what is stored stays, also if it is too much."""
+        """Apply other limits; stored messages above them stay."""
         self._limits = limits
-        if _map_size(limits) > self._map_size:
-            self._map_size = _map_size(limits)
+        if map_size_for(limits.bytes) > self._map_size:
+            self._map_size = map_size_for(limits.bytes)
             self._set_map_size(self._map_size)
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -165,11 +138,11 @@ class Spool:
     def commit(
         self, added: Sequence[tuple[int, SpoolRecord]], deleted_keys: Iterable[bytes] = ()
     ) -> list[bytes]:
-        """Add messages, each to its class, and remove others by their keys, in one transaction; the keys of those added.
+        """Add messages to their classes and delete others, in one transaction; return the keys of the added messages.
 
-        On return this survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED where the
-        limits, the map or the disk are full, INTERNAL for any other refusal of LMDB. What is to be removed goes all the
-        same, now or with the next call.
+        On return the change survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED if the
+        limits, the map or the disk are full, INTERNAL for any other error of LMDB. Deletions are made even then, now or
+        with the next call.
         """
         self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()
@@ -180,7 +153,8 @@ class Spool:
             records.append((key, encode_value(key, content)))
         try:
             self._check_limits(records)
-            self._preallocate(records)
+            if records:
+                preallocate(self._require_env(), self.path, [value for _, value in records], RESERVE)
             deletes = list(islice(self._pending_deletes, _DELETE_BATCH))
             self._write(records, deletes)
         except UStatusError:
@@ -188,13 +162,13 @@ class Spool:
             raise
         except (lmdb.Error, OSError) as error:
             self._flush_deletes()
-            raise self._commit_error(error, f"{len(added)} messages not added") from error
+            raise write_error(error, f"spool {self.path}: {len(added)} messages not added") from error
         self._next = following
         self._flush_deletes()
         return [key for key, _ in records]
 
     def delete_messages(self, keys: Iterable[bytes]) -> None:
-        """Remove messages; what the disk refuses now goes with the next call."""
+        """Delete messages; deletions that the disk refuses are retried with the next call."""
         self._pending_deletes |= dict.fromkeys(keys)
         self._flush_deletes()
 
@@ -210,18 +184,18 @@ class Spool:
                     "reason": str(error),
                     "messages": len(self._pending_deletes),
                 }
-                log.error("spool.delete_failed", extra=extra)  # noqa: TRY400 - the reason says it all
+                log.error("spool.delete_failed", extra=extra)  # noqa: TRY400 - the reason is enough
             return
         self._failing = False
 
     def _delete_keys(self, keys: Sequence[bytes]) -> None:
-        """Remove these in any case but that of a disk that fails: a full map is made larger for it."""
+        """Delete records, with a larger map if the map is full. Raises lmdb.Error only for a failing disk."""
         if not keys:
             return
         try:
             self._write((), keys)
         except lmdb.MapFullError:
-            with self._larger_map():
+            with larger_map(self.path, self._map_size, self._set_map_size):
                 self._write((), keys)
 
     def _write(self, records: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]) -> None:
@@ -247,56 +221,18 @@ class Spool:
             bounds = f"{limits.messages} messages or {limits.bytes} bytes"
             raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"spool {self.path} is full ({bounds})")
 
-    def _preallocate(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Have the file so large that these records leave `RESERVE` free in it. Raises OSError where the disk is full."""
-        if not records:
-            return
-        env = self._require_env()
-        stat = env.stat()
-        used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        needed = (
-            sum(2 * len(value) + _PAGE // 8 for _, value in records) + RESERVE + _PAGE * (used // 500 + 16)
-        )
-        size = (self.path / "data.mdb").stat().st_size
-        missing = used * _PAGE + needed - size
-        if missing <= 0:
-            return
-        descriptor = os.open(self.path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            try:
-                os.posix_fallocate(descriptor, size, max(missing, _GROWTH))
-            except OSError:
-                os.posix_fallocate(descriptor, size, missing)
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def _larger_map(self) -> Iterator[None]:
-        self._set_map_size(2 * max(self._map_size, (self.path / "data.mdb").stat().st_size))
-        try:
-            yield
-        finally:
-            self._set_map_size(self._map_size)
-
     def _set_map_size(self, size: int) -> None:
         with self._map_lock:
             self._require_env().set_mapsize(size)
-
-    def _commit_error(self, error: Exception, text: str) -> UStatusError:
-        number = error.code if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
-        full = isinstance(error, _FULL) or number in _NO_SPACE_ERRNOS
-        code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
-        return UStatusError(code, f"spool {self.path}: {text}: {error}")
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(
         self, rank: int, after: bytes | None, limit: int, size: int
     ) -> list[tuple[bytes, SpoolRecord | None]]:
-        """The oldest messages of a class behind the one at `after`, or of all; None for one that cannot be read.
+        """The oldest messages of a class after the key `after`, or from the first; None for a damaged record.
 
-        At most `limit`, and no more than come to `size` bytes, but one in any case. Raises SpoolDamaged where LMDB cannot
-        go on.
+        At most `limit` messages and `size` bytes, but at least one. Raises StoreDamaged if LMDB cannot continue.
         """
         found: list[tuple[bytes, SpoolRecord | None]] = []
         start = encode_key(rank, 0) if after is None else after + b"\0"
@@ -309,11 +245,14 @@ class Spool:
                         break
                     found.append((key, self._decode_or_lose(key, value)))
         except lmdb.Error as error:
-            raise SpoolDamaged(f"spool {self.path}: {error}") from error
+            raise StoreDamaged(f"spool {self.path}: {error}") from error
         return found
 
     def get(self, key: bytes) -> SpoolRecord | None:
-        """The message at a key, from any thread; None if it cannot be read. Waits for no commit. Raises UNAVAILABLE."""
+        """The message at a key, from any thread; None if it cannot be read. Waits for no commit.
+
+        Raises UStatusError(UNAVAILABLE) for a closed spool.
+        """
         with self._map_lock:
             try:
                 with self._require_env().begin() as txn:
@@ -331,7 +270,7 @@ class Spool:
         try:
             decode_key(key)
             return decode_record(key, value)
-        except SpoolDamaged as error:
+        except StoreDamaged as error:
             self._report_lost(1, error.message)
             return None
 
@@ -341,7 +280,7 @@ class Spool:
         log.error("spool.messages_lost", extra=extra)
 
     def statistics(self) -> Mapping[str, int]:
-        """What is on disk now, and what opening it took."""
+        """Messages on disk now, and losses and quarantines so far."""
         return {
             "spooled": self.messages,
             "spooled_bytes": self.bytes,
@@ -350,75 +289,62 @@ class Spool:
             "spool_transactions": self.transactions,
         }
 
-    # --- making and replacing -----------------------------------------------------------------------------------------
-
-    def _open_in(self, path: Path) -> lmdb.Environment:
-        # writemap would end the process with SIGBUS on a full disk; without sync an accepted message may be lost.
-        return lmdb.open(
-            str(path),
-            map_size=max(self._map_size, (path / "data.mdb").stat().st_size if path.exists() else 0),
-            sync=True,
-            metasync=True,
-            writemap=False,
-            mode=0o600,
-        )
+    # --- create and replace -----------------------------------------------------------------------------------------
 
     def _prepare(self, *, verify: bool) -> SpoolSummary:
-        """Have a whole spool in place; what is in it."""
-        shutil.rmtree(self._sibling_path("making"), ignore_errors=True)
-        self._finish_replacement()
+        """Create, read or salvage the spool; return its contents."""
+        making = sibling(self.path, "making")
+        shutil.rmtree(making, ignore_errors=True)
+        finish_replacement(self.path)
+        shutil.rmtree(sibling(self.path, "new"), ignore_errors=True)
         if not self.path.exists():
-            self._create()
+            self._create(making)
+            making.rename(self.path)
+            sync_directory(self.path.parent)
             return SpoolSummary()
         try:
             found = self._summarize("verify" if verify else "walk")
-        except SpoolDamaged as error:
+        except StoreDamaged as error:
             found = self._salvage(error)
         if found.damaged:
             self._report_lost(
-                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0]}"
+                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0].hex()}"
             )
         return found
 
-    def _create(self) -> None:
-        making = self._sibling_path("making")
-        making.mkdir(mode=0o700)
-        with lmdb.open(str(making), map_size=self._map_size, mode=0o600) as env, env.begin(write=True) as txn:
+    def _create(self, directory: Path) -> None:
+        """Create an empty spool in a new directory."""
+        directory.mkdir(mode=0o700)
+        with open_environment(directory, self._map_size, mode=0o600) as env, env.begin(write=True) as txn:
             txn.put(LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT))
-        making.rename(self.path)
-        _sync_directory(self.path)
-        _sync_directory(self.path.parent)
+        sync_directory(directory)
 
     def _summarize(self, mode: Literal["walk", "verify"]) -> SpoolSummary:
-        if not (self.path / "data.mdb").exists():
-            raise SpoolDamaged("data.mdb is missing")
-        output = self._run_reader(mode, self.path)
+        if not (self.path / DATA_FILE).exists():
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing")
         try:
-            return msgspec.json.decode(output, type=SpoolSummary)
-        except msgspec.MsgspecError as error:
-            raise SpoolDamaged(f"its reader said {output[:100]!r}") from error
+            with StoreReader(mode, self.path) as reader:
+                return summarize(reader.records())
+        except StoreDamaged:
+            raise
+        except UStatusError as error:
+            raise UStatusError(error.code, f"spool {self.path}: {error.message}") from error
 
-    def _salvage(self, reason: SpoolDamaged) -> SpoolSummary:
-        """Put a new spool in place of this one, with what can be read of it."""
-        making, new, quarantine = (
-            self._sibling_path("making"),
-            self._sibling_path("new"),
-            self._quarantine_path(),
-        )
-        for mode in ("forward", "backward"):
-            with suppress(SpoolDamaged):  # as far as it goes
-                self._run_reader(mode, self.path, making)
-        if not (making / "data.mdb").exists():
-            shutil.rmtree(making, ignore_errors=True)
-            self.path.rename(quarantine)
-            self._create()
-            found = SpoolSummary()
-        else:
-            _sync_file(making / "data.mdb")
-            making.rename(new)
-            self.path.rename(quarantine)
-            self._finish_replacement()
-            found = self._summarize("walk")
+    def _salvage(self, reason: StoreDamaged) -> SpoolSummary:
+        """Replace this spool by a new one with every readable message."""
+        new = sibling(self.path, "new")
+        self._create(new)
+        with (
+            suppress(StoreDamaged, lmdb.Error),  # what was copied until then is kept
+            open_environment(new, max(self._map_size, map_size_for(file_size(self.path))), mode=0o600) as env,
+            StoreReader("salvage", self.path) as reader,
+        ):
+            for _, keys, values in reader.chunks():
+                whole = [record for record in zip(keys, values, strict=True) if is_whole(*record)]
+                with env.begin(write=True) as txn, txn.cursor() as cursor:
+                    cursor.putmulti(whole)
+        quarantine = replace_store(self.path)
+        found = self._summarize("walk")
         self.quarantined += 1
         extra = {
             "spool": str(self.path),
@@ -427,55 +353,7 @@ class Spool:
             "moved_to": str(quarantine),
         }
         log.error("spool.damaged", extra=extra)
-        for _, old in self._quarantined_paths()[:-MAX_QUARANTINED]:
-            shutil.rmtree(old)
         return found
-
-    def _finish_replacement(self) -> None:
-        new = self._sibling_path("new")
-        if new.exists() and not self.path.exists():
-            new.rename(self.path)
-            _sync_directory(self.path.parent)
-        shutil.rmtree(new, ignore_errors=True)
-
-    def _run_reader(self, *arguments: object) -> str:
-        """Run the reader; what it said. Raises SpoolDamaged if it does not come to a good end in time."""
-        file = self.path / "data.mdb"
-        limit_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
-        command = [sys.executable, "-m", reader.__name__, *map(str, arguments)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        try:
-            result = subprocess.run(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SpoolDamaged(f"its reader took longer than {limit_s:.0f} s") from error
-        error_line = result.stderr.strip().rpartition("\n")[2]
-        if result.returncode == reader.NEWER_LAYOUT:
-            raise UStatusError(UCode.FAILED_PRECONDITION, f"spool {self.path}: {error_line}")
-        if result.returncode:
-            raise SpoolDamaged(error_line or f"its reader ended with {result.returncode}")
-        return result.stdout
-
-    def _quarantine_path(self) -> Path:
-        """A name that is free; numbered, because the clock of an ECU may have been set back."""
-        return self._sibling_path(
-            f"damaged-{max((number for number, _ in self._quarantined_paths()), default=0) + 1}"
-        )
-
-    def _quarantined_paths(self) -> list[tuple[int, Path]]:
-        named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
-        candidates = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        return sorted((int(match[1]), path) for match, path in candidates if match)
-
-    def _sibling_path(self, suffix: str) -> Path:
-        return self.path.with_name(f"{self.path.name}.{suffix}")
 
     def _require_env(self) -> lmdb.Environment:
         if self._env is None:
@@ -483,26 +361,5 @@ class Spool:
         return self._env
 
 
-def _map_size(limits: SpoolLimits) -> int:
-    return _MAP_FACTOR * limits.bytes + _MAP_SLACK
-
-
 def _size(records: Sequence[tuple[bytes, bytes]]) -> int:
     return sum(len(key) + len(value) for key, value in records)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut, as fsync of a file does for its bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,40 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a spool holds, byte by byte.
+"""The records of a spool, byte by byte. Messages in, keys and values out; no I/O.
 
-    key      class, 1 byte: 0 to 6 for CS0 to CS6; sequence, 8 bytes, big endian: the order of a class
+    key      class, 1 byte: 0 to 6 for CS0 to CS6; sequence, 8 bytes, big endian, which orders a class
     value    version, 1 byte; CRC-32 of key and body, 4 bytes; body, MessagePack
 
-One more record, `layout`, is there from the first moment on: a spool without it is damaged, not empty.
+The record `layout` is written at creation: a spool without it is damaged, not empty.
 """
 
 import struct
-import zlib
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 import msgspec
 
 from ustreamer.core.egress.limits import CLASSES
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import encode_frame, frame_body
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 LAYOUT: Final = 1
 LAYOUT_KEY: Final = b"layout"
-_VERSION: Final = 1
 _KEY: Final = struct.Struct(">BQ")
-_HEADER: Final = struct.Struct(">BI")
-
-
-class SpoolDamaged(UStatusError):
-    """The file is not what was written; the message says where. DATA_LOSS."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.DATA_LOSS, message)
 
 
 class SpoolRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message as it is stored, with all that is needed to send it after a restart.
+    """A stored message, with everything that sending it after a restart needs.
 
-    `attributes` are as on the wire, the id among them. `topic` and `subscriber` are those of its delivery. Its times are
-    on the monotonic clock of the boot `boot`; where that is over, what counts is `deadline_ms`, ms since the epoch.
+    `attributes` are as on the wire, with the id. `topic` and `subscriber` are those of its delivery. Times in ns are on
+    the monotonic clock of the boot `boot`; after a reboot only `deadline_ms`, ms since the epoch, is valid.
     """
 
     attributes: bytes
@@ -53,55 +46,81 @@ _decode_body: Final = msgspec.msgpack.Decoder(SpoolRecord).decode
 
 
 def encode_key(rank: int, sequence: int) -> bytes:
-    """The key of a message; keys of a class are ordered as their sequences."""
+    """The key of a message; keys of a class sort by sequence."""
     return _KEY.pack(rank, sequence)
 
 
 def decode_key(key: bytes) -> tuple[int, int]:
-    """Class and sequence of a key. Raises SpoolDamaged for what is none."""
+    """Class and sequence of a key. Raises StoreDamaged for any other key."""
     if len(key) != _KEY.size or key[0] >= CLASSES:
-        raise SpoolDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
+        raise StoreDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
     rank, sequence = _KEY.unpack(key)
     return rank, sequence
 
 
 def encode_value(key: bytes, content: SpoolRecord | int) -> bytes:
-    """The value of a message or, for the layout record, of its number."""
-    body = _encode_body(content)
-    return _HEADER.pack(_VERSION, zlib.crc32(body, zlib.crc32(key))) + body
-
-
-def verify_record(key: bytes, value: bytes) -> bytes:
-    """The body of a record. Raises SpoolDamaged unless it is what was written under this very key."""
-    if len(value) < _HEADER.size:
-        raise SpoolDamaged(f"record {key.hex()}: {len(value)} bytes, expected at least {_HEADER.size}")
-    version, checksum = _HEADER.unpack_from(value)
-    body = value[_HEADER.size :]
-    if version != _VERSION:
-        raise SpoolDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
-    if checksum != zlib.crc32(body, zlib.crc32(key)):
-        raise SpoolDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
-    return body
+    """The value of a message, or of the layout number for the layout record."""
+    return encode_frame(key, _encode_body(content))
 
 
 def decode_record(key: bytes, value: bytes) -> SpoolRecord:
-    """The message of a record. Raises SpoolDamaged."""
+    """The message of a record. Raises StoreDamaged."""
     try:
-        return _decode_body(verify_record(key, value))
+        return _decode_body(frame_body(key, value))
     except msgspec.MsgspecError as error:
-        raise SpoolDamaged(f"record {key.hex()}: {error}") from error
+        raise StoreDamaged(f"record {key.hex()}: {error}") from error
 
 
 def check_layout(value: bytes | None) -> None:
-    """Raises SpoolDamaged unless this is the layout record of a spool that this program reads.
+    """Raises StoreDamaged unless this is the value of a layout record.
 
-    FAILED_PRECONDITION, as UStatusError, where it is a later one's.
+    Raises UStatusError(FAILED_PRECONDITION) for a later layout.
     """
     if value is None:
-        raise SpoolDamaged("layout record: is missing")
+        raise StoreDamaged("layout record: is missing")
     try:
-        layout = msgspec.msgpack.decode(verify_record(LAYOUT_KEY, value), type=int)
-    except (SpoolDamaged, msgspec.MsgspecError) as error:
-        raise SpoolDamaged(f"layout record: {error}") from error
+        layout = msgspec.msgpack.decode(frame_body(LAYOUT_KEY, value), type=int)
+    except (StoreDamaged, msgspec.MsgspecError) as error:
+        raise StoreDamaged(f"layout record: {error}") from error
     if layout > LAYOUT:
         raise UStatusError(UCode.FAILED_PRECONDITION, f"layout {layout}, this program reads layout {LAYOUT}")
+
+
+RecordKey: TypeAlias = bytes  # `SpoolSummary` has a field of the name `bytes`
+
+
+class SpoolSummary(msgspec.Struct):
+    """The contents of a spool: messages, bytes of keys and values, and the last sequence of each class; damaged keys."""
+
+    messages: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    bytes: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    last: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    damaged: list[RecordKey] = []
+
+
+def is_whole(key: bytes, value: bytes) -> bool:
+    """Whether this is an undamaged message."""
+    try:
+        decode_key(key)
+        frame_body(key, value)
+    except StoreDamaged:
+        return False
+    return True
+
+
+def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
+    """Count all records of a spool. Raises StoreDamaged and UStatusError as `check_layout`."""
+    summary = SpoolSummary()
+    layout = None
+    for key, value in records:
+        if key == LAYOUT_KEY:
+            layout = value
+        elif is_whole(key, value):
+            rank, sequence = decode_key(key)
+            summary.messages[rank] += 1
+            summary.bytes[rank] += len(key) + len(value)
+            summary.last[rank] = sequence
+        else:
+            summary.damaged.append(key)
+    check_layout(layout)
+    return summary

@@ -16,12 +16,12 @@ from ustreamer_usubscription.requests.requests import CallContext
 from ustreamer_usubscription.store.store import (
     RecordChange,
     SubscriptionStore,
-    SubscriptionStoreDamaged,
     put_topic,
 )
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -275,9 +275,9 @@ def test_a_topic_in_a_state_that_nobody_knows_is_not_believed(tmp_path: "Path", 
     store.commit([change])
     assert list(store.load_declared_topics()) == [(TOPIC, TopicState.ACTIVE)]
     store.commit([put_topic(TOPIC, state)])  # type: ignore[arg-type]
-    with pytest.raises(SubscriptionStoreDamaged, match="expected a topic of layout 3"):
+    with pytest.raises(StoreDamaged, match="expected a topic of layout 3"):
         list(store.load_declared_topics())
     store.commit([RecordChange(change.key, b"\2" * 9)])
-    with pytest.raises(SubscriptionStoreDamaged, match="checksum"):
+    with pytest.raises(StoreDamaged, match="checksum"):
         list(store.load_declared_topics())
     store.close()

@@ -14,7 +14,6 @@ from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex
 from ustreamer_usubscription.store.records import (
     LAYOUT_KEY,
-    SubscriptionStoreDamaged,
     layout_value,
     put_observer,
     put_subscription,
@@ -22,6 +21,8 @@ from ustreamer_usubscription.store.records import (
 )
 from ustreamer_usubscription.store.store import RecordChange
 
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.store_reader import RecordChunk
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
 AUTHORITIES = st.sampled_from(["a", "a-b", "a0", "b", "FFFF"])
@@ -84,7 +85,7 @@ EVERY_KIND = [
 ]
 
 
-def sent(changes: list[RecordChange], size: int) -> Iterator[store_contents.RecordChunk]:
+def sent(changes: list[RecordChange], size: int) -> Iterator[RecordChunk]:
     """As a reader would send it, so many records at a time."""
     for at in range(0, len(changes), size):
         some = changes[at : at + size]
@@ -107,5 +108,5 @@ def test_one_wrong_record_among_them_is_found(tmp_path: Path, at: int, size: int
     changes = list(EVERY_KIND)
     key, value = changes[at]
     changes[at] = RecordChange(key, (value or b"")[:-1] + b"?")
-    with pytest.raises(SubscriptionStoreDamaged, match="checksum"):
+    with pytest.raises(StoreDamaged, match="checksum"):
         store_contents.contents_from_chunks(tmp_path, sent(changes, size))

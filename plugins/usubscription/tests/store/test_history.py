@@ -25,13 +25,13 @@ from ustreamer_usubscription.store.records import (
 from ustreamer_usubscription.store.store import (
     RecordChange,
     SubscriptionStore,
-    SubscriptionStoreDamaged,
     delete_subscription,
     put_subscription,
 )
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.host.cli.main import main
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -157,9 +157,7 @@ NO_EVENTS = [
 
 @pytest.mark.parametrize(("key", "body", "why"), NO_EVENTS, ids=[why for _, _, why in NO_EVENTS])
 def test_a_record_that_is_no_event_is_refused_by_name(key: bytes, body: bytes, why: str) -> None:
-    with pytest.raises(
-        SubscriptionStoreDamaged, match=f"record {key!r}: .*{why}.*expected an event of layout 3"
-    ):
+    with pytest.raises(StoreDamaged, match=f"record {key!r}: .*{why}.*expected an event of layout 3"):
         read_event(key, encode_frame(key, body))
 
 
@@ -172,7 +170,7 @@ def test_one_flipped_bit_in_a_long_history_is_found_at_the_start(tmp_path: Path,
     assert value is not None
     store.commit([RecordChange(key, value[:-9] + b"?" + value[-8:])])
     store.close()
-    with pytest.raises(SubscriptionStoreDamaged, match=f"record {key!r}"):
+    with pytest.raises(StoreDamaged, match=f"record {key!r}"):
         store.open()
 
 

@@ -16,11 +16,11 @@ from ustreamer_usubscription.store.records import LAYOUT_KEY
 from ustreamer_usubscription.store.store import (
     RecordChange,
     SubscriptionStore,
-    SubscriptionStoreDamaged,
     put_subscription,
 )
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -71,7 +71,7 @@ def test_a_store_of_layout_1_is_migrated_once_and_kept_as_it_was(
 
 def test_a_damaged_store_of_layout_1_is_salvaged_into_this_one(tmp_path: Path) -> None:
     hit = OLD.replace(b"\0up://device1/2/1/0", b"\0up://device1/2/1/1")
-    with pytest.raises(SubscriptionStoreDamaged, match="device1/2/1/1"):
+    with pytest.raises(StoreDamaged, match="device1/2/1/1"):
         SubscriptionStore(put_down(tmp_path / "refused", hit), MB).open()
     store = SubscriptionStore(put_down(tmp_path / "s", hit), MB, damaged="quarantine")
     store.open()

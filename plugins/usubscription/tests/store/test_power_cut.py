@@ -25,7 +25,7 @@ import pytest
 from lmdb import verify
 from ustreamer_usubscription.events import SubscriptionEvent as Happened
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
-from ustreamer_usubscription.store import records, verify_process
+from ustreamer_usubscription.store import records
 from ustreamer_usubscription.store.history import EventHistory
 from ustreamer_usubscription.store.store import (
     RecordChange,
@@ -35,6 +35,8 @@ from ustreamer_usubscription.store.store import (
 )
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage import verify_process
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
@@ -217,7 +219,7 @@ def look() -> None:
                     found += [key.hex() + ":" + value.hex()] if key != records.LAYOUT_KEY else []
                 txn.put(b"s/probe", b"can be written to")
             print("ok", *found, flush=True)
-        except (lmdb.Error, verify.VerifyError, records.SubscriptionStoreDamaged, AssertionError) as error:
+        except (lmdb.Error, verify.VerifyError, StoreDamaged, AssertionError) as error:
             print("bad", repr(str(error)), flush=True)
 
 
@@ -349,7 +351,7 @@ def needs_strace() -> None:
 
 @pytest.mark.parametrize(
     ("synced", "unsynced"),
-    [(300, 60), pytest.param(10_000, 400, marks=pytest.mark.soak)],
+    [(120, 40), pytest.param(10_000, 400, marks=pytest.mark.soak)],
     ids=["some", "many"],
 )
 def test_no_power_cut_loses_what_was_acknowledged_and_without_sync_it_does(

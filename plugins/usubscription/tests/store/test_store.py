@@ -15,13 +15,13 @@ from ustreamer_usubscription.store.store import (
     RecordChange,
     StoreTooNew,
     SubscriptionStore,
-    SubscriptionStoreDamaged,
     delete_observer,
     delete_subscription,
     put_observer,
     put_subscription,
 )
 
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -70,7 +70,7 @@ def test_it_keeps_registrations_beside_subscriptions(store: SubscriptionStore) -
 @pytest.mark.parametrize("value", [b"", b"\1\0\0\0\0\x91\3"], ids=["short", "checksum"])
 def test_a_registration_that_is_damaged_is_refused_by_name(store: SubscriptionStore, value: bytes) -> None:
     store.commit([RecordChange(b"n/up://a/1/1/8000\0up://a/1/1/0", value)])
-    with pytest.raises(SubscriptionStoreDamaged, match="record b'n/up://a/1/1/8000.x00up://a/1/1/0'"):
+    with pytest.raises(StoreDamaged, match="record b'n/up://a/1/1/8000.x00up://a/1/1/0'"):
         list(store.load_observers())
 
 
@@ -196,7 +196,7 @@ def test_no_flipped_bit_is_believed_in_any_byte_of_key_or_value(store: Subscript
         flipped[at] ^= 1 << at % 8
         changed = RecordChange(bytes(flipped[: len(key)]), bytes(flipped[len(key) :]))
         store.commit([changed])
-        with pytest.raises(SubscriptionStoreDamaged) as refused:
+        with pytest.raises(StoreDamaged) as refused:
             list(store.load_subscriptions())
         assert repr(changed.key) in refused.value.message
         store.commit([RecordChange(changed.key, None)])
@@ -223,7 +223,7 @@ UNREADABLE = [
 def test_a_damaged_record_is_refused_by_its_key(store: SubscriptionStore, value: bytes, why: str) -> None:
     store.commit([put_subscription(ENTRY)])
     replace(store, KEY, value)
-    with pytest.raises(SubscriptionStoreDamaged) as refused:
+    with pytest.raises(StoreDamaged) as refused:
         list(reopened(store).load_subscriptions())
     assert refused.value.code is UCode.DATA_LOSS
     assert repr(KEY) in refused.value.message
@@ -236,7 +236,7 @@ def test_a_whole_record_that_is_no_subscription_is_refused_when_it_is_read(
 ) -> None:
     replace(store, KEY, value)
     reopened(store)
-    with pytest.raises(SubscriptionStoreDamaged, match=why):
+    with pytest.raises(StoreDamaged, match=why):
         list(store.load_subscriptions())
 
 
@@ -245,7 +245,7 @@ def test_a_whole_record_that_is_no_subscription_is_refused_when_it_is_read(
 )
 def test_a_record_under_a_key_that_we_never_write_is_refused(store: SubscriptionStore, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
-    with pytest.raises(SubscriptionStoreDamaged, match="expected a subscription of layout 3"):
+    with pytest.raises(StoreDamaged, match="expected a subscription of layout 3"):
         list(reopened(store).load_subscriptions())
 
 
@@ -253,23 +253,23 @@ def test_a_record_under_a_key_that_we_never_write_is_refused(store: Subscription
 def test_a_record_of_no_known_kind_is_refused(store: SubscriptionStore, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
     with pytest.raises(
-        SubscriptionStoreDamaged, match=f"record {key!r}: of no kind that layout 3 has".replace("\\", "\\\\")
+        StoreDamaged, match=f"record {key!r}: of no kind that layout 3 has".replace("\\", "\\\\")
     ):
         list(reopened(store).load_subscriptions())
 
 
 def test_a_store_without_its_layout_record_is_damaged_and_not_empty(store: SubscriptionStore) -> None:
     replace(store, b"layout", None)
-    with pytest.raises(SubscriptionStoreDamaged, match="record b'layout' is missing"):
+    with pytest.raises(StoreDamaged, match="record b'layout' is missing"):
         store.open()
-    with pytest.raises(SubscriptionStoreDamaged):  # and still: it was closed properly
+    with pytest.raises(StoreDamaged):  # and still: it was closed properly
         store.open()
 
 
 @pytest.mark.parametrize("value", [b"", frame(b"layout", b"\xa1a"), b"\x02\x91\x02\0\0\0\0"])
 def test_a_damaged_layout_record_is_refused(store: SubscriptionStore, value: bytes) -> None:
     replace(store, b"layout", value)
-    with pytest.raises(SubscriptionStoreDamaged, match="record b'layout'"):
+    with pytest.raises(StoreDamaged, match="record b'layout'"):
         store.open()
 
 
@@ -283,20 +283,20 @@ def test_a_store_of_a_later_layout_is_refused_plainly(store: SubscriptionStore) 
 @pytest.mark.parametrize("garbage", [b"\0" * 8192, b"not a database" * 1000], ids=["zeros", "text"])
 def test_a_file_that_is_no_database_is_damage(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "data.mdb").write_bytes(garbage)
-    with pytest.raises(SubscriptionStoreDamaged, match=f"store {tmp_path}/data.mdb"):
+    with pytest.raises(StoreDamaged, match=f"store {tmp_path}/data.mdb"):
         SubscriptionStore(tmp_path, MB).open()
 
 
 def test_an_emptied_file_is_damage_and_not_a_new_store(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"")
-    with pytest.raises(SubscriptionStoreDamaged, match=f"store {tmp_path}/data.mdb"):
+    with pytest.raises(StoreDamaged, match=f"store {tmp_path}/data.mdb"):
         SubscriptionStore(tmp_path, MB).open()
 
 
 def test_a_file_that_has_gone_is_damage_and_not_a_new_store(store: SubscriptionStore) -> None:
     store.close()
     (store.path / "data.mdb").unlink()
-    with pytest.raises(SubscriptionStoreDamaged, match="data.mdb: is missing beside lock.mdb"):
+    with pytest.raises(StoreDamaged, match="data.mdb: is missing beside lock.mdb"):
         store.open()
 
 

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from ustreamer.core.storage.store_reader import unpack_chunk
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.store.records import (
@@ -27,8 +28,6 @@ _AUTHORITY_OFFSET: Final = len(SUBSCRIPTION_PREFIX + b"up://")
 _ANY_INSTANCE_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + rb"up://[^/]+/FFFF[0-9A-F]{4}/[^\0]+")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-unpack_block: Final = msgspec.msgpack.Decoder(RecordBlock).decode
-"""The keys and values of a block in MessagePack, which is how `reader` sends them. Raises msgspec.DecodeError."""
 
 
 class CompactIndex:
@@ -75,7 +74,7 @@ class CompactIndex:
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
         """Key and value of each."""
-        for keys, values in map(unpack_block, self._blocks):
+        for keys, values in map(unpack_chunk, self._blocks):
             yield from zip(keys, values, strict=True)
 
     def subscriptions_of(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
@@ -135,7 +134,7 @@ class CompactIndex:
     def _block(self, number: int) -> RecordBlock:
         last_block = self._last_block
         if last_block[0] != number:
-            last_block = self._last_block = (number, unpack_block(self._blocks[number]))
+            last_block = self._last_block = (number, unpack_chunk(self._blocks[number]))
         return last_block[1]
 
 

@@ -42,6 +42,8 @@ from zlib import crc32
 import msgspec
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage import framed_record
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
@@ -66,8 +68,6 @@ _CRC_RESIDUES: Final = {0x2144_DF1C}
 _NO_EXPIRY_HEAD: Final = b"\x02\x94\xc0"
 """How the value of a subscription without an end begins: version, array of four, nil."""
 
-_HEADER_V1: Final = struct.Struct(">BI")
-
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + _UURI + _NUL + _UURI)
 _TOPIC_KEY: Final = re.compile(TOPIC_PREFIX + _UURI)
@@ -77,13 +77,6 @@ _EVENT_KEY: Final = re.compile(EVENT_PREFIX + rb"[0-9a-f]{16}")
 _EVENT_KEY_LENGTHS: Final = {len(EVENT_PREFIX) + 16}  # their lengths
 _ADDRESS: Final = re.compile(_UURI)
 _SLASHES_PER_KEY: Final = 11  # in such a key
-
-
-class SubscriptionStoreDamaged(UStatusError):
-    """The store holds something that this program did not write. DATA_LOSS; the message names file or record."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.DATA_LOSS, message)
 
 
 class StoreTooNew(UStatusError):
@@ -243,36 +236,30 @@ def _pair_key(kind: bytes, pair: TopicEntityPair) -> bytes:
 
 
 def frame_body(key: bytes, value: bytes) -> bytes:
-    """The body of a frame that is whole and of the version we write; else SubscriptionStoreDamaged naming the key."""
+    """The body of a frame that is whole and of the version we write; else StoreDamaged naming the key."""
     if len(value) < _MIN_FRAME_SIZE:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {len(value)} bytes, expected at least {_MIN_FRAME_SIZE}"
-        )
+        raise StoreDamaged(f"record {key!r}: {len(value)} bytes, expected at least {_MIN_FRAME_SIZE}")
     if crc32(value, crc32(key)) not in _CRC_RESIDUES:
         (checksum,) = _TRAILER.unpack(value[-_TRAILER.size :])
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: its checksum is not {checksum:08x}, as its frame says"
-        )
+        raise StoreDamaged(f"record {key!r}: its checksum is not {checksum:08x}, as its frame says")
     if value[0] != _FRAME_VERSION:
-        raise SubscriptionStoreDamaged(f"record {key!r}: version {value[0]}, expected {_FRAME_VERSION}")
+        raise StoreDamaged(f"record {key!r}: version {value[0]}, expected {_FRAME_VERSION}")
     return value[1 : -_TRAILER.size]
 
 
 def layout_of(value: bytes) -> int:
-    """The layout that the value of the layout record names. Raises SubscriptionStoreDamaged.
+    """The layout that the value of the layout record names. Raises StoreDamaged.
 
     Whatever later layouts do to other records, this one keeps its form, so that they can be refused by their number.
     """
     try:
         if value[:1] == b"\x01":
-            return _decode_layout(_body_v1(LAYOUT_KEY, value)).version
+            return _decode_layout(framed_record.frame_body(LAYOUT_KEY, value)).version
         if len(value) < _MIN_FRAME_SIZE or crc32(value, crc32(LAYOUT_KEY)) not in _CRC_RESIDUES:
-            raise SubscriptionStoreDamaged(f"record {LAYOUT_KEY!r}: {value[:32]!r} is no whole frame")
+            raise StoreDamaged(f"record {LAYOUT_KEY!r}: {value[:32]!r} is no whole frame")
         return _decode_layout(value[1 : -_TRAILER.size]).version
     except msgspec.DecodeError as error:
-        raise SubscriptionStoreDamaged(
-            f"record {LAYOUT_KEY!r}: {error}, expected the number of a layout"
-        ) from error
+        raise StoreDamaged(f"record {LAYOUT_KEY!r}: {error}, expected the number of a layout") from error
 
 
 def parse_stored_uuri(text: bytes) -> UUri:
@@ -296,7 +283,7 @@ class SubscriptionReader:
         self._uuris = UuriCache()
 
     def read_subscription(self, key: bytes, value: bytes) -> SubscriptionRecord:
-        """The subscription that a record is; SubscriptionStoreDamaged unless it is whole and one that this program writes."""
+        """The subscription that a record is; StoreDamaged unless it is whole and one that this program writes."""
         body = frame_body(key, value)
         topic, _, subscriber = key[len(SUBSCRIPTION_PREFIX) :].partition(_NUL)
         try:
@@ -304,7 +291,7 @@ class SubscriptionReader:
             if not _SUBSCRIPTION_KEY.fullmatch(key):
                 raise ValueError("no pair of addresses")
         except (msgspec.DecodeError, ValueError) as error:
-            raise SubscriptionStoreDamaged(
+            raise StoreDamaged(
                 f"record {key!r}: {error}, expected a subscription of layout {LAYOUT}"
             ) from error
         topic_uuri, subscriber_uuri = self._uuris[topic], self._uuris[subscriber]
@@ -314,7 +301,7 @@ class SubscriptionReader:
 
 
 def read_observer(key: bytes, value: bytes) -> Observer:
-    """The registration that a record is; SubscriptionStoreDamaged unless it is whole and one that this program writes."""
+    """The registration that a record is; StoreDamaged unless it is whole and one that this program writes."""
     body = frame_body(key, value)
     try:
         if not _OBSERVER_KEY.fullmatch(key):
@@ -322,39 +309,33 @@ def read_observer(key: bytes, value: bytes) -> Observer:
         topic, _, entity = key[len(OBSERVER_PREFIX) :].partition(_NUL)
         return Observer(parse_stored_uuri(topic), parse_stored_uuri(entity), _decode_observer(body).version)
     except (msgspec.DecodeError, ValueError) as error:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {error}, expected a registration of layout {LAYOUT}"
-        ) from error
+        raise StoreDamaged(f"record {key!r}: {error}, expected a registration of layout {LAYOUT}") from error
 
 
 def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
-    """The declared topic that a record is; SubscriptionStoreDamaged unless it is whole and one that this program writes."""
+    """The declared topic that a record is; StoreDamaged unless it is whole and one that this program writes."""
     body = frame_body(key, value)
     try:
         if not _TOPIC_KEY.fullmatch(key):
             raise ValueError("no address")
         return parse_stored_uuri(key[len(TOPIC_PREFIX) :]), _decode_topic(body).state
     except (msgspec.DecodeError, ValueError) as error:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {error}, expected a topic of layout {LAYOUT}"
-        ) from error
+        raise StoreDamaged(f"record {key!r}: {error}, expected a topic of layout {LAYOUT}") from error
 
 
 def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
-    """The remote topic that a record is; SubscriptionStoreDamaged unless it is whole and one that this program writes."""
+    """The remote topic that a record is; StoreDamaged unless it is whole and one that this program writes."""
     body = frame_body(key, value)
     try:
         if not _REMOTE_KEY.fullmatch(key):
             raise ValueError("no address")
         return parse_stored_uuri(key[len(REMOTE_TOPIC_PREFIX) :]), Status(_decode_remote_topic(body).state)
     except (msgspec.DecodeError, ValueError) as error:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {error}, expected a remote topic of layout {LAYOUT}"
-        ) from error
+        raise StoreDamaged(f"record {key!r}: {error}, expected a remote topic of layout {LAYOUT}") from error
 
 
 def read_event(key: bytes, value: bytes) -> SubscriptionEvent:
-    """The event that a record is; SubscriptionStoreDamaged unless it is whole and one that this program writes."""
+    """The event that a record is; StoreDamaged unless it is whole and one that this program writes."""
     body = frame_body(key, value)
     try:
         if not _EVENT_KEY.fullmatch(key):
@@ -364,9 +345,7 @@ def read_event(key: bytes, value: bytes) -> SubscriptionEvent:
         if not (_ADDRESS.fullmatch(topic) and _ADDRESS.fullmatch(subscriber)):
             raise ValueError("no pair of addresses")
     except (msgspec.DecodeError, ValueError) as error:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {error}, expected an event of layout {LAYOUT}"
-        ) from error
+        raise StoreDamaged(f"record {key!r}: {error}, expected an event of layout {LAYOUT}") from error
     return SubscriptionEvent(
         found.time_ms,
         parse_stored_uuri(topic),
@@ -411,7 +390,7 @@ def verify_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
 
 
 def check_record(key: bytes, value: bytes) -> None:
-    """SubscriptionStoreDamaged, saying why, unless this is a whole record of a known kind."""
+    """StoreDamaged, saying why, unless this is a whole record of a known kind."""
     if key == LAYOUT_KEY:
         layout_of(value)
     elif key.startswith(SUBSCRIPTION_PREFIX):
@@ -425,7 +404,7 @@ def check_record(key: bytes, value: bytes) -> None:
     elif key.startswith(EVENT_PREFIX):
         read_event(key, value)
     else:  # passed over, a record whose first bytes were hit would be lost in silence
-        raise SubscriptionStoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
+        raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
 
 
 def values_may_expire(least: bytes, greatest: bytes) -> bool:
@@ -437,30 +416,14 @@ def values_may_expire(least: bytes, greatest: bytes) -> bool:
 
 
 def migrate_record(key: bytes, value: bytes) -> bytes:
-    """The value, in this layout, of a subscription of layout 1. Raises SubscriptionStoreDamaged."""
+    """The value, in this layout, of a subscription of layout 1. Raises StoreDamaged."""
     if not key.startswith(SUBSCRIPTION_PREFIX):
-        raise SubscriptionStoreDamaged(f"record {key!r}: of no kind that layout 1 has")
-    body = _body_v1(key, value)
+        raise StoreDamaged(f"record {key!r}: of no kind that layout 1 has")
+    body = framed_record.frame_body(key, value)
     try:
         old = _decode_subscription_v1(body)
         if not _SUBSCRIPTION_KEY.fullmatch(key):
             raise ValueError("no pair of addresses")
     except (msgspec.DecodeError, ValueError) as error:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {error}, expected a subscription of layout 1"
-        ) from error
+        raise StoreDamaged(f"record {key!r}: {error}, expected a subscription of layout 1") from error
     return encode_frame(key, _encode(SubscriptionBody(old.expire_ms, old.period_ns, old.details)))
-
-
-def _body_v1(key: bytes, value: bytes) -> bytes:
-    if len(value) < _HEADER_V1.size:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: {len(value)} bytes, expected at least {_HEADER_V1.size}"
-        )
-    version, checksum = _HEADER_V1.unpack_from(value)
-    body = value[_HEADER_V1.size :]
-    if version != 1 or crc32(body, crc32(key)) != checksum:
-        raise SubscriptionStoreDamaged(
-            f"record {key!r}: version {version}, and its checksum is not {checksum:08x}"
-        )
-    return body

@@ -12,13 +12,9 @@ not new, and can not be mistaken for "no subscriptions". The whole store is read
 before this one maps it into memory.
 """
 
-import errno
 import logging
-import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -27,6 +23,11 @@ from typing import Final, Literal
 import lmdb
 
 from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.storage.environment import larger_map, open_environment, write_error
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.file_lock import FileLock
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.store_files import finish_replacement, replace_store, sibling, sync_directory
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
@@ -35,7 +36,6 @@ from ustreamer_usubscription.model.subscription import Observer, SubscriptionRec
 from ustreamer_usubscription.store import records, store_contents
 from ustreamer_usubscription.store.compact_index import CompactIndex
 from ustreamer_usubscription.store.history import EventHistory, max_events
-from ustreamer_usubscription.store.lock import StoreInUse, StoreLock
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     LAYOUT,
@@ -46,7 +46,6 @@ from ustreamer_usubscription.store.records import (
     TOPIC_PREFIX,
     RecordChange,
     StoreTooNew,
-    SubscriptionStoreDamaged,
     delete_observer,
     delete_remote,
     delete_subscription,
@@ -56,14 +55,11 @@ from ustreamer_usubscription.store.records import (
     put_topic,
 )
 from ustreamer_usubscription.store.store_contents import StoreContents
-from ustreamer_usubscription.store.verify_process import DATA_FILE
 
 __all__ = [
     "RecordChange",
-    "StoreInUse",
     "StoreTooNew",
     "SubscriptionStore",
-    "SubscriptionStoreDamaged",
     "delete_observer",
     "delete_remote",
     "delete_subscription",
@@ -72,13 +68,6 @@ __all__ = [
     "put_subscription",
     "put_topic",
 ]
-
-MAX_QUARANTINED: Final = 3
-"""Damaged stores that are kept; likewise migrated ones."""
-
-_MAP_FULL_ERRORS: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
-# LMDB reports a write that the file system cut short as EIO, whatever the reason was.
-_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _IN_PLACE_LAYOUT: Final = 2
 """The layout of which nothing but its number differs from a store of today without a history."""
@@ -111,7 +100,7 @@ class SubscriptionStore:
         self._map_size = map_size
         self._damaged = damaged
         self._wall_ms = wall_ms
-        self._lock = StoreLock(_sibling(path, "lock"))
+        self._lock = FileLock(sibling(path, "lock"))
         self._env: lmdb.Environment | None = None
         self._contents = StoreContents()
         self._history = EventHistory(max_events(history, map_size))
@@ -123,8 +112,8 @@ class SubscriptionStore:
     def open(self) -> None:
         """Open the store, or make an empty one.
 
-        A store whose last user died is verified page by page. Raises SubscriptionStoreDamaged (if it is to be refused), StoreTooNew,
-        StoreInUse, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
+        A store whose last user died is verified page by page. Raises StoreDamaged (if it is to be refused), StoreTooNew,
+        FileLockHeld, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
         no room to salvage or migrate into; then the old store stands where it stood.
         """
         try:
@@ -140,14 +129,14 @@ class SubscriptionStore:
             raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: cannot be opened: {error}") from error
 
     def _open(self, *, verify: bool) -> None:
-        self._finish_replacement()
+        finish_replacement(self.path)
         self._contents = StoreContents()
         if not (self.path / DATA_FILE).exists() and not (self.path / "lock.mdb").exists():
             self._create()
         else:
             try:
                 self._contents = self._read_contents(verify=verify)
-            except SubscriptionStoreDamaged as error:
+            except StoreDamaged as error:
                 if self._damaged == "refuse":
                     raise
                 self._contents = self._quarantine(error)
@@ -174,7 +163,7 @@ class SubscriptionStore:
         return stored.subscriptions
 
     def load_subscriptions(self) -> Iterator[SubscriptionRecord]:
-        """All subscriptions, by the text of topic and then of subscriber. Raises SubscriptionStoreDamaged at the first bad record."""
+        """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
         read = records.SubscriptionReader().read_subscription
         try:
             with self._environment().begin() as txn, txn.cursor() as cursor:
@@ -184,20 +173,20 @@ class SubscriptionStore:
                     else:
                         records.check_record(key, value)
         except lmdb.Error as error:
-            raise SubscriptionStoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
 
     def load_observers(self) -> Iterator[Observer]:
-        """All registrations for notifications, by topic and then by entity. Raises SubscriptionStoreDamaged at the first bad one."""
+        """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
         return (
             records.read_observer(key, value) for key, value in self._records_with_prefix(OBSERVER_PREFIX)
         )
 
     def load_declared_topics(self) -> Iterator[tuple[UUri, TopicState]]:
-        """All declared topics. Raises SubscriptionStoreDamaged at the first bad one."""
+        """All declared topics. Raises StoreDamaged at the first bad one."""
         return (records.read_topic(key, value) for key, value in self._records_with_prefix(TOPIC_PREFIX))
 
     def load_remote_states(self) -> Iterator[tuple[UUri, Status]]:
-        """All remote topics. Raises SubscriptionStoreDamaged at the first bad one."""
+        """All remote topics. Raises StoreDamaged at the first bad one."""
         return (
             records.read_remote(key, value) for key, value in self._records_with_prefix(REMOTE_TOPIC_PREFIX)
         )
@@ -208,7 +197,7 @@ class SubscriptionStore:
                 if cursor.set_range(kind):
                     yield from takewhile(lambda record: record[0].startswith(kind), cursor)
         except lmdb.Error as error:
-            raise SubscriptionStoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
 
     def statistics(self) -> Mapping[str, int]:
         """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost; and what was
@@ -236,13 +225,8 @@ class SubscriptionStore:
                 if not self._try_write(changes):
                     self._write_in_full_map(changes)
         except lmdb.Error as error:
-            raise self._write_error(error, f"{len(changes)} changes not made") from error
+            raise write_error(error, f"store {self.path}: {len(changes)} changes not made") from error
         self.transactions += 1
-
-    def _write_error(self, error: lmdb.Error, what: str) -> UStatusError:
-        full = isinstance(error, _MAP_FULL_ERRORS) or error.code in _NO_SPACE_ERRNOS
-        code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
-        return UStatusError(code, f"store {self.path}: {what}: {error}")
 
     def _try_write(self, changes: Sequence[RecordChange]) -> bool:
         """Make these changes, unless the map is full."""
@@ -268,39 +252,27 @@ class SubscriptionStore:
         it, and one that fails does not count: hence the one in between, which changes nothing.
         """
         deletions = all(value is None for _, value in changes)
-        with self._larger_map():
+        with larger_map(self.path, self._map_size, self._environment().set_mapsize):
             self._write([_LAYOUT_RECORD])
             if deletions:
                 self._write(changes)
         if not deletions:
             self._write(changes)
 
-    @contextmanager
-    def _larger_map(self) -> Iterator[None]:
-        env = self._environment()
-        env.set_mapsize(2 * max(self._map_size, (self.path / DATA_FILE).stat().st_size))
-        try:
-            yield
-        finally:
-            env.set_mapsize(self._map_size)
-
     def _upgrade_in_place(self) -> None:
         """Make a store of layout 2 one of this layout; RESOURCE_EXHAUSTED where the disk has no room for it."""
         try:
             if not self._try_write([_LAYOUT_RECORD]):
-                with self._larger_map():
+                with larger_map(self.path, self._map_size, self._environment().set_mapsize):
                     self._write([_LAYOUT_RECORD])
         except lmdb.Error as error:
-            raise self._write_error(error, f"not migrated to layout {LAYOUT}") from error
+            raise write_error(error, f"store {self.path}: not migrated to layout {LAYOUT}") from error
         self._log_migration(self._contents, self.path)
 
     # --- making and replacing -----------------------------------------------------------------------------------------
 
     def _open_in(self, path: Path) -> lmdb.Environment:
-        # writemap would end the process with SIGBUS on a full disk; without sync an acknowledged record may be lost.
-        return lmdb.open(
-            str(path), map_size=self._map_size, sync=True, metasync=True, writemap=False, mode=0o640
-        )
+        return open_environment(path, self._map_size, mode=0o640)
 
     def _create(self) -> None:
         """Make an empty store that has its layout record from its first moment on."""
@@ -311,7 +283,7 @@ class SubscriptionStore:
         (staging / DATA_FILE).rename(self.path / DATA_FILE)
         shutil.rmtree(staging)
         for directory in (self.path, self.path.parent):
-            _sync_directory(directory)
+            sync_directory(directory)
 
     def _write_new_store(self, directory: Path, found: StoreContents) -> None:
         """Make a whole store in a new directory."""
@@ -322,7 +294,7 @@ class SubscriptionStore:
 
     def _read_contents(self, *, verify: bool) -> StoreContents:
         if not (self.path / DATA_FILE).exists():
-            raise SubscriptionStoreDamaged(f"store {self.path / DATA_FILE}: is missing beside lock.mdb")
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing beside lock.mdb")
         found = store_contents.read_store(self.path, "verify" if verify else "walk")
         if found.layout not in {LAYOUT, _IN_PLACE_LAYOUT}:
             self._log_migration(found, self._replace_store(found, f"layout{found.layout}"))
@@ -334,7 +306,7 @@ class SubscriptionStore:
         extra = {"store": str(self.path), "records": len(found), "before": str(old_path), "layout": LAYOUT}
         log.info("usubscription.store_migrated", extra=extra)
 
-    def _quarantine(self, reason: SubscriptionStoreDamaged) -> StoreContents:
+    def _quarantine(self, reason: StoreDamaged) -> StoreContents:
         found = store_contents.salvage_store(self.path)
         quarantined = self._replace_store(found, "damaged")
         self._counts["store_quarantined"] += 1
@@ -354,9 +326,9 @@ class SubscriptionStore:
     def _replace_store(self, found: StoreContents, label: str) -> Path:
         """Put a new store with these records in place of the old one; where that is now.
 
-        At any moment either the old store or a whole new one is there; `_finish_replacement` does what was left to do.
+        At any moment either the old store or a whole new one is there.
         """
-        new, quarantined = _sibling(self.path, "new"), self._quarantine_path(label)
+        new = sibling(self.path, "new")
         if new.exists():
             shutil.rmtree(new)
         try:
@@ -366,45 +338,11 @@ class SubscriptionStore:
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED, f"store {self.path}: no room to keep {len(found)} records: {error}"
             ) from error
-        _sync_directory(new)
-        self.path.rename(quarantined)
-        self._finish_replacement()
-        for _, old in self._quarantined(label)[:-MAX_QUARANTINED]:
-            shutil.rmtree(old)
-        return quarantined
-
-    def _finish_replacement(self) -> None:
-        new = _sibling(self.path, "new")
-        if new.exists() and not self.path.exists():
-            new.rename(self.path)
-            _sync_directory(self.path.parent)
-
-    def _quarantine_path(self, label: str) -> Path:
-        """A name that is free. Numbered, because the clock of an ECU may have been set back."""
-        number = max((number for number, _ in self._quarantined(label)), default=0) + 1
-        when = datetime.fromtimestamp(self._wall_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-        return _sibling(self.path, f"{label}-{number}-{when}")
-
-    def _quarantined(self, label: str) -> list[tuple[int, Path]]:
-        """What has been moved aside, by its number."""
-        named = re.compile(rf"{re.escape(self.path.name)}\.{label}-(\d{{1,9}})-\w+")
-        found = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        return sorted((int(match[1]), path) for match, path in found if match)
+        sync_directory(new)
+        date = datetime.fromtimestamp(self._wall_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        return replace_store(self.path, label, date)
 
     def _environment(self) -> lmdb.Environment:
         if self._env is None:
             raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: not open")
         return self._env
-
-
-def _sibling(path: Path, suffix: str) -> Path:
-    return path.with_name(f"{path.name}.{suffix}")
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut, as fsync of a file does for its bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

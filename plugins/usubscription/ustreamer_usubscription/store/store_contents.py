@@ -1,42 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store holds, read by a child process (`reader`) and checked here."""
+"""What a store holds, read by a child process (`StoreReader`) and checked here."""
 
 import contextlib
-import fcntl
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import Path
-from threading import Timer
-from typing import IO, Final, Literal, Self, TypeAlias
+from typing import Final, Literal
 
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.file_lock import lock_holder
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
 from ustreamer_usubscription.store import records
-from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex, unpack_block
-from ustreamer_usubscription.store.lock import lock_holder
+from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     LAYOUT,
     LAYOUT_KEY,
     SUBSCRIPTION_PREFIX,
     StoreTooNew,
-    SubscriptionStoreDamaged,
 )
-from ustreamer_usubscription.store.verify_process import DATA_FILE, LENGTH_PREFIX
 
-_BASE_TIMEOUT_S: Final = 20.0
-_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s here
-_PIPE_BYTES: Final = 1 << 20  # the most that an unprivileged process may ask for
-_MAX_MESSAGE_BYTES: Final = 1 << 28  # bytes of one message
 _PREFIX_BYTES: Final = len(SUBSCRIPTION_PREFIX)  # bytes by which a key says what kind of record it is
-
-RecordChunk: TypeAlias = tuple[bytes, list[bytes], list[bytes]]
-"""What a reader sends at a time: as it came, and the keys and values in it."""
 
 
 class StoreContents:
@@ -54,7 +40,7 @@ class StoreContents:
         return len(self.subscriptions) + len(self.other_records)
 
     def add_records(self, keys: list[bytes], values: list[bytes], block: bytes = b"") -> None:
-        """Take in what comes next, `block` as for `CompactIndex`. Raises SubscriptionStoreDamaged if one of them is not right."""
+        """Take in what comes next, `block` as for `CompactIndex`. Raises StoreDamaged if one of them is not right."""
         if not keys:
             return
         kind, last = keys[0][:_PREFIX_BYTES], keys[-1][:_PREFIX_BYTES]
@@ -101,9 +87,9 @@ def read_store(directory: Path, mode: Literal["walk", "verify", "snapshot"]) -> 
     """All that a store of this layout or an older one holds; an older one's records in today's form.
 
     "verify" has LMDB's verifier look at every page first; "snapshot" is for a store that a streamer may be using. Takes at
-    most 20 s and 1 s for each 4 MiB. Raises SubscriptionStoreDamaged unless all of it is right, and StoreTooNew.
+    most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right, and StoreTooNew.
     """
-    with _VerifyProcess(mode, directory) as child:
+    with StoreReader(mode, directory) as child:
         return contents_from_chunks(directory, child.chunks())
 
 
@@ -127,7 +113,7 @@ def contents_from_chunks(directory: Path, chunks: Iterable[RecordChunk]) -> Stor
             packed_block = b""
         found.add_records(keys, values, packed_block)
     if found.layout is None:
-        raise SubscriptionStoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
+        raise StoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
     return found
 
 
@@ -138,7 +124,7 @@ def salvage_store(directory: Path) -> StoreContents:
     """
     found: dict[bytes, bytes] = {}
     lost_records = lost_pages = 0
-    with contextlib.suppress(SubscriptionStoreDamaged), _VerifyProcess("salvage", directory) as child:
+    with contextlib.suppress(StoreDamaged), StoreReader("salvage", directory) as child:
         for _, keys, values in child.chunks():
             lost_records += salvage_records(keys, values, found)
         lost_pages = child.lost_pages
@@ -164,7 +150,7 @@ def salvage_records(keys: Sequence[bytes], values: Sequence[bytes], found: dict[
             else:
                 records.check_record(key, value)
                 found[key] = value
-        except SubscriptionStoreDamaged:
+        except StoreDamaged:
             lost += 1
     return lost
 
@@ -172,87 +158,8 @@ def salvage_records(keys: Sequence[bytes], values: Sequence[bytes], found: dict[
 def _checked_layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
     if keys[0] != LAYOUT_KEY:  # no key of ours is less
         records.check_record(keys[0], values[0])
-        raise SubscriptionStoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
+        raise StoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
     layout = records.layout_of(values[0])
     if layout > LAYOUT:
         raise StoreTooNew(f"store {directory}: layout {layout}, this program reads layout {LAYOUT}")
     return layout
-
-
-class _VerifyProcess:
-    """The process that reads. Leaving the context ends it, whatever it does."""
-
-    def __init__(self, mode: Literal["walk", "verify", "snapshot", "salvage"], directory: Path) -> None:
-        self.lost_pages = 0
-        self._mode = mode
-        self._directory = directory
-
-    def __enter__(self) -> Self:
-        self._stderr = tempfile.TemporaryFile()
-        # -S: what the start of the interpreter would look for is on our path already, and looking takes 20 ms.
-        command = [sys.executable, "-S", "-P", "-m", "ustreamer_usubscription.store.verify_process"]
-        try:
-            self._process = subprocess.Popen(
-                [*command, self._mode, str(self._directory)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                bufsize=_PIPE_BYTES,
-            )
-        except OSError as error:
-            self._stderr.close()
-            raise UStatusError(
-                UCode.UNAVAILABLE, f"store {self._directory}: {sys.executable} cannot read it: {error}"
-            ) from error
-        with contextlib.suppress(OSError):  # smaller is slower, no more
-            fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        size = (self._directory / DATA_FILE).stat().st_size if (self._directory / DATA_FILE).exists() else 0
-        self._timeout_s = _BASE_TIMEOUT_S + size / _BYTES_PER_S
-        self._watchdog = Timer(self._timeout_s, self._process.kill)
-        self._watchdog.daemon = True
-        self._watchdog.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._watchdog.cancel()
-        self._watchdog.join()
-        self._process.kill()
-        self._stdout.close()
-        self._process.wait()
-        self._stderr.close()
-
-    @property
-    def _stdout(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def chunks(self) -> Iterator[RecordChunk]:
-        """Keys and values, some at a time. Raises SubscriptionStoreDamaged where the process does not come to a good end."""
-        while length := self._read_length():
-            data = self._stdout.read(length) if length <= _MAX_MESSAGE_BYTES else b""
-            if len(data) < length:
-                raise self._failure()
-            yield data, *unpack_block(data)
-        lost_pages = self._read_length()
-        if lost_pages is None or self._process.wait():
-            raise self._failure()
-        self.lost_pages = lost_pages
-
-    def _read_length(self) -> int | None:
-        data = self._stdout.read(LENGTH_PREFIX.size)
-        return LENGTH_PREFIX.unpack(data)[0] if len(data) == LENGTH_PREFIX.size else None
-
-    def _failure(self) -> SubscriptionStoreDamaged:
-        in_time = self._watchdog.is_alive()
-        self._stdout.close()
-        code = self._process.wait()
-        self._stderr.seek(0)
-        detail = self._stderr.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
-        if not in_time:
-            detail = f"took longer than {self._timeout_s:.0f} s"
-        elif code < 0:
-            detail = f"ended the process that read it with {signal.Signals(-code).name} {detail}".strip()
-        return SubscriptionStoreDamaged(
-            f"store {self._directory / DATA_FILE}: {detail or f'its reader ended with {code}'}"
-        )

@@ -1,142 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a store in a process of its own: `python -m ustreamer_usubscription.store.verify_process MODE DIRECTORY`.
+"""The tree in the file of an LMDB store, read without LMDB: the bytes of a file in, records and damage out."""
 
-A damaged data.mdb can end the process that reads it (a truncated one by SIGBUS, a wrong page number by an assertion or
-SIGSEGV) or keep it busy for ever. So this process reads it, and its parent believes only what comes out:
-
-    walk      every record, through LMDB; then that every page of the tree is the one it says it is and none is a former
-              one, and that they are of the last transaction and as many as it left
-    verify    the same after LMDB's own verifier, which reads every page, the list of free pages included
-    snapshot    every record, through LMDB, as they were at one moment, while a streamer may be writing
-    salvage   what the tree still leads to, page by page and without LMDB
-
-On stdout, each after its length in 4 bytes: MessagePack [[key, key, ...], [value, value, ...]]; at the end length 0 and, in 4
-bytes, how many pages could not be read. Exit code 0; or 3 and one line on stderr that says what is wrong.
-
-Imports little, not even pathlib, because every start of a streamer waits for it: 30 ms until the first record.
-"""
-
-import resource
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
-from mmap import PROT_READ, mmap
-from operator import itemgetter, lt
-from typing import IO, Final, NamedTuple
+from mmap import mmap
+from typing import Final, NamedTuple
 
-import lmdb
-import msgspec
-
-EXIT_DAMAGED: Final = 3
-"""Exit code."""
-LENGTH_PREFIX: Final = struct.Struct(">I")
 DATA_FILE: Final = "data.mdb"
-
-_CHUNK_RECORDS: Final = 1024  # records; about 100 KiB
-_KEY: Final = itemgetter(0)
-_VALUE: Final = itemgetter(1)
-_encode: Final = msgspec.msgpack.Encoder().encode
-
-
-class DataFileDamaged(Exception):
-    """What LMDB's engine or its verifier says about the file."""
-
-
-def main(mode: str, directory: str, out: IO[bytes]) -> int:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die of what it reads is what this process is for
-    lost_pages = 0
-    try:
-        if mode == "salvage":
-            tree = LmdbTree(_map_file(directory))
-            count = _send_records(out, tree.records())
-            lost_pages = tree.lost_pages or int(count < tree.entries)
-        else:
-            if mode == "verify":
-                _run_lmdb_verifier(directory)
-            count = _walk_records(out, directory, snapshot=mode == "snapshot")
-            if mode != "snapshot":
-                # Afterwards, while the parent is still busy with what it got; what LMDB does, it does to this process.
-                _check_tree(directory, count)
-    except (lmdb.Error, DataFileDamaged, OSError, ValueError) as error:
-        print(str(error).replace("\n", "; "), file=sys.stderr)
-        return EXIT_DAMAGED
-    out.write(LENGTH_PREFIX.pack(0) + LENGTH_PREFIX.pack(lost_pages))
-    out.flush()
-    return 0
-
-
-def _map_file(directory: str) -> mmap:
-    with open(f"{directory}/{DATA_FILE}", "rb") as file:  # noqa: PTH123 (pathlib takes 9 ms to import)
-        return mmap(file.fileno(), 0, prot=PROT_READ)
-
-
-def _check_tree(directory: str, count: int) -> None:
-    """Find what LMDB passes over, and what would give former data, each record of which is whole; `count` it had."""
-    # LMDB believes the number that a page says it has, and puts that page on the list of free ones when it copies this one.
-    tree = LmdbTree(_map_file(directory))
-    used = tree.used_pages()
-    if tree.lost_pages:
-        raise DataFileDamaged(f"{tree.lost_pages} pages of its tree are none")
-    if tree.missing_pages:
-        raise DataFileDamaged(f"its last {tree.missing_pages} pages are missing")
-    if wrong := tree.transaction_error():
-        raise DataFileDamaged(wrong)
-    if count != tree.entries:
-        raise DataFileDamaged(f"{count} records, and its meta page says {tree.entries}")
-    if stale_pages := used & tree.free_pages():
-        raise DataFileDamaged(
-            f"{len(stale_pages)} pages of its tree, the first of them {min(stale_pages)}, are free ones"
-        )
-    if tree.lost_pages:
-        raise DataFileDamaged(f"{tree.lost_pages} pages of its list of free ones are none")
-
-
-def _run_lmdb_verifier(directory: str) -> None:
-    from lmdb import verify
-
-    try:
-        problems: list[str] = verify.verify(directory)  # type: ignore[no-untyped-call]
-    except verify.VerifyError as error:
-        raise DataFileDamaged(str(error)) from error
-    if problems:
-        raise DataFileDamaged(
-            f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0]
-        )
-
-
-def _walk_records(out: IO[bytes], directory: str, *, snapshot: bool) -> int:
-    """Send every record; how many there are."""
-    with (
-        # The lock is what keeps a writer from using pages anew that are being read.
-        lmdb.open(directory, readonly=True, lock=snapshot, create=False) as env,
-        env.begin() as txn,
-        txn.cursor() as cursor,
-    ):
-        return _send_records(out, cursor, ordered=True)
-
-
-def _send_records(out: IO[bytes], records: Iterable[tuple[bytes, bytes]], *, ordered: bool = False) -> int:
-    rest = iter(records)
-    last, count = b"", 0
-    while chunk := list(islice(rest, _CHUNK_RECORDS)):
-        keys, values = list(map(_KEY, chunk)), list(map(_VALUE, chunk))
-        if ordered and not (last < keys[0] and all(map(lt, keys, keys[1:]))):
-            after, key = next(pair for pair in pairwise([last, *keys]) if pair[0] >= pair[1])
-            raise DataFileDamaged(f"record {key!r} comes after {after!r}")
-        last = keys[-1]
-        data = _encode((keys, values))
-        out.write(LENGTH_PREFIX.pack(len(data)) + data)
-        count += len(chunk)
-    return count
-
-
-# --- the tree, without LMDB ---------------------------------------------------------------------------------------------
 
 _META_HEADER: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
 _DB_HEADER: Final = struct.Struct(
     "=IHHQQQQQ"
-)  # pad, flags, depth, branch, leaf and overflow pages, entries, root
+)  # pad, flags, depth, pages (branch, leaf, overflow), entries, root
 _META_TAIL: Final = struct.Struct("=QQ")  # last page, transaction
 _PAGE_HEADER: Final = struct.Struct("=QHHHH")  # number, pad, flags, lower, upper
 _NODE_HEADER: Final = struct.Struct("=HHHH")  # size or page: low, high; flags; size of the key
@@ -150,25 +25,25 @@ _NO_PAGE: Final = (1 << 64) - 1
 
 
 class MetaPage(NamedTuple):
-    """What a meta page says: one of two, which transactions write in turn."""
+    """The content of one of the two meta pages, which transactions write in turn."""
 
     transaction: int
     root: int
     free_root: int
     last_page: int
-    """The number of the last page."""
+    """The number of the last page in use."""
     entries: int
 
 
 class LmdbTree:
-    """The tree in a file of LMDB 0.9 (64 bit, this machine's byte order), without what makes no sense.
+    """The newest tree in a file of LMDB 0.9 (64 bit, this machine's byte order), without its invalid parts.
 
-    It follows the newest tree from its root and nothing else: pages that lie about in the file hold records of former
-    times, whole and with a right checksum, and would bring back what was deleted. `lost` counts unreadable pages.
+    The reader follows the tree from its root only. Other pages of the file hold deleted records, whole and with a valid
+    checksum. `lost_pages` counts unreadable pages.
 
-    Nothing covers the number of the transaction in a meta page, and one flipped bit makes the last tree but one the newest.
-    But every transaction puts the pages that it frees under its number, so the greatest number in the tree of free pages
-    says it once more.
+    No checksum covers the transaction number in a meta page: one flipped bit makes the tree before the last the newest.
+    Each transaction files the pages that it frees under its own number, so the greatest number in the tree of free
+    pages confirms the transaction.
     """
 
     def __init__(self, data: bytes | mmap) -> None:
@@ -181,19 +56,19 @@ class LmdbTree:
 
     @property
     def missing_pages(self) -> int:
-        """Pages behind the end of the file."""
+        """Pages in use after the end of the file."""
         last = self._meta_pages[0].last_page if self._meta_pages else 0
         return max(last + 1 - len(self._data) // self._page_size, 0)
 
     @property
     def entries(self) -> int:
-        """How many records there should be."""
+        """The number of records by the meta page."""
         return self._meta_pages[0].entries if self._meta_pages else 0
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values as they stand there; whether their bytes are right is for the checksums to say.
+        """Keys and values as stored; the caller verifies their checksums.
 
-        A page on the list of free ones is a former one, to which a damaged number leads.
+        Free pages are skipped: only a damaged page number leads to one.
         """
         self._stale_pages = self.free_pages()
         return self._records(self.leaf_offsets())
@@ -203,13 +78,13 @@ class LmdbTree:
             yield from filter(None, [self._record(at, node) for node in self._nodes(at)])
 
     def used_pages(self) -> set[int]:
-        """The numbers of the pages with records and above, those of large values apart."""
+        """The numbers of the branch and leaf pages, without the overflow pages of large values."""
         for _ in self.leaf_offsets():
             pass
         return set(self._visited_pages)
 
     def free_pages(self) -> set[int]:
-        """The numbers of the pages that the next transactions may write to."""
+        """The numbers of the pages that later transactions may overwrite."""
         found: set[int] = set()
         for key, value in (
             self._records(self._leaf_offsets(self._meta_pages[0].free_root)) if self._meta_pages else ()
@@ -221,7 +96,7 @@ class LmdbTree:
         return found
 
     def transaction_error(self) -> str:
-        """What is wrong with the numbers of the last two transactions; empty if nothing is."""
+        """The error in the numbers of the last two transactions; empty if there is none."""
         numbers = [meta.transaction for meta in self._meta_pages]
         if len(numbers) != _META_PAGE_COUNT or abs(numbers[0] - numbers[1]) != 1:
             return f"its meta pages are of transactions {numbers}, which do not follow each other"
@@ -232,7 +107,7 @@ class LmdbTree:
         return ""
 
     def _read_meta_pages(self) -> list[MetaPage]:
-        """What can be read of them, the newest first."""
+        """The readable meta pages, the newest first."""
         for size in (4096, 8192, 16384, 32768, 65536):
             found = [meta for at in (0, size) if (meta := self._read_meta_page(at, size))]
             if found:
@@ -241,7 +116,7 @@ class LmdbTree:
         return []
 
     def _credibility(self, metas: Sequence[MetaPage]) -> tuple[int, int]:
-        """To be compared: how well it goes together that the first of these is the newest, and the other one before."""
+        """A sort key: how consistent it is that the first page is the newest and the second its predecessor."""
         freed = [self._last_freeing_transaction(meta) for meta in metas]
         claimed = {metas[0].transaction, *filter(None, freed[:1])}
 
@@ -252,7 +127,7 @@ class LmdbTree:
         return -min(map(contradictions, claimed)), freed[0] or metas[0].transaction
 
     def _last_freeing_transaction(self, meta: MetaPage) -> int | None:
-        """The last transaction that freed pages, for which every one but the first has reason; None if that is not known."""
+        """The last transaction that freed pages, as all but the first do; None if it cannot be read."""
         number = meta.free_root
         for _ in range(_MAX_DEPTH):
             at = number * self._page_size
@@ -284,8 +159,7 @@ class LmdbTree:
         own, _, flags, _, _ = _PAGE_HEADER.unpack_from(self._data, at)
         magic, version, _, _ = _META_HEADER.unpack_from(self._data, at + 16)
         pad, _, _, _, _, _, _, free_root = _DB_HEADER.unpack_from(self._data, at + 40)
-        # LMDB opens no file in which one of these is wrong; to salvage from it, the rest will do: the other meta page knows
-        # nothing of the last transaction.
+        # LMDB rejects a file with one wrong field. A salvage accepts one: the other meta page lacks the last transaction.
         signs = (own * size == at, flags == _META_PAGE, magic == _MAGIC, version == 1, pad == size)
         if sum(signs) < len(signs) - 1:
             return None
@@ -294,7 +168,7 @@ class LmdbTree:
         return MetaPage(transaction, root, free_root, last, entries)
 
     def leaf_offsets(self) -> Iterator[int]:
-        """Where the pages with records begin, in the order of their keys: 2 us each."""
+        """The offsets of the leaf pages, in the order of their keys: 2 us each."""
         self.lost_pages += len(self._meta_pages) < _META_PAGE_COUNT
         return self._leaf_offsets(self._meta_pages[0].root) if self._meta_pages else iter(())
 
@@ -324,7 +198,7 @@ class LmdbTree:
                 pending_pages += [self._child(at + node) for node in reversed(self._nodes(at))]
 
     def _nodes(self, at: int) -> tuple[int, ...]:
-        """Where on a page its nodes are, in the order of their keys."""
+        """The offsets of the nodes in a page, in the order of their keys."""
         _, _, _, lower, upper = _PAGE_HEADER.unpack_from(self._data, at)
         nodes = struct.unpack_from(
             f"={(lower - _PAGE_HEADER.size) // 2}H", self._data, at + _PAGE_HEADER.size
@@ -334,7 +208,7 @@ class LmdbTree:
         self.lost_pages += len(set(nodes)) < len(nodes)
         if max(nodes) + _NODE_HEADER.size > self._page_size or min(nodes) < upper:
             self.lost_pages += 1
-            # In the gap before `upper` lie nodes that have been deleted.
+            # The gap before `upper` holds deleted nodes.
             return tuple(node for node in nodes if upper <= node <= self._page_size - _NODE_HEADER.size)
         return nodes
 
@@ -349,11 +223,7 @@ class LmdbTree:
         if flags & _OVERFLOW_FLAG:
             try:
                 at = _NUMBER.unpack_from(self._data, at)[0] * self._page_size + _PAGE_HEADER.size
-            except struct.error:  # it would stand behind the end
+            except struct.error:  # the node ends after the end of the file
                 self.lost_pages += 1
                 return None
         return key, self._data[at : at + (low | high << 16)]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.stdout.buffer))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a state directory, and whether the last one died of it."""
+"""One holder per lock file, its pid, and the death of a holder."""
 
 import os
 import signal
@@ -8,21 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from ustreamer_usubscription.store.lock import StoreInUse, StoreLock, lock_holder
+
+from ustreamer.core.storage.file_lock import FileLock, FileLockHeld, lock_holder
 
 HOLD = """
 import sys
 from pathlib import Path
-from ustreamer_usubscription.store.lock import StoreLock
-StoreLock(Path(sys.argv[1])).acquire()
+from ustreamer.core.storage.file_lock import FileLock
+FileLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-def test_the_next_holder_learns_how_the_last_one_ended(tmp_path: Path, orderly: bool) -> None:
-    lock = StoreLock(tmp_path / "lock")
+def test_acquire_reports_whether_the_last_holder_died(tmp_path: Path, orderly: bool) -> None:
+    lock = FileLock(tmp_path / "lock")
     assert lock.acquire() is False
     lock.release(orderly=orderly)
     lock.release()
@@ -32,19 +33,19 @@ def test_the_next_holder_learns_how_the_last_one_ended(tmp_path: Path, orderly: 
     lock.release()
 
 
-def test_asking_for_the_holder_takes_nothing_from_it(tmp_path: Path) -> None:
+def test_reading_the_holder_does_not_release_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert lock_holder(path) is None
-    lock = StoreLock(path)
+    lock = FileLock(path)
     lock.acquire()
     assert lock_holder(path) == os.getpid()
-    with pytest.raises(StoreInUse):
-        StoreLock(path).acquire()
+    with pytest.raises(FileLockHeld):
+        FileLock(path).acquire()
     lock.release()
     assert lock_holder(path) is None
 
 
-def test_a_killed_process_leaves_no_lock_but_its_name(tmp_path: Path) -> None:
+def test_the_kernel_releases_the_lock_of_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
@@ -55,10 +56,15 @@ def test_a_killed_process_leaves_no_lock_but_its_name(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(StoreInUse) as refused:
-            StoreLock(path).acquire()
+        with pytest.raises(FileLockHeld) as refused:
+            FileLock(path).acquire()
         assert refused.value.pid == process.pid
         process.send_signal(signal.SIGKILL)
-    lock = StoreLock(path)
+    lock = FileLock(path)
     assert lock.acquire() is True
     lock.release()
+
+
+def test_a_missing_directory_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FileLock(tmp_path / "none" / "lock").acquire()

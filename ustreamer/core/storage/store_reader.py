@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parent of `verify_process`: a directory in, the records of its store out, before the streamer maps the file."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+from typing import IO, Final, Literal, Self, TypeAlias
+
+import msgspec
+
+from ustreamer.core.storage import verify_process
+from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.verify_process import LENGTH_PREFIX
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+_BASE_TIMEOUT_S: Final = 20.0
+_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier reads 40 MB/s on the reference machine
+_PIPE_BYTES: Final = 1 << 20  # the limit of an unprivileged process
+_MAX_CHUNK_BYTES: Final = 1 << 31
+
+RecordChunk: TypeAlias = tuple[bytes, list[bytes], list[bytes]]
+"""One chunk of the process: its bytes, and the keys and values in them."""
+
+unpack_chunk: Final = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes]]).decode
+"""The keys and values of a chunk. Raises msgspec.DecodeError."""
+
+
+class StoreReader:
+    """Reads a store in a child process. Leaving the context ends the process.
+
+    Modes as in `verify_process`. The process is killed after 20 s and 1 s for each 4 MiB of the file.
+    Entering raises UStatusError(UNAVAILABLE) if no process can be started.
+    """
+
+    def __init__(self, mode: Literal["walk", "verify", "snapshot", "salvage"], directory: Path) -> None:
+        self.lost_pages = 0
+        """Pages that a salvage could not read; valid after the last chunk."""
+        self._mode = mode
+        self._directory = directory
+
+    def __enter__(self) -> Self:
+        self._stderr = tempfile.TemporaryFile()
+        # -S: the site lookup takes 20 ms, and the environment has the whole path already.
+        command = [sys.executable, "-S", "-P", "-m", verify_process.__name__]
+        try:
+            self._process = subprocess.Popen(
+                [*command, self._mode, str(self._directory)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                bufsize=_PIPE_BYTES,
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise UStatusError(
+                UCode.UNAVAILABLE, f"store {self._directory}: {sys.executable} cannot read it: {error}"
+            ) from error
+        with contextlib.suppress(OSError):  # a smaller pipe is only slower
+            fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        file = self._directory / DATA_FILE
+        self._timeout_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
+        self._watchdog = Timer(self._timeout_s, self._process.kill)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.cancel()
+        self._watchdog.join()
+        self._process.kill()
+        self._stdout.close()
+        self._process.wait()
+        self._stderr.close()
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def chunks(self) -> Iterator[RecordChunk]:
+        """All records in chunks. Raises StoreDamaged if the process finds damage, crashes or takes too long."""
+        while length := self._read_length():
+            data = self._stdout.read(length) if length <= _MAX_CHUNK_BYTES else b""
+            if len(data) < length:
+                raise self._failure()
+            yield data, *unpack_chunk(data)
+        lost_pages = self._read_length()
+        if lost_pages is None or self._process.wait():
+            raise self._failure()
+        self.lost_pages = lost_pages
+
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
+        """All records one by one. Raises as `chunks`."""
+        for _, keys, values in self.chunks():
+            yield from zip(keys, values, strict=True)
+
+    def _read_length(self) -> int | None:
+        data = self._stdout.read(LENGTH_PREFIX.size)
+        return LENGTH_PREFIX.unpack(data)[0] if len(data) == LENGTH_PREFIX.size else None
+
+    def _failure(self) -> StoreDamaged:
+        in_time = self._watchdog.is_alive()
+        self._stdout.close()
+        code = self._process.wait()
+        self._stderr.seek(0)
+        detail = self._stderr.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
+        if not in_time:
+            detail = f"took longer than {self._timeout_s:.0f} s"
+        elif code < 0:
+            detail = f"ended the process that read it with {signal.Signals(-code).name} {detail}".strip()
+        return StoreDamaged(
+            f"store {self._directory / DATA_FILE}: {detail or f'its reader ended with {code}'}"
+        )
