@@ -5,16 +5,18 @@ The id is in `UMessage`, because all other attributes repeat from message to mes
 value is decoded, checked and routed once, and then shared.
 """
 
+import operator
 import re
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, UUri
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, FIRST_TOPIC, UUri
 
 
 class UMessageType(IntEnum):
@@ -88,27 +90,39 @@ _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{
 
 
 class Rule(NamedTuple):
-    """One line of the table: a condition and its error text.
+    """One line of the table: a value of the attributes, the test that it must pass, and the text for a failure.
 
-    A `strict` rule applies to messages that we create. It is waived on receipt, because a known library breaks it.
+    A `strict` rule binds what we send; on receipt it is waived, because a known library breaks it. Tests in C (`bool`,
+    `is None`) where possible: each message is checked two to four times on its way.
     """
 
     expectation: str
-    holds: Callable[[UAttributes], bool]
-    value: Callable[[UAttributes], object]
+    value: Callable[[UAttributes], Any]
+    holds: Callable[[Any], bool]
     strict: bool = False
 
 
+_is_none: Final = partial(operator.is_, None)
+
+
 def _source(expectation: str, test: Callable[[UUri], bool], *, strict: bool = False) -> Rule:
-    return Rule(f"source {expectation}", lambda a: test(a.source), lambda a: a.source, strict)
+    return Rule(f"source {expectation}", operator.attrgetter("source"), test, strict)
 
 
 def _sink(expectation: str, test: Callable[[UUri | None], bool]) -> Rule:
-    return Rule(f"sink {expectation}", lambda a: test(a.sink), lambda a: a.sink)
+    return Rule(f"sink {expectation}", operator.attrgetter("sink"), test)
 
 
-def _resource_is(wanted: int) -> Callable[[UUri | None], bool]:
-    return lambda uuri: uuri is not None and uuri.resource_id == wanted and not uuri.wildcard()
+def _is_specific(uuri: UUri) -> bool:
+    return uuri.wildcard() is None
+
+
+def _is_reply_address(uuri: UUri | None) -> bool:
+    return uuri is not None and uuri.resource_id == 0 and not uuri.wildcard()
+
+
+def _is_specific_method(uuri: UUri | None) -> bool:
+    return uuri is not None and 0 < uuri.resource_id < FIRST_TOPIC and not uuri.wildcard()
 
 
 def _publish_sink(sink: UUri | None) -> bool:
@@ -119,28 +133,26 @@ def _publish_sink(sink: UUri | None) -> bool:
     )
 
 
-_NO_WILDCARD: Final = _source("without wildcards", lambda uuri: uuri.wildcard() is None)
-_REPLY_ADDRESS: Final = _sink("with resource 0 and no wildcard", _resource_is(0))
+_NO_WILDCARD: Final = _source("without wildcards", _is_specific)
+_REPLY_ADDRESS: Final = _sink("with resource 0 and no wildcard", _is_reply_address)
 _RPC_PRIORITY: Final = Rule(
-    "priority of at least CS4", lambda a: a.priority >= UPriority.CS4, lambda a: a.priority.name
+    "priority of at least CS4", operator.attrgetter("priority"), partial(operator.le, UPriority.CS4)
 )
-_NO_REQID: Final = Rule(
-    "no reqid outside a Response", lambda a: a.reqid is None, lambda a: a.reqid, strict=True
-)
+_NO_REQID: Final = Rule("no reqid outside a Response", operator.attrgetter("reqid"), _is_none, strict=True)
 _NO_COMMSTATUS: Final = Rule(
-    "no commstatus outside a Response", lambda a: a.commstatus is None, lambda a: a.commstatus, strict=True
+    "no commstatus outside a Response", operator.attrgetter("commstatus"), _is_none, strict=True
 )
 _TRACE: Final = Rule(
     "traceparent empty or as W3C Trace Context has it",
-    lambda a: not a.traceparent or _TRACEPARENT.fullmatch(a.traceparent) is not None,
-    lambda a: a.traceparent,
+    operator.attrgetter("traceparent"),
+    lambda traceparent: not traceparent or _TRACEPARENT.fullmatch(traceparent) is not None,
     strict=True,
 )
 
 RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
     UMessageType.PUBLISH: (
         _NO_WILDCARD,
-        _source("that is a topic (8000..FFFE)", lambda uuri: uuri.is_topic),
+        _source("that is a topic (8000..FFFE)", operator.attrgetter("is_topic")),
         _sink("absent, or an authority with all else wildcards", _publish_sink),
         _NO_REQID,
         _NO_COMMSTATUS,
@@ -149,8 +161,8 @@ RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
     UMessageType.NOTIFICATION: (
         _NO_WILDCARD,
         _source("with a resource other than 0", lambda uuri: uuri.resource_id != 0),
-        # up-rust accepts every resource except 0, so the range applies only to our own messages.
-        _source("that is a topic (8000..FFFE)", lambda uuri: uuri.is_topic, strict=True),
+        # up-rust lets every resource but 0 pass, so only our own sending is held to the range.
+        _source("that is a topic (8000..FFFE)", operator.attrgetter("is_topic"), strict=True),
         _REPLY_ADDRESS,
         _NO_REQID,
         _NO_COMMSTATUS,
@@ -159,27 +171,24 @@ RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
     UMessageType.REQUEST: (
         _NO_WILDCARD,
         _source("with resource 0, the reply address", lambda uuri: uuri.resource_id == 0),
-        _sink(
-            "that is a method (1..7FFF) without wildcards",
-            lambda u: u is not None and u.is_method and not u.wildcard(),
-        ),
+        _sink("that is a method (1..7FFF) without wildcards", _is_specific_method),
         _RPC_PRIORITY,
-        Rule("ttl above 0 ms", lambda a: bool(a.ttl), lambda a: a.ttl),
+        Rule("ttl above 0 ms", operator.attrgetter("ttl"), bool),
         _NO_REQID,
         _NO_COMMSTATUS,
         _TRACE,
     ),
     UMessageType.RESPONSE: (
         _NO_WILDCARD,
-        _source("that is the invoked method (1..7FFF)", lambda uuri: uuri.is_method),
+        _source("that is the invoked method (1..7FFF)", operator.attrgetter("is_method")),
         _REPLY_ADDRESS,
         _RPC_PRIORITY,
         # up-python does not copy the ttl of the request.
-        Rule("ttl above 0 ms, the request's", lambda a: bool(a.ttl), lambda a: a.ttl, strict=True),
+        Rule("ttl above 0 ms, the request's", operator.attrgetter("ttl"), bool, strict=True),
         Rule(
             "reqid, the id of the request",
-            lambda a: a.reqid is not None and a.reqid.is_valid,
-            lambda a: a.reqid,
+            operator.attrgetter("reqid"),
+            lambda reqid: reqid is not None and reqid.is_valid,
         ),
         _TRACE,
     ),
@@ -195,13 +204,13 @@ def check_attributes(attributes: UAttributes, *, strict: bool = False) -> None:
             "attributes: type is UNSPECIFIED, expected PUBLISH, REQUEST, RESPONSE or NOTIFICATION"
         )
     for rule in rules:
-        if (strict or not rule.strict) and not rule.holds(attributes):
-            raise invalid_argument(
-                f"{attributes.type.name}: expected {rule.expectation}, got {_show(rule.value(attributes))}"
-            )
+        if (strict or not rule.strict) and not rule.holds(value := rule.value(attributes)):
+            raise invalid_argument(f"{attributes.type.name}: expected {rule.expectation}, got {_show(value)}")
 
 
 def _show(value: object) -> str:
+    if isinstance(value, UPriority):
+        return value.name
     return "none" if value is None else str(value)
 
 

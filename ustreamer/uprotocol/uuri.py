@@ -119,9 +119,11 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         """The name of the first part that is a wildcard, in the order of the specification; None if there is none."""
         if self.authority_name == ANY_AUTHORITY:
             return "authority"
-        if self.ue_instance == ANY_INSTANCE:
+        if (
+            self.ue_id >> 16 == ANY_INSTANCE
+        ):  # not the properties: two calls fewer, several times for each message
             return "instance"
-        if self.ue_type == ANY_TYPE:
+        if self.ue_id & 0xFFFF == ANY_TYPE:
             return "type"
         if self.ue_version_major == ANY_VERSION:
             return "version"
@@ -147,8 +149,8 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         """
         return (
             self.authority_name in (ANY_AUTHORITY, candidate.authority_name)
-            and self.ue_type in (ANY_TYPE, candidate.ue_type)
-            and self.ue_instance in (ANY_INSTANCE, candidate.ue_instance)
+            and self.ue_id & 0xFFFF in (ANY_TYPE, candidate.ue_id & 0xFFFF)
+            and self.ue_id >> 16 in (ANY_INSTANCE, candidate.ue_id >> 16)
             and self.ue_version_major in (ANY_VERSION, candidate.ue_version_major)
             and self.resource_id in (ANY_RESOURCE, candidate.resource_id)
         )

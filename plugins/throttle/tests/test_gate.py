@@ -26,7 +26,7 @@ from ustreamer.core.routing.subscriptions import period_of
 
 SECOND = 1_000_000_000
 SECONDS = 60
-SEEDS = range(5)
+SEEDS = range(3)
 
 
 # --- publishers and limiters ------------------------------------------------------------------------------

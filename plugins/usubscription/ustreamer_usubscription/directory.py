@@ -29,6 +29,7 @@ class InMemoryDirectory:
         self._by_topic: dict[UUri, tuple[SubscriptionRecord, ...]] = {}
         # What was loaded: it holds for the topics that are not in _by_topic, where () stands for those that have gone since.
         self._compact = CompactIndex()
+        self._is_compact = False  # whether _compact has any
         self._decode_lock = Lock()  # for changes of _by_topic while there is anything packed
         self._by_subscriber: dict[UUri, dict[UUri, SubscriptionRecord]] | None = (
             None  # made when first asked for
@@ -57,11 +58,11 @@ class InMemoryDirectory:
     def exact_subscriptions(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
         """The subscriptions of just this topic, in order."""
         row = self._by_topic.get(topic)
-        return self._decoded(topic) if row is None else row
+        if row is None:
+            return self._decoded(topic) if self._is_compact else ()
+        return row
 
     def _decoded(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
-        if not self._compact:
-            return ()
         with self._decode_lock:
             row = self._by_topic.get(topic)
             if row is None:
@@ -72,12 +73,12 @@ class InMemoryDirectory:
 
     def _decode_all(self) -> None:
         """Decode what is still packed: 2 us for each subscription, once; routing goes on meanwhile."""
-        if not self._compact:
+        if not self._is_compact:
             return
         for topic in self._compact.topics():
             self._decoded(topic)
         with self._decode_lock:
-            self._compact = CompactIndex()
+            self._compact, self._is_compact = CompactIndex(), False
             self._by_topic = {topic: row for topic, row in self._by_topic.items() if row}
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -85,6 +86,8 @@ class InMemoryDirectory:
     def find(self, pair: TopicEntityPair) -> SubscriptionRecord | None:
         topic, subscriber = pair
         row = self.exact_subscriptions(topic)
+        if not row:
+            return None
         index = bisect_left(row, str(subscriber), key=_subscriber_text)
         return row[index] if index < len(row) and row[index].subscriber == subscriber else None
 
@@ -124,7 +127,7 @@ class InMemoryDirectory:
 
     def load_stored(self, compact: CompactIndex) -> None:
         """Take over everything that a store holds. Only for an empty directory."""
-        self._compact = compact
+        self._compact, self._is_compact = compact, len(compact) > 0
         self._count = len(compact)
         self._wildcard_topics = compact.wildcard_topic_count()
         self._deadlines = DeadlineQueue(_expiries(compact.expiring()))
@@ -185,7 +188,7 @@ class InMemoryDirectory:
         self, topic: UUri, before: tuple[SubscriptionRecord, ...], after: tuple[SubscriptionRecord, ...]
     ) -> None:
         with self._decode_lock:
-            if after or (self._compact and topic in self._compact):
+            if after or (self._is_compact and topic in self._compact):
                 self._by_topic[topic] = after
             else:
                 self._by_topic.pop(topic, None)

@@ -332,10 +332,10 @@ class UsubscriptionService:
 
         [impl->req~usubscription-subscribe-expiration~1]
         """
-        ended = self._directory.pop_expired(now_ms)
-        self._end_subscriptions(
-            [(entry, f"expire, {entry.expire_ms} ms, has passed") for entry in ended], now_ms
-        )
+        if ended := self._directory.pop_expired(now_ms):
+            self._end_subscriptions(
+                [(entry, f"expire, {entry.expire_ms} ms, has passed") for entry in ended], now_ms
+            )
 
     def _end_undeclared(self) -> None:
         """In mode `enforce`, end what was subscribed before it was switched on, if nobody has created the topic.

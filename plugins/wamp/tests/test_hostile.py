@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""500 000 frames that somebody has tampered with: each is answered as the protocol has it, and none leaves anything behind."""
+"""Tampered frames: each is answered as the protocol demands, and none leaves memory behind."""
 
+import gc
 import os
 import random
-import resource
+import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustreamer_wamp.codec import SERIALIZERS
@@ -17,7 +17,7 @@ from ustreamer_wamp.users import User
 if TYPE_CHECKING:
     from tests.conftest import RealmRig
 
-FRAMES = 167_000  # for each of the three serializers
+FRAMES = 80_000  # for each of the three serializers
 HELLO = [1, "realm1", {"roles": {"subscriber": {"features": {}}}}]
 GOOD: list[list[Any]] = [
     HELLO,
@@ -72,7 +72,7 @@ def tampered(frame: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 class CountingSink:
-    """An outlet that counts what is said, by code, and keeps none of it."""
+    """An outlet that counts messages by code, and keeps none."""
 
     def __init__(self, session_wire: Any, sent: Counter[int]) -> None:
         self._wire = session_wire
@@ -90,37 +90,41 @@ class CountingSink:
         assert code in (1000, 1002, 1008)
 
 
-def rss() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+def allocated_blocks() -> int:
+    """Blocks of memory that Python objects hold.
+
+    Not the resident size: that of a process grows by megabytes when a busy machine has paged it out and it runs again.
+    """
+    gc.collect()
+    return sys.getallocatedblocks()
 
 
 def test_tampered_frames_are_answered_and_leave_nothing_behind(
     make_hall: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    hall = make_hall(User(authid="a", secret="s"))
-    dice = random.Random(f"{serializer} {os.environ.get('FUZZ_SEED', '1')}")
+    rig = make_hall(User(authid="a", secret="s"))
+    rng = random.Random(f"{serializer} {os.environ.get('FUZZ_SEED', '1')}")
     made = next(each for each in SERIALIZERS if each.name == serializer)
-    wire, said = WIRE_FORMATS[made.rawsocket], Counter[int]()
+    wire, sent = WIRE_FORMATS[made.rawsocket], Counter[int]()
     frames = [made.encode(message) for message in GOOD]
     hello = made.encode(HELLO)
     session, before, ended = None, 0, 0
     for number in range(FRAMES):
         if session is None or session.state is SessionState.CLOSED:
             ended += 1
-            session = Session(
-                {"realm1": hall.realm}, made, CountingSink(wire, said), 0, peer=str(number % 50)
-            )
+            session = Session({"realm1": rig.realm}, made, CountingSink(wire, sent), 0, peer=str(number % 50))
             if number % 4:
                 session.on_message(hello)
-        session.on_message(tampered(dice.choice(frames), dice.choice(frames), dice))
+        session.on_message(tampered(rng.choice(frames), rng.choice(frames), rng))
         if number == FRAMES // 4:
-            before = rss()
+            before = allocated_blocks()
     assert session is not None
     session.on_connection_lost()
-    assert set(said) <= ANSWERS
-    assert min(said[code] for code in (3, 4, 8, 17, 33, 36)) > 50, said
-    assert said[3] > 10_000
-    assert ended > 10_000
-    assert len(hall.realm.broker) == 0
-    assert hall.realm.sessions == {}
-    assert rss() - before < 4 << 20
+    assert set(sent) <= ANSWERS
+    assert min(sent[code] for code in (3, 4, 8, 17, 33, 36)) > 20, sent
+    assert sent[3] > FRAMES // 16
+    assert ended > FRAMES // 16
+    assert len(rig.realm.broker) == 0
+    assert rig.realm.sessions == {}
+    # A leak of one object in a hundred frames; a session that stays has dozens.
+    assert allocated_blocks() - before < FRAMES // 100

@@ -109,5 +109,5 @@ class Sessions(RuleBasedStateMachine):
 def test_sessions_in_any_order_are_as_the_model_says(make_hall: Callable[[], "RealmRig"]) -> None:
     run_state_machine_as_test(
         lambda: Sessions(make_hall),  # type: ignore[arg-type]  # it takes whatever makes one
-        settings=settings(max_examples=150, stateful_step_count=40),
+        settings=settings(max_examples=80, stateful_step_count=40),
     )

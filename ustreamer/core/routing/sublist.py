@@ -7,6 +7,7 @@ are 32 at most and rarely more than three, however many patterns there are.
 """
 
 from collections.abc import Iterator
+from itertools import compress
 from typing import Final, Generic, TypeVar
 
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_INSTANCE, ANY_RESOURCE, ANY_TYPE, ANY_VERSION, UUri
@@ -21,7 +22,8 @@ _EXACT: Final[_Mask] = (True, True, True, True, True)
 
 
 def _parts(uuri: UUri) -> _Parts:
-    return uuri.authority_name, uuri.ue_type, uuri.ue_instance, uuri.ue_version_major, uuri.resource_id
+    ue_id = uuri.ue_id
+    return uuri.authority_name, ue_id & 0xFFFF, ue_id >> 16, uuri.ue_version_major, uuri.resource_id
 
 
 def _mask(pattern: _Parts) -> _Mask:
@@ -30,7 +32,7 @@ def _mask(pattern: _Parts) -> _Mask:
 
 
 def _key(parts: _Parts, mask: _Mask) -> tuple[object, ...]:
-    return tuple(part for part, counts in zip(parts, mask, strict=True) if counts)
+    return tuple(compress(parts, mask))
 
 
 class Sublist(Generic[T]):
@@ -76,7 +78,7 @@ class Sublist(Generic[T]):
         if self._wild:
             parts = _parts(address)
             for mask, table in self._wild.items():
-                found += table.get(_key(parts, mask), ())
+                found += table.get(tuple(compress(parts, mask)), ())
         return found
 
     def _values(self, pattern: UUri) -> dict[T, None]:

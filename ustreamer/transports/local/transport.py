@@ -149,7 +149,7 @@ class LocalTransport(EndpointTransport):
         with self._lock:
             self._counts["sent"] += 1
         has_listener = False
-        for other in self.network.attached:
+        for other in self.network._attached:  # noqa: SLF001 - the two classes of this module are one thing
             if other is not self:
                 has_listener |= other._receive(arriving)  # noqa: SLF001 - another instance of this class
         if (
@@ -167,12 +167,12 @@ class LocalTransport(EndpointTransport):
         The sink that a streamer may have added to a publication is removed (X-22), as on Zenoh.
         """
         attributes = message.attributes
-        source = attributes.source.with_authority(self.authority)
-        sink = attributes.sink and attributes.sink.with_authority(self.authority)
+        source, sink = attributes.source, attributes.sink
         if attributes.type is UMessageType.PUBLISH:
             sink = None
-        if source is attributes.source and sink is attributes.sink:
+        if source.authority_name and sink is attributes.sink and (sink is None or sink.authority_name):
             return message
+        source, sink = source.with_authority(self.authority), sink and sink.with_authority(self.authority)
         return UMessage(
             message.id, msgspec.structs.replace(attributes, source=source, sink=sink), message.payload
         )

@@ -71,7 +71,7 @@ class RemoteCallsRig:
         for remote_call in self.calls.pop_due(self.now_ms * MS):
             self.calls_made += 1
             made.append(UUID(0x7000, self.calls_made))
-            self.requested[remote_call.topic] = remote_call.desired
+            self.requested[remote_call.key] = remote_call.desired
             self.calls.begin_call(remote_call, made[-1], self.now_ms * MS)
         return made
 
@@ -118,7 +118,7 @@ def test_calls_that_come_and_go_do_not_make_another_be_forgotten() -> None:
         side.set_desired(topic(2))
         side.due()
         side.calls.clear_desired(topic(2))
-    assert len(side.calls._deadlines) == 2
+    assert len(side.calls._reconciler._deadlines) == 2
     assert len(side.due(INITIAL_BACKOFF_MS)) == 1
     assert len(side.due(CALL_TIMEOUT_MS - INITIAL_BACKOFF_MS)) == 1
 
@@ -255,7 +255,7 @@ def test_devices_to_which_nothing_is_to_be_said_are_forgotten() -> None:
         if number:
             calls.clear_desired(of)
     asked.clear()
-    assert [remote_call.topic.authority_name for remote_call in calls.pop_due(0)] == asked == ["b0"]
+    assert [remote_call.key.authority_name for remote_call in calls.pop_due(0)] == asked == ["b0"]
 
 
 def test_nobody_is_called_while_the_link_is_down_and_at_once_when_it_comes_up() -> None:
@@ -267,7 +267,7 @@ def test_nobody_is_called_while_the_link_is_down_and_at_once_when_it_comes_up() 
     assert side.due(10 * CALL_TIMEOUT_MS) != []  # c again
     side.link["b"] = LinkState(up=True, up_count=1)
     [call] = side.due()
-    assert side.answer_call(call).topic == T
+    assert side.answer_call(call).key == T
 
 
 def test_whatever_the_state_of_a_call_it_is_made_anew_when_the_link_comes_up() -> None:
@@ -445,13 +445,13 @@ def test_devices_that_nobody_can_reach_cost_nothing_while_nothing_changes() -> N
     """Their names are chosen by whoever subscribes: to look at each in every turn would hold up everybody."""
     side = RemoteCallsRig(link={f"b{number}": LinkState(up=False, up_count=0) for number in range(1000)})
     asked: list[str] = []
-    link_of = side.calls._link_of
+    link_of = side.calls._reconciler._link_of
 
     def noted(authority: str) -> LinkState:
         asked.append(authority)
         return link_of(authority)
 
-    side.calls._link_of = noted
+    side.calls._reconciler._link_of = noted
     for authority in side.link:
         side.set_desired(topic(authority=authority))
     assert side.due() == []

@@ -24,7 +24,13 @@ from ustreamer.uprotocol.wire import decode_status
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.model.lifecycle import LifecycleEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
-from ustreamer_usubscription.remote.remote_calls import CALL_TIMEOUT_MS, RemoteCall, RemoteCalls, RemoteMethod
+from ustreamer_usubscription.remote.remote_calls import (
+    CALL_TIMEOUT_MS,
+    RemoteCall,
+    RemoteCalls,
+    RemoteMethod,
+    method_of,
+)
 from ustreamer_usubscription.requests.remote_codec import (
     CLIENT_CODECS,
     interface_version_for,
@@ -119,12 +125,12 @@ class RemoteTopics:
             reply = _decode_reply(remote_call, message)
         except UStatusError as error:
             self._count_and_log(
-                "remote_unreadable", "usubscription.unreadable_response", remote_call.topic, error
+                "remote_unreadable", "usubscription.unreadable_response", remote_call.key, error
             )
             reply = RemoteReply(None)
         self._responses.append((remote_call, reply, reqid))
         if reply.event is not None:
-            transaction.apply_remote_event(remote_call.topic, reply.event, reply.reason)
+            transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
 
     def on_notification(self, message: UMessage, now_ns: int) -> None:
         """Look at a notification from another device: where it says something else than we know, `follow` asks again.
@@ -160,16 +166,16 @@ class RemoteTopics:
             if committed and reply.event is not None:
                 pending, changed = (
                     reply.event is LifecycleEvent.REMOTE_PENDING,
-                    remote_call.topic in transaction.remote_states.changes,
+                    remote_call.key in transaction.remote_states.changes,
                 )
                 self._calls.on_success(remote_call, now_ns, _jitter(reqid), pending=pending, changed=changed)
                 # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
-                if self._state.remote_states.find(remote_call.topic) is not _STATUS_AFTER_EVENT.get(
+                if self._state.remote_states.find(remote_call.key) is not _STATUS_AFTER_EVENT.get(
                     reply.event
                 ):
-                    self._update_desired(remote_call.topic, force=True)
-                elif self._state.remote_states.find(remote_call.topic) is None:
-                    self._calls.clear_desired(remote_call.topic)
+                    self._update_desired(remote_call.key, force=True)
+                elif self._state.remote_states.find(remote_call.key) is None:
+                    self._calls.clear_desired(remote_call.key)
             else:
                 self._calls.on_failure(remote_call, now_ns, _jitter(reqid))
         self._responses.clear()
@@ -240,22 +246,22 @@ class RemoteTopics:
         """
         for remote_call in self._calls.pop_due(now_ns):
             message = self._encode_request(remote_call)
-            self._hints.pop(remote_call.topic, None)  # it was said before we ask
+            self._hints.pop(remote_call.key, None)  # it was said before we ask
             self._calls.begin_call(remote_call, message.id, now_ns)
             try:
                 send(message)
             except UStatusError as error:
-                self._count_and_log("remote_unsent", "usubscription.call_not_sent", remote_call.topic, error)
+                self._count_and_log("remote_unsent", "usubscription.call_not_sent", remote_call.key, error)
                 self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
 
     def _encode_request(self, remote_call: RemoteCall) -> UMessage:
-        topic, desired = remote_call.topic, remote_call.desired
+        topic, desired = remote_call.key, remote_call.desired
         version = interface_version_for(topic)
         own_uuri, codec = self._own_uuri(version), CLIENT_CODECS[version]
         body = codec.encode_unsubscribe(topic) if desired is None else codec.encode_subscribe(desired)
         if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
             body.subscriber.uri.CopyFrom(own_uuri.to_pb())
-        sink = UUri(topic.authority_name, USUBSCRIPTION, version, remote_call.method)
+        sink = UUri(topic.authority_name, USUBSCRIPTION, version, method_of(remote_call))
         payload = body.SerializeToString()
         return request(
             self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TIMEOUT_MS
@@ -291,14 +297,14 @@ def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
     code = response.attributes.commstatus or UCode.OK
     if code in NOT_DELIVERED:
         return RemoteReply(None)
-    if remote_call.method is RemoteMethod.UNSUBSCRIBE:
+    if method_of(remote_call) is RemoteMethod.UNSUBSCRIBE:
         return RemoteReply(LifecycleEvent.REMOTE_UNSUBSCRIBED)
-    responder = f"core.usubscription of {remote_call.topic.authority_name!r}"
+    responder = f"core.usubscription of {remote_call.key.authority_name!r}"
     if code is not UCode.OK:
         return RemoteReply(
             LifecycleEvent.REMOTE_REFUSED, f"{responder}: {code.name}: {_status_text(response)}"
         )
-    event = _EVENT_OF_STATUS.get(subscribe_status_in(response, remote_call.topic))
+    event = _EVENT_OF_STATUS.get(subscribe_status_in(response, remote_call.key))
     return RemoteReply(
         event, f"{responder} answered UNSUBSCRIBED" if event is LifecycleEvent.REMOTE_REFUSED else ""
     )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of uSubscription v3 and v4, and what each request does.
+"""The operations of core.usubscription in both versions of its interface.
 
-Read operations.py first; v3.py and v4.py are the two wire forms.
+In: a decoded Request and its caller. Out: changes of a transaction and the Response, or a UStatusError. Decisions only: the
+service commits and sends.
+
+Read operations.py first (rules of both versions), then v3.py and v4.py (messages and tables of methods).
 """

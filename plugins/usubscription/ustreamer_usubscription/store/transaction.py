@@ -91,12 +91,10 @@ class Overlay(Generic[K, V]):
 
     def set_value(self, key: K, value: V) -> None:
         """Let `value` stand, whatever the limit: ask `check_room` before somebody gets something new."""
-        self._count += self.find(key) is None
         self._set(key, value)
 
     def remove_value(self, key: K) -> None:
         """Let nothing stand at `key`."""
-        self._count -= self.find(key) is not None
         self._set(key, None)
 
     def entries(self, committed: Iterable[K]) -> Iterator[tuple[K, V]]:
@@ -107,7 +105,9 @@ class Overlay(Generic[K, V]):
                 yield key, value
 
     def _set(self, key: K, value: V | None) -> None:
-        if self._table.find(key) == value:
+        stored = self._table.find(key)
+        self._count += (value is not None) - (self.changes.get(key, stored) is not None)
+        if stored == value:
             self.changes.pop(key, None)
         else:
             self.changes[key] = value
