@@ -323,7 +323,7 @@ def has_behaviour(name: str) -> bool:
     )
 
 
-def test_files_for(name: str) -> list[str]:
+def candidate_tests(name: str) -> list[str]:
     """The test files that could test a source file: a plugin's own for a plugin, the core's for the core."""
     own = re.match(r"plugins/[^/]+/|pipeline/", name)
     where = f"{own[0] if own else ''}tests/"
@@ -333,7 +333,7 @@ def test_files_for(name: str) -> list[str]:
 def test_every_module_with_behaviour_is_imported_by_a_test_of_its_own_distribution() -> None:
     modules = [n for n in source_modules() if Path(n).name != "__init__.py" and has_behaviour(n)]
     untested = [
-        name for name in modules if not any(dotted(name) in imported_by(t) for t in test_files_for(name))
+        name for name in modules if not any(dotted(name) in imported_by(t) for t in candidate_tests(name))
     ]
     assert modules
     assert untested == []
