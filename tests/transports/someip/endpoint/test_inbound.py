@@ -43,6 +43,7 @@ class Scene:
 
     def __init__(self, bench: Bench, *, failing: bool = False) -> None:
         self.endpoint = bench.another(bench.config())  # the same ECUs for each
+        self.inbound = self.endpoint._inbound
         self.received: list[UMessage] = []
         for sink in (None, ANY):
             self.endpoint.register_listener(ANY, sink, self._on_message)
@@ -65,7 +66,7 @@ class Scene:
 
 def alone(scene: Scene, loop: LoopbackReceiver, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:  # noqa: F811
     for datagram, name in zip(datagrams, names, strict=True):
-        scene.endpoint._inbound.on_batch(loop.receive_batch([datagram], [name]))
+        scene.inbound.on_batch(loop.receive_batch([datagram], [name]))
     return scene.outcome()
 
 
@@ -75,7 +76,7 @@ def together(
     datagrams: Sequence[bytes],
     names: Sequence[str],
 ) -> Outcome:
-    scene.endpoint._inbound.on_batch(loop.receive_batch(datagrams, names))
+    scene.inbound.on_batch(loop.receive_batch(datagrams, names))
     return scene.outcome()
 
 
@@ -124,7 +125,7 @@ def test_a_datagram_on_a_multicast_socket_equals_a_unicast_one(
     name: str,
 ) -> None:
     in_group = Scene(bench)
-    in_group.endpoint._inbound.on_datagram(datagram, loop.sender(name).getsockname())
+    in_group.inbound.on_datagram(datagram, loop.sender(name).getsockname())
     assert in_group.outcome() == alone(Scene(bench), loop, [datagram], [name])
 
 
@@ -138,7 +139,7 @@ def test_a_single_datagram_takes_the_fast_path(
     readable: list[bytes] = []
     alone(scene, loop, [OPEN_DOOR], [OURS])
     monkeypatch.setattr(
-        scene.endpoint._inbound, "_on_any_datagram", lambda datagram, address: readable.append(datagram)
+        scene.inbound, "_on_any_datagram", lambda datagram, address: readable.append(datagram)
     )
     received, statistics = alone(scene, loop, [EVENT, RESPONSE, OPEN_DOOR, b"short"], [OURS] * 4)
     kinds = [kind.name for kind, *_ in received]  # type: ignore[attr-defined]
@@ -196,7 +197,7 @@ def test_the_result_tells_whether_the_input_was_events_only(
     scene = Scene(bench)
     for _ in range(3):
         datagrams = sent * number
-        together = scene.endpoint._inbound.on_batch(loop.receive_batch(datagrams, [OURS] * len(datagrams)))
+        together = scene.inbound.on_batch(loop.receive_batch(datagrams, [OURS] * len(datagrams)))
         assert together is only_events
-        each = [scene.endpoint._inbound.on_datagram(every, bench.ecu.address) for every in datagrams]
+        each = [scene.inbound.on_datagram(every, bench.ecu.address) for every in datagrams]
         assert all(each) is only_events

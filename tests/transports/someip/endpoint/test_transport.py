@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,8 +28,7 @@ from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MalformedReason, MessageType, SomeIpMessage
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD, SomeipRefusal
-from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason
-from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.protocol.tp_segmenter import split_into_segments
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
@@ -152,6 +151,21 @@ class Bench:
 
     def count(self, name: str) -> int:
         return self.endpoint.statistics()[name]
+
+    def is_asleep(self) -> bool:
+        """Whether the receiving thread has no input and no due work."""
+        return self.endpoint._receive_loop.sleeping_until_ns > 0
+
+    @contextmanager
+    def kernel_error(self, error: OSError) -> Iterator[None]:
+        """Fail every send of the endpoint with `error`."""
+
+        def refuse(_datagram: bytes, _address: Address) -> object:
+            raise error
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(self.endpoint._outbound, "sendto", refuse)
+            yield
 
 
 MakeBench = Callable[..., Bench]
@@ -294,8 +308,8 @@ def test_an_event_in_segments_in_any_order_arrives_complete(bench: Bench) -> Non
     assert bench.count("tp_open") == 0
 
 
-def test_an_event_with_missing_segments_is_abandoned_and_counted(bench: Bench) -> None:
-    bench.endpoint._exchange._reassembly = Reassembly(TpLimits(timeout_ms=50))
+def test_an_event_with_missing_segments_is_abandoned_and_counted(make_bench: MakeBench) -> None:
+    bench = make_bench(tp={"timeout_ms": 50})
     event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, bytes(5_000))
     bench.ecu.send(bench.endpoint, *list(split_into_segments(event))[:2])
 
@@ -382,9 +396,7 @@ def test_a_response_from_another_host_is_refused_and_the_genuine_one_accepted(be
 
 
 def test_a_call_without_a_response_ends_at_its_ttl_and_a_late_response_is_counted(bench: Bench) -> None:
-    wait_until(
-        lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
-    )  # the receiving thread has no input
+    wait_until(bench.is_asleep)
     asked, begun = bench.request(ttl=300), time.monotonic()
     bench.endpoint.send(asked)
     timed_out = bench.listener.next()
@@ -404,9 +416,7 @@ def test_a_short_call_is_not_delayed_by_a_long_one(bench: Bench) -> None:
     bench.endpoint.send(bench.request(ttl=60_000))
     bench.ecu.send(bench.endpoint, EVENT)
     bench.listener.next()
-    wait_until(
-        lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
-    )  # asleep until the long call is due
+    wait_until(bench.is_asleep)
     short = bench.request(ttl=300)
     bench.endpoint.send(short)
 
@@ -732,18 +742,12 @@ KERNEL = {
 @pytest.mark.parametrize(
     ("number", "code"), KERNEL.items(), ids=[errno.errorcode[number] for number in KERNEL]
 )
-def test_a_kernel_error_tells_whether_a_retry_can_help(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int, code: UCode
-) -> None:
-    def refuse(_datagram: bytes, _address: Address) -> object:
-        raise OSError(number, "from the kernel")
-
-    monkeypatch.setattr(bench.endpoint._outbound, "sendto", refuse)
+def test_a_kernel_error_tells_whether_a_retry_can_help(bench: Bench, number: int, code: UCode) -> None:
     for attempt, message in (
         (bench.endpoint.transmitter(FIRST), bench.event()),
         (bench.endpoint.send, bench.request()),
     ):
-        with pytest.raises(UStatusError) as refused:
+        with bench.kernel_error(OSError(number, "from the kernel")), pytest.raises(UStatusError) as refused:
             attempt(message)
         assert refused.value.code is code
         assert str(bench.ecu) in refused.value.message
@@ -754,32 +758,23 @@ def test_a_kernel_error_tells_whether_a_retry_can_help(
     assert bench.count("calls_open") == 0
 
 
-def test_a_response_that_the_kernel_rejected_can_be_sent_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_datagram: bytes, _address: Address) -> object:
-        raise BlockingIOError(errno.EAGAIN, "from the kernel")
-
+def test_a_response_that_the_kernel_rejected_can_be_sent_again(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     reply = response(bench.ids.next(), bench.listener.next(), b"done")
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.endpoint._outbound, "sendto", refuse)
-        with pytest.raises(UStatusError) as refused:
-            bench.endpoint.send(reply)
-        assert refused.value.code is UCode.UNAVAILABLE
+    full = BlockingIOError(errno.EAGAIN, "from the kernel")
+    with bench.kernel_error(full), pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(reply)
+    assert refused.value.code is UCode.UNAVAILABLE
 
     bench.endpoint.send(reply)
     assert bench.ecu.receive()[16:] == b"done"
 
 
-def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_datagram: bytes, _address: Address) -> object:
-        raise OSError(errno.ENOBUFS, "from the kernel")
+def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench) -> None:
+    with bench.kernel_error(OSError(errno.ENOBUFS, "from the kernel")):
+        bench.ecu.send(bench.endpoint, b"\x07\x78" + OPEN_DOOR[2:], EVENT)
 
-    monkeypatch.setattr(bench.endpoint._outbound, "sendto", refuse)
-    bench.ecu.send(bench.endpoint, b"\x07\x78" + OPEN_DOOR[2:], EVENT)
-
-    assert bench.listener.next().payload == b"hello"
+        assert bench.listener.next().payload == b"hello"
     assert bench.count("answers_lost") == 1
 
 

@@ -210,17 +210,18 @@ def test_requests_of_clients_expire_in_time(bench: Bench) -> None:
     """Requests have deadlines; concurrent events have none."""
     bench.endpoint.open()
     turns: list[int] = []
-    work = bench.endpoint._receive_loop._callbacks
+    loop = bench.endpoint._receive_loop
+    work = loop._callbacks
 
     def turn() -> None:
         turns.append(1)
         work.on_tick()
 
-    bench.endpoint._receive_loop._callbacks = work._replace(on_tick=turn)
+    loop._callbacks = work._replace(on_tick=turn)
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     bench.listener.next()
     wait_until(lambda: len(turns) > 0)
-    wait_until(lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0)
+    wait_until(bench.is_asleep)
     before = len(turns)
     for _ in range(20):
         bench.ecu.send(bench.endpoint, EVENT)

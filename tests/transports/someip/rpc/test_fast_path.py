@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fast path of requests and responses gives the results, errors and pending calls of the readable path."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -130,15 +130,23 @@ class FastSide(SlowSide):
         super().__init__(time, **keys)
         self.wakes: list[int] = []
         self.room = 1 << 30  # datagrams that the kernel accepts
+        self.pending = self.exchange._pending
+        self.is_for_discovery: Callable[[UMessage], bool] = lambda _: False
         self.others = 0
         self.fast_out = self.exchange.fast_out(
-            self._send_equal_sized, self._send_slow_path, self.wakes.append, lambda _: False
+            self._send_equal_sized,
+            self._send_slow_path,
+            self.wakes.append,
+            self._check_discovery,
         )
+
+    def _check_discovery(self, message: UMessage) -> bool:
+        return self.is_for_discovery(message)
 
     def _send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
         assert 0 < len(datagrams) <= 64
         assert len({len(each) for each in datagrams}) == 1
-        assert self.exchange._pending.lock.locked()
+        assert self.pending.lock.locked()
         taken = min(len(datagrams), self.room)
         self.room -= taken
         self.sent += [(each, address, None) for each in datagrams[:taken]]
@@ -471,7 +479,7 @@ def test_a_service_that_moves_is_called_at_its_new_address() -> None:
 def test_messages_for_service_discovery_take_the_readable_path() -> None:
     comparison = PathComparison()
     seen: list[UMessage] = []
-    comparison.fast.fast_out._is_for_discovery = lambda message: not seen.append(message)  # type: ignore[func-returns-value]
+    comparison.fast.is_for_discovery = lambda message: not seen.append(message)  # type: ignore[func-returns-value]
     comparison.on_datagram(encode(asking()), CLIENTS[0])
     comparison.call((0, 0, 100, 8), (0, 0, 100, 8))
     comparison.respond((0, None, 8))

@@ -55,9 +55,9 @@ class Bench:
         self.endpoint = SomeipTransport(
             msgspec.convert(config, SomeipEndpoint), EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK)
         )
-        self._messages: SimpleQueue[UMessage] = SimpleQueue()
+        self.messages: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self._messages.put)
+            self.endpoint.register_listener(ANY, sink, self.messages.put)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         self.endpoint.open()
 
@@ -67,7 +67,7 @@ class Bench:
         return message
 
     def next_message(self) -> UMessage:
-        return self._messages.get(timeout=WITHIN_S)
+        return self.messages.get(timeout=WITHIN_S)
 
     def received(self) -> SomeIpMessage:
         return decode(self.ecu.recv(65_535))[0]
@@ -111,10 +111,10 @@ def test_a_call_without_return_that_cannot_be_sent_fails(bench: Bench) -> None:
     def refuse(_datagram: bytes, _address: object) -> object:
         raise OSError(113, "No route to host")
 
-    sendto, bench.endpoint._outbound.sendto = bench.endpoint._outbound.sendto, refuse
-    with pytest.raises(RouteUnavailable):
-        bench.call(TELL)
-    bench.endpoint._outbound.sendto = sendto
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bench.endpoint._outbound, "sendto", refuse)
+        with pytest.raises(RouteUnavailable):
+            bench.call(TELL)
 
     later = bench.call(TELL)
     assert bench.next_message().attributes.reqid == later.id
@@ -280,7 +280,7 @@ class BatchSide:
 @pytest.fixture
 def together(bench: Bench) -> BatchSide:
     made = BatchSide()
-    bench.endpoint.unregister_listener(ANY, ANY, bench._messages.put)
+    bench.endpoint.unregister_listener(ANY, ANY, bench.messages.put)
     bench.endpoint.register_listener(ANY, ANY, made)
     return made
 
