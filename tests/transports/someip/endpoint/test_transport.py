@@ -725,7 +725,7 @@ def test_a_client_with_an_oversized_response_gets_an_error_at_the_deadline(make_
     assert bench.ecu.receive()[15] == 0x06
 
 
-# --- what the kernel says ---------------------------------------------------------------------------------------------
+# --- kernel errors ----------------------------------------------------------------------------------------------------
 
 KERNEL = {
     errno.EAGAIN: UCode.UNAVAILABLE,

@@ -122,7 +122,7 @@ def test_datagrams_and_columns_survive_the_next_receive(loop: LoopbackReceiver) 
     assert (datagrams, columns) == (first, unpacked(first))
 
 
-# --------------------------------------------------------------------------------------------------- what a call may say
+# ------------------------------------------------------------------------------------------- results of the system call
 
 
 def failing(code: int) -> Callable[..., int]:
@@ -291,7 +291,7 @@ def test_a_cached_sender_is_reused(loop: LoopbackReceiver) -> None:
     assert first is second is loop.receive_batch([b"x"]).common_sender
 
 
-# ------------------------------------------------------------------------------------------------ where it is not to be had
+# ----------------------------------------------------------------------------------------------------- without recvmmsg
 
 
 class NoSuchFunction:

@@ -607,7 +607,7 @@ def test_a_message_with_missing_segments_is_abandoned_at_the_timeout(bench: Benc
     assert bench.exchange.next_deadline_ns is None
 
 
-# --- anything at all --------------------------------------------------------------------------------------------------
+# --- arbitrary input --------------------------------------------------------------------------------------------------
 
 KNOWN_OR_ANY: dict[str, st.SearchStrategy[Any]] = {
     "service": st.one_of(st.sampled_from([0x00CD, 0x0777, 0xFFFF]), st.integers(0, 0xFFFF)),
@@ -758,7 +758,7 @@ def test_ids_of_received_messages_increase(bench: Bench) -> None:
     assert ids == sorted(set(ids))
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 TWO_EVENTS = [SERVICES[0] | {"events": [{"id": 0x80CD}, {"id": 0x80CE}]}, SERVICES[1]]
 HOSTS = st.sampled_from([ECU[0]] * 5 + [UNKNOWN_SENDER[0]])

@@ -126,7 +126,7 @@ class BatchComparison(PathComparison):
         assert comparable(self.together) == comparable(self.single)
 
 
-# -------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------------------------ responses
 
 
 def answering(asked: bytes, **fields: Any) -> bytes:
@@ -341,7 +341,7 @@ def test_a_batch_beyond_the_limit_is_processed_one_by_one(limit: int, hosts: int
     assert len(comparison.together.refused) == 20 - room
 
 
-# ---------------------------------------------------------------------------------------- as a helping, on real sockets
+# ------------------------------------------------------------------------------------ received batches, on real sockets
 
 
 def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop: LoopbackReceiver) -> None:  # noqa: F811
@@ -382,7 +382,7 @@ def test_fewer_than_min_batch_are_processed_one_by_one(loop: LoopbackReceiver) -
     assert untouched(side) == before
 
 
-# ---------------------------------------------------------------------------------------------------------- runs go out
+# ----------------------------------------------------------------------------------------------------- outgoing batches
 
 
 def send_both(comparison: BatchComparison, batches: tuple[MessageBatch, MessageBatch], room: int) -> int:

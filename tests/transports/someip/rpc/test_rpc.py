@@ -142,7 +142,7 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
     assert bench.endpoint.statistics()["refused_request_type"] == 1
 
 
-# --- what is no message -----------------------------------------------------------------------------------------------
+# --- malformed messages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_call_with_an_early_deadline_ends_in_time(bench: Bench, monkeypatch: p
         assert bench.next_message().attributes.reqid == call.id
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 class BatchSide:

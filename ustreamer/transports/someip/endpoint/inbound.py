@@ -66,7 +66,7 @@ class Inbound:
         self._refused = dict.fromkeys([*_REASONS, *reasons], 0)
         self._datagrams = self._received = self._no_listener = self._listener_errors = 0
 
-    # --- datagrams ------------------------------------------------------------------------------------------------------
+    # --- datagrams ----------------------------------------------------------------------------------------------------
 
     def on_batch(self, batch: DatagramBatch) -> bool:
         """Process the datagrams of a batch, in order."""
@@ -121,7 +121,7 @@ class Inbound:
                 self._send_reply(reply, address)
         self._on_messages(messages, address)
 
-    # --- messages -------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def on_stream(
         self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress

@@ -123,7 +123,7 @@ class SomeipTransport(EndpointTransport):
             ),
         )
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
         found = [] if self._sd_driver is None else self._sd_driver.problems()
@@ -234,7 +234,7 @@ class SomeipTransport(EndpointTransport):
         for response in self._exchange.on_service_gone(service, addresses, reason):
             self._inbound.deliver(response)
 
-    # --- listeners ------------------------------------------------------------------------------------------------------
+    # --- listeners ----------------------------------------------------------------------------------------------------
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         self._listeners.register(source_filter, sink_filter, listener)
@@ -243,7 +243,7 @@ class SomeipTransport(EndpointTransport):
         self._listeners.unregister(source_filter, sink_filter, listener)
         self._receive_loop.wait_for_listener_calls()
 
-    # --- receiving ------------------------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
         """Run all due work."""
@@ -298,7 +298,7 @@ class SomeipTransport(EndpointTransport):
         except UStatusError:
             self._answers_lost += 1
 
-    # --- sending --------------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
         """As `EndpointTransport.send`. A Publish goes to every receiver of its topic; a Notification is not
@@ -417,7 +417,7 @@ class SomeipTransport(EndpointTransport):
             self._outbound.send(*response)
             self._exchange.on_response_sent(message)
 
-    # --- other streamers ------------------------------------------------------------------------------------------------
+    # --- peer streamers -----------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
         """As `EndpointTransport.announce`, with service discovery."""
@@ -436,7 +436,7 @@ class SomeipTransport(EndpointTransport):
         if self._sd_driver is not None:
             self._sd_driver.peers.set_trust_check(brings)
 
-    # --- what the configuration fixes, and counters ---------------------------------------------------------------------
+    # --- configuration and counters -----------------------------------------------------------------------------------
 
     def subscriptions(self) -> Sequence[Subscription]:
         """A subscription of every receiver for every event of its service.

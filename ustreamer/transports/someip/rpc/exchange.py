@@ -131,7 +131,7 @@ class Exchange:
         rest.
         """
 
-    # --- in -------------------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def match_event(self, datagram: bytes, host: str) -> UAttributes | None:
         """The attributes of a datagram that is exactly one expected event; None for any other datagram.
@@ -248,7 +248,7 @@ class Exchange:
         attributes, payload = decode_response(call, message)
         return UMessage(self._ids.next(), attributes, payload)
 
-    # --- deadlines ------------------------------------------------------------------------------------------------------
+    # --- deadlines ----------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -283,7 +283,7 @@ class Exchange:
             return []  # the usual case: the receiving thread calls this in every round
         return self._reassembly.expire(self._monotonic_ns())
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- stop and close -----------------------------------------------------------------------------------------------
 
     def abort_calls(self) -> list[UMessage]:
         """Accept no more calls, because no response will be read; returns the failures of the open calls."""
@@ -337,7 +337,7 @@ class Exchange:
             if request.expects_response
         ]
 
-    # --- out ------------------------------------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------------
 
     def fast_out(
         self,
@@ -436,7 +436,7 @@ class Exchange:
         with self._lock:
             self._requests.remove_entry(message.attributes.reqid)
 
-    # --- reading --------------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
         """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`."""
