@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transports.someip.io.test_recvmmsg import FAR, OURS, SECOND, LoopbackReceiver, loop  # noqa: F401  a fixture
-from tests.transports.someip.rpc.test_fast_path import (
+from tests.transports.someip.loopback_rig import FAR, OURS, SECOND, LoopbackReceiver
+from tests.transports.someip.rpc.path_comparison import (
     CALLERS,
     CLIENTS,
     ECU,
@@ -329,6 +329,28 @@ def test_a_batch_of_requests_equals_single_requests(
     comparison.check()
 
 
+@pytest.mark.parametrize(
+    ("sender", "client"), [(UNKNOWN_SENDER, 0x12), (CLIENTS[0], 0x13)], ids=["unknown sender", "other client"]
+)
+def test_one_different_request_prevents_batch_decoding(sender: Address, client: int) -> None:
+    comparison = learned()
+    requests = [encode(asking(session=number, client=client if number == 4 else 0x12)) for number in range(8)]
+    made, _ = comparison.receive_batch(requests, [CLIENTS[0]] * 4 + [sender] + [CLIENTS[0]] * 3)
+    assert made is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"client": 0x14}, {"method": 3}, {"message_type": 0x80}, {"interface_version": 3}, {"return_code": 1}],
+    ids=str,
+)
+def test_requests_with_an_unseen_header_are_not_decoded_as_a_batch(fields: dict[str, int]) -> None:
+    comparison = learned()
+    requests = [encode(asking(**({"session": number} | fields))) for number in range(8)]
+    made, fast = comparison.receive_batch(requests, [CLIENTS[0]] * 8)
+    assert (made, fast) == (None, False)
+
+
 @pytest.mark.parametrize(("limit", "hosts"), [(10, 2), (16, 1)])
 def test_a_batch_beyond_the_limit_is_processed_one_by_one(limit: int, hosts: int) -> None:
     """The total limit, and the limit of one host, which is half of it."""
@@ -344,7 +366,7 @@ def test_a_batch_beyond_the_limit_is_processed_one_by_one(limit: int, hosts: int
 # ------------------------------------------------------------------------------------ received batches, on real sockets
 
 
-def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop: LoopbackReceiver) -> None:
     comparison = learned()
     comparison.call(*[(0, 0, 100, 8)] * MIN_BATCH)
     answers = [answering(each) for each, to, _ in comparison.single.sent if to == ECU]
@@ -361,7 +383,7 @@ def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop:
     assert opened == [loop.sender(OURS).getsockname()] * MIN_BATCH
 
 
-def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver) -> None:
     comparison = learned(clients=["127.0.0.1", "127.0.0.2"])
     names = [OURS, SECOND, FAR, OURS] * (MIN_BATCH // 4)
     made = comparison.together.exchange.decode_batch(
@@ -374,7 +396,7 @@ def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver)
     ]
 
 
-def test_fewer_than_min_batch_are_processed_one_by_one(loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_fewer_than_min_batch_are_processed_one_by_one(loop: LoopbackReceiver) -> None:
     side = learned().together
     requests = [encode(asking(session=number)) for number in range(MIN_BATCH - 1)]
     before = untouched(side)

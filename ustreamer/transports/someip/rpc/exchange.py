@@ -3,15 +3,17 @@
 
 `Exchange.decode_message` decides about received messages, `Exchange.expire_requests` about deadlines.
 
-Readable path: `decode_message`, `open_call`, `encode_response`. It is the oracle of every fast path:
+Readable path: `decode_message`, `open_call`, `encode_response`. It is the oracle of the fast paths:
 
     match_event, event_message(s)    one datagram that is one event      test_exchange.py
-    decode_batch                     a batch of datagrams of one kind    test_fast_path_batches.py
-    fast_in, fast_out                requests and responses              see fast_path.py
+    decode_batch, of events          oracle is match_event of each       test_exchange.py
+    decode_batch, of RPC             oracle is fast_in of each           test_fast_path_batches.py
+    fast_in, fast_out                requests and responses              test_fast_path.py
 
-(The tests are in tests/transports/someip/rpc.) In production the readable path never decodes a plain event. It never
-encodes plain RPC over UDP, and decodes only the first request of each client, method and version. It handles failures,
-TCP, SOME/IP-TP, several messages in a datagram, and refusals.
+(The tests are in tests/transports/someip/rpc.) In production the readable path never decodes a plain event. It
+decodes a plain RPC message over UDP only for the first request of each client, method and version. It encodes one
+only after the fast path refused it: the kernel buffer or the table is full, or after a clock step. It handles
+failures, TCP, SOME/IP-TP, several messages in a datagram, and refusals.
 """
 
 from collections.abc import Callable, Iterable, Sequence
