@@ -3,8 +3,8 @@
 
 Belongs to the receiving thread, except `deliver` of messages that the endpoint itself creates.
 
-Fast paths: `on_batch` decodes a whole batch at once, or each datagram by `_decode_each`. Its oracle is
-`on_datagram`; compared in tests/transports/someip/endpoint/test_inbound.py. Readable path: `_on_any_datagram` (`split` and
+Fast paths: `on_batch` decodes a whole batch at once, or each datagram by `_decode_each`. Its oracle is `on_datagram`;
+compared in tests/transports/someip/endpoint/test_inbound.py. Readable path: `_on_any_datagram` (`split` and
 `Exchange.decode_message`). In production the readable path decodes no plain event, and no plain RPC message over UDP
 after the first request of each client, method and version.
 """

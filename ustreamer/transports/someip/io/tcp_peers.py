@@ -131,7 +131,8 @@ class TcpPeers:
         """As `TcpConnections.send`."""
         if len(data) > self._limits.max_message:
             raise invalid_argument(
-                f"message of {len(data)} bytes for {address}: more than the {self._limits.max_message} of tcp.max_message"
+                f"message of {len(data)} bytes for {address}: "
+                f"more than the {self._limits.max_message} of tcp.max_message"
             )
         with self._lock:
             peer = self._peers.get(address)

@@ -312,7 +312,7 @@ class FastOutbound:
                 continue
             try:
                 self._send_slow_path(message)
-            except Exception:  # noqa: BLE001  # caught here: the caller retries the message alone, and that retry raises
+            except Exception:  # noqa: BLE001  # the caller retries the message alone, and that retry raises
                 return taken
             taken += 1
         return taken + self._flush(batch, template)
