@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.connections.test_hostile_streams import Loop, Socket
     from tests.connections.test_server import write_certificate
 
-    from tests.transports.someip.endpoint.test_transport import Peer
+    from tests.transports.someip.endpoint_rig import Peer
 else:
     from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
     from plugins.wamp.tests.conftest import OPENED, Peer

@@ -193,7 +193,7 @@ def test_contradictory_limits_of_segments_are_refused(keys: dict[str, Any], erro
         endpoint(**keys)
 
 
-# --- who may call -----------------------------------------------------------------------------------------------------
+# --- accepted clients -------------------------------------------------------------------------------------------------
 
 CLIENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a loopback address admits all of loopback": ({}, ["127.0.0.0/8"]),
@@ -218,7 +218,7 @@ def test_requests_are_accepted_from_configured_networks(keys: dict[str, Any], ne
     assert endpoint(**keys).client_networks() == tuple(map(IPv4Network, networks))
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def _services(*services: dict[str, Any]) -> dict[str, Any]:

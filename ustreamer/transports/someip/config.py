@@ -436,7 +436,8 @@ def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
         for event in service.events:
             address = service.address_of(event)
             if address is not None:
-                what = f"event {event.id:#06x} of {name} from {address[0]}:{address[1]} (events do not name an instance)"
+                source = f"{address[0]}:{address[1]}"
+                what = f"event {event.id:#06x} of {name} from {source} (events do not name an instance)"
                 yield ("event", *address, service.service, service.major, event.id), what
 
 

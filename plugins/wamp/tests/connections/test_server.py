@@ -37,7 +37,7 @@ DEADLINE_S = 30.0
 if TYPE_CHECKING:
     from tests.conftest import OPENED
 
-    from tests.transports.someip.endpoint.test_transport import Peer
+    from tests.transports.someip.endpoint_rig import Peer
 else:
     from plugins.wamp.tests.conftest import OPENED, Peer
 

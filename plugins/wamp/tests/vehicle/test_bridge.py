@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.car import RPM, RPM_TOPIC, SECTION, SPEED, SPEED_TOPIC, Car, subscribed, until
 
     from tests.e2e.rigs.test_wire import REMOTE_TOPIC
-    from tests.transports.someip.endpoint.test_transport import Peer
+    from tests.transports.someip.endpoint_rig import Peer
 else:
     from plugins.wamp.tests.car import (
         REMOTE_TOPIC,

@@ -129,7 +129,7 @@ def test_a_batch_of_one_and_an_empty_batch() -> None:
     assert (scene.alone, bulk.batches) == ([b"1"], [])
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# ----------------------------------------------------------------------------------------------------- message batches
 
 
 def test_a_message_batch_is_delivered_as_one() -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A single datagram has the same outcome as in a batch, on the unicast socket and on a multicast socket."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.transports.someip.endpoint.test_transport import BAD, EVENT, OPEN_DOOR, RESPONSE, Bench
-from tests.transports.someip.io.test_recvmmsg import FAR, OURS, SECOND, LoopbackReceiver, loop  # noqa: F401  a fixture
+from tests.transports.someip.endpoint_rig import BAD, EVENT, OPEN_DOOR, RESPONSE, Bench
+from tests.transports.someip.loopback_rig import FAR, OURS, SECOND, LoopbackReceiver
 from ustreamer.uprotocol.batch import MIN_BATCH
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import ANY
@@ -38,14 +38,30 @@ def bench() -> Iterator[Bench]:
         yield Bench(stack)
 
 
+class BatchListener:
+    """Receives batches, and passes on their messages one by one."""
+
+    def __init__(self, on_message: Callable[[UMessage], None]) -> None:
+        self._on_message = on_message
+
+    def __call__(self, message: UMessage) -> None:
+        self._on_message(message)
+
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        for each in messages:
+            self._on_message(each)
+
+
 class Scene:
     """An endpoint without a running thread, with two open calls, and the messages of its listeners."""
 
-    def __init__(self, bench: Bench, *, failing: bool = False) -> None:
+    def __init__(self, bench: Bench, *, failing: bool = False, batches: bool = False) -> None:
         self.endpoint = bench.another(bench.config())  # the same ECUs for each
+        self.inbound = self.endpoint._inbound
         self.received: list[UMessage] = []
+        listener = BatchListener(self._on_message) if batches else self._on_message
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self._on_message)
+            self.endpoint.register_listener(ANY, sink, listener)
         self._failing = failing
         for _ in range(2):
             self.endpoint._exchange.open_call(bench.request())
@@ -63,26 +79,27 @@ class Scene:
         return [*reply], dict(self.endpoint.statistics())
 
 
-def alone(scene: Scene, loop: LoopbackReceiver, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:  # noqa: F811
+def alone(scene: Scene, loop: LoopbackReceiver, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:
+    """The oracle: each datagram by itself."""
     for datagram, name in zip(datagrams, names, strict=True):
-        scene.endpoint._inbound.on_batch(loop.receive_batch([datagram], [name]))
+        scene.inbound.on_datagram(datagram, loop.sender(name).getsockname())
     return scene.outcome()
 
 
 def together(
     scene: Scene,
-    loop: LoopbackReceiver,  # noqa: F811
+    loop: LoopbackReceiver,
     datagrams: Sequence[bytes],
     names: Sequence[str],
 ) -> Outcome:
-    scene.endpoint._inbound.on_batch(loop.receive_batch(datagrams, names))
+    scene.inbound.on_batch(loop.receive_batch(datagrams, names))
     return scene.outcome()
 
 
 @pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
 def test_a_single_datagram_equals_a_datagram_in_a_batch(
     bench: Bench,
-    loop: LoopbackReceiver,  # noqa: F811
+    loop: LoopbackReceiver,
     datagram: bytes,
 ) -> None:
     sent, names = [datagram, EVENT], [OURS, OURS]
@@ -93,44 +110,44 @@ def test_a_single_datagram_equals_a_datagram_in_a_batch(
     assert statistics["listener_errors"] == 0
 
 
+DATAGRAM = st.tuples(st.sampled_from(list(DATAGRAMS.values())), st.sampled_from([OURS, OURS, SECOND, FAR]))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
-    sent=st.lists(
-        st.tuples(st.sampled_from(list(DATAGRAMS.values())), st.sampled_from([OURS, OURS, SECOND, FAR])),
-        min_size=1,
-        max_size=12,
+    sent=st.one_of(
+        st.lists(DATAGRAM, min_size=1, max_size=12),
+        st.tuples(DATAGRAM, st.integers(MIN_BATCH, 2 * MIN_BATCH)).map(lambda each: [each[0]] * each[1]),
     ),
-    failing=st.booleans(),
+    kind=st.sampled_from(["plain", "failing", "batches"]),
 )
+@example(sent=[(EVENT, OURS)] * MIN_BATCH, kind="batches")
+@example(sent=[(OPEN_DOOR, FAR)] * MIN_BATCH, kind="plain")
 def test_any_datagrams_one_by_one_equal_a_batch(
-    loop: LoopbackReceiver,  # noqa: F811
-    sent: list[tuple[bytes, str]],
-    failing: bool,
+    loop: LoopbackReceiver, sent: list[tuple[bytes, str]], kind: str
 ) -> None:
     datagrams, names = [datagram for datagram, _ in sent], [name for _, name in sent]
+    failing, batches = kind == "failing", kind == "batches"
     with ExitStack() as stack:
         bench = Bench(stack)
-        received, statistics = together(Scene(bench, failing=failing), loop, datagrams, names)
-        assert alone(Scene(bench, failing=failing), loop, datagrams, names) == (received, statistics)
+        expected = alone(Scene(bench, failing=failing, batches=batches), loop, datagrams, names)
+        received, statistics = expected
+        assert together(Scene(bench, failing=failing, batches=batches), loop, datagrams, names) == expected
         assert statistics["listener_errors"] == (len(received) if failing else 0)
 
 
 @pytest.mark.parametrize("name", [OURS, FAR])
 @pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
-def test_a_datagram_on_a_multicast_socket_equals_a_unicast_one(
-    bench: Bench,
-    loop: LoopbackReceiver,  # noqa: F811
-    datagram: bytes,
-    name: str,
+def test_a_batch_of_one_equals_a_single_datagram(
+    bench: Bench, loop: LoopbackReceiver, datagram: bytes, name: str
 ) -> None:
-    in_group = Scene(bench)
-    in_group.endpoint._inbound.on_datagram(datagram, loop.sender(name).getsockname())
-    assert in_group.outcome() == alone(Scene(bench), loop, [datagram], [name])
+    expected = alone(Scene(bench), loop, [datagram], [name])
+    assert together(Scene(bench), loop, [datagram], [name]) == expected
 
 
 def test_a_single_datagram_takes_the_fast_path(
     bench: Bench,
-    loop: LoopbackReceiver,  # noqa: F811
+    loop: LoopbackReceiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An event, a response, and a request from the second one on."""
@@ -138,7 +155,7 @@ def test_a_single_datagram_takes_the_fast_path(
     readable: list[bytes] = []
     alone(scene, loop, [OPEN_DOOR], [OURS])
     monkeypatch.setattr(
-        scene.endpoint._inbound, "_on_any_datagram", lambda datagram, address: readable.append(datagram)
+        scene.inbound, "_on_any_datagram", lambda datagram, address: readable.append(datagram)
     )
     received, statistics = alone(scene, loop, [EVENT, RESPONSE, OPEN_DOOR, b"short"], [OURS] * 4)
     kinds = [kind.name for kind, *_ in received]  # type: ignore[attr-defined]
@@ -146,14 +163,14 @@ def test_a_single_datagram_takes_the_fast_path(
     assert (readable, statistics["datagrams"], statistics["received"]) == ([b"short"], 5, 4)
 
 
-def test_a_single_datagram_without_a_listener_is_counted(bench: Bench, loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_a_single_datagram_without_a_listener_is_counted(bench: Bench, loop: LoopbackReceiver) -> None:
     endpoint = bench.another(bench.config())
     endpoint._inbound.on_batch(loop.receive_batch([EVENT]))
     statistics = endpoint.statistics()
     assert (statistics["datagrams"], statistics["received"], statistics["no_listener"]) == (1, 0, 1)
 
 
-def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: LoopbackReceiver) -> None:
     """A batch listener receives a single message by the ordinary call."""
 
     class Bulk:
@@ -186,7 +203,7 @@ def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: Loopb
 )
 def test_the_result_tells_whether_the_input_was_events_only(
     bench: Bench,
-    loop: LoopbackReceiver,  # noqa: F811
+    loop: LoopbackReceiver,
     number: int,
     sent: list[bytes],
     *,
@@ -196,7 +213,7 @@ def test_the_result_tells_whether_the_input_was_events_only(
     scene = Scene(bench)
     for _ in range(3):
         datagrams = sent * number
-        together = scene.endpoint._inbound.on_batch(loop.receive_batch(datagrams, [OURS] * len(datagrams)))
+        together = scene.inbound.on_batch(loop.receive_batch(datagrams, [OURS] * len(datagrams)))
         assert together is only_events
-        each = [scene.endpoint._inbound.on_datagram(every, bench.ecu.address) for every in datagrams]
+        each = [scene.inbound.on_datagram(every, bench.ecu.address) for every in datagrams]
         assert all(each) is only_events

@@ -5,154 +5,50 @@ import dataclasses
 import errno
 import itertools
 import logging
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from queue import SimpleQueue
 from typing import Any
 
 import msgspec
 import pytest
 from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 
+from tests.transports.someip.endpoint_rig import (
+    APP,
+    BAD,
+    DOOR,
+    ERROR,
+    EVENT,
+    METHOD,
+    OPEN_DOOR,
+    REQUEST,
+    RESPONSE,
+    TOPIC,
+    WINDOW,
+    WITHIN_S,
+    Bench,
+    BlockingListener,
+    ReceivedMessages,
+    wait_until,
+)
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.transport_port import EndpointContext, RouteUnavailable
-from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.endpoint import outbound
 from ustreamer.transports.someip.endpoint.inbound import PEER_STREAMER
-from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
-from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MalformedReason, MessageType, SomeIpMessage
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD, SomeipRefusal
-from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason
-from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.protocol.tp_segmenter import split_into_segments
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
-from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode_status
-
-WITHIN_S = 30.0  # a generous limit: only a failing test waits for it
-
-TOPIC = UUri.parse("//chassis/10AB/3/80CD")
-METHOD = UUri.parse("//chassis/CD/4/B")
-APP = UUri.parse("//device1/3AB/1/0")
-DOOR = UUri.parse("//hpc.vin1/9077/1/8001")
-WINDOW = UUri.parse("//hpc.vin1/9077/1/8002")
-
-EVENT = bytes.fromhex("10ab80cd0000000d000000010103020068656c6c6f")
-REQUEST = bytes.fromhex("00cd000b0000000a03ab0001010400006869")
-RESPONSE = bytes.fromhex("00cd000b0000000a03ab0001010480006f6b")
-ERROR = bytes.fromhex("00cd000b0000000803ab000101048102")
-OPEN_DOOR = bytes.fromhex("077700010000000c001200090102000064303031")  # client 0x12, session 9, payload d001
-
-
-class Peer:
-    """A plain UDP socket on loopback, as on an ECU."""
-
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.bind((host, 0))
-        self.socket.settimeout(WITHIN_S)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        self.address: Address = self.socket.getsockname()
-
-    def __str__(self) -> str:
-        return "{}:{}".format(*self.address)
-
-    def send(self, to: SomeipTransport, *datagrams: bytes) -> None:
-        for datagram in datagrams:
-            self.socket.sendto(datagram, to.address)
-
-    def receive(self) -> bytes:
-        return self.socket.recv(65_535)
-
-
-class ReceivedMessages:
-    """A listener that keeps received messages."""
-
-    def __init__(self) -> None:
-        self._received: SimpleQueue[UMessage] = SimpleQueue()
-
-    def __call__(self, message: UMessage) -> None:
-        self._received.put(message)
-
-    def next(self) -> UMessage:
-        return self._received.get(timeout=WITHIN_S)
-
-    def is_quiet(self) -> bool:
-        return self._received.empty()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
-
-
-class Bench:
-    """An endpoint between an ECU (events, a climate service, a receiver) and listeners for everything."""
-
-    def __init__(self, stack: ExitStack, **keys: Any) -> None:
-        self._stack = stack
-        self.ecu, self.second = self.peer(), self.peer()
-        self.endpoint = self.another(self.config(**keys))
-        self.listener = ReceivedMessages()
-        for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self.listener)
-        self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
-
-    def peer(self, host: str = "127.0.0.1") -> Peer:
-        peer = Peer(host)
-        self._stack.callback(peer.socket.close)
-        return peer
-
-    def another(self, config: SomeipEndpoint) -> SomeipTransport:
-        endpoint = SomeipTransport(config, EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK))
-        self._stack.callback(endpoint.close)
-        return endpoint
-
-    def config(self, **keys: Any) -> SomeipEndpoint:
-        services = [
-            {"service": 0x10AB, "major": 3, "events": [{"id": 0x80CD}], "remote": str(self.ecu)},
-            {"service": 0x00CD, "major": 4, "methods": [0x000B], "remote": str(self.ecu)},
-            {
-                "service": 0x0777,
-                "major": 2,
-                "methods": [1],
-                "events": [{"id": 0x8001}, {"id": 0x8002}],
-                "offered": True,
-                "provider": "//hpc.vin1/9077/1/0",
-                "remote": str(self.ecu),
-                "receivers": [{"address": str(self.second), "max_frequency": 40}],
-            },
-        ]
-        base = {
-            "transport": "someip",
-            "authorities": ["chassis"],
-            "bind": "127.0.0.1",
-            "port": 0,
-            "clients": ["127.0.0.1"],
-            "services": services,
-        }
-        return msgspec.convert(base | keys, SomeipEndpoint)
-
-    def request(self, ttl: int = 10_000, payload: bytes = b"hi") -> UMessage:
-        return request(self.ids.next(), APP, METHOD, payload, ttl=ttl)
-
-    def event(self, topic: UUri = DOOR, payload: bytes = b"ajar") -> UMessage:
-        return publish(self.ids.next(), topic, payload)
-
-    def count(self, name: str) -> int:
-        return self.endpoint.statistics()[name]
-
 
 MakeBench = Callable[..., Bench]
 
@@ -216,25 +112,6 @@ def test_events_are_delivered_in_the_order_of_sending(bench: Bench) -> None:
         assert received == [each[16:] for each in sent[start : start + 100]]
 
 
-class BlockingListener(ReceivedMessages):
-    """A listener that blocks in its first call until `go`, so that later datagrams accumulate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered, self.go = threading.Event(), threading.Event()
-        self.batches: list[int] = []
-
-    def __call__(self, message: UMessage) -> None:
-        self.entered.set()
-        assert self.go.wait(WITHIN_S)
-        super().__call__(message)
-
-    def on_batch(self, messages: Sequence[UMessage]) -> None:
-        self.batches.append(len(messages))
-        for message in messages:
-            self(message)
-
-
 def test_accumulated_events_are_delivered_as_a_batch_in_order(bench: Bench) -> None:
     held = BlockingListener()
     another = bench.another(bench.config())
@@ -248,26 +125,6 @@ def test_accumulated_events_are_delivered_as_a_batch_in_order(bench: Bench) -> N
     assert [held.next().payload for _ in range(9)] == [each[16:] for each in events]
     assert max(held.batches) > 1
     assert another.statistics()["received"] == 9
-
-
-BAD: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", MalformedReason.TRUNCATED_HEADER),
-    "half a header": (EVENT[:7], MalformedReason.TRUNCATED_HEADER),
-    "a length beyond the end": (EVENT[:-1], MalformedReason.LENGTH_BEYOND_DATAGRAM),
-    "a length of 4 GiB": (
-        EVENT[:4] + b"\xff\xff\xff\xff" + EVENT[8:],
-        MalformedReason.LENGTH_BEYOND_DATAGRAM,
-    ),
-    "a length too small": (EVENT[:4] + bytes(4) + EVENT[8:], MalformedReason.LENGTH_TOO_SMALL),
-    "another protocol": (EVENT[:12] + b"\x02" + EVENT[13:], MalformedReason.PROTOCOL_VERSION),
-    "an unknown type": (EVENT[:14] + b"\x55" + EVENT[15:], MalformedReason.UNKNOWN_MESSAGE_TYPE),
-    "an invalid segment": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
-    "an acknowledgement": (EVENT[:14] + b"\x42" + EVENT[15:], SomeipRefusal.MESSAGE_TYPE),
-    "an unknown event": (b"\x10\xab\x80\xce" + EVENT[4:], SomeipRefusal.EVENT_UNKNOWN),
-    "an event of another version": (EVENT[:13] + b"\x04" + EVENT[14:], SomeipRefusal.EVENT_VERSION),
-    "an unsolicited response": (RESPONSE, SomeipRefusal.RESPONSE_UNSOLICITED),
-    "a request for an unknown service": (REQUEST, SomeipRefusal.REQUEST_SERVICE),
-}
 
 
 @pytest.mark.parametrize(("datagram", "reason"), BAD.values(), ids=BAD)
@@ -294,8 +151,8 @@ def test_an_event_in_segments_in_any_order_arrives_complete(bench: Bench) -> Non
     assert bench.count("tp_open") == 0
 
 
-def test_an_event_with_missing_segments_is_abandoned_and_counted(bench: Bench) -> None:
-    bench.endpoint._exchange._reassembly = Reassembly(TpLimits(timeout_ms=50))
+def test_an_event_with_missing_segments_is_abandoned_and_counted(make_bench: MakeBench) -> None:
+    bench = make_bench(tp={"timeout_ms": 50})
     event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, bytes(5_000))
     bench.ecu.send(bench.endpoint, *list(split_into_segments(event))[:2])
 
@@ -382,9 +239,7 @@ def test_a_response_from_another_host_is_refused_and_the_genuine_one_accepted(be
 
 
 def test_a_call_without_a_response_ends_at_its_ttl_and_a_late_response_is_counted(bench: Bench) -> None:
-    wait_until(
-        lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
-    )  # the receiving thread has no input
+    wait_until(bench.is_asleep)
     asked, begun = bench.request(ttl=300), time.monotonic()
     bench.endpoint.send(asked)
     timed_out = bench.listener.next()
@@ -404,9 +259,7 @@ def test_a_short_call_is_not_delayed_by_a_long_one(bench: Bench) -> None:
     bench.endpoint.send(bench.request(ttl=60_000))
     bench.ecu.send(bench.endpoint, EVENT)
     bench.listener.next()
-    wait_until(
-        lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
-    )  # asleep until the long call is due
+    wait_until(bench.is_asleep)
     short = bench.request(ttl=300)
     bench.endpoint.send(short)
 
@@ -715,7 +568,7 @@ def test_a_client_with_an_oversized_response_gets_an_error_at_the_deadline(make_
     assert bench.ecu.receive()[15] == 0x06
 
 
-# --- what the kernel says ---------------------------------------------------------------------------------------------
+# --- kernel errors ----------------------------------------------------------------------------------------------------
 
 KERNEL = {
     errno.EAGAIN: UCode.UNAVAILABLE,
@@ -732,18 +585,12 @@ KERNEL = {
 @pytest.mark.parametrize(
     ("number", "code"), KERNEL.items(), ids=[errno.errorcode[number] for number in KERNEL]
 )
-def test_a_kernel_error_tells_whether_a_retry_can_help(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int, code: UCode
-) -> None:
-    def refuse(_datagram: bytes, _address: Address) -> object:
-        raise OSError(number, "from the kernel")
-
-    monkeypatch.setattr(bench.endpoint._outbound, "sendto", refuse)
+def test_a_kernel_error_tells_whether_a_retry_can_help(bench: Bench, number: int, code: UCode) -> None:
     for attempt, message in (
         (bench.endpoint.transmitter(FIRST), bench.event()),
         (bench.endpoint.send, bench.request()),
     ):
-        with pytest.raises(UStatusError) as refused:
+        with bench.kernel_error(OSError(number, "from the kernel")), pytest.raises(UStatusError) as refused:
             attempt(message)
         assert refused.value.code is code
         assert str(bench.ecu) in refused.value.message
@@ -754,32 +601,23 @@ def test_a_kernel_error_tells_whether_a_retry_can_help(
     assert bench.count("calls_open") == 0
 
 
-def test_a_response_that_the_kernel_rejected_can_be_sent_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_datagram: bytes, _address: Address) -> object:
-        raise BlockingIOError(errno.EAGAIN, "from the kernel")
-
+def test_a_response_that_the_kernel_rejected_can_be_sent_again(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     reply = response(bench.ids.next(), bench.listener.next(), b"done")
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.endpoint._outbound, "sendto", refuse)
-        with pytest.raises(UStatusError) as refused:
-            bench.endpoint.send(reply)
-        assert refused.value.code is UCode.UNAVAILABLE
+    full = BlockingIOError(errno.EAGAIN, "from the kernel")
+    with bench.kernel_error(full), pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(reply)
+    assert refused.value.code is UCode.UNAVAILABLE
 
     bench.endpoint.send(reply)
     assert bench.ecu.receive()[16:] == b"done"
 
 
-def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_datagram: bytes, _address: Address) -> object:
-        raise OSError(errno.ENOBUFS, "from the kernel")
+def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench) -> None:
+    with bench.kernel_error(OSError(errno.ENOBUFS, "from the kernel")):
+        bench.ecu.send(bench.endpoint, b"\x07\x78" + OPEN_DOOR[2:], EVENT)
 
-    monkeypatch.setattr(bench.endpoint._outbound, "sendto", refuse)
-    bench.ecu.send(bench.endpoint, b"\x07\x78" + OPEN_DOOR[2:], EVENT)
-
-    assert bench.listener.next().payload == b"hello"
+        assert bench.listener.next().payload == b"hello"
     assert bench.count("answers_lost") == 1
 
 

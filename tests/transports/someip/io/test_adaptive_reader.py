@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.transports.someip.endpoint.test_transport import Peer
+from tests.transports.someip.endpoint_rig import Peer
 from ustreamer.transports.someip.io.adaptive_reader import make_reader
 from ustreamer.transports.someip.io.connected_sockets import open_connected
 from ustreamer.transports.someip.io.poller import Handler, Poller

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.transports.someip.endpoint.test_transport import (
+from tests.transports.someip.endpoint_rig import (
     EVENT,
     OPEN_DOOR,
     REQUEST,

@@ -182,7 +182,7 @@ def test_a_closed_sender_sends_nothing(scene: Scene) -> None:
     assert scene.send([]) == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# ----------------------------------------------------------------------------------------------------- message batches
 
 
 class Kernel:
@@ -222,7 +222,7 @@ class SenderWithKernel:
         self.send = self.gso_sender.event_sender(events(first), ("127.0.0.1", 1))
 
 
-A_RUN = st.tuples(
+TOPIC_AND_SIZES = st.tuples(
     st.sampled_from([TOPIC, TOPIC, OTHER, LARGE]),
     st.one_of(
         st.tuples(st.sampled_from([0, 1, 8, 1_007, 1_400, 1_456, 1_457]), st.integers(1, 150)).map(
@@ -235,15 +235,15 @@ A_RUN = st.tuples(
 
 @settings(max_examples=80, deadline=None)
 @given(
-    runs=st.lists(A_RUN, min_size=1, max_size=3),
+    topics_and_sizes=st.lists(TOPIC_AND_SIZES, min_size=1, max_size=3),
     room=st.sampled_from([10_000] * 3 + [0, 1, 63, 64, 65, 100, 130]),
     first=st.sampled_from([0, 7, MAX_SESSION - 100, MAX_SESSION - 1, MAX_SESSION]),
 )
 def test_a_batch_is_sent_byte_for_byte_as_its_messages_until_one_is_rejected(
-    runs: list[tuple[UUri, list[int]]], room: int, first: int
+    topics_and_sizes: list[tuple[UUri, list[int]]], room: int, first: int
 ) -> None:
     columns, rows = SenderWithKernel(room, first), SenderWithKernel(room, first)
-    for topic, sizes in runs:
+    for topic, sizes in topics_and_sizes:
         message_batch = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
         assert columns.send(message_batch) == rows.send(iter(list(message_batch)))
         assert columns.kernel.taken == rows.kernel.taken
@@ -259,31 +259,31 @@ def sessions(taken: list[list[bytes]]) -> list[int]:
 
 
 def test_the_session_of_a_batch_wraps_from_65535_to_1() -> None:
-    way = SenderWithKernel(10_000, MAX_SESSION - 2)
-    assert way.send(alike([b"1", b"2", b"3", b"4"])) == 4
-    assert sessions(way.kernel.taken) == [65_534, 65_535, 1, 2]
+    gso = SenderWithKernel(10_000, MAX_SESSION - 2)
+    assert gso.send(alike([b"1", b"2", b"3", b"4"])) == 4
+    assert sessions(gso.kernel.taken) == [65_534, 65_535, 1, 2]
 
 
 @pytest.mark.parametrize(("room", "taken"), [(0, 0), (63, 0), (64, 64), (127, 64), (128, 128), (150, 150)])
 def test_events_before_the_rejected_call_are_counted_as_accepted(room: int, taken: int) -> None:
     """A retry of the rest never reuses a session."""
-    way, message_batch = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
-    assert way.send(message_batch) == taken
-    way.kernel.room = 10_000
+    gso, message_batch = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
+    assert gso.send(message_batch) == taken
+    gso.kernel.room = 10_000
     if taken < len(message_batch):
-        assert way.send(message_batch[taken:]) == len(message_batch) - taken
-    payloads = [each[16:] for burst in way.kernel.taken for each in burst]
+        assert gso.send(message_batch[taken:]) == len(message_batch) - taken
+    payloads = [each[16:] for burst in gso.kernel.taken for each in burst]
     assert payloads == list(message_batch.payloads)
-    assert way.gso_sender.sent_count == 150
-    assert sessions(way.kernel.taken) == sorted(set(sessions(way.kernel.taken)))
+    assert gso.gso_sender.sent_count == 150
+    assert sessions(gso.kernel.taken) == sorted(set(sessions(gso.kernel.taken)))
 
 
 def test_a_batch_without_a_template_or_without_messages_uses_no_session() -> None:
-    way = SenderWithKernel(10_000, 0)
-    assert way.send(alike([b"1", b"2"], LARGE)) == 0
-    assert way.send(alike([b"1", b"2"])[:0]) == 0
-    assert way.send(alike([b"3"])) == 1
-    assert (sessions(way.kernel.taken), way.gso_sender.sent_count) == ([1], 1)
+    gso = SenderWithKernel(10_000, 0)
+    assert gso.send(alike([b"1", b"2"], LARGE)) == 0
+    assert gso.send(alike([b"1", b"2"])[:0]) == 0
+    assert gso.send(alike([b"3"])) == 1
+    assert (sessions(gso.kernel.taken), gso.gso_sender.sent_count) == ([1], 1)
 
 
 def test_a_batch_of_one_size_is_sent_without_creating_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,9 +292,9 @@ def test_a_batch_of_one_size_is_sent_without_creating_messages(monkeypatch: pyte
     def made(_: MessageBatch) -> Iterator[UMessage]:
         raise AssertionError("messages were made")
 
-    way, message_batch = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
+    gso, message_batch = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
     monkeypatch.setattr(MessageBatch, "__iter__", made)
-    assert way.send(message_batch) == 2
+    assert gso.send(message_batch) == 2
 
 
 def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:

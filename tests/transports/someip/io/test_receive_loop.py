@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.transports.someip.endpoint.test_transport import EVENT, OPEN_DOOR, WITHIN_S, Bench, wait_until
+from tests.transports.someip.endpoint_rig import EVENT, OPEN_DOOR, WITHIN_S, Bench, wait_until
 from ustreamer.transports.someip.io.poller import Poller
 from ustreamer.transports.someip.io.receive_loop import LoopCallbacks, ReceiveLoop
 
@@ -82,13 +82,13 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
 
 
 def test_events_alone_do_not_run_due_work(thread: LoopRig) -> None:
-    turns = thread.ticks
+    ticks = thread.ticks
     for _ in range(50):
         thread.trigger_read()
-    assert thread.ticks == turns
+    assert thread.ticks == ticks
     thread.quiet = False
     thread.trigger_read()
-    wait_until(lambda: thread.ticks == turns + 1)
+    wait_until(lambda: thread.ticks == ticks + 1)
 
 
 def test_a_deadline_is_met_whatever_input_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,13 +106,13 @@ def test_a_deadline_is_met_whatever_input_arrives(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_wake_up_runs_due_work_also_during_events(thread: LoopRig) -> None:
-    turns = thread.ticks
+    ticks = thread.ticks
     thread.go.clear()
     os.eventfd_write(thread.fd, 1)
     assert thread.entered.wait(WITHIN_S)
     thread.receive_loop.wake()
     thread.go.set()
-    wait_until(lambda: thread.ticks > turns)
+    wait_until(lambda: thread.ticks > ticks)
 
 
 def test_wake_by_wakes_only_for_an_earlier_deadline(thread: LoopRig) -> None:
@@ -120,14 +120,14 @@ def test_wake_by_wakes_only_for_an_earlier_deadline(thread: LoopRig) -> None:
     thread.go.clear()
     os.eventfd_write(thread.fd, 1)
     assert thread.entered.wait(WITHIN_S)
-    turns, until_ns = thread.ticks, thread.receive_loop.sleeping_until_ns
+    ticks, until_ns = thread.ticks, thread.receive_loop.sleeping_until_ns
     assert until_ns > time.monotonic_ns()
     thread.receive_loop.wake_by(until_ns)
     thread.go.set()
     thread.trigger_read()
-    assert thread.ticks == turns
+    assert thread.ticks == ticks
     thread.receive_loop.wake_by(until_ns - 1)
-    wait_until(lambda: thread.ticks > turns)
+    wait_until(lambda: thread.ticks > ticks)
 
 
 def test_a_deadline_set_just_before_the_sleep_is_not_missed(thread: LoopRig) -> None:
@@ -137,17 +137,17 @@ def test_a_deadline_set_just_before_the_sleep_is_not_missed(thread: LoopRig) -> 
         thread.receive_loop.wake_by(thread.deadline_ns)
 
     thread.meanwhile = meanwhile
-    turns = thread.ticks
+    ticks = thread.ticks
     thread.receive_loop.wake()
-    wait_until(lambda: thread.ticks > turns + 1)
+    wait_until(lambda: thread.ticks > ticks + 1)
     thread.deadline_ns = None
 
 
 def test_a_working_thread_needs_no_wake_up(thread: LoopRig) -> None:
-    turns = thread.ticks
+    ticks = thread.ticks
     thread.sleeping_ns = -1
     thread.receive_loop.wake()
-    wait_until(lambda: thread.ticks > turns)
+    wait_until(lambda: thread.ticks > ticks)
     assert thread.sleeping_ns == 0
 
 
@@ -176,7 +176,7 @@ def test_after_the_end_waits_and_wake_ups_return_at_once(thread: LoopRig) -> Non
 
 def test_before_open_waits_and_wake_ups_have_no_effect() -> None:
     done: list[str] = []
-    work = LoopCallbacks(lambda: done.append("turn"), lambda: None, lambda: done.append("last"))
+    work = LoopCallbacks(lambda: done.append("tick"), lambda: None, lambda: done.append("last"))
     receiving = ReceiveLoop("chassis", work, time.monotonic_ns)
     receiving.wake()
     receiving.wake_by(0)
@@ -209,20 +209,21 @@ def test_a_call_ends_at_its_ttl_in_a_flood_of_events(bench: Bench) -> None:
 def test_requests_of_clients_expire_in_time(bench: Bench) -> None:
     """Requests have deadlines; concurrent events have none."""
     bench.endpoint.open()
-    turns: list[int] = []
-    work = bench.endpoint._receive_loop._callbacks
+    ticks: list[int] = []
+    loop = bench.endpoint._receive_loop
+    work = loop._callbacks
 
-    def turn() -> None:
-        turns.append(1)
+    def tick() -> None:
+        ticks.append(1)
         work.on_tick()
 
-    bench.endpoint._receive_loop._callbacks = work._replace(on_tick=turn)
+    loop._callbacks = work._replace(on_tick=tick)
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     bench.listener.next()
-    wait_until(lambda: len(turns) > 0)
-    wait_until(lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0)
-    before = len(turns)
+    wait_until(lambda: len(ticks) > 0)
+    wait_until(bench.is_asleep)
+    before = len(ticks)
     for _ in range(20):
         bench.ecu.send(bench.endpoint, EVENT)
         bench.listener.next()
-    assert len(turns) <= before + 1
+    assert len(ticks) <= before + 1

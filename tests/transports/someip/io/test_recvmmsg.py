@@ -3,7 +3,6 @@
 
 import ctypes
 import errno
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from random import Random
@@ -13,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transports.someip.endpoint.test_transport import EVENT, Bench
+from tests.transports.someip.endpoint_rig import EVENT, Bench
+from tests.transports.someip.loopback_rig import FAR, OURS, SECOND, LoopbackReceiver
 from ustreamer.transports.someip.endpoint import transport
 from ustreamer.transports.someip.io import recvmmsg
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
@@ -25,50 +25,6 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 AROUND_SESSION = ">8s4x4s"
 NEAR = 1_472
-BUFFER = 1 << 20
-OURS, SECOND, FAR = "127.0.0.1", "127.0.0.1 the second", "127.0.0.2"
-
-
-class LoopbackReceiver:
-    """A socket with senders, and the batches that it received."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self.receiver = stack.enter_context(closing(bind_udp(("127.0.0.1", 0))))
-        self.receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-        self._senders: dict[str, socket.socket] = {}
-        self.batch = DatagramBatch()
-
-    def sender(self, name: str) -> socket.socket:
-        """The sender with this name; the first word is its host."""
-        known = self._senders.get(name)
-        if known is None:
-            known = self._stack.enter_context(closing(bind_udp((name.split(maxsplit=1)[0], 0))))
-            known.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-            known.connect(self.receiver.getsockname())
-            self._senders[name] = known
-        return known
-
-    def send(self, datagrams: Sequence[bytes], names: Sequence[str] = ()) -> None:
-        """Send from the named senders, or all from one."""
-        for each, name in zip(datagrams, names or [OURS] * len(datagrams), strict=True):
-            self.sender(name).send(each)  # on loopback a sent datagram is there at once
-
-    def receive(self) -> int:
-        return self.batch.receive(self.receiver.fileno())
-
-    def receive_batch(self, datagrams: Sequence[bytes], names: Sequence[str] = ()) -> DatagramBatch:
-        """Send and receive at most MAX_DATAGRAMS datagrams as one batch."""
-        self.send(datagrams, names)
-        assert self.receive() == len(datagrams)
-        return self.batch
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[LoopbackReceiver]:
-    """One for all tests, as in an endpoint: earlier batches must not show."""
-    with ExitStack() as stack:
-        yield LoopbackReceiver(stack)
 
 
 def of_sizes(sizes: Sequence[int], seed: int = 0) -> list[bytes]:
@@ -122,7 +78,7 @@ def test_datagrams_and_columns_survive_the_next_receive(loop: LoopbackReceiver) 
     assert (datagrams, columns) == (first, unpacked(first))
 
 
-# --------------------------------------------------------------------------------------------------- what a call may say
+# ------------------------------------------------------------------------------------------- results of the system call
 
 
 def failing(code: int) -> Callable[..., int]:
@@ -291,7 +247,7 @@ def test_a_cached_sender_is_reused(loop: LoopbackReceiver) -> None:
     assert first is second is loop.receive_batch([b"x"]).common_sender
 
 
-# ------------------------------------------------------------------------------------------------ where it is not to be had
+# ----------------------------------------------------------------------------------------------------- without recvmmsg
 
 
 class NoSuchFunction:

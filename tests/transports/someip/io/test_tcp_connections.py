@@ -68,7 +68,7 @@ class ManualTime:
         rig.wake()
 
 
-# --- our own connections ----------------------------------------------------------------------------------------------
+# --- outbound connections ---------------------------------------------------------------------------------------------
 
 
 def test_a_connection_carries_messages_in_both_directions(rig: MakeRig, service: RestartableService) -> None:
@@ -178,7 +178,7 @@ def test_a_restarted_peer_is_connected_again(rig: MakeRig, service: RestartableS
     service.accept().close()
 
 
-# --- what the kernel does not take --------------------------------------------------------------------------------------
+# --- full buffers -----------------------------------------------------------------------------------------------------
 
 
 def test_a_full_connection_refuses_messages_and_completes_a_partial_one(
@@ -276,7 +276,7 @@ def test_concurrent_senders_do_not_interleave_messages(rig: MakeRig, service: Re
         assert [n for n in numbers if first <= n < first + 1_000] == list(range(first, first + 200))
 
 
-# --- what is lost with a connection -------------------------------------------------------------------------------------
+# --- messages lost with a connection ----------------------------------------------------------------------------------
 
 
 def lives_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]]:
@@ -407,7 +407,7 @@ def test_expired_unsent_messages_are_dropped_and_counted(rig: MakeRig, service: 
     wait_until(lambda: ours.statistic("dropped") == 1)
 
 
-# --- connections of others ----------------------------------------------------------------------------------------------
+# --- inbound connections ----------------------------------------------------------------------------------------------
 
 
 def test_an_ecu_may_write_byte_by_byte_or_all_at_once(rig: MakeRig) -> None:
@@ -489,7 +489,7 @@ def test_a_new_connection_first_carries_the_unconfirmed_messages_of_the_old_one(
     frozen.close()
 
 
-# --- who must not, and who does not behave ------------------------------------------------------------------------------
+# --- unknown and misbehaving peers ------------------------------------------------------------------------------------
 
 
 def test_an_unknown_host_is_refused(rig: MakeRig) -> None:
@@ -613,7 +613,7 @@ def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytes
     assert asked[2] - asked[1] > 0.05
 
 
-# --- magic cookies ------------------------------------------------------------------------------------------------------
+# --- magic cookies ----------------------------------------------------------------------------------------------------
 
 
 def test_with_cookies_each_side_sends_its_own_cookie_first(rig: MakeRig, service: RestartableService) -> None:
@@ -640,7 +640,7 @@ def test_with_cookies_decoding_continues_behind_invalid_bytes(rig: MakeRig) -> N
     assert ours.refused == []
 
 
-# --- the end ------------------------------------------------------------------------------------------------------------
+# --- stop and close ---------------------------------------------------------------------------------------------------
 
 
 def test_messages_sent_before_the_close_arrive_despite_unread_input(rig: MakeRig) -> None:

@@ -435,7 +435,7 @@ def test_the_datagram_with_the_most_messages_is_decoded_completely(message_type:
     assert not messages or not refused
 
 
-# --- what cannot be encoded ---------------------------------------------------------------------------------
+# --- unencodable values -------------------------------------------------------------------------------------
 
 FIELDS = {
     "service": 0xFFFF,

@@ -326,7 +326,7 @@ def test_a_request_is_encoded_as_the_golden_frame() -> None:
     assert encode_request(outgoing(), remote, 0x03AB_0001).hex() == "00cd000b0000000a03ab0001010400006869"
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 def answer(kind: int, code: int, payload: bytes) -> SomeIpMessage:

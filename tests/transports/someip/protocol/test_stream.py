@@ -86,7 +86,7 @@ def test_cookies_are_skipped(cookies: bool) -> None:
     assert reader.cookies_seen == len(MESSAGES)
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- invalid input ----------------------------------------------------------------------------------------------------
 
 WRONG = {
     "version": (WRONG_VERSION, MalformedReason.PROTOCOL_VERSION, 2, "protocol version 2"),
@@ -171,7 +171,7 @@ def test_offsets_of_errors_count_from_the_start_of_the_stream() -> None:
     assert refused.offset == len(STREAM)
 
 
-# --- bounds -----------------------------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.binary(max_size=200), max_size=30), st.booleans())

@@ -34,7 +34,7 @@ def noise(length: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(length)
 
 
-# --- putting together -------------------------------------------------------------------------------------------------
+# --- reassembly -------------------------------------------------------------------------------------------------------
 
 
 def feed(reassembly: Reassembly, *parts: SomeIpMessage, peer: Address = PEER) -> list[object]:
@@ -173,7 +173,7 @@ def test_a_message_without_sessions_starts_again_after_an_incomplete_one() -> No
     assert feed(reassembly, first[0], single) == [None, message(b"c", 0)]
 
 
-# --- bounds -----------------------------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_number_of_segments_is_limited() -> None:

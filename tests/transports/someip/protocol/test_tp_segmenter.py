@@ -80,7 +80,7 @@ def test_an_unsegmentable_message_is_refused() -> None:
     assert MAX_OFFSET == 0xFFFF_FFF0
 
 
-# --- sending at a pace ------------------------------------------------------------------------------------------------
+# --- pacing -----------------------------------------------------------------------------------------------------------
 
 
 def paced(pacer: TpSegmenter, until_ms: float = 10_000) -> list[tuple[float, Address, int, int]]:

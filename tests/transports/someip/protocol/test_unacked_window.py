@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from ustreamer.transports.someip.protocol.unacked_window import OVERHEAD_BYTES, UnackedWindow
 
-WAY, OTHER = object(), object()
+PEER, OTHER = object(), object()
 REPLAY_NS = 100
 
 
 def window(*written: tuple[bytes, int], limit: int = 10_000, replay_ns: int = REPLAY_NS) -> UnackedWindow:
     made = UnackedWindow(limit, replay_ns)
     for data, at_ns in written:
-        made.add_sent(data, WAY, at_ns, None, resend_if_unread=True)
+        made.add_sent(data, PEER, at_ns, None, resend_if_unread=True)
     return made
 
 
@@ -44,7 +44,7 @@ def test_messages_acknowledged_shortly_before_a_reset_are_unconfirmed() -> None:
 def test_the_replay_window_ends_at_the_newest_acknowledged_message() -> None:
     made = window((b"one", 0), (b"two", 10))
     made.acknowledge(6)
-    made.add_sent(b"cut", WAY, 1_000_000, None, resend_if_unread=True)
+    made.add_sent(b"cut", PEER, 1_000_000, None, resend_if_unread=True)
 
     assert lost(made, acked=6, read=False) == [b"one", b"two", b"cut"]
 
@@ -55,8 +55,8 @@ def test_without_replay_only_unacknowledged_messages_are_unconfirmed() -> None:
 
 def test_a_message_that_must_not_be_read_twice_is_resent_only_if_unacknowledged() -> None:
     made = UnackedWindow(10_000, REPLAY_NS)
-    made.add_sent(b"one", WAY, 0, None, resend_if_unread=False)
-    made.add_sent(b"two", WAY, 0, None, resend_if_unread=False)
+    made.add_sent(b"one", PEER, 0, None, resend_if_unread=False)
+    made.add_sent(b"two", PEER, 0, None, resend_if_unread=False)
 
     assert lost(made, acked=3, read=False) == [b"two"]
 
@@ -77,10 +77,10 @@ def test_an_empty_window_has_room_for_any_message() -> None:
 
 def test_only_unacknowledged_messages_of_the_peer_are_removed() -> None:
     made = UnackedWindow(10_000, REPLAY_NS)
-    for data, way in ((b"one", WAY), (b"two", OTHER), (b"six", WAY), (b"ten", OTHER)):
-        made.add_sent(data, way, 0, None, resend_if_unread=True)
+    for data, peer in ((b"one", PEER), (b"two", OTHER), (b"six", PEER), (b"ten", OTHER)):
+        made.add_sent(data, peer, 0, None, resend_if_unread=True)
 
-    assert [each.data for each in made.remove_for_peer(WAY, 3)] == [b"six"]
+    assert [each.data for each in made.remove_for_peer(PEER, 3)] == [b"six"]
     assert [each.data for each in made.unconfirmed(6, all_read=False)] == [b"one", b"two", b"ten"]
 
 
@@ -101,7 +101,7 @@ def test_no_unacknowledged_message_is_lost_and_the_window_is_bounded(
         if not made.has_room(size):
             made.acknowledge(acked)
         if made.has_room(size):
-            made.add_sent(bytes(size), WAY, now, None, resend_if_unread=True)
+            made.add_sent(bytes(size), PEER, now, None, resend_if_unread=True)
             ends.append(made.written_bytes)
         assert made.unacked_bytes <= limit
     kept = made.unconfirmed(acked, all_read=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transports.someip.io.test_recvmmsg import LoopbackReceiver, loop  # noqa: F401  a fixture
+from tests.transports.someip.loopback_rig import LoopbackReceiver
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
@@ -607,7 +607,7 @@ def test_a_message_with_missing_segments_is_abandoned_at_the_timeout(bench: Benc
     assert bench.exchange.next_deadline_ns is None
 
 
-# --- anything at all --------------------------------------------------------------------------------------------------
+# --- arbitrary input --------------------------------------------------------------------------------------------------
 
 KNOWN_OR_ANY: dict[str, st.SearchStrategy[Any]] = {
     "service": st.one_of(st.sampled_from([0x00CD, 0x0777, 0xFFFF]), st.integers(0, 0xFFFF)),
@@ -758,7 +758,7 @@ def test_ids_of_received_messages_increase(bench: Bench) -> None:
     assert ids == sorted(set(ids))
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 TWO_EVENTS = [SERVICES[0] | {"events": [{"id": 0x80CD}, {"id": 0x80CE}]}, SERVICES[1]]
 HOSTS = st.sampled_from([ECU[0]] * 5 + [UNKNOWN_SENDER[0]])
@@ -832,7 +832,7 @@ def check_ids(exchange: Exchange, messages: Sequence[UMessage]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(cases=st.lists(EVENT_BATCHES, min_size=1, max_size=3), host=HOSTS)
 def test_a_decoded_batch_equals_its_datagrams_one_by_one(
-    loop: LoopbackReceiver,  # noqa: F811
+    loop: LoopbackReceiver,
     cases: list[EventBatchCase],
     host: str,
 ) -> None:
@@ -858,7 +858,7 @@ def test_a_decoded_batch_equals_its_datagrams_one_by_one(
 @pytest.mark.parametrize("flaw", [each for each in FLAWS if each != "none"])
 def test_one_different_datagram_prevents_batch_decoding(
     bench: Bench,
-    loop: LoopbackReceiver,  # noqa: F811
+    loop: LoopbackReceiver,
     flaw: str,
 ) -> None:
     assert (

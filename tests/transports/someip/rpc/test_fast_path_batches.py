@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of requests and responses give the results and pending calls of single messages on the fast path."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transports.someip.io.test_recvmmsg import FAR, OURS, SECOND, LoopbackReceiver, loop  # noqa: F401  a fixture
-from tests.transports.someip.rpc.test_fast_path import (
+from tests.transports.someip.loopback_rig import FAR, OURS, SECOND, LoopbackReceiver
+from tests.transports.someip.rpc.path_comparison import (
     CALLERS,
     CLIENTS,
     ECU,
@@ -24,34 +24,46 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MessageType, decode, encode
 from ustreamer.transports.someip.protocol.correlation import DeadlineTable
-from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
 from ustreamer.uprotocol.umessage import UMessage, request, response
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 
 UNKNOWN = UUID(0x7000, 1 << 63)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-def entries(pending: DeadlineTable[Any, Any]) -> object:
+def open_entries(table: DeadlineTable[K, V]) -> dict[K, tuple[V, int]]:
+    """Value and deadline of all entries, in order."""
+    return {key: (value, at_ns) for key, (value, at_ns) in table._entries.items()}
+
+
+def open_values(table: DeadlineTable[Any, V]) -> list[V]:
+    return [value for value, _ in open_entries(table).values()]
+
+
+def groups(table: DeadlineTable[Any, Any]) -> dict[object, list[object]]:
+    return {group: list(keys) for group, keys in table._groups.items()}
+
+
+def state(table: DeadlineTable[Any, Any]) -> object:
+    return open_entries(table), groups(table), table.next_deadline_ns
+
+
+def untouched(side: FastSide) -> object:
     """The state that an operation without effect must preserve."""
-    groups = {group: list(keys) for group, keys in pending._groups.items()}
-    return dict(pending._entries), groups, pending.next_deadline_ns
+    return state(side.pending.calls), state(side.pending.requests), side.exchange.statistics()
 
 
-def untouched(exchange: Exchange) -> object:
-    pending_calls = exchange._pending
-    return entries(pending_calls.calls), entries(pending_calls.requests), exchange.statistics()
-
-
-def comparable(exchange: Exchange) -> object:
+def comparable(side: FastSide) -> object:
     """The open requests in order, without the random ids."""
-    calls, requests = exchange._pending.calls, exchange._pending.requests
+    calls, requests = side.pending.calls, side.pending.requests
     return (
-        [(key, value, at_ns) for key, (value, at_ns) in calls._entries.items()],
-        [(value, at_ns) for value, at_ns in requests._entries.values()],
-        {group: len(keys) for group, keys in calls._groups.items()},
-        {group: len(keys) for group, keys in requests._groups.items()},
+        list(open_entries(calls).items()),
+        list(open_entries(requests).values()),
+        {group: len(keys) for group, keys in groups(calls).items()},
+        {group: len(keys) for group, keys in groups(requests).items()},
         calls.next_deadline_ns,
         requests.next_deadline_ns,
     )
@@ -63,7 +75,7 @@ class BatchSide(FastSide):
     def receive_batch(
         self, datagrams: Sequence[bytes], senders: Sequence[Address]
     ) -> Sequence[UMessage] | None:
-        before = untouched(self.exchange)
+        before = untouched(self)
         first = datagrams[0]
         made = self.exchange.fast_in.decode_batch(
             first[:8] + bytes(4) + first[12:HEADER_LENGTH],
@@ -72,7 +84,7 @@ class BatchSide(FastSide):
             senders,
         )
         if made is None:
-            assert untouched(self.exchange) == before
+            assert untouched(self) == before
             for each in zip(datagrams, senders, strict=True):
                 self.on_datagram(*each)
             return None
@@ -111,10 +123,10 @@ class BatchComparison(PathComparison):
 
     def check(self) -> None:
         assert self.together.snapshot() == self.single.snapshot()
-        assert comparable(self.together.exchange) == comparable(self.single.exchange)
+        assert comparable(self.together) == comparable(self.single)
 
 
-# -------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------------------------ responses
 
 
 def answering(asked: bytes, **fields: Any) -> bytes:
@@ -232,7 +244,7 @@ def test_a_response_of_another_method_or_too_late_leaves_all_calls_open() -> Non
 def test_responses_to_one_caller_are_a_batch_with_their_reqids() -> None:
     comparison = BatchComparison()
     comparison.call(*[(0, 0, 100, 8)] * 8)
-    asked = [call.request.id for call, *_ in comparison.single.exchange._pending.calls._entries.values()]
+    asked = [call.request.id for call in open_values(comparison.single.pending.calls)]
     datagrams = [answering(each, payload=b"%d" % n) for n, (each, *_) in enumerate(comparison.single.sent)]
     made, _ = comparison.receive_batch(datagrams[::-1], [ECU] * 8)
     assert isinstance(made, MessageBatch)
@@ -308,13 +320,35 @@ def test_a_batch_of_requests_equals_single_requests(
     if made is not None:
         assert isinstance(made, MessageBatch)
         # Each request has its own id and its own response.
-        opened = [comparison.together.exchange._pending.requests._entries[each.id][0] for each in made]
+        opened = [open_entries(comparison.together.pending.requests)[each.id][0] for each in made]
         assert [each.session for each in opened] == list(range(number))
         assert {each.expects_response for each in opened} == {kind == MessageType.REQUEST}
     comparison.respond(*[(each, None, 2) for each in range(min(number, 8))])
     comparison.check()
     comparison.wait(1_000)
     comparison.check()
+
+
+@pytest.mark.parametrize(
+    ("sender", "client"), [(UNKNOWN_SENDER, 0x12), (CLIENTS[0], 0x13)], ids=["unknown sender", "other client"]
+)
+def test_one_different_request_prevents_batch_decoding(sender: Address, client: int) -> None:
+    comparison = learned()
+    requests = [encode(asking(session=number, client=client if number == 4 else 0x12)) for number in range(8)]
+    made, _ = comparison.receive_batch(requests, [CLIENTS[0]] * 4 + [sender] + [CLIENTS[0]] * 3)
+    assert made is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"client": 0x14}, {"method": 3}, {"message_type": 0x80}, {"interface_version": 3}, {"return_code": 1}],
+    ids=str,
+)
+def test_requests_with_an_unseen_header_are_not_decoded_as_a_batch(fields: dict[str, int]) -> None:
+    comparison = learned()
+    requests = [encode(asking(**({"session": number} | fields))) for number in range(8)]
+    made, fast = comparison.receive_batch(requests, [CLIENTS[0]] * 8)
+    assert (made, fast) == (None, False)
 
 
 @pytest.mark.parametrize(("limit", "hosts"), [(10, 2), (16, 1)])
@@ -329,10 +363,10 @@ def test_a_batch_beyond_the_limit_is_processed_one_by_one(limit: int, hosts: int
     assert len(comparison.together.refused) == 20 - room
 
 
-# ---------------------------------------------------------------------------------------- as a helping, on real sockets
+# ------------------------------------------------------------------------------------ received batches, on real sockets
 
 
-def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop: LoopbackReceiver) -> None:
     comparison = learned()
     comparison.call(*[(0, 0, 100, 8)] * MIN_BATCH)
     answers = [answering(each) for each, to, _ in comparison.single.sent if to == ECU]
@@ -345,32 +379,32 @@ def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop:
     ):
         made = exchange.decode_batch(loop.receive_batch(datagrams, names))
         assert (made is None) == (names == [OURS, SECOND] * (MIN_BATCH // 2))  # already answered
-    opened = [each[0].address for each in exchange._pending.requests._entries.values()]
+    opened = [each.address for each in open_values(comparison.together.pending.requests)]
     assert opened == [loop.sender(OURS).getsockname()] * MIN_BATCH
 
 
-def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver) -> None:  # noqa: F811
+def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver) -> None:
     comparison = learned(clients=["127.0.0.1", "127.0.0.2"])
     names = [OURS, SECOND, FAR, OURS] * (MIN_BATCH // 4)
     made = comparison.together.exchange.decode_batch(
         loop.receive_batch([encode(asking(session=number)) for number in range(MIN_BATCH)], names)
     )
     assert made is not None
-    opened = [each[0] for each in comparison.together.exchange._pending.requests._entries.values()]
+    opened = open_values(comparison.together.pending.requests)
     assert [(each.session, each.address) for each in opened] == [
         (number, loop.sender(name).getsockname()) for number, name in enumerate(names)
     ]
 
 
-def test_fewer_than_min_batch_are_processed_one_by_one(loop: LoopbackReceiver) -> None:  # noqa: F811
-    exchange = learned().together.exchange
+def test_fewer_than_min_batch_are_processed_one_by_one(loop: LoopbackReceiver) -> None:
+    side = learned().together
     requests = [encode(asking(session=number)) for number in range(MIN_BATCH - 1)]
-    before = untouched(exchange)
-    assert exchange.decode_batch(loop.receive_batch(requests)) is None
-    assert untouched(exchange) == before
+    before = untouched(side)
+    assert side.exchange.decode_batch(loop.receive_batch(requests)) is None
+    assert untouched(side) == before
 
 
-# ---------------------------------------------------------------------------------------------------------- runs go out
+# ----------------------------------------------------------------------------------------------------- outgoing batches
 
 
 def send_both(comparison: BatchComparison, batches: tuple[MessageBatch, MessageBatch], room: int) -> int:
@@ -514,13 +548,13 @@ def test_requests_of_rejected_responses_are_open_again(
     side = comparison.together
     for session in range(8):
         side.on_datagram(encode(asking(session=session)), CLIENTS[0])
-    open_before = {key: each[:2] for key, each in side.exchange._pending.requests._entries.items()}
+    open_before = open_entries(side.pending.requests)
     message_batch = answers(comparison, side, list(side.request_ids), [2] * 8)
     side.room = room
     assert side.fast_out.transmit_batch(message_batch) == room
-    open_now = side.exchange._pending.requests._entries
+    open_now = open_entries(side.pending.requests)
     assert list(open_now) == side.request_ids[room:]
-    assert all(each[:2] == open_before[key] for key, each in open_now.items())  # with the same deadline
+    assert all(each == open_before[key] for key, each in open_now.items())  # with the same deadline
     side.room = 100
     assert side.fast_out.transmit_batch(message_batch[room:]) == 8 - room
     assert [decode(each)[0].session for each, *_ in side.sent] == list(range(8))
@@ -538,7 +572,7 @@ def test_rejected_requests_of_a_batch_are_not_open(room: int) -> None:
     assert message_batch is not None
     side.room = room
     assert side.fast_out.transmit_batch(message_batch) == room
-    assert [call.request.id for call, *_ in side.exchange._pending.calls._entries.values()] == ids[:room]
+    assert [call.request.id for call in open_values(side.pending.calls)] == ids[:room]
 
 
 @pytest.mark.parametrize(("code", "taken"), [(None, 8), (UCode.OK, 8), (UCode.INTERNAL, 0)])
@@ -547,10 +581,10 @@ def test_a_batch_of_failures_is_left_to_the_readable_path(code: UCode | None, ta
     side = comparison.together
     for session in range(8):
         side.on_datagram(encode(asking(session=session)), CLIENTS[0])
-    before = untouched(side.exchange)
+    before = untouched(side)
     message_batch = answers(comparison, side, list(side.request_ids), [2] * 8, commstatus=code)
     assert side.fast_out.transmit_batch(message_batch) == taken == len(side.sent)
-    assert (untouched(side.exchange) == before) == (taken == 0)
+    assert (untouched(side) == before) == (taken == 0)
 
 
 def test_an_unknown_reqid_ends_the_accepted_part_of_a_batch() -> None:
@@ -562,7 +596,7 @@ def test_an_unknown_reqid_ends_the_accepted_part_of_a_batch() -> None:
         comparison, side, [*side.request_ids[:3], UNKNOWN, *side.request_ids[4:]], [2] * 8
     )
     assert side.fast_out.transmit_batch(message_batch) == 3
-    assert list(side.exchange._pending.requests._entries) == side.request_ids[3:]
+    assert list(open_entries(side.pending.requests)) == side.request_ids[3:]
 
 
 def test_a_batch_without_reqids_and_an_empty_batch_are_not_accepted() -> None:
@@ -577,7 +611,7 @@ def test_a_batch_without_reqids_and_an_empty_batch_are_not_accepted() -> None:
 def test_a_batch_for_service_discovery_takes_the_readable_path() -> None:
     comparison = BatchComparison()
     for side in comparison.both:
-        side.fast_out._is_for_discovery = lambda _: True
+        side.is_for_discovery = lambda _: True
     for session in range(8):
         comparison.on_datagram(encode(asking(session=session)), CLIENTS[0])
     batches = [answers(comparison, side, list(side.request_ids), [2] * 8) for side in comparison.both]

@@ -24,8 +24,8 @@ from ustreamer.uprotocol.wire import decode_status
 
 WITHIN_S = 30.0  # a generous limit: only a failing test waits for it
 APP = UUri.parse("//device1/3AB/1/0")
-ASK = UUri.parse("//chassis/CD/4/1")
-TELL = UUri.parse("//chassis/CD/4/2")
+METHOD = UUri.parse("//chassis/CD/4/1")
+NO_RETURN_METHOD = UUri.parse("//chassis/CD/4/2")
 
 
 class Bench:
@@ -55,9 +55,9 @@ class Bench:
         self.endpoint = SomeipTransport(
             msgspec.convert(config, SomeipEndpoint), EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK)
         )
-        self._messages: SimpleQueue[UMessage] = SimpleQueue()
+        self.messages: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self._messages.put)
+            self.endpoint.register_listener(ANY, sink, self.messages.put)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         self.endpoint.open()
 
@@ -67,7 +67,7 @@ class Bench:
         return message
 
     def next_message(self) -> UMessage:
-        return self._messages.get(timeout=WITHIN_S)
+        return self.messages.get(timeout=WITHIN_S)
 
     def received(self) -> SomeIpMessage:
         return decode(self.ecu.recv(65_535))[0]
@@ -95,7 +95,7 @@ def asked(kind: MessageType = MessageType.REQUEST, **fields: int) -> SomeIpMessa
 
 
 def test_a_call_without_return_succeeds_when_it_was_sent(bench: Bench) -> None:
-    message = bench.call(TELL)
+    message = bench.call(NO_RETURN_METHOD)
     assert bench.received() == SomeIpMessage(
         0x00CD, 2, 0x03AB, 1, 4, MessageType.REQUEST_NO_RETURN, payload=b"hi"
     )
@@ -111,12 +111,12 @@ def test_a_call_without_return_that_cannot_be_sent_fails(bench: Bench) -> None:
     def refuse(_datagram: bytes, _address: object) -> object:
         raise OSError(113, "No route to host")
 
-    sendto, bench.endpoint._outbound.sendto = bench.endpoint._outbound.sendto, refuse
-    with pytest.raises(RouteUnavailable):
-        bench.call(TELL)
-    bench.endpoint._outbound.sendto = sendto
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bench.endpoint._outbound, "sendto", refuse)
+        with pytest.raises(RouteUnavailable):
+            bench.call(NO_RETURN_METHOD)
 
-    later = bench.call(TELL)
+    later = bench.call(NO_RETURN_METHOD)
     assert bench.next_message().attributes.reqid == later.id
 
 
@@ -142,7 +142,7 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
     assert bench.endpoint.statistics()["refused_request_type"] == 1
 
 
-# --- what is no message -----------------------------------------------------------------------------------------------
+# --- malformed messages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_unknown_senders_and_messages_with_an_error_get_no_reply(bench: Bench) -
 def test_a_service_specific_return_code_passes_unchanged(
     bench: Bench, kind: MessageType, payload: bytes
 ) -> None:
-    bench.call(ASK)
+    bench.call(METHOD)
     answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=payload)
     bench.send_datagrams(encode(answer))
 
@@ -222,7 +222,7 @@ def test_no_failure_is_encoded_as_0xff_or_as_success(bench: Bench, code: UCode) 
 
 
 def test_a_response_after_the_ttl_is_counted_and_dropped(bench: Bench) -> None:
-    message = bench.call(ASK, ttl=300)
+    message = bench.call(METHOD, ttl=300)
     late = msgspec.structs.replace(bench.received(), message_type=MessageType.RESPONSE)
     expired = bench.next_message()
     assert expired.attributes.commstatus is UCode.DEADLINE_EXCEEDED
@@ -240,7 +240,7 @@ def test_a_call_with_a_late_deadline_does_not_wake_the_thread(
     woken: list[int] = []
     monkeypatch.setattr(bench.endpoint._receive_loop, "wake", lambda: woken.append(1))
     for _ in range(3):
-        bench.call(ASK)
+        bench.call(METHOD)
         bench.received()
     assert not woken
 
@@ -251,11 +251,11 @@ def test_a_call_with_an_early_deadline_ends_in_time(bench: Bench, monkeypatch: p
     bench.send_datagrams(encode(asked()))
     bench.next_message()
     for _ in range(5):
-        call = bench.call(ASK, ttl=20)
+        call = bench.call(METHOD, ttl=20)
         assert bench.next_message().attributes.reqid == call.id
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 class BatchSide:
@@ -280,15 +280,15 @@ class BatchSide:
 @pytest.fixture
 def together(bench: Bench) -> BatchSide:
     made = BatchSide()
-    bench.endpoint.unregister_listener(ANY, ANY, bench._messages.put)
+    bench.endpoint.unregister_listener(ANY, ANY, bench.messages.put)
     bench.endpoint.register_listener(ANY, ANY, made)
     return made
 
 
 def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: BatchSide) -> None:
     transmit_all = bench.endpoint.batch_transmitter(None)
-    calls = [request(bench.ids.next(), APP, ASK, b"%d" % number, ttl=10_000) for number in range(40)]
-    calls.insert(20, request(bench.ids.next(), APP, TELL, b"notify", ttl=10_000))
+    calls = [request(bench.ids.next(), APP, METHOD, b"%d" % number, ttl=10_000) for number in range(40)]
+    calls.insert(20, request(bench.ids.next(), APP, NO_RETURN_METHOD, b"notify", ttl=10_000))
     assert transmit_all(calls) == 41
     came = [bench.received() for _ in calls]
     assert [each.payload for each in came] == [each.payload for each in calls]

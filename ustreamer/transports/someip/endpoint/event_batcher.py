@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: `Inbound.deliver` of each message in turn; compared in
-tests/transports/someip/endpoint/test_event_batcher.py.
+"""Oracle: `Inbound.on_datagram` of each datagram; compared in tests/transports/someip/endpoint/test_inbound.py.
 
 Consecutive events become messages together and reach a batch listener in one call, because the rest of the path is
 cheaper for a batch. In: attributes and datagrams of events, and messages. Out: calls of listeners, in order.

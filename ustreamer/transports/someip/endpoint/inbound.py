@@ -3,9 +3,10 @@
 
 Belongs to the receiving thread, except `deliver` of messages that the endpoint itself creates.
 
-Fast paths: `on_batch` (a whole batch at once, else `_decode_each`) and `on_datagram`. Oracle: `split` and
-`Exchange.decode_message` (`_on_any_datagram`); compared in tests/transports/someip/rpc/test_fast_path_batches.py.
-In production the readable path decodes no plain event, and no plain RPC message after the first request of a client.
+Fast paths: `on_batch` decodes a whole batch at once, or each datagram by `_decode_each`. Its oracle is `on_datagram`;
+compared in tests/transports/someip/endpoint/test_inbound.py. Readable path: `_on_any_datagram` (`split` and
+`Exchange.decode_message`). In production the readable path decodes no plain event, and no plain RPC message over UDP
+after the first request of each client, method and version.
 """
 
 import logging
@@ -66,7 +67,7 @@ class Inbound:
         self._refused = dict.fromkeys([*_REASONS, *reasons], 0)
         self._datagrams = self._received = self._no_listener = self._listener_errors = 0
 
-    # --- datagrams ------------------------------------------------------------------------------------------------------
+    # --- datagrams ----------------------------------------------------------------------------------------------------
 
     def on_batch(self, batch: DatagramBatch) -> bool:
         """Process the datagrams of a batch, in order."""
@@ -121,7 +122,7 @@ class Inbound:
                 self._send_reply(reply, address)
         self._on_messages(messages, address)
 
-    # --- messages -------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def on_stream(
         self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress

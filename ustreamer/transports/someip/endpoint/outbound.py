@@ -47,7 +47,7 @@ class Outbound:
         # Not locked: under CPython's GIL no other thread runs between the read and the write of a `+= 1`.
         self._sent = 0
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self, opened: socket.socket) -> None:
         """Send on this socket."""
@@ -67,7 +67,7 @@ class Outbound:
         """Call `on_route_opened` for receivers with too many waiting segments, when there is room again."""
         self._tp_sender.watch_routes(on_route_opened)
 
-    # --- time -----------------------------------------------------------------------------------------------------------
+    # --- time ---------------------------------------------------------------------------------------------------------
 
     def on_tick(self) -> None:
         """Send the due segments; belongs to the receiving thread."""
@@ -78,7 +78,7 @@ class Outbound:
         """The time of the next `on_tick` with due segments."""
         return self._tp_sender.next_deadline_ns
 
-    # --- messages -------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -122,7 +122,7 @@ class Outbound:
     def _send_segment(self, datagram: bytes, address: Address) -> None:
         self.sendto(datagram, address)
 
-    # --- events ---------------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def event_transmitter(self, receiver: EventReceiver, *, with_batch: bool = False) -> SendOne:
         """The sender of events to `receiver`: 0.6 us besides the system call. `with_batch`: enables

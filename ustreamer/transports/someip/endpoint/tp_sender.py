@@ -51,7 +51,7 @@ class TpSender:
         """As `EndpointTransport.watch_routes`, for routes that `send` reported as unavailable."""
         self._on_route_opened = on_route_opened
 
-    # --- any thread -----------------------------------------------------------------------------------------------------
+    # --- any thread ---------------------------------------------------------------------------------------------------
 
     def send(self, datagram: bytes, address: Address, segmentation: TpSegmentation) -> None:
         """Send a whole message, in segments if it is too long, behind the waiting ones of its stream.
@@ -100,7 +100,7 @@ class TpSender:
             raise
         self._segmenter.on_sent(due, self._monotonic_ns())
 
-    # --- the receiving thread -------------------------------------------------------------------------------------------
+    # --- the receiving thread -----------------------------------------------------------------------------------------
 
     def on_tick(self) -> None:
         """Send due segments, at most _MAX_SEGMENTS_PER_TICK, so that input is read in between."""
@@ -138,7 +138,7 @@ class TpSender:
                 extra={"receiver": f"{due.address[0]}:{due.address[1]}", "reason": error.strerror},
             )
 
-    # --- the end, and reading -------------------------------------------------------------------------------------------
+    # --- flush and statistics -----------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float) -> None:
         """Send the waiting segments at their pace after the last `on_tick`; after `timeout_s` the rest is abandoned."""

@@ -121,7 +121,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             ),
         )
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
         found = [] if self._sd_driver is None else self._sd_driver.problems()
@@ -232,7 +232,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         for response in self._exchange.on_service_gone(service, addresses, reason):
             self._inbound.deliver(response)
 
-    # --- listeners ------------------------------------------------------------------------------------------------------
+    # --- listeners ----------------------------------------------------------------------------------------------------
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         self._listeners.register(source_filter, sink_filter, listener)
@@ -241,7 +241,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._listeners.unregister(source_filter, sink_filter, listener)
         self._receive_loop.wait_for_listener_calls()
 
-    # --- receiving ------------------------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
         """Run all due work."""
@@ -296,7 +296,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         except UStatusError:
             self._answers_lost += 1
 
-    # --- sending --------------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
         """As `EndpointTransport.send`. A Publish goes to every receiver of its topic; a Notification is not
@@ -415,7 +415,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._outbound.send(*response)
             self._exchange.on_response_sent(message)
 
-    # --- other streamers ------------------------------------------------------------------------------------------------
+    # --- peer streamers -----------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
         """As `EndpointTransport.announce`, with service discovery."""
@@ -432,7 +432,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if self._sd_driver is not None:
             self._sd_driver.peers.set_trust_check(is_trusted)
 
-    # --- what the configuration fixes, and counters ---------------------------------------------------------------------
+    # --- configuration and counters -----------------------------------------------------------------------------------
 
     def subscriptions(self) -> Sequence[Subscription]:
         """A subscription of every receiver for every event of its service.

@@ -47,7 +47,7 @@ class ReceiveLoop:
         self.sleeping_until_ns = 0
         """The time at which the thread wakes without a wake-up; 0 while it works."""
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> Poller:
         """The poller of the thread: add file descriptors, then call `start`."""
@@ -80,7 +80,7 @@ class ReceiveLoop:
                 os.close(self._wake_fd)
             self._wake_fd, self._thread, self._poller = -1, None, None
 
-    # --- from other threads ---------------------------------------------------------------------------------------------
+    # --- from other threads -------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Wake the thread, so that it runs due work."""
@@ -104,7 +104,7 @@ class ReceiveLoop:
         while thread.is_alive() and not passed.wait(0.05):
             pass  # the thread may end between the two conditions
 
-    # --- the thread -----------------------------------------------------------------------------------------------------
+    # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self, poller: Poller) -> None:
         while not self._stopping:

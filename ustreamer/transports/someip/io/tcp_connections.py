@@ -85,7 +85,7 @@ class TcpConnections:
         self._deadlines: DeadlineQueue[TcpPeer | TcpConnection | TcpAcceptor] = DeadlineQueue()
         self._accepted = self._established = self._closed = 0
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self, bind: str, poller: Poller, wake: Callable[[], None]) -> None:
         """Call this first. `wake` makes the receiving thread read `next_deadline_ns` again."""
@@ -126,7 +126,7 @@ class TcpConnections:
             self._active_poller.remove(self._acceptor.fd)
         self._acceptor.close()
 
-    # --- desired connections ----------------------------------------------------------------------------------------------
+    # --- desired connections ------------------------------------------------------------------------------------------
 
     def connect(self, address: TcpAddress) -> None:
         """Keep a connection to `address` from now on; connect at once if there is none."""
@@ -242,7 +242,7 @@ class TcpConnections:
         for route in routes or ():
             self._callbacks.on_route_opened(route)
 
-    # --- opening and closing -----------------------------------------------------------------------------------------------
+    # --- opening and closing ------------------------------------------------------------------------------------------
 
     def _on_acceptable(self, events: int) -> None:
         if not self._acceptor.accept_pending() and self._acceptor.fd is not None:
@@ -343,7 +343,7 @@ class TcpConnections:
         pause_ns = round(pause_ms * (0.5 + self._rng() / 2) * _NS_PER_MS)
         self._deadlines.schedule(peer, self._monotonic_ns() + pause_ns)
 
-    # --- time -----------------------------------------------------------------------------------------------------------
+    # --- time ---------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -415,7 +415,7 @@ class TcpConnections:
             at_ns = connection.last_used_ns + idle_ns
             self._deadlines.schedule_earlier(connection, at_ns if at_ns > now_ns else now_ns + idle_ns)
 
-    # --- counters -------------------------------------------------------------------------------------------------------
+    # --- counters -----------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
         """Names as in `SomeipTransport.statistics`."""

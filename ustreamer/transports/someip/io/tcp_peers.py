@@ -73,7 +73,7 @@ class TcpPeers:
         self.dropped = 0
         """Messages that may be lost and are not sent again: expired, or without a next connection."""
 
-    # --- known peers ------------------------------------------------------------------------------------------------------
+    # --- known peers --------------------------------------------------------------------------------------------------
 
     def add_service(self, address: TcpAddress) -> TcpPeer:
         """The peer of a service, which is kept connected from now on."""
@@ -123,7 +123,7 @@ class TcpPeers:
             peer = self._peers.get(address)
             return [] if peer is None else [each.data for each in peer.unsent]
 
-    # --- sending ----------------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(
         self, data: bytes, address: TcpAddress, deadline_ns: int | None, *, resend_if_unread: bool
@@ -131,7 +131,8 @@ class TcpPeers:
         """As `TcpConnections.send`."""
         if len(data) > self._limits.max_message:
             raise invalid_argument(
-                f"message of {len(data)} bytes for {address}: more than the {self._limits.max_message} of tcp.max_message"
+                f"message of {len(data)} bytes for {address}: "
+                f"more than the {self._limits.max_message} of tcp.max_message"
             )
         with self._lock:
             peer = self._peers.get(address)
@@ -211,7 +212,7 @@ class TcpPeers:
                 peer.blocked = False
             return opened
 
-    # --- opening and closing -----------------------------------------------------------------------------------------------
+    # --- opening and closing ------------------------------------------------------------------------------------------
 
     def on_connected(self, connection: TcpConnection) -> None:
         """A connection is established: its peers use it from now on."""

@@ -82,7 +82,7 @@ REFUSAL_RETURN_CODES: Final[Mapping[SomeipRefusal, ReturnCode]] = {
 }
 """Return code of the reply to a refused REQUEST. An unknown host (REQUEST_ADDRESS) gets no reply."""
 
-# --- the services of an endpoint ----------------------------------------------------------------------------------------
+# --- the services of an endpoint --------------------------------------------------------------------------------------
 
 
 class RemoteService(Struct, frozen=True):
@@ -151,7 +151,7 @@ EventKey = tuple[int, int]
 """Two of the four 32-bit words of an event's header: the message id, and (versions, type, E_OK) at its end."""
 
 
-# --- messages -----------------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttributes, bytes]:

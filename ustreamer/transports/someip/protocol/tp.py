@@ -227,13 +227,16 @@ class Reassembly:
         limits = self._limits
         messages, used_bytes = self._hosts.get(host, (0, 0))
         if partial is not None and len(partial.parts) >= limits.segments:
-            return TpReason.TP_SEGMENTS, f"{len(partial.parts)} segments are there"
+            return TpReason.TP_SEGMENTS, f"{len(partial.parts)} segments are buffered"
         if used_bytes + cost > limits.peer_bytes or (partial is None and messages >= limits.peer_messages):
-            return TpReason.TP_PEER_LIMIT, f"{used_bytes} bytes in {messages} messages of this peer are there"
+            return (
+                TpReason.TP_PEER_LIMIT,
+                f"{used_bytes} bytes in {messages} messages of this peer are buffered",
+            )
         if self._bytes + cost > limits.total_bytes:
-            return TpReason.TP_LIMIT, f"{self._bytes} bytes of all peers are there"
+            return TpReason.TP_LIMIT, f"{self._bytes} bytes of all peers are buffered"
         if host not in self._hosts and len(self._hosts) >= limits.peers:
-            return TpReason.TP_LIMIT, f"messages of {len(self._hosts)} peers are there"
+            return TpReason.TP_LIMIT, f"messages of {len(self._hosts)} peers are buffered"
         return None
 
     def _abandon(self, key: _Key, now_ns: int) -> None:
@@ -254,7 +257,7 @@ class Reassembly:
         if not of_host[0]:
             del self._hosts[host]
 
-    # --- deadlines --------------------------------------------------------------------------------------------------------
+    # --- deadlines ----------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:

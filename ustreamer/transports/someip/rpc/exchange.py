@@ -3,15 +3,17 @@
 
 `Exchange.decode_message` decides about received messages, `Exchange.expire_requests` about deadlines.
 
-Readable path: `decode_message`, `open_call`, `encode_response`. It is the oracle of every fast path:
+Readable path: `decode_message`, `open_call`, `encode_response`. It is the oracle of the fast paths:
 
     match_event, event_message(s)    one datagram that is one event      test_exchange.py
-    decode_batch                     a batch of datagrams of one kind    test_fast_path_batches.py
-    fast_in, fast_out                requests and responses              see fast_path.py
+    decode_batch, of events          oracle is match_event of each       test_exchange.py
+    decode_batch, of RPC             oracle is fast_in of each           test_fast_path_batches.py
+    fast_in, fast_out                requests and responses              test_fast_path.py
 
-(The tests are in tests/transports/someip/rpc.) In production the readable path never decodes a plain event. It never
-encodes plain RPC over UDP, and decodes only the first request of each client, method and version. It handles failures,
-TCP, SOME/IP-TP, several messages in a datagram, and refusals.
+(The tests are in tests/transports/someip/rpc.) In production the readable path never decodes a plain event. It
+decodes a plain RPC message over UDP only for the first request of each client, method and version. It encodes one
+only after the fast path refused it: the kernel buffer or the table is full, or after a clock step. It handles
+failures, TCP, SOME/IP-TP, several messages in a datagram, and refusals.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -131,7 +133,7 @@ class Exchange:
         rest.
         """
 
-    # --- in -------------------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def match_event(self, datagram: bytes, host: str) -> UAttributes | None:
         """The attributes of a datagram that is exactly one expected event; None for any other datagram.
@@ -248,7 +250,7 @@ class Exchange:
         attributes, payload = decode_response(call, message)
         return UMessage(self._ids.next(), attributes, payload)
 
-    # --- deadlines ------------------------------------------------------------------------------------------------------
+    # --- deadlines ----------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -283,7 +285,7 @@ class Exchange:
             return []  # the usual case: the receiving thread calls this in every round
         return self._reassembly.expire(self._monotonic_ns())
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- stop and close -----------------------------------------------------------------------------------------------
 
     def abort_calls(self) -> list[UMessage]:
         """Accept no more calls, because no response will be read; returns the failures of the open calls."""
@@ -337,7 +339,7 @@ class Exchange:
             if request.expects_response
         ]
 
-    # --- out ------------------------------------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------------
 
     def fast_out(
         self,
@@ -436,7 +438,7 @@ class Exchange:
         with self._lock:
             self._requests.remove_entry(message.attributes.reqid)
 
-    # --- reading --------------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
         """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`."""

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: `Exchange.decode_message`, `open_call`, `encode_response`; compared in tests/.../rpc/test_fast_path*.py.
+"""Oracle: `Exchange.decode_message`, `open_call`, `encode_response`; compared in tests/.../rpc/test_fast_path.py.
 
-The fast path of plain requests and responses: header fields that repeat are looked up, not decoded. In production
-plain RPC over UDP runs here only: the readable path never encodes a plain request or response, and decodes only the
-first request of each client, method and version. The fast path returns None or 0 for every other message and leaves
-it to the readable path: failures, segments, TCP, requests without a response, messages for service discovery, and
-messages seen for the first time.
+The fast path of plain requests and responses: header fields that repeat are looked up, not decoded. It returns None
+or 0 for every other message and leaves that to the readable path: failures, segments, TCP, requests without a
+response, messages for service discovery, and messages seen for the first time.
 
-Comparing tests, in tests/transports/someip/rpc: `test_fast_path.py` (outgoing requests and responses, and single
-incoming messages), `test_fast_path_batches.py` (incoming batches).
+In production plain RPC over UDP runs here. The readable path decodes only the first request of each client, method
+and version. It encodes a plain request or response only after the fast path refused it: the kernel buffer or the
+table is full, or after a clock step.
+
+Comparing tests, in tests/transports/someip/rpc: `test_fast_path.py` compares single incoming messages and outgoing
+batches with the readable path. `test_fast_path_batches.py` compares incoming batches and outgoing column batches with
+single messages on the fast path.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -309,7 +312,7 @@ class FastOutbound:
                 continue
             try:
                 self._send_slow_path(message)
-            except Exception:  # noqa: BLE001  # caught here: the caller retries the message alone, and that retry raises
+            except Exception:  # noqa: BLE001  # the caller retries the message alone, and that retry raises
                 return taken
             taken += 1
         return taken + self._flush(batch, template)
