@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we put on the wire, read by tshark: a SOME/IP dissector that shares no code with anything here."""
+"""The sent datagrams, dissected by tshark: a SOME/IP dissector without shared code."""
 
 import subprocess
 import time
@@ -37,7 +37,7 @@ COLUMNS: Final = (
 
 
 class Packet(NamedTuple):
-    """One datagram, as tshark sees it; numbers are None and texts empty where it sees none."""
+    """One datagram as dissected by tshark; a missing number is None, a missing text is empty."""
 
     source: int
     destination: int
@@ -83,7 +83,7 @@ class Packet(NamedTuple):
 
 
 class Tshark:
-    """Captures what goes to and from one UDP port on loopback."""
+    """Captures the traffic of one UDP port on loopback."""
 
     def __init__(self, ports: VehiclePorts) -> None:
         command = [
@@ -111,7 +111,7 @@ class Tshark:
             self.errors.append(line)
 
     def wait_capturing(self, probe: Callable[[], None]) -> None:
-        """Wait until it sees what `probe` sends: it says nothing of its own when it has begun."""
+        """Wait until the traffic of `probe` is captured: tshark does not report its start."""
         until = time.monotonic() + DEADLINE_S
         while not self.packets.items():
             assert self._process.poll() is None, "".join(self.errors.items())

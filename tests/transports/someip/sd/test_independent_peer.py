@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service discovery against an independent one, the package someip: the same bytes, without the sockets in between."""
+"""Service discovery against an independent implementation, the package someip: the same bytes without sockets."""
 
 import asyncio
 import random
@@ -61,7 +61,7 @@ DEADLINE_S = 30.0
 
 
 class Wire:
-    """Two discoveries, and the loop between them: multicasts and unicasts arrive where they would."""
+    """Two discoveries connected in memory by multicast and unicast."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Wire:
         return round(self.loop.time() * 1e9)
 
     def sendto(self, data: bytes, address: Address) -> None:
-        """What their side has for a transport."""
+        """The transport of the independent implementation."""
         self.loop.call_soon(self._receive, bytes(data), address == GROUP)
 
     def _receive(self, data: bytes, multicast: bool) -> None:
@@ -164,7 +164,7 @@ def run(test: Callable[[Wire], Awaitable[None]]) -> None:
             await test(wire)
         finally:
             await wire.end()
-        # An Ack may be on its way when its subscription ends.
+        # An Ack may cross the end of its subscription.
         assert {each.reason for each in of_kind(SdInputRefused, wire.log)} <= {"sd_ack_unexpected"}
 
     asyncio.run(whole())
@@ -196,7 +196,7 @@ def their_group() -> Any:
     )
 
 
-def test_we_subscribe_what_it_offers_and_leave() -> None:
+def test_an_independent_server_is_subscribed_until_the_close() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
         announce(wire.theirs, server)
@@ -214,7 +214,7 @@ def test_we_subscribe_what_it_offers_and_leave() -> None:
     run(test)
 
 
-def test_it_refuses_and_then_does_not() -> None:
+def test_an_independent_server_refuses_and_then_accepts() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
         server.refuses = True
@@ -228,7 +228,7 @@ def test_it_refuses_and_then_does_not() -> None:
     run(test)
 
 
-def test_it_stops_its_service() -> None:
+def test_an_independent_server_stops_its_service() -> None:
     async def test(wire: Wire) -> None:
         instance = announce(wire.theirs, OfferedServer())
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
@@ -241,7 +241,7 @@ def test_it_stops_its_service() -> None:
     run(test)
 
 
-def test_it_subscribes_what_we_offer_and_leaves() -> None:
+def test_an_independent_client_subscribes_and_leaves() -> None:
     async def test(wire: Wire) -> None:
         wire.discovery.offer_service(SERVICE, wire.now_ns)
         wire.up()
@@ -260,7 +260,7 @@ def test_it_subscribes_what_we_offer_and_leaves() -> None:
     run(test)
 
 
-def test_it_finds_what_we_offer_and_sees_it_go() -> None:
+def test_an_independent_client_finds_a_service_and_its_stop() -> None:
     async def test(wire: Wire) -> None:
         watcher = Watcher()
         wire.discovery.offer_service(SERVICE, wire.now_ns)
@@ -274,7 +274,7 @@ def test_it_finds_what_we_offer_and_sees_it_go() -> None:
     run(test)
 
 
-def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
+def test_reboots_of_an_independent_server_are_detected() -> None:
     async def test(wire: Wire) -> None:
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
@@ -286,9 +286,9 @@ def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
             assert wire.seen(PeerRebooted) == life
             sends = wire.seen(Send)
             await wire.until(lambda sends=sends: wire.seen(Send) > sends + 2)  # type: ignore[misc]
-            wire.theirs.transport = Mute()  # its power fails: no goodbye
+            wire.theirs.transport = Mute()  # a power loss, without StopOffers
             wire.theirs.stop()
-            # No ECU boots faster than datagrams overtake each other; one that did would look late, or like its own copy.
+            # A boot takes longer than network reordering; a faster one would be a late message or a duplicate.
             there_ns = wire.now_ns + 2 * REORDER_NS
             await wire.until(lambda there_ns=there_ns: wire.now_ns > there_ns)  # type: ignore[misc]
             wire.boot_theirs()
@@ -298,10 +298,10 @@ def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
 
 class Mute:
     def sendto(self, data: bytes, address: Address) -> None:
-        """Say nothing."""
+        """Send nothing."""
 
 
-def test_it_sees_our_reboots() -> None:
+def test_an_independent_client_detects_reboots() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
         announce(wire.theirs, server)
