@@ -64,12 +64,12 @@ def test_an_offered_service_can_be_called(car: SdVehicle) -> None:
 def test_a_pending_call_fails_when_the_service_is_lost(car: SdVehicle) -> None:
     ecu = car.new_ecu()
     ecu.offer(CLIMATE)
-    asked = car.app.send_request(Uri("chassis", CLIMATE, 1, SILENT), b"?", ttl=600_000)
+    call_id = car.app.send_request(Uri("chassis", CLIMATE, 1, SILENT), b"?", ttl=600_000)
     ecu.data_socket.inbox.wait_one(lambda frame: frame.head.method_id == SILENT)
 
     ecu.stop_offer(CLIMATE)
 
-    answer = car.app.wait_response(asked)
+    answer = car.app.wait_response(call_id)
     assert answer.head.commstatus == wire.UNAVAILABLE
     assert "went (stopped)" in answer.status.message
 
@@ -107,10 +107,10 @@ def test_an_ecu_finds_and_calls_an_offered_service(car: SdVehicle) -> None:
         ecu.data_socket.send_to(
             wire.someip(OFFERED, 1, wire.SOMEIP_REQUEST, b"?", client=7, session=9), car.address
         )
-        asked = provider.inbox.wait_one(
+        call_id = provider.inbox.wait_one(
             lambda sample: sample.attributes is not None and sample.head.sink is not None
         )
-        provider.respond(asked, b"!")
+        provider.respond(call_id, b"!")
         answer = ecu.data_socket.inbox.wait_one(
             lambda frame: frame.head.message_type.value == wire.SOMEIP_RESPONSE
         )
@@ -163,12 +163,12 @@ def test_an_ecu_subscription_to_a_remote_topic_is_forwarded(car: SdVehicle) -> N
     with ZenohEntity(car.ports.zenoh, "cloud", 0) as cloud:
         ecu = car.new_ecu()
         ecu.subscribe(REMOTE_SERVICE, 1)
-        asked = cloud.inbox.wait_one(
+        call_id = cloud.inbox.wait_one(
             lambda each: each.attributes is not None and each.head.sink == usubscription.at(wire.SUBSCRIBE)
         )
-        assert asked.head.source == USUBSCRIPTION.at(0)
-        assert asked.payload.startswith(wire.topic_request(topic))
-        cloud.respond(asked, wire.field(1, wire.field(1, wire.SUBSCRIBED)) + wire.field(3, topic.encode()))
+        assert call_id.head.source == USUBSCRIPTION.at(0)
+        assert call_id.payload.startswith(wire.topic_request(topic))
+        cloud.respond(call_id, wire.field(1, wire.field(1, wire.SUBSCRIBED)) + wire.field(3, topic.encode()))
 
         def arrived() -> bool:
             cloud.publish(topic, b"rain")

@@ -67,9 +67,9 @@ def test_a_someip_request_arrives_as_a_request_to_the_provider(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     send_call(client, vehicle, b"22.5 C")
-    asked = provider.inbox.wait_one(has_payload(b"22.5 C"))
-    assert asked.key == "up/chassis/AB1/0/1/0/hpc.vin1/8401/0/1/1"
-    head = asked.head
+    received_call = provider.inbox.wait_one(has_payload(b"22.5 C"))
+    assert received_call.key == "up/chassis/AB1/0/1/0/hpc.vin1/8401/0/1/1"
+    head = received_call.head
     assert head.id.is_version_7
     assert (head.type, head.sink) == (wire.REQUEST, PROVIDER.at(METHOD))
     assert (head.source.authority, head.source.ue_id, head.source.resource) == ("chassis", CLIENT, 0)
@@ -93,8 +93,8 @@ def test_the_response_of_the_provider_is_returned_to_the_client(
 
 
 def test_commstatus_ok_is_not_an_error(vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity) -> None:
-    session = send_call(client, vehicle, b"said twice")
-    provider.respond(provider.inbox.wait_one(has_payload(b"said twice")), b"fine", commstatus=wire.OK)
+    session = send_call(client, vehicle, b"text twice")
+    provider.respond(provider.inbox.wait_one(has_payload(b"text twice")), b"fine", commstatus=wire.OK)
     head = wait_response(client, session).head
     assert (head.message_type, head.return_code) == (SOMEIPMessageType.RESPONSE, SOMEIPReturnCode.E_OK)
     assert head.payload == b"fine"
@@ -139,11 +139,11 @@ def test_a_client_gets_an_error_when_the_provider_does_not_respond(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     session = send_call(client, vehicle, b"silence")
-    asked = provider.inbox.wait_one(has_payload(b"silence"))
+    received_call = provider.inbox.wait_one(has_payload(b"silence"))
     head = wait_response(client, session).head
     assert (head.message_type, head.return_code) == (SOMEIPMessageType.ERROR, SOMEIPReturnCode.E_TIMEOUT)
 
-    provider.respond(asked, b"too late")
+    provider.respond(received_call, b"too late")
     later = send_call(client, vehicle, b"and now")
     provider.respond(provider.inbox.wait_one(has_payload(b"and now")), b"here I am")
     assert wait_response(client, later).head.payload == b"here I am"

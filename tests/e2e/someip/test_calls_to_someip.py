@@ -62,12 +62,12 @@ def test_a_call_is_sent_as_a_someip_request(vehicle: Vehicle, app: ZenohEntity) 
 def test_the_answer_is_returned_as_the_response_to_the_call(vehicle: Vehicle, app: ZenohEntity) -> None:
     payload = bytes(range(256))
     method = SERVICE.at(ECHO)
-    asked = app.send_request(method, payload, ttl=4321, priority=wire.CS5)
-    answer = app.wait_response(asked)
+    call_id = app.send_request(method, payload, ttl=4321, priority=wire.CS5)
+    answer = app.wait_response(call_id)
     assert answer.payload == payload
     assert answer.key == wire.key(method, app.address)
     assert answer.head.id.is_version_7
-    assert answer.head.id != asked
+    assert answer.head.id != call_id
     assert answer.head.commstatus in {None, wire.OK}
     assert answer.head._replace(commstatus=None) == wire.Attributes(
         answer.head.id,
@@ -76,7 +76,7 @@ def test_the_answer_is_returned_as_the_response_to_the_call(vehicle: Vehicle, ap
         app.address,
         priority=wire.CS5,
         ttl=4321,
-        reqid=asked,
+        reqid=call_id,
     )
 
 
@@ -88,9 +88,9 @@ def test_calls_in_flight_are_distinguished(vehicle: Vehicle, app: ZenohEntity, f
         for caller in callers
         for payload in (f"{caller.address} {number}".encode(),)
     ]
-    for caller, asked, payload in calls:
-        assert caller.wait_response(asked).payload == payload
-    assert all(len(caller.responses(asked)) == 1 for caller, asked, _ in calls)
+    for caller, call_id, payload in calls:
+        assert caller.wait_response(call_id).payload == payload
+    assert all(len(caller.responses(call_id)) == 1 for caller, call_id, _ in calls)
 
 
 @pytest.mark.parametrize("method", [FAIL, FAIL_AS_RESPONSE], ids=["ERROR", "RESPONSE"])
@@ -113,35 +113,35 @@ def test_the_payload_of_an_error_is_forwarded(vehicle: Vehicle, app: ZenohEntity
 
 def test_a_call_without_an_answer_fails_at_the_end_of_its_ttl(vehicle: Vehicle, app: ZenohEntity) -> None:
     started = time.monotonic()
-    asked = app.send_request(SERVICE.at(SILENT), b"are you there", ttl=300)
-    answer = app.wait_response(asked)
+    call_id = app.send_request(SERVICE.at(SILENT), b"are you there", ttl=300)
+    answer = app.wait_response(call_id)
     assert answer.received_at - started >= 0.29  # the ttl starts at the millisecond in the id
     assert answer.head.commstatus == wire.DEADLINE_EXCEEDED
     assert answer.status.code == wire.DEADLINE_EXCEEDED
-    assert (answer.head.reqid, answer.head.ttl) == (asked, 300)
+    assert (answer.head.reqid, answer.head.ttl) == (call_id, 300)
 
     late = vehicle.ecu.inbox.wait_one(is_call_with(b"are you there"))
     vehicle.ecu.send_to_port(reply(late.head, payload=b"yes"), vehicle.ports.someip)
     assert app.call(SERVICE.at(ECHO), b"time passes").payload == b"time passes"
-    assert app.responses(asked) == [answer]
+    assert app.responses(call_id) == [answer]
 
 
 def test_a_second_answer_to_one_call_is_ignored(vehicle: Vehicle, app: ZenohEntity) -> None:
-    asked = app.send_request(SERVICE.at(ECHO), b"ask me once")
-    answer = app.wait_response(asked)
+    call_id = app.send_request(SERVICE.at(ECHO), b"ask me once")
+    answer = app.wait_response(call_id)
     again = vehicle.ecu.inbox.wait_one(is_call_with(b"ask me once"))
     vehicle.ecu.send_to_port(reply(again.head, payload=b"again"), vehicle.ports.someip)
     app.call(SERVICE.at(ECHO), b"time passes")
-    assert app.responses(asked) == [answer]
+    assert app.responses(call_id) == [answer]
 
 
 def test_an_answer_from_another_host_is_ignored(vehicle: Vehicle, app: ZenohEntity) -> None:
-    asked = app.send_request(SERVICE.at(SILENT), b"only you", ttl=20_000)
+    call_id = app.send_request(SERVICE.at(SILENT), b"only you", ttl=20_000)
     frame = vehicle.ecu.inbox.wait_one(is_call_with(b"only you"))
-    with SomeipNode(host="127.0.0.2") as stranger:
-        stranger.send_to_port(reply(frame.head, payload=b"me"), vehicle.ports.someip)
+    with SomeipNode(host="127.0.0.2") as other_host:
+        other_host.send_to_port(reply(frame.head, payload=b"me"), vehicle.ports.someip)
     vehicle.ecu.send_to_port(reply(frame.head, payload=b"yes, me"), vehicle.ports.someip)
-    assert app.wait_response(asked).payload == b"yes, me"
+    assert app.wait_response(call_id).payload == b"yes, me"
 
 
 @pytest.mark.parametrize(

@@ -289,18 +289,18 @@ def test_a_stream_may_be_fragmented_anywhere(net: TcpScenario, service: TcpServi
 
 def test_a_method_is_called_over_the_connection(net: TcpScenario, service: TcpService) -> None:
     connection = service.accept()
-    asked = net.app.send_request(ECU.at(0x0001), b"how much?")
+    call_id = net.app.send_request(ECU.at(0x0001), b"how much?")
 
     request = read_message(connection)
     client, session = int.from_bytes(request[8:10], "big"), int.from_bytes(request[10:12], "big")
     connection.sendall(wire.someip(SERVICE, 1, wire.SOMEIP_RESPONSE, b"42", client=client, session=session))
 
     assert request[16:] == b"how much?"
-    assert net.app.wait_response(asked).payload == b"42"
+    assert net.app.wait_response(call_id).payload == b"42"
 
 
 def test_a_request_lost_with_its_connection_is_sent_to_the_next_one(net: TcpScenario) -> None:
-    asked = net.app.send_request(ECU.at(0x0001), b"is anybody there?", ttl=20_000)
+    call_id = net.app.send_request(ECU.at(0x0001), b"is anybody there?", ttl=20_000)
     net.process.stderr.wait_one(lambda line: '"egress.route_unavailable"' in line)
 
     with TcpService(net.ports.ecu) as service:
@@ -316,7 +316,7 @@ def test_a_request_lost_with_its_connection_is_sent_to_the_next_one(net: TcpScen
                 session=int.from_bytes(request[10:12], "big"),
             )
         )
-        assert net.app.wait_response(asked).payload == b"yes"
+        assert net.app.wait_response(call_id).payload == b"yes"
 
 
 @pytest.mark.parametrize("length", [0, 7, 0x7FFF_FFFF, 0xFFFF_FFFF], ids=hex)
@@ -373,7 +373,7 @@ def _send_call(net: TcpScenario, client: socket.socket, number: int) -> None:
     """Call the provider and require its response."""
     question = b"number %d" % number
     client.sendall(wire.someip(OFFERED, 1, wire.SOMEIP_REQUEST, question, client=7, session=number % 100 + 1))
-    asked = net.app.inbox.wait_one(lambda sample: sample.payload == question)
-    net.app.respond(asked, question[::-1])
+    call_id = net.app.inbox.wait_one(lambda sample: sample.payload == question)
+    net.app.respond(call_id, question[::-1])
     answer = read_message(client)
     assert answer[14:] == bytes([wire.SOMEIP_RESPONSE, wire.E_OK]) + question[::-1]

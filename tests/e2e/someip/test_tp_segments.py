@@ -192,12 +192,12 @@ def test_a_long_publication_without_a_pause_arrives(bench: TpBench, navigation: 
 
 
 def test_a_long_call_gets_a_long_answer(bench: TpBench, app: ZenohEntity) -> None:
-    asked = app.send_request(UPDATE, noise(100_000))
+    call_id = app.send_request(UPDATE, noise(100_000))
     head, payload = bench.ecu.receive_message()
     assert payload == noise(100_000)
     assert head[:3] == (0x3001, 1, app.address.ue_id)
     bench.ecu.send_message((*head[:4], RESPONSE, 0), payload[::-1], -1_392)
-    assert app.wait_response(asked).payload == noise(100_000)[::-1]
+    assert app.wait_response(call_id).payload == noise(100_000)[::-1]
 
 
 def test_a_long_answer_to_a_client(bench: TpBench, navigation: ZenohEntity) -> None:
@@ -219,10 +219,10 @@ def test_a_fire_and_forget_call_is_confirmed_when_sent(bench: TpBench, app: Zeno
 
 
 def test_a_service_specific_return_code_reaches_the_caller(bench: TpBench, app: ZenohEntity) -> None:
-    asked = app.send_request(READ, b"")
+    call_id = app.send_request(READ, b"")
     head, _ = bench.ecu.receive_message()
     bench.ecu.send_message((*head[:4], ERROR, 0x2A), b"")
-    answer = app.wait_response(asked)
+    answer = app.wait_response(call_id)
     assert answer.head.commstatus == wire.UNKNOWN
     assert "(0x2A)" in answer.status.message
     # details { type_url: "type.googleapis.com/...", value: SomeipReturnCode { return_code: 0x2A } }

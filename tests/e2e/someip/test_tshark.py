@@ -157,10 +157,10 @@ def test_an_independent_dissector_finds_every_frame_well_formed(
         app.call(Uri("chassis", CLIMATE, 1, ECHO), b"a call for tshark")
         app.call(Uri("chassis", CLIMATE, 1, FAIL), bytes((wire.E_NOT_READY,)))
         for method, payload in ((0x0001, b"a good question"), (0x0001, b"a bad one"), (0x0077, b"nonsense")):
-            asked = wire.someip(
+            received_call = wire.someip(
                 OFFERED, method, wire.SOMEIP_REQUEST, payload, client=CLIENT, session=len(payload)
             )
-            client.send_to_port(asked, ports.someip)
+            client.send_to_port(received_call, ports.someip)
         good = provider.inbox.wait_one(lambda sample: sample.payload == b"a good question")
         provider.respond(good, b"a good answer")
         bad = provider.inbox.wait_one(lambda sample: sample.payload == b"a bad one")

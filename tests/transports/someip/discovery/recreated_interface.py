@@ -65,7 +65,7 @@ def main() -> None:
             with ExitStack() as life:
                 ecu = Ecu(life, THEIRS, sd_port)
                 ecu.expect_entry(lambda each: each.type == EntryType.OFFER and each.service == DOORS)
-                ecu._group.close()  # while any socket here is a member, the kernel delivers the group to all
+                ecu.leave_group()
                 ecu.offer()
                 wait_until(lambda: endpoint.statistics()["sd_found"] == 1)
 

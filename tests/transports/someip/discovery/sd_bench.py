@@ -95,7 +95,15 @@ class Ecu:
         """Restart the session numbers, later than a network can delay an earlier datagram."""
         booted_ns = time.monotonic_ns() + REORDER_NS
         wait_until(lambda: time.monotonic_ns() > booted_ns)
+        self.restart_sessions()
+
+    def restart_sessions(self) -> None:
+        """Start a new life: the next datagram has session number 1."""
         self._sessions.clear()
+
+    def leave_group(self) -> None:
+        """Leave the multicast group. While any socket of this host is a member, the kernel delivers the group to all."""
+        self._group.close()
 
     def send(self, *entries: Entry, to: str = GROUP, flag: bool = True) -> None:
         address = (to, self._port)

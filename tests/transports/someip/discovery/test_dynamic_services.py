@@ -102,16 +102,16 @@ def subscribed(bench: Bench, ecu: Ecu, topic: UUri = BEAM, *, instance: int = 1)
     """Subscribe to `topic`, and let the ECU acknowledge."""
     assert bench.subscribe_topic(topic) is Status.SUBSCRIBE_PENDING
     offer(ecu, instance=instance)
-    asked = ecu.expect_subscribe()
-    assert (asked.service, asked.instance, asked.major) == (LAMPS, instance, 3)
-    assert asked.eventgroup == topic.resource_id
-    ecu.send_ack(asked, 30)
+    subscribe_entry = ecu.expect_subscribe()
+    assert (subscribe_entry.service, subscribe_entry.instance, subscribe_entry.major) == (LAMPS, instance, 3)
+    assert subscribe_entry.eventgroup == topic.resource_id
+    ecu.send_ack(subscribe_entry, 30)
     assert bench.next_update() == SubscriptionUpdate(topic, OWN, Status.SUBSCRIBED)
 
 
 def unsubscribe(bench: Bench, topic: UUri) -> None:
-    asked = unsubscribe_request(topic).SerializeToString()
-    assert bench.call(SERVER.with_resource(2), asked).attributes.commstatus is None
+    subscribe_entry = unsubscribe_request(topic).SerializeToString()
+    assert bench.call(SERVER.with_resource(2), subscribe_entry).attributes.commstatus is None
 
 
 def refusal(bench: Bench, topic: UUri) -> tuple[UCode | None, str]:
@@ -208,8 +208,8 @@ def test_a_nack_and_a_lost_offer_are_notified(bench: Bench) -> None:
     bench.until("refused_event_unknown", 1)
     offer(ecu)
     ecu.send_ack(ecu.expect_subscribe(), 0)
-    told = bench.next_update()
-    assert told == SubscriptionUpdate(BEAM, OWN, Status.UNSUBSCRIBED)
+    update = bench.next_update()
+    assert update == SubscriptionUpdate(BEAM, OWN, Status.UNSUBSCRIBED)
 
 
 def test_a_tcp_only_service_is_subscribed_and_called_over_tcp(bench: Bench) -> None:
@@ -219,9 +219,11 @@ def test_a_tcp_only_service_is_subscribed_and_called_over_tcp(bench: Bench) -> N
     assert bench.subscribe_topic(BEAM) is Status.SUBSCRIBE_PENDING
     offer(ecu, stream=ecu.tcp_server.getsockname())
     stream = ecu.accept()
-    asked = ecu.expect_subscribe()
-    assert [each.protocol for each in asked.options if isinstance(each, Endpoint)] == [int(L4Protocol.TCP)]
-    ecu.send_ack(asked, 30)
+    subscribe_entry = ecu.expect_subscribe()
+    assert [each.protocol for each in subscribe_entry.options if isinstance(each, Endpoint)] == [
+        int(L4Protocol.TCP)
+    ]
+    ecu.send_ack(subscribe_entry, 30)
     # The first update: no earlier state was notified.
     assert bench.next_update() == SubscriptionUpdate(BEAM, OWN, Status.SUBSCRIBED)
     stream.sendall(event(BEAM, b"by tcp"))
@@ -292,27 +294,27 @@ def test_a_configured_service_is_called_by_its_configuration(bench: Bench) -> No
 
 def test_calls_and_subscriptions_keep_a_service_requested() -> None:
     clock = ManualClock()
-    unlisted = DynamicServices(
+    dynamic = DynamicServices(
         "chassis", DynamicServicesConfig(idle_ms=1_000), (), clock.clock().monotonic_ns, lambda: None
     )
-    unlisted.request_for_method(SWITCH)
-    assert [each.service for each in unlisted.pop_changes().wanted] == [LAMPS]
+    dynamic.request_for_method(SWITCH)
+    assert [each.service for each in dynamic.pop_changes().wanted] == [LAMPS]
     clock.advance(ms=900)
-    unlisted.request_for_method(SWITCH)
+    dynamic.request_for_method(SWITCH)
     clock.advance(ms=900)
-    assert unlisted.pop_changes() == ([], [])
-    unlisted.request_for_topic(BEAM)
+    assert dynamic.pop_changes() == ([], [])
+    dynamic.request_for_topic(BEAM)
     clock.advance(ms=5_000)
-    [service] = unlisted.pop_changes().wanted
+    [service] = dynamic.pop_changes().wanted
     assert [each.id for each in service.events] == [0x8005]
-    assert unlisted.next_deadline_ns is None
-    unlisted.release_topic(BEAM)
-    [service] = unlisted.pop_changes().wanted
+    assert dynamic.next_deadline_ns is None
+    dynamic.release_topic(BEAM)
+    [service] = dynamic.pop_changes().wanted
     assert service.events == ()
     clock.advance(ms=999)
-    assert unlisted.pop_changes() == ([], [])
+    assert dynamic.pop_changes() == ([], [])
     clock.advance(ms=1)
-    assert unlisted.pop_changes() == ([], [KEY])
+    assert dynamic.pop_changes() == ([], [KEY])
 
 
 # --- trust and limits -------------------------------------------------------------------------------------------------
@@ -320,9 +322,9 @@ def test_calls_and_subscriptions_keep_a_service_requested() -> None:
 
 def test_offers_of_untrusted_networks_and_of_a_second_ecu_are_refused(stack: ExitStack) -> None:
     bench = Bench(stack, dynamic_services=True, networks=["127.0.0.7/32", "127.0.0.8/32"])
-    stranger, ecu, thief = (bench.ecu(f"127.0.0.{number}") for number in (9, 7, 8))
+    untrusted, ecu, thief = (bench.ecu(f"127.0.0.{number}") for number in (9, 7, 8))
     assert bench.subscribe_topic(BEAM) is Status.SUBSCRIBE_PENDING
-    offer(stranger)
+    offer(untrusted)
     bench.until("refused_sd_network", 1)
     subscribed(bench, ecu)
     offer(thief)
@@ -395,8 +397,8 @@ def test_repeated_subscriptions_cause_no_further_finds(stack: ExitStack) -> None
     ],
 )
 def test_an_invalid_topic_is_refused(bench: Bench, topic: UUri, code: UCode, why: str) -> None:
-    said, text = refusal(bench, topic)
-    assert said is code
+    refused_code, text = refusal(bench, topic)
+    assert refused_code is code
     assert why in text
     assert (bench.count("sd_dynamic_services"), bench.count("sd_topics")) == (0, 0)
 

@@ -49,12 +49,12 @@ class SubscribersRig:
 
     def answer(self, call: UMessage, status: Status) -> UMessage:
         assert call.attributes.sink is not None
-        said = (
+        state_text = (
             subscribe_response(3, OPEN, status)
             if call.attributes.sink.resource_id == 1
             else unsubscribe_response(3)
         )
-        return response(self.ids.next(), call, said.SerializeToString(), UPayloadFormat.PROTOBUF)
+        return response(self.ids.next(), call, state_text.SerializeToString(), UPayloadFormat.PROTOBUF)
 
     def refuse(self, call: UMessage, code: UCode) -> None:
         self.ecus.on_response(error_response(self.ids.next(), call, UStatus(code, "no")))
@@ -127,14 +127,14 @@ def test_one_refused_event_refuses_the_group_and_unsubscribes_the_others() -> No
 
 
 def test_a_response_without_a_granted_state_refuses() -> None:
-    for said in (Status.UNSUBSCRIBED, None):
+    for state_text in (Status.UNSUBSCRIBED, None):
         rig = SubscribersRig()
         rig.on_subscribe(DOORS, OPEN)
         [call] = rig.ecus.pop_requests()
-        if said is None:
+        if state_text is None:
             rig.ecus.on_response(response(rig.ids.next(), call, b"\xff", UPayloadFormat.PROTOBUF))
         else:
-            rig.grant([call], said)
+            rig.grant([call], state_text)
         assert rig.pop_decisions() == ([], [DOORS])
 
 
@@ -294,8 +294,8 @@ def test_an_update_from_another_authority_is_ignored(authority: str) -> None:
     subscriber = UUri("chassis", 0x1_4001, 1, 0)
     payload = update_message(3, OPEN, subscriber, Status.UNSUBSCRIBED).SerializeToString()
     source = UUri(authority, 0, 3, 0x8000)
-    told = notification(rig.ids.next(), source, subscriber, payload, UPayloadFormat.PROTOBUF)
-    rig.ecus.on_update(told)
+    notified = notification(rig.ids.next(), source, subscriber, payload, UPayloadFormat.PROTOBUF)
+    rig.ecus.on_update(notified)
     assert rig.pop_decisions() == ([], [])
 
 

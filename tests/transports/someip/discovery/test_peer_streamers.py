@@ -84,8 +84,8 @@ class Bench:
         self.ears: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
             self.endpoint.register_listener(ANY, sink, self.ears.put)
-        self.heard: list[frozenset[Announcement]] = []
-        self.endpoint.watch_peers(self.heard.append)
+        self.announced: list[frozenset[Announcement]] = []
+        self.endpoint.watch_peers(self.announced.append)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         self.endpoint.open()
 
@@ -140,9 +140,9 @@ def test_streamers_exchange_announcements_until_the_stop(stack: ExitStack) -> No
     entry = bench.ecu.expect_entry(lambda each: each.type == EntryType.OFFER and each.service == 0xFFFE)
     assert [option for option in entry.options if option == Endpoint(*bench.address)]
     announce_streamer(bench.ecu)
-    wait_until(lambda: bench.heard == [announcements_of()])
+    wait_until(lambda: bench.announced == [announcements_of()])
     announce_streamer(bench.ecu, ttl=0)
-    wait_until(lambda: bench.heard == [announcements_of(), frozenset()])
+    wait_until(lambda: bench.announced == [announcements_of(), frozenset()])
     bench.endpoint.stop_receiving()
     bench.ecu.expect_entry(
         lambda each: each.type == EntryType.OFFER and each.service == 0xFFFE and not each.ttl
@@ -155,7 +155,7 @@ def test_looped_back_announcements_are_ignored(stack: ExitStack) -> None:
     for _ in range(5):
         bench.ecu.expect_entry(lambda each: each.type == EntryType.OFFER and each.service == 0xFFFE)
     announce_streamer(bench.ecu)
-    wait_until(lambda: bench.heard == [announcements_of()])
+    wait_until(lambda: bench.announced == [announcements_of()])
     assert {name for name, number in bench.counters.items() if name.startswith("refused") and number} == set()
 
 
@@ -169,7 +169,7 @@ def test_without_peer_discovery_nothing_is_announced(stack: ExitStack, off: dict
     offers = [bench.ecu.expect_entry(lambda each: each.type == EntryType.OFFER) for _ in range(5)]
     ours = [each for each in offers if Endpoint(*bench.address) in each.options]
     assert {each.service for each in ours} == {DOORS}
-    assert bench.heard == []
+    assert bench.announced == []
 
 
 # --- standby ----------------------------------------------------------------------------------------------------------
@@ -193,17 +193,17 @@ def test_a_configured_receiver_gets_no_events_from_a_standby_streamer(stack: Exi
 
 def test_the_trust_check_gets_the_authority_of_the_service(stack: ExitStack) -> None:
     bench = Bench(stack)
-    asked: list[tuple[RouterId, str]] = []
+    requested: list[tuple[RouterId, str]] = []
     offer_as_streamer(bench.ecu, DOORS)
     wait_until(lambda: bench.counters["sd_offers_standby"] == 1)
 
     def brings(who: RouterId, authority: str) -> bool:
-        asked.append((who, authority))
+        requested.append((who, authority))
         return False
 
     bench.endpoint.trust_peers(brings)
     wait_until(lambda: bench.counters["sd_offers_standby"] == 0)  # after a ttl of 1 s
-    assert set(asked) == {(OTHER, "hpc.vin1")}
+    assert set(requested) == {(OTHER, "hpc.vin1")}
 
 
 def test_a_response_for_a_client_of_another_streamer_is_no_failure(stack: ExitStack) -> None:
@@ -214,7 +214,7 @@ def test_a_response_for_a_client_of_another_streamer_is_no_failure(stack: ExitSt
         bench.endpoint.send(answer)
     assert (alone.value.code, isinstance(alone.value, SubscriberEnded)) == (UCode.NOT_FOUND, False)
     announce_streamer(bench.ecu)
-    wait_until(lambda: bool(bench.heard))
+    wait_until(lambda: bool(bench.announced))
     with pytest.raises(SubscriberEnded):
         bench.endpoint.send(answer)
 
@@ -282,10 +282,10 @@ def test_without_service_discovery_input_of_a_streamer_host_is_counted_and_dropp
             each.event(b"fast", bench.address)
         else:
             each.request(bench.address)
-    heard = bench.ears.get(timeout=WITHIN_S)
+    announced = bench.ears.get(timeout=WITHIN_S)
     wait_until(lambda: bench.counters["datagrams"] == 2)
     assert bench.ears.empty()
-    assert heard.attributes.source.authority_name == "chassis"
+    assert announced.attributes.source.authority_name == "chassis"
     assert bench.counters["refused_peer_streamer"] == 1
 
 

@@ -134,8 +134,8 @@ def test_an_event_is_accepted_only_from_its_offered_address(bench: Bench) -> Non
 
 def test_an_offer_from_an_untrusted_network_is_refused(stack: ExitStack) -> None:
     bench = Bench(stack, networks=["127.0.0.8/32"])
-    stranger, known = bench.ecu("127.0.0.7"), bench.ecu("127.0.0.8")
-    stranger.offer()
+    untrusted, known = bench.ecu("127.0.0.7"), bench.ecu("127.0.0.8")
+    untrusted.offer()
     bench.until("refused_sd_network", 1)
     assert bench.count("sd_found") == 0
     known.offer()
@@ -182,10 +182,10 @@ def test_a_topic_is_pending_until_its_ack_and_later_changes_are_notified(bench: 
     ecu = bench.ecu()
     assert bench.subscribe_topic() is Status.SUBSCRIBE_PENDING
     ecu.offer()
-    asked = ecu.expect_subscribe()
-    assert (asked.service, asked.eventgroup, asked.ttl) == (SPEED, 1, 2)
-    assert asked.options == (Endpoint(*bench.address),)
-    ecu.send_ack(asked, 30)
+    subscribe_entry = ecu.expect_subscribe()
+    assert (subscribe_entry.service, subscribe_entry.eventgroup, subscribe_entry.ttl) == (SPEED, 1, 2)
+    assert subscribe_entry.options == (Endpoint(*bench.address),)
+    ecu.send_ack(subscribe_entry, 30)
     assert bench.next_update() == SubscriptionUpdate(TOPIC, OWN, Status.SUBSCRIBED)
     assert bench.subscribe_topic() is Status.SUBSCRIBED
 
@@ -231,9 +231,9 @@ def test_events_come_by_multicast_where_the_ack_says_so(bench: Bench) -> None:
     ecu = bench.ecu()
     bench.subscribe_topic()
     ecu.offer()
-    asked = ecu.expect_subscribe()
+    subscribe_entry = ecu.expect_subscribe()
     group = (EVENTS, udp_ports(1)[0])
-    ecu.send_ack(asked, 30, group)
+    ecu.send_ack(subscribe_entry, 30, group)
     bench.next_update()
     ecu.event(b"all", group)
     message = bench.next()
@@ -387,9 +387,9 @@ def test_the_close_unsubscribes_at_usubscription(bench: Bench) -> None:
 def test_the_expiry_requested_from_usubscription_follows_the_ttl(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.subscribe(ttl=3_000)
-    wish = subscribe_in(3, bench.next_request().payload, UPayloadFormat.PROTOBUF)
-    assert wish.expire_ms is not None
-    assert abs(wish.expire_ms - SYSTEM_CLOCK.wall_ms() - 3_000_000) < 10_000
+    subscribe_call = subscribe_in(3, bench.next_request().payload, UPayloadFormat.PROTOBUF)
+    assert subscribe_call.expire_ms is not None
+    assert abs(subscribe_call.expire_ms - SYSTEM_CLOCK.wall_ms() - 3_000_000) < 10_000
 
 
 def test_the_queue_of_the_receiving_thread_is_bounded(stack: ExitStack) -> None:
@@ -430,7 +430,7 @@ def test_random_input_does_not_disturb_other_ecus(bench: Bench, seed: int) -> No
     bench.subscribe_topic()
     for number in range(600):
         if rng.random() < 0.02:
-            rogue._sessions.clear()
+            rogue.restart_sessions()
         entries = [anything(rng, rogue, bench.address) for _ in range(rng.choice([1, 2, 5]))]
         rogue.send(*entries, to=rng.choice([GROUP, "127.0.0.1"]))
         if number % 20 == 0:
@@ -472,9 +472,9 @@ def test_a_tcp_event_group_is_subscribed_with_the_local_end_of_the_connection(be
     bench.subscribe_topic(HOT_TOPIC)
     ecu.offer()
     stream = ecu.accept()
-    asked = ecu.expect_subscribe()
-    assert asked.options == over(stream.getpeername())
-    ecu.send_ack(asked, 30)
+    subscribe_entry = ecu.expect_subscribe()
+    assert subscribe_entry.options == over(stream.getpeername())
+    ecu.send_ack(subscribe_entry, 30)
     assert bench.next_update() == SubscriptionUpdate(HOT_TOPIC, OWN, Status.SUBSCRIBED)
     stream.sendall(event(0x8003, b"hot"))
     assert bench.next().payload == b"hot"
@@ -482,10 +482,10 @@ def test_a_tcp_event_group_is_subscribed_with_the_local_end_of_the_connection(be
     stream.close()
     assert bench.next_update() == SubscriptionUpdate(HOT_TOPIC, OWN, Status.SUBSCRIBE_PENDING)
     again = ecu.accept()
-    asked = ecu.expect_entry(
+    subscribe_entry = ecu.expect_entry(
         lambda each: each.type == EntryType.SUBSCRIBE and each.options == over(again.getpeername())
     )
-    ecu.send_ack(asked, 30)
+    ecu.send_ack(subscribe_entry, 30)
     assert bench.next_update() == SubscriptionUpdate(HOT_TOPIC, OWN, Status.SUBSCRIBED)
 
 

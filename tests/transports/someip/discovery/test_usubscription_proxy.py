@@ -21,8 +21,8 @@ from ustreamer.transports.someip.discovery.usubscription_proxy import (
     EcuSubscriptionState,
     EcuUsubscription,
     EventgroupKey,
+    EventgroupRequest,
 )
-from ustreamer.transports.someip.discovery.usubscription_proxy import EventgroupRequest as GroupWish
 from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
@@ -70,9 +70,9 @@ class UsubscriptionRig:
 
     def send_request(self, method: int, payload: bytes, caller: UUri = OWN, version: int = 3) -> UMessage:
         sink = UUri("chassis", 0, version, method)
-        asked = request(self.ids.next(), caller, sink, payload, UPayloadFormat.PROTOBUF, ttl=1_000)
-        [answer] = self.ecus.on_request(asked)
-        assert answer.attributes.reqid == asked.id
+        requested = request(self.ids.next(), caller, sink, payload, UPayloadFormat.PROTOBUF, ttl=1_000)
+        [answer] = self.ecus.on_request(requested)
+        assert answer.attributes.reqid == requested.id
         assert answer.attributes.source == sink
         return answer
 
@@ -84,8 +84,8 @@ class UsubscriptionRig:
         return status_in(3, answer.payload, answer.attributes.payload_format)
 
     def subscribe_4(self, topic: UUri) -> Status:
-        asked = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=10)
-        answer = self.send_request(1, asked.SerializeToString(), version=4)
+        requested = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=10)
+        answer = self.send_request(1, requested.SerializeToString(), version=4)
         return status_in(4, answer.payload, answer.attributes.payload_format)
 
     def unsubscribe(self, topic: UUri, caller: UUri = OWN) -> None:
@@ -106,13 +106,13 @@ def test_the_first_topic_subscribes_the_group_and_the_last_one_ends_it() -> None
     rig = UsubscriptionRig()
 
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, False)]
     assert rig.subscribe(SECOND) is Status.SUBSCRIBE_PENDING
     rig.unsubscribe(FIRST)
     assert rig.ecus.pop_eventgroup_requests() == []
     rig.unsubscribe(SECOND)
     rig.unsubscribe(SECOND)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
 
 
 def in_two_groups() -> UsubscriptionRig:
@@ -130,9 +130,9 @@ def in_two_groups() -> UsubscriptionRig:
 def test_only_the_first_of_several_groups_of_an_event_is_subscribed() -> None:
     rig = in_two_groups()
     rig.subscribe(FIRST)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, False)]
     rig.unsubscribe(FIRST)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
 
 
 def test_a_subscribed_group_also_serves_its_other_events() -> None:
@@ -140,12 +140,12 @@ def test_a_subscribed_group_also_serves_its_other_events() -> None:
     rig.subscribe(SECOND)
     rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.SUBSCRIBED)
     assert rig.subscribe(FIRST) is Status.SUBSCRIBED
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(second, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(second, True, False)]
     rig.unsubscribe(SECOND)
     rig.subscribe(THIRD)  # the first group of FIRST must not be subscribed for this
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(EventgroupKey(KEY, 3), True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(EventgroupKey(KEY, 3), True, False)]
     rig.unsubscribe(FIRST)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(second, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(second, False, False)]
 
 
 def test_a_refused_group_does_not_block_the_other_group_of_an_event() -> None:
@@ -154,8 +154,8 @@ def test_a_refused_group_does_not_block_the_other_group_of_an_event() -> None:
     rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.REFUSED)
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
     assert rig.ecus.pop_eventgroup_requests() == [
-        GroupWish(second, True, False),
-        GroupWish(GROUP, True, False),
+        EventgroupRequest(second, True, False),
+        EventgroupRequest(GROUP, True, False),
     ]
 
 
@@ -167,15 +167,15 @@ def test_a_released_event_returns_to_its_first_group() -> None:
     rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.REFUSED)
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
     assert rig.ecus.pop_eventgroup_requests() == [
-        GroupWish(second, True, False),
-        GroupWish(GROUP, True, False),
+        EventgroupRequest(second, True, False),
+        EventgroupRequest(GROUP, True, False),
     ]
 
 
 def test_a_group_with_a_tcp_event_is_subscribed_over_tcp() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(THIRD)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(RELIABLE, True, True)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(RELIABLE, True, True)]
 
 
 def test_a_topic_with_a_configured_address_is_subscribed_immediately() -> None:
@@ -217,9 +217,9 @@ def test_after_a_nack_a_subscriber_is_refused_and_may_retry() -> None:
     rig.ecus.pop_eventgroup_requests()
 
     assert rig.subscribe(FIRST) is Status.UNSUBSCRIBED
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, False)]
 
 
 def test_a_refused_group_granted_by_a_later_offer_is_notified() -> None:
@@ -255,7 +255,7 @@ def test_a_subscription_ends_at_its_expiry() -> None:
     rig.ecus.expire_subscriptions(rig.clock.now_ns + 4_999_000_000)
     assert rig.ecus.pop_eventgroup_requests() == []
     rig.ecus.expire_subscriptions(rig.clock.now_ns + 5_001_000_000)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
     assert rig.ecus.next_deadline_ns is None
 
 
@@ -325,7 +325,7 @@ def test_the_router_gets_remote_subscribers_only() -> None:
 
 def test_a_subscriber_of_every_instance_is_notified_of_each() -> None:
     rig = UsubscriptionRig()
-    asked = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=10)
-    rig.send_request(1, asked.SerializeToString(), CLOUD, version=4)
+    requested = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=10)
+    rig.send_request(1, requested.SerializeToString(), CLOUD, version=4)
     assert rig.ecus.subscribers(OTHER_INSTANCE) == [Subscription(EVERY, CLOUD, 10_000_000)]
     assert rig.ecus.subscribers(SECOND) == []

@@ -312,8 +312,8 @@ def test_a_subscription_is_renewed_with_every_offer_and_reported_once() -> None:
     node = wanting()
     for number in range(5):
         assert sent(node.receive(offer(3)), PEER) == [(SUBSCRIBE,)]
-        told = [] if number else [EventgroupSubscribed(KEY, GROUP, None)]
-        assert node.receive(ack(5)) == told
+        reported = [] if number else [EventgroupSubscribed(KEY, GROUP, None)]
+        assert node.receive(ack(5)) == reported
         assert node.advance(2_000) == []
 
 

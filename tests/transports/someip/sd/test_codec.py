@@ -471,7 +471,7 @@ def test_more_options_than_an_index_can_name_are_not_encoded() -> None:
 # --- an independent reader and writer ---------------------------------------------------------------------------------
 
 
-def theirs(message: SdMessage) -> SOMEIPSDHeader:
+def independent(message: SdMessage) -> SOMEIPSDHeader:
     """The message as a value of the package someip."""
     return SOMEIPSDHeader(
         entries=tuple(map(their_entry, message.entries)),
@@ -592,14 +592,14 @@ def test_an_independent_decoder_reads_encoded_entries(message: SdMessage) -> Non
         for e in resolved.entries
     ] == [
         (e.sd_type, e.service_id, e.instance_id, e.major_version, e.ttl, e.minver_or_counter, e.options)
-        for e in theirs(message).entries
+        for e in independent(message).entries
     ]
     assert (parsed.flag_reboot, parsed.flag_unicast) == (message.reboot, message.unicast)
 
 
 @given(messages(common))
 def test_messages_of_an_independent_encoder_are_decoded(message: SdMessage) -> None:
-    written = theirs(message).assign_option_indexes().build()
+    written = independent(message).assign_option_indexes().build()
 
     assert decode_sd_payload(written) == (message, [])
 

@@ -116,8 +116,8 @@ def test_a_delayed_message_is_judged_by_its_arrival_time() -> None:
 
 def test_the_rate_limit_of_a_peer_does_not_affect_others() -> None:
     node = wanting(limits=SdLimits(peer_entries_per_s=100, peer_entries_burst=1_024))
-    heard = [refusals(node.receive(*[find()] * 100)) for _ in range(11)]
-    assert heard == [[]] * 10 + [["sd_rate"]]
+    verdicts = [refusals(node.receive(*[find()] * 100)) for _ in range(11)]
+    assert verdicts == [[]] * 10 + [["sd_rate"]]
     assert refusals(node.receive(find(), peer=OTHER)) == []
     node.now += SECOND
     assert [refusals(node.receive(*[find()] * 100)) for _ in range(2)] == [[], ["sd_rate"]]
@@ -147,8 +147,8 @@ def test_idle_peers_are_evicted_and_peers_in_use_stay() -> None:
 def test_a_new_peer_is_refused_while_all_peers_are_in_use() -> None:
     node = wanting(limits=SdLimits(peers=2))
     for host in ("10.0.0.2", "10.0.0.3"):
-        asked = node.receive(subscribe(options=(Endpoint(host, 1),)), peer=(host, 30490))
-        assert len(of_kind(SubscriptionRequested, asked)) == 1
+        requested = node.receive(subscribe(options=(Endpoint(host, 1),)), peer=(host, 30490))
+        assert len(of_kind(SubscriptionRequested, requested)) == 1
     assert refusals(node.receive(find(), peer=("10.0.0.4", 30490))) == ["sd_peer_limit"]
 
 
@@ -217,8 +217,8 @@ def test_a_client_subscribes_whichever_side_starts_first(
     up(net, first[1])
     net.advance(200)
     assert states(net) == SUBSCRIBED
-    told = of_kind(EventgroupSubscribed, net.pop_actions(CLIENT))
-    assert [(each.eventgroup, each.multicast) for each in told] == [
+    reported = of_kind(EventgroupSubscribed, net.pop_actions(CLIENT))
+    assert [(each.eventgroup, each.multicast) for each in reported] == [
         (0x4465, None),
         (0x4466, ("224.0.1.1", 30600)),
     ]
@@ -336,8 +336,8 @@ def test_a_wrap_of_session_numbers_is_not_a_reboot() -> None:
     for own in net.nodes:
         assert of_kind(PeerRebooted, actions[own]) == []
         assert refusals(actions[own]) == []
-        told = [read(send) for send in of_kind(Send, actions[own]) if send.to is not None]
-        numbers = [(session, message.reboot) for message, session in told]
+        reported = [read(send) for send in of_kind(Send, actions[own]) if send.to is not None]
+        numbers = [(session, message.reboot) for message, session in reported]
         wrap = numbers.index((0xFFFF, True))
         assert numbers[wrap + 1 : wrap + 3] == [(1, False), (2, False)]
     offers = [read(send) for send in of_kind(Send, actions[SERVER]) if send.to is None]
@@ -379,7 +379,7 @@ entries = st.one_of(
     st.builds(subscribe, ttls, options, groups, keys, counter=st.integers(0, 3)),
     st.builds(ack, ttls, options, groups, keys),
 )
-heard = st.tuples(
+verdicts = st.tuples(
     st.lists(entries, max_size=6), hosts, st.booleans(), st.integers(0, 40), st.booleans(), st.booleans()
 )
 
@@ -407,7 +407,7 @@ def check_bounds(node: Node) -> None:
 @given(
     st.lists(
         st.one_of(
-            heard,
+            verdicts,
             st.integers(0, 5_000),
             st.sampled_from(["accept", "refuse", "down", "up", "connected", "disconnected"]),
         ),
@@ -422,10 +422,12 @@ def test_no_sequence_of_inputs_exceeds_a_limit(steps: list[Any], rng: float) -> 
     node.discovery.subscribe(WantedService(0x1234), 0x4466, node.now)
     node.discovery.subscribe(WantedService(0x1234), 7, node.now, reliable=True)
     node.up()
-    asked: list[SubscriptionRequested] = []
+    requested: list[SubscriptionRequested] = []
     orders: dict[str, Callable[[], object]] = {
-        "accept": lambda: node.discovery.decide_subscriptions([each.subscription for each in asked]),
-        "refuse": lambda: node.discovery.decide_subscriptions(refused=[each.subscription for each in asked]),
+        "accept": lambda: node.discovery.decide_subscriptions([each.subscription for each in requested]),
+        "refuse": lambda: node.discovery.decide_subscriptions(
+            refused=[each.subscription for each in requested]
+        ),
         "down": node.discovery.link_down,
         "up": node.up,
         "connected": lambda: node.discovery.on_connected(KEY, ("10.0.0.1", 5), node.now),
@@ -437,9 +439,11 @@ def test_no_sequence_of_inputs_exceeds_a_limit(steps: list[Any], rng: float) -> 
         elif isinstance(step, str):
             orders[step]()
         else:
-            said, host, multicast, session, reboot, initial = step
-            datagram = encode_sd_message(SdMessage(tuple(said), reboot=reboot, initial_data=initial), session)
-            asked += of_kind(SubscriptionRequested, node.feed(datagram, (host, 30490), multicast))
+            sent_bytes, host, multicast, session, reboot, initial = step
+            datagram = encode_sd_message(
+                SdMessage(tuple(sent_bytes), reboot=reboot, initial_data=initial), session
+            )
+            requested += of_kind(SubscriptionRequested, node.feed(datagram, (host, 30490), multicast))
         check_bounds(node)
     node.discovery.close()
     node.advance(10_000)

@@ -28,7 +28,7 @@ def test_an_unknown_address_has_no_interface_and_no_link() -> None:
 _IN_A_NAMESPACE = """
 import json, select, subprocess, time
 from ustreamer.transports.someip.sd.interface_monitor import InterfaceMonitor, find_interface
-watch, said = InterfaceMonitor("10.77.0.1"), []
+watch, states = InterfaceMonitor("10.77.0.1"), []
 poll = select.poll(); poll.register(watch, select.POLLIN)
 def change(up, *commands):
     # One change causes several messages, and the carrier follows the command: the state after the last one counts.
@@ -40,18 +40,18 @@ def change(up, *commands):
         watch.drain()
         if watch.is_up() == up:
             break
-    said.append([commands[-1], woken, watch.is_up()])
+    states.append([commands[-1], woken, watch.is_up()])
 change(False, "link add pa type veth peer name pb")
 change(False, "addr add 10.77.0.1/24 dev pa")
 change(True, "link set pa up", "link set pb up")
 change(True, "addr add 10.78.0.1/16 dev pa")
-said.append(str(find_interface("10.78.0.1").network))
+states.append(str(find_interface("10.78.0.1").network))
 change(False, "link set pb down")
 change(True, "link set pb up")
 change(False, "link set pa down")
 change(True, "link set pa up")
 change(False, "link del pa")
-print(json.dumps(said))
+print(json.dumps(states))
 """
 
 

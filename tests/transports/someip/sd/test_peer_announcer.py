@@ -38,13 +38,13 @@ def streamer(number: int, **more: Any) -> PeerDiscoverySettings:
     return PeerDiscoverySettings(own_id=router_id(number), service=SERVICE, **more)
 
 
-def announcements(number: int, *carried: str, vouched: bool = False) -> frozenset[Announcement]:
+def announcements(number: int, *carried: str, trusted: bool = False) -> frozenset[Announcement]:
     me = router_id(number)
     words = [
         (AnnouncementRole.IDENTITY, me.authority),
         *((AnnouncementRole.CARRIES, each) for each in carried),
     ]
-    return frozenset(Announcement(me.instance, "net", me.authority, *each, vouched) for each in words)
+    return frozenset(Announcement(me.instance, "net", me.authority, *each, trusted) for each in words)
 
 
 def reported(actions: Iterable[Action]) -> list[frozenset[Announcement]]:
@@ -186,13 +186,13 @@ def test_a_reboot_voids_announcements_until_the_next_one() -> None:
 
 def test_many_changes_are_reported_as_one() -> None:
     node = listening()
-    heard = []
+    reports = []
     for generation in range(1, 51):
         node.receive(*announced_by(2, f"a{generation}", generation=generation))
-        heard += reported(node.advance(1))
-    heard += reported(node.advance(100))
-    assert len(heard) <= 3  # one in 20 ms
-    assert heard[-1] == announcements(2, "a50")
+        reports += reported(node.advance(1))
+    reports += reported(node.advance(100))
+    assert len(reports) <= 3  # one in 20 ms
+    assert reports[-1] == announcements(2, "a50")
 
 
 def test_a_streamer_is_not_evicted_by_new_peers() -> None:
@@ -211,7 +211,7 @@ def test_a_configured_streamer_is_trusted() -> None:
     node.up()
     node.receive(*announced_by(2, "a"))
     node.receive(*announced_by(3, "a"), peer=OTHER)
-    assert reported(node.advance(100)) == [announcements(2, "a", vouched=True) | announcements(3, "a")]
+    assert reported(node.advance(100)) == [announcements(2, "a", trusted=True) | announcements(3, "a")]
 
 
 def test_a_find_for_streamers_is_answered() -> None:
@@ -273,8 +273,8 @@ def test_the_number_of_announcements_is_limited() -> None:
     assert (
         refusals(node.receive(*announced_by(2, *carried, room=40_000))) == []
     )  # a repetition, without effect
-    [heard] = reported(node.advance(100))
-    assert len(heard) == most + 1
+    [reports] = reported(node.advance(100))
+    assert len(reports) == most + 1
 
 
 parts = st.builds(

@@ -45,12 +45,12 @@ def test_an_offer_without_a_mark_is_not_a_streamers() -> None:
 
 @given(words, st.integers(520, 1_400))
 def test_announcements_are_decoded_as_encoded_with_the_identity_last(
-    said: frozenset[tuple[AnnouncementRole, str]], room: int
+    claims_sent: frozenset[tuple[AnnouncementRole, str]], room: int
 ) -> None:
-    said |= {(AnnouncementRole.IDENTITY, WHO.authority)}
-    options, cut = encode_announcements(WHO, "backbone", 7, said, room)
+    claims_sent |= {(AnnouncementRole.IDENTITY, WHO.authority)}
+    options, cut = encode_announcements(WHO, "backbone", 7, claims_sent, room)
     assert cut == 0
-    heard: set[tuple[AnnouncementRole, str]] = set()
+    decoded_claims: set[tuple[AnnouncementRole, str]] = set()
     for number, option in enumerate(options):
         written = write_option(option)
         assert len(written) <= room + 5
@@ -62,24 +62,24 @@ def test_announcements_are_decoded_as_encoded_with_the_identity_last(
             len(options),
         )
         assert ((AnnouncementRole.IDENTITY, WHO.authority) in part.claims) == (number == len(options) - 1)
-        heard |= part.claims
-    assert heard == said
+        decoded_claims |= part.claims
+    assert decoded_claims == claims_sent
 
 
 def test_dropped_announcements_are_counted_and_never_the_identity() -> None:
-    said = {(AnnouncementRole.CARRIES, f"authority-{number}") for number in range(5_000)} | {
+    claims_sent = {(AnnouncementRole.CARRIES, f"authority-{number}") for number in range(5_000)} | {
         (AnnouncementRole.IDENTITY, WHO.authority)
     }
-    options, cut = encode_announcements(WHO, "backbone", 1, said, 600)
+    options, cut = encode_announcements(WHO, "backbone", 1, claims_sent, 600)
     assert len(options) == MAX_PARTS
     parts = [decode_announcement_part(WHO, (option,)) for option in options]
-    assert sum(len(part.claims) for part in parts) + cut == len(said)
+    assert sum(len(part.claims) for part in parts) + cut == len(claims_sent)
     assert (AnnouncementRole.IDENTITY, WHO.authority) in parts[-1].claims
 
 
 def test_claims_are_roles_and_subjects() -> None:
-    said = Announcement(WHO.instance, "backbone", WHO.authority, AnnouncementRole.LOCAL, "chassis")
-    assert roles_and_subjects([said]) == {(AnnouncementRole.LOCAL, "chassis")}
+    claims_sent = Announcement(WHO.instance, "backbone", WHO.authority, AnnouncementRole.LOCAL, "chassis")
+    assert roles_and_subjects([claims_sent]) == {(AnnouncementRole.LOCAL, "chassis")}
 
 
 @pytest.mark.parametrize(

@@ -56,18 +56,18 @@ def test_unicast_numbers_wrap_without_a_reboot_for_an_independent_receiver() -> 
 def test_an_evicted_peer_never_gets_a_session_number_twice() -> None:
     one, other, third = addresses(3)
     peers = SdPeers(1, 10, in_use=lambda _: False)
-    heard: dict[tuple[str, int], list[int]] = {one: [], other: [], third: []}
+    numbers_of: dict[tuple[str, int], list[int]] = {one: [], other: [], third: []}
     for address in (one, other, one, third, one, other):
         peers.on_message(address, 0)
-        heard[address] += [peers.next_session(address)[0] for _ in range(5)]
+        numbers_of[address] += [peers.next_session(address)[0] for _ in range(5)]
     peers.on_message(third, 0)
-    heard[one] += [peers.next_session(one)[0] for _ in range(2)]  # an answer to one that is gone
-    for numbers in heard.values():
+    numbers_of[one] += [peers.next_session(one)[0] for _ in range(2)]  # an answer to one that is gone
+    for numbers in numbers_of.values():
         assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted"),
+    ("requests", "granted"),
     [
         ([(0, 10), (0, 1)], [True, False]),
         ([(0, 10), (SECOND, 5), (SECOND, 1)], [True, True, False]),
@@ -76,9 +76,11 @@ def test_an_evicted_peer_never_gets_a_session_number_twice() -> None:
         ([(0, 11), (0, 10)], [False, True]),
     ],
 )
-def test_a_host_gets_its_burst_and_then_its_rate(asked: list[tuple[int, int]], granted: list[bool]) -> None:
+def test_a_host_gets_its_burst_and_then_its_rate(
+    requests: list[tuple[int, int]], granted: list[bool]
+) -> None:
     host = HostRateLimiter(10, 0)
-    assert [host.allow(entries, 5, 10, now) for now, entries in asked] == granted
+    assert [host.allow(entries, 5, 10, now) for now, entries in requests] == granted
 
 
 def test_many_ports_do_not_raise_the_rate_of_a_host() -> None:

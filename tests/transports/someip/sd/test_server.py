@@ -285,9 +285,9 @@ SUBSCRIPTION = SdSubscription(PEER, KEY, 0x4465, 0, UDP, None)
 
 
 def subscribed(node: Node, ttl: int = 5) -> None:
-    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(ttl)))
-    assert asked.subscription == SUBSCRIPTION
-    assert sent(node.discovery.decide_subscriptions([asked.subscription]), PEER) == [(ack(ttl),)]
+    (requested,) = of_kind(SubscriptionRequested, node.receive(subscribe(ttl)))
+    assert requested.subscription == SUBSCRIPTION
+    assert sent(node.discovery.decide_subscriptions([requested.subscription]), PEER) == [(ack(ttl),)]
 
 
 def test_a_subscription_is_decided_and_acknowledged() -> None:
@@ -352,9 +352,9 @@ def test_stop_subscribe_without_endpoints_means_all_and_with_others_none() -> No
 def test_a_stop_and_subscribe_in_one_message_restart_the_subscription() -> None:
     node = offering()
     subscribed(node)
-    ended, asked = node.receive(subscribe(0), subscribe(5))
+    ended, requested = node.receive(subscribe(0), subscribe(5))
     assert ended == SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)
-    assert asked == SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)
+    assert requested == SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)
 
 
 def test_counters_endpoints_and_peers_distinguish_subscriptions() -> None:
@@ -366,21 +366,21 @@ def test_counters_endpoints_and_peers_distinguish_subscriptions() -> None:
         node.receive(subscribe(options=(Endpoint("10.0.0.3", 40000),)), peer=OTHER),
         node.receive(subscribe(eventgroup=0x4466)),
     ]
-    asked = {a.subscription for actions in different for a in of_kind(SubscriptionRequested, actions)}
-    assert len(asked) == 5
-    (entries,) = sent(node.discovery.decide_subscriptions(sorted(asked, key=repr)), OTHER)
+    requested = {a.subscription for actions in different for a in of_kind(SubscriptionRequested, actions)}
+    assert len(requested) == 5
+    (entries,) = sent(node.discovery.decide_subscriptions(sorted(requested, key=repr)), OTHER)
     assert entries == (ack(5),)
 
 
 def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
     node = offering()
-    asked = of_kind(
+    requested = of_kind(
         SubscriptionRequested,
         node.receive(
             subscribe(), subscribe(counter=1), subscribe(eventgroup=0x4466), subscribe(eventgroup=0x9999)
         ),
     )
-    one, two, three = (each.subscription for each in asked)
+    one, two, three = (each.subscription for each in requested)
     (entries,) = sent(node.discovery.decide_subscriptions([one, three], refused=[two]), PEER)
     assert [(e.counter, e.eventgroup, e.ttl) for e in entries] == [  # type: ignore[union-attr]
         (0, 0x4465, 5),
@@ -391,10 +391,12 @@ def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
 
 def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:
     node = offering()
-    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(eventgroup=0x4466, options=())))
-    assert asked.multicast == ("224.0.1.1", 30600)
+    (requested,) = of_kind(SubscriptionRequested, node.receive(subscribe(eventgroup=0x4466, options=())))
+    assert requested.multicast == ("224.0.1.1", 30600)
     group = (Endpoint("224.0.1.1", 30600, role=int(EndpointRole.MULTICAST)),)
-    assert sent(node.discovery.decide_subscriptions([asked.subscription]), PEER) == [(ack(5, group, 0x4466),)]
+    assert sent(node.discovery.decide_subscriptions([requested.subscription]), PEER) == [
+        (ack(5, group, 0x4466),)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -405,9 +407,11 @@ def test_initial_data_follows_the_flag_if_the_client_supports_it(
     says: bool, reserved: int, initial: bool
 ) -> None:
     node = offering()
-    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=says))
-    assert asked.initial_data is initial
-    node.discovery.decide_subscriptions([asked.subscription])
+    (requested,) = of_kind(
+        SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=says)
+    )
+    assert requested.initial_data is initial
+    node.discovery.decide_subscriptions([requested.subscription])
     renewed = node.receive(subscribe(reserved=reserved), initial_data=says)
     assert isinstance(renewed[0], Send)  # the Ack precedes
     again = says and bool(reserved)
@@ -518,9 +522,9 @@ def test_a_lost_link_ends_all_subscriptions() -> None:
 def test_a_reboot_ends_only_the_subscriptions_of_its_peer() -> None:
     node = offering()
     subscribed(node)
-    theirs = subscribe(TTL_FOREVER, (Endpoint("10.0.0.3", 40000),))
-    (asked,) = of_kind(SubscriptionRequested, node.receive(theirs, peer=OTHER))
-    node.discovery.decide_subscriptions([asked.subscription])
+    foreign = subscribe(TTL_FOREVER, (Endpoint("10.0.0.3", 40000),))
+    (requested,) = of_kind(SubscriptionRequested, node.receive(foreign, peer=OTHER))
+    node.discovery.decide_subscriptions([requested.subscription])
     node.now += 100 * MS
 
     actions = node.receive(subscribe(), session=1)

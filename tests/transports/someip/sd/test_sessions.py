@@ -53,13 +53,13 @@ STANDARD = {
     "wraps": ([(0xFFFE, 1), (0xFFFF, 1), (1, 0), (2, 0)], [NEW] * 4),
     "wraps, and the last before and the first after are lost": ([(0xFFFE, 1), (2, 0), (3, 0)], [NEW] * 3),
     "wraps again": ([(0xFFFF, 0), (1, 0)], [NEW, NEW]),
-    "starts anew before a wrap": ([(5, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
-    "starts anew at the same number": ([(1, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
-    "starts anew after a wrap": ([(5, 0), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
-    "starts anew after a wrap at a higher number": ([(5, 0), (9, 1), (10, 1)], [NEW, REBOOT, NEW]),
-    "starts anew twice": ([(5, 1), (1, 1), (1, 1), (2, 1)], [NEW, REBOOT, REBOOT, NEW]),
-    "starts anew and its first message is lost": ([(5, 1), (2, 1), (3, 1)], [NEW, REBOOT, NEW]),
-    "starts anew unheard": ([(5, 1), (6, 1)], [NEW, NEW]),  # undetectable
+    "restarts before a wrap": ([(5, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "restarts at the same number": ([(1, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "restarts after a wrap": ([(5, 0), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "restarts after a wrap at a higher number": ([(5, 0), (9, 1), (10, 1)], [NEW, REBOOT, NEW]),
+    "restarts twice": ([(5, 1), (1, 1), (1, 1), (2, 1)], [NEW, REBOOT, REBOOT, NEW]),
+    "restarts and its first message is lost": ([(5, 1), (2, 1), (3, 1)], [NEW, REBOOT, NEW]),
+    "restarts undetectably": ([(5, 1), (6, 1)], [NEW, NEW]),  # undetectable
     "does not count": ([(0, 1), (0, 1), (0, 0)], [NEW, NEW, NEW]),
     "never counts on and has no flag": ([(1, 0), (1, 0), (1, 0)], [NEW, NEW, NEW]),
 }
@@ -137,11 +137,11 @@ def test_an_old_duplicate_is_detected_after_newer_messages() -> None:
 
 def test_the_channels_count_separately() -> None:
     sessions = PeerSessions()
-    heard = [
+    observed = [
         sessions.observe(session, True, multicast, session, at * 1_000 * MS)
         for at, (session, multicast) in enumerate([(50, True), (1, False), (51, True), (2, False)])
     ]
-    assert heard == [NEW] * 4
+    assert observed == [NEW] * 4
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -149,13 +149,13 @@ def test_a_reboot_detected_by_both_channels_is_reported_once(first: bool) -> Non
     sessions = PeerSessions()
     at = iter(range(0, 100_000 * MS, 1_000 * MS))
 
-    def heard(session: int, multicast: bool) -> SessionVerdict:
+    def observed(session: int, multicast: bool) -> SessionVerdict:
         now = next(at)
         return sessions.observe(session, True, multicast, now, now)
 
-    assert [heard(8, True), heard(9, False)] == [NEW, NEW]
+    assert [observed(8, True), observed(9, False)] == [NEW, NEW]
     for _ in range(3):
-        assert [heard(1, first), heard(1, not first), heard(2, first), heard(2, not first)] == [
+        assert [observed(1, first), observed(1, not first), observed(2, first), observed(2, not first)] == [
             REBOOT,
             NEW,
             NEW,

@@ -140,11 +140,13 @@ def test_a_competing_streamer_is_not_evicted_by_new_peers() -> None:
 
 def test_of_two_offering_streamers_the_loser_stops_and_ends_its_subscriptions() -> None:
     node = offering(LAST)
-    [asked] = of_kind(SubscriptionRequested, node.receive(subscribe()))
-    node.discovery.decide_subscriptions([asked.subscription])
+    [requested] = of_kind(SubscriptionRequested, node.receive(subscribe()))
+    node.discovery.decide_subscriptions([requested.subscription])
     actions = node.receive(marked(FIRST), peer=OTHER)
     assert [entry.ttl for entries in sent(actions, None) for entry in entries] == [0]
-    assert of_kind(SubscriptionEnded, actions) == [SubscriptionEnded(asked.subscription, EndReason.WITHDRAWN)]
+    assert of_kind(SubscriptionEnded, actions) == [
+        SubscriptionEnded(requested.subscription, EndReason.WITHDRAWN)
+    ]
     assert of_kind(OfferRoleChanged, actions) == [OfferRoleChanged(KEY, ours=False)]
     assert refusals(node.receive(subscribe())) == [SdRefusal.SD_SUBSCRIBE_UNKNOWN]
 
@@ -191,10 +193,10 @@ def test_an_untrusted_offer_delays_at_most_one_ttl() -> None:
 def test_an_offer_trusted_within_the_timeout_has_precedence() -> None:
     node = standing_by(FIRST)
     node.discovery.set_trust_check(lambda _who, _authority: False, node.now)
-    asked = []
+    requested = []
 
-    def brings(rival: object, authority: str) -> bool:
-        asked.append((rival, authority))
+    def brings(competitor: object, authority: str) -> bool:
+        requested.append((competitor, authority))
         return True
 
     node.receive(marked(LAST))
@@ -204,7 +206,7 @@ def test_an_offer_trusted_within_the_timeout_has_precedence() -> None:
         node.receive(marked(LAST))
         node.advance(1_000)
     assert node.discovery.offer_phase(KEY) is Phase.STANDBY
-    assert set(asked) == {(router_id(LAST), SERVICE.authority)}
+    assert set(requested) == {(router_id(LAST), SERVICE.authority)}
 
 
 def test_a_configured_competing_streamer_is_trusted() -> None:
@@ -302,24 +304,24 @@ steps = st.lists(
 @settings(max_examples=100)
 @given(steps, st.integers(0, 1_000))
 def test_in_the_end_exactly_one_running_streamer_offers(story: list[tuple[str, int, int]], seed: int) -> None:
-    street = SharedNetwork(seed)
-    street.start(1)
+    shared = SharedNetwork(seed)
+    shared.start(1)
     for what, number, pause_ms in story:
-        node, own = street.discovery_of(number), (f"10.0.0.{number}", 30490)
+        node, own = shared.discovery_of(number), (f"10.0.0.{number}", 30490)
         if what == "start" and node is None:
-            street.start(number)
+            shared.start(number)
         elif what == "stop" and node is not None:
-            street.do(own, node.close())
-            del street.nodes[own]
+            shared.do(own, node.close())
+            del shared.nodes[own]
         elif what == "kill":
-            street.nodes.pop(own, None)
+            shared.nodes.pop(own, None)
         elif what in {"lose", "hear"}:
             deaf = what == "lose"
-            street.is_lost = lambda of, to, deaf=deaf, own=own: deaf and own in {of, to}  # type: ignore[misc]
-        street.advance(pause_ms)
-    street.is_lost = lambda _of, _to: False
-    street.advance(8_000)
-    held = street.offering_numbers()
-    assert len(held) == bool(street.nodes)
-    street.advance(8_000)
-    assert street.offering_numbers() == held  # the winner does not change
+            shared.is_lost = lambda of, to, deaf=deaf, own=own: deaf and own in {of, to}  # type: ignore[misc]
+        shared.advance(pause_ms)
+    shared.is_lost = lambda _of, _to: False
+    shared.advance(8_000)
+    held = shared.offering_numbers()
+    assert len(held) == bool(shared.nodes)
+    shared.advance(8_000)
+    assert shared.offering_numbers() == held  # the winner does not change
