@@ -91,9 +91,9 @@ class FarEcu:
     _numbers = itertools.count(1)
 
     def __init__(self, cable: Cable, host: str, sd_port: int) -> None:
-        self.notifications: Inbox[SdNotification] = Inbox(f"ecu {host} over there")
-        self.datagrams: Inbox[Datagram] = Inbox(f"data of ecu {host} over there")
-        self._results: Inbox[list[Any]] = Inbox(f"answers of ecu {host} over there")
+        self.notifications: Inbox[SdNotification] = Inbox(f"ecu {host} at the far end")
+        self.datagrams: Inbox[Datagram] = Inbox(f"data of ecu {host} at the far end")
+        self._results: Inbox[list[Any]] = Inbox(f"answers of ecu {host} at the far end")
         self._process = subprocess.Popen(
             [
                 *cable.far_prefix,

@@ -49,7 +49,7 @@ APP: Final = 0x10A0
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 TRUNK_TOPIC: Final = Uri("chassis", TRUNK, 1, 0x8001)
 LONG: Final = bytes(range(256)) * 20
-ECU_KILLS: Final = 3
+ECU_KILLS: Final = 2
 _SCENARIO_S: Final = 100.0
 _ROUND_S: Final = 0.1
 

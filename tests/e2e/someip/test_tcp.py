@@ -190,7 +190,7 @@ def test_a_killed_and_restarted_receiver_gets_all_events_in_order(
     read = 0
     for life in lives:
         assert_consecutive(life)
-        assert life[0] <= read, "nothing is missing between two lives"
+        assert life[0] <= read, "events between two lives are missing"
         read = max(read, life[-1] + 1)
     assert read == count
     assert ledger["dead_lettered"] == ledger["expired"] == 0

@@ -148,7 +148,7 @@ class VsomeipScenarios:
             sample.output.wait_one(lambda line: "is available" in line and "NOT" not in line, START_S)
             until = time.monotonic() + START_S
             while not sample.output.items(lambda line: "Received a notification" in line):
-                assert time.monotonic() < until, "the sample was told of no event"
+                assert time.monotonic() < until, "the sample received no event"
                 provider.publish(PROVIDER.at(vsomeip_samples.EVENT), b"\5\6")
                 time.sleep(0.05)
 

@@ -167,7 +167,7 @@ class Ecu:
                 except TimeoutError:
                     continue
                 self.received += decode_sd_message(message)[0].entries
-        raise AssertionError("no such entry came")
+        raise AssertionError(f"no such entry within {WITHIN_S} s")
 
     def wait_until_processed(self) -> None:
         """Wait until all earlier input is processed: the answer to a unicast Find shows it."""
@@ -339,5 +339,5 @@ class Bench:
 def wait_until(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + WITHIN_S
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < until, f"no such condition within {WITHIN_S} s"
         time.sleep(0.001)
