@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of a `Cable`: addresses and sockets there, links that go down, and an ECU in a process that can be killed.
+"""The far end of a `Cable`: its addresses and sockets, link changes, and an ECU in a process that a test can kill.
 
     python -m tests.e2e.discovery.far_namespace HOST SD_PORT
 
-is that ECU: `SdEcu`, told what to do by a line of JSON at a time, `[method, arguments...]`, and telling what it sees.
+runs the ECU, an `SdEcu`. Input: JSON lines `[number, method, arguments...]`. Output: results, notifications and
+datagrams.
 """
 
 import contextlib
@@ -34,26 +35,26 @@ _FOREVER_S: Final = 1e6
 
 
 class FarNamespace:
-    """What is done at the far end of a cable, from this process."""
+    """Operations at the far end of a cable, from this process."""
 
     def __init__(self, cable: Cable) -> None:
         self._cable = cable
 
     def add_address(self, number: int) -> str:
-        """One more address of the far end."""
+        """Add an address to the far end."""
         new_address = ADDRESS_FORMAT.format(number)
         run_system_command(*self._cable.far_prefix, "ip", "address", "add", f"{new_address}/24", "dev", "far")
         return new_address
 
     def set_link(self, up: bool) -> None:
-        """Plug the cable in, or pull it out at the far end: the near end sees that it has no carrier."""
+        """Set the link state of the far end: without it, the near end has no carrier."""
         run_system_command(*self._cable.far_prefix, "ip", "link", "set", "far", "up" if up else "down")
 
     def open_socket(self, kind: socket.SocketKind, address: tuple[str, int]) -> socket.socket:
-        """A socket that lives there, bound."""
+        """Open and bind a socket in the far namespace."""
         opened_sockets: list[socket.socket] = []
 
-        def make() -> None:  # a thread may go there for good, and what it has opened stays there
+        def make() -> None:  # a thread can enter the namespace for good, and its sockets stay there
             namespace = os.open(self._cable.far_namespace, os.O_RDONLY)
             try:
                 libc = ctypes.CDLL(None, use_errno=True)
@@ -73,26 +74,26 @@ class FarNamespace:
 
 
 def set_near_link(up: bool) -> None:
-    """Switch our own interface on or off."""
+    """Set the state of the near interface."""
     run_system_command("ip", "link", "set", "near", "up" if up else "down")
 
 
 class Datagram(NamedTuple):
-    """What came to the ECU's data socket."""
+    """A datagram that arrived at the ECU's data socket."""
 
     raw: bytes
     sender: tuple[str, int]
 
 
 class FarEcu:
-    """An `SdEcu` at the far end, in a process of its own."""
+    """An `SdEcu` at the far end, in its own process."""
 
     _numbers = itertools.count(1)
 
     def __init__(self, cable: Cable, host: str, sd_port: int) -> None:
-        self.notifications: Inbox[SdNotification] = Inbox(f"ecu {host} over there")
-        self.datagrams: Inbox[Datagram] = Inbox(f"data of ecu {host} over there")
-        self._results: Inbox[list[Any]] = Inbox(f"answers of ecu {host} over there")
+        self.notifications: Inbox[SdNotification] = Inbox(f"ecu {host} at the far end")
+        self.datagrams: Inbox[Datagram] = Inbox(f"data of ecu {host} at the far end")
+        self._results: Inbox[list[Any]] = Inbox(f"answers of ecu {host} at the far end")
         self._process = subprocess.Popen(
             [
                 *cable.far_prefix,
@@ -125,7 +126,7 @@ class FarEcu:
                 self._results.append([kind, *rest])
 
     def call_method(self, method: str, *arguments: Any) -> Any:
-        """Have the ECU do something, and wait until it has; what came of it."""
+        """Call a method of the ECU, wait for its end and return its result."""
         number = next(self._numbers)
         assert self._process.stdin
         self._process.stdin.write(json.dumps([number, method, *arguments]) + "\n")
@@ -136,11 +137,11 @@ class FarEcu:
         self.call_method("offer", service, *eventgroups)
 
     def send(self, datagram: bytes, destination: tuple[str, int]) -> None:
-        """From its data socket."""
+        """Send from the ECU's data socket."""
         self.call_method("send", datagram.hex(), *destination)
 
     def kill(self) -> None:
-        """SIGKILL: its power is gone. May be repeated."""
+        """SIGKILL, as a power loss. Idempotent."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(DEADLINE_S)
@@ -160,13 +161,11 @@ class FarEcu:
 
 
 class _EcuProcess:
-    """The process of a `FarEcu`."""
+    """The ECU process of a `FarEcu`."""
 
     def __init__(self, host: str, sd_port: int) -> None:
         self._lock = Lock()
-        logging.getLogger("asyncio").setLevel(
-            logging.CRITICAL
-        )  # what cannot be sent, because the link is down
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # failed sends while the link is down
         logging.getLogger("someip").setLevel(logging.CRITICAL)
         self._ecu = SdEcu(host, sd_port)
         threads = (
@@ -199,13 +198,13 @@ class _EcuProcess:
         self._ecu.data_socket.send_to(bytes.fromhex(raw), (host, port))
 
     def near_wrap(self) -> None:
-        """Have all session numbers go on two before their end, as if so many messages had been sent."""
+        """Move all session counters to two before the wrap."""
         counters = self._ecu.sd.session_storage.outgoing
         for remote in list(counters):
             counters[remote] = (True, 0xFFFE)
 
     def wait_wrapped(self) -> None:
-        """Until the number of the multicasts has begun again, without the flag of a reboot."""
+        """Wait until the multicast session number has wrapped and the reboot flag is cleared."""
         until = time.monotonic() + DEADLINE_S
         while self._ecu.sd.session_storage.outgoing[None][0]:
             assert time.monotonic() < until, "no session number has wrapped"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile ECUs in a process of their own, which say anything at all as fast as they are told to.
+"""Hostile ECUs in their own process: they send malformed and forged messages at a given rate.
 
     python -m tests.e2e.discovery.hostile_ecus DATA_PORT SD_PORT TCP_PORT
 
-For each line on stdin, `SECONDS RATE`, so many datagrams a second leave for so long, and ten connections a second are opened;
-then the number of datagrams is written. The first line is READY.
+The first output line is READY. Each input line `SECONDS RATE` sends RATE datagrams per second for SECONDS and opens ten
+connections per second; the output is the number of datagrams.
 """
 
 import random
@@ -33,13 +33,13 @@ from tests.e2e.rigs import wire
 
 HOSTS: Final = [f"127.0.0.{number}" for number in range(60, 100)]
 STREAMER: Final = "127.0.0.1"
-_BATCH: Final = 20  # datagrams between two looks at the clock
+_BATCH: Final = 20  # datagrams between two clock reads
 _CONNECTIONS_HZ: Final = 10
 _MOST_CONNECTIONS: Final = 20
 
 
 class HostileEcus:
-    """All of them. Seeds are fixed: a failure comes again."""
+    """All hostile ECUs. The seeds are fixed, so a failure is reproducible."""
 
     def __init__(self, data: int, sd: int, tcp: int) -> None:
         self._rng = random.Random(1)
@@ -66,7 +66,7 @@ class HostileEcus:
         return self._rng.choice([0x1234, 0x3001, 0x4001, 0x7777])
 
     def _discovery(self) -> tuple[bytes, tuple[str, int]]:
-        """Well-formed, and without sense: services that others have, event groups that nobody has, reboots, short ttls."""
+        """Well-formed but invalid: foreign services, unknown event groups, reboots, short ttls."""
         rng = self._rng
         kind = rng.choice([FIND_ENTRY, OFFER_ENTRY, OFFER_ENTRY, SUBSCRIBE_ENTRY, SUBSCRIBE_ENTRY, ACK_ENTRY])
         group = rng.choice([1, 2, 9]) if kind in {SUBSCRIBE_ENTRY, ACK_ENTRY} else 0
@@ -75,7 +75,8 @@ class HostileEcus:
             (rng.choice(HOSTS), rng.randrange(1, 0xFFFF)), rng.choice([17, TCP_PROTOCOL])
         )
         message = sd_message(rng.randrange(1, 0xFFFF), rng.random() < 0.5, entry_bytes, option)
-        # Not to the group: the ECU that behaves would have to bear it as well, and it is not the ECU that is measured.
+        # Unicast and not multicast: the well-behaved ECU must not bear the load, because the test measures the
+        # streamer.
         return message, (STREAMER, self._sd)
 
     def _corrupt_discovery(self) -> tuple[bytes, tuple[str, int]]:
@@ -85,7 +86,7 @@ class HostileEcus:
         return bytes(raw[: self._rng.randrange(16, len(raw) + 1)]), to
 
     def _too_many_entries(self) -> tuple[bytes, tuple[str, int]]:
-        """More entries than one ECU may have, of the one that has the fewest scruples."""
+        """One ECU sends more entries than its rate limit."""
         entry_bytes = sd_entry(FIND_ENTRY, 0x4001, 3, 0xFFFF_FFFF, 0) * 40
         self._sockets[0].sendto(
             sd_message(self._rng.randrange(1, 0xFFFF), True, entry_bytes), (STREAMER, self._sd)
@@ -93,7 +94,7 @@ class HostileEcus:
         return self._discovery()
 
     def _segment(self) -> tuple[bytes, tuple[str, int]]:
-        """Of a message that never becomes whole; some lie over each other."""
+        """A segment of a message that never completes; some segments overlap."""
         self._session = self._session % 0xFFFF + 1
         at = self._rng.choice([0, 0, 16, 64, 0xFFFF_FFE0])
         part = struct.pack(">I", at | 1) + bytes(self._rng.choice([16, 64, 1_392]))
@@ -112,10 +113,10 @@ class HostileEcus:
         return self._rng.randbytes(self._rng.randrange(64)), self._data
 
     def _open_connection(self) -> None:
-        """One more connection, which says what is no stream, or nothing, and stays."""
+        """Open one more connection that sends garbage or nothing, and keep it open."""
         opened = socket.socket()
         opened.settimeout(0.1)
-        with suppress(OSError):  # whoever has too many is turned away
+        with suppress(OSError):  # the streamer refuses connections above its limit
             opened.bind((self._rng.choice(HOSTS), 0))
             opened.connect(self._tcp)
             opened.sendall(self._rng.choice([b"", self._rng.randbytes(64), wire.event(0x1234, 0x8001)[:12]]))
@@ -124,7 +125,7 @@ class HostileEcus:
             self._connections.pop(0).close()
 
     def send_datagrams(self, seconds: float, rate: float) -> int:
-        """Send `rate` datagrams a second for `seconds`; how many there were."""
+        """Send `rate` datagrams per second for `seconds`; returns their number."""
         began = time.monotonic()
         sent = connected = 0
         while (elapsed := time.monotonic() - began) < seconds:
@@ -143,7 +144,7 @@ class HostileEcus:
 
 
 class HostileEcuProcess:
-    """That process."""
+    """Starts and controls the process."""
 
     def __init__(self, data: int, sd: int, tcp: int) -> None:
         self._process = subprocess.Popen(
@@ -165,7 +166,7 @@ class HostileEcuProcess:
         self._process.stdin.flush()
 
     def wait_sent(self) -> int:
-        """Until what was begun has ended; how many datagrams that were."""
+        """Wait for the end of the flood; returns the number of datagrams."""
         return int(self._read_line())
 
     def __enter__(self) -> Self:

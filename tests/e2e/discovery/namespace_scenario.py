@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer, ECUs beyond a cable whose other end is in another network namespace, and Zenoh applications on this side.
+"""A streamer and Zenoh applications in one network namespace, and ECUs at the other end of a cable in another one.
 
     python -m tests.e2e.discovery.namespace_scenario DIRECTORY PEERS REBOOTS
 
-run in a namespace of its own: all acts of `Play`, one after the other, and their outcome as JSON. All that goes over the
-cable is in DIRECTORY/cable.pcapng, if there is a dumpcap.
+runs all steps of `NamespaceScenario` in its own namespace and writes their outcome as JSON. With dumpcap installed,
+DIRECTORY/cable.pcapng has all traffic of the cable.
 """
 
 import json
@@ -49,7 +49,7 @@ APP: Final = 0x10A0
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 TRUNK_TOPIC: Final = Uri("chassis", TRUNK, 1, 0x8001)
 LONG: Final = bytes(range(256)) * 20
-ECU_KILLS: Final = 3
+ECU_KILLS: Final = 2
 _SCENARIO_S: Final = 100.0
 _ROUND_S: Final = 0.1
 
@@ -81,30 +81,30 @@ class NamespacePorts(NamedTuple):
 
 
 class NamespaceOutcome(NamedTuple):
-    """What the acts have found; times in seconds."""
+    """The results of all steps; times in seconds."""
 
     ports: NamespacePorts
     data_ports: list[int]
-    """Of ECUs, over UDP."""
+    """The UDP ports of ECUs."""
     resubscribed: list[float]
-    """After the first Offer of each life of each short-lived ECU."""
+    """The time from the first Offer to the Subscribe, for each life of each short-lived ECU."""
     reboots: int
-    """That many there were, of ECUs that were subscribed."""
+    """The reboots of subscribed ECUs."""
     busy_gaps: int
-    """How often this machine was too slow to send two datagrams as close as they would have to be."""
+    """How often the machine was too slow to send two datagrams within MAX_GAP_S."""
     reboots_counted: int
-    """That many the streamer has noticed."""
+    """The reboots that the streamer counted."""
     after_kill: list[float]
-    """From an ECU's restart to its subscription."""
+    """The time from an ECU's restart to its subscription."""
     after_link: list[float]
-    """From the link's return to the subscription."""
+    """The time from the link's return to the subscription."""
     ledger: dict[str, int]
     max_stall_s: float
-    """For how long at most this machine kept a thread waiting that had but to look at the clock."""
+    """The longest delay of a thread that only reads the clock."""
 
 
 class NamespaceScenario:
-    """The streamer and its applications at the near end, everything else at the far one."""
+    """The streamer and its applications at the near end, all ECUs at the far end."""
 
     def __init__(self, directory: Path, stack: ExitStack, peers: int) -> None:
         self._stack = stack
@@ -138,13 +138,14 @@ class NamespaceScenario:
     @contextmanager
     def new_app(self) -> Iterator[ZenohEntity]:
         with ZenohEntity(self.ports.zenoh, "hpc.vin1", APP) as app:
-            app.call(USUBSCRIPTION.at(wire.FETCH_SUBSCRIBERS), wire.topic_request(TOPIC))  # it is heard
+            # A response shows that the application is connected.
+            app.call(USUBSCRIPTION.at(wire.FETCH_SUBSCRIBERS), wire.topic_request(TOPIC))
             yield app
 
-    # --- acts ---------------------------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------------------------------
 
     def streamer_killed(self, ecu: FarEcu) -> None:
-        """An ECU is found, called and subscribed; the streamer dies and lives, and nobody has to say anything again."""
+        """The streamer finds, calls and subscribes to an ECU; then the streamer is killed."""
         ecu.offer(SPEED, 1)
         ecu.offer(CLIMATE)
         first = StreamerProcess(self.config).wait_ready()
@@ -156,17 +157,17 @@ class NamespaceScenario:
         first.kill()
 
     def resubscribed_after_restart(self, app: ZenohEntity, ecu: FarEcu) -> None:
-        """After a restart of the streamer: it remembers who wants what, and the ECU sees that it has rebooted."""
+        """A restarted streamer subscribes again without a new request, and the ECU detects its reboot."""
         ecu.notifications.wait_count(lambda seen: seen == SdNotification("subscribed", SPEED, 1), count=2)
         self.assert_event_arrives(app, ecu, b"behind")
 
     def assert_event_arrives(self, app: ZenohEntity, ecu: FarEcu, payload: bytes) -> None:
-        """An event arrives."""
+        """Send an event from the ECU and wait for it at the application."""
         ecu.send(wire.event(SPEED, 0x8001, payload), self.address)
         app.inbox.wait_one(lambda sample: sample.is_event and sample.payload == payload)
 
     def served(self, app: ZenohEntity, ecu: FarEcu) -> None:
-        """The ECU finds what we offer, calls it and subscribes it."""
+        """The ECU finds an offered service, calls it and subscribes to it."""
         with ZenohEntity(self.ports.zenoh, "hpc.vin1", PROVIDER.ue_id) as provider:
             ecu.call_method("find", OFFERED)
             ecu.notifications.wait_one(lambda seen: seen == SdNotification("offered", OFFERED))
@@ -183,7 +184,7 @@ class NamespaceScenario:
             self.in_segments(app, provider, ecu)
 
     def in_segments(self, app: ZenohEntity, provider: ZenohEntity, ecu: FarEcu) -> None:
-        """Events and an answer that are longer than a datagram, in both directions."""
+        """Events and responses in segments, in both directions."""
         for segment in tp_segments(SPEED, 0x8001, wire.SOMEIP_NOTIFICATION, LONG, session=5):
             ecu.send(segment, self.address)
         app.inbox.wait_one(lambda sample: sample.is_event and sample.payload == LONG)
@@ -198,7 +199,7 @@ class NamespaceScenario:
     def publish_until_received(
         self, provider: ZenohEntity, resource: int, payload: bytes, received: Callable[[], list[bytes]]
     ) -> None:
-        """The provider says it until the ECU has heard it: that it has subscribed takes until here, and tells nobody."""
+        """Publish repeatedly until the ECU receives it: no signal reports the end of the ECU's subscription."""
 
         def arrived() -> bool:
             provider.publish(PROVIDER.at(resource), payload)
@@ -207,7 +208,7 @@ class NamespaceScenario:
         eventually(arrived, True)
 
     def over_tcp(self, app: ZenohEntity) -> None:
-        """An ECU whose service is reliable is subscribed and called; and it calls and subscribes in its turn."""
+        """A TCP service is subscribed and called; its ECU also calls and subscribes over TCP."""
         host = self.far_namespace.add_address(40)
         listening = self.far_namespace.open_socket(socket.SOCK_STREAM, (host, self.ports.trunk))
         listening.listen()
@@ -254,7 +255,7 @@ class NamespaceScenario:
             self.publish_until_received(provider, 0x8002, b"hot", received)
 
     def rebooting_ecus(self, app: ZenohEntity, reboots: int) -> tuple[list[float], int]:
-        """ECUs that reboot all the time: how soon each life was subscribed, and how often the machine was busy."""
+        """ECUs reboot continuously: returns the time to subscribe for each life, and the number of machine stalls."""
         ecus = []
         for number in range(self.peers):
             host, service = self.far_namespace.add_address(100 + number), FIRST_SHORT_LIVED + number
@@ -268,7 +269,7 @@ class NamespaceScenario:
         return [each for life in taken for each in life[1:]], sum(each.stall_count for each in ecus)
 
     def ecu_killed(self, app: ZenohEntity, ecu: FarEcu) -> tuple[FarEcu, list[float]]:
-        """An ECU's process dies, once with session numbers that have wrapped, and another one comes."""
+        """An ECU process is killed, once with wrapped session numbers, and a new one starts."""
         taken = []
         for number in range(ECU_KILLS):
             if number == 1:
@@ -286,7 +287,7 @@ class NamespaceScenario:
         return ecu, taken
 
     def link_down(self, app: ZenohEntity, ecu: FarEcu) -> list[float]:
-        """The cable is pulled out at the far end; then our own interface is switched off."""
+        """The link goes down at the far end, then at the near end."""
         taken = []
         for number, link in enumerate((self.far_namespace.set_link, set_near_link)):
             link(False)
@@ -306,7 +307,7 @@ class NamespaceScenario:
 
 
 def receive_message(connection: socket.socket) -> bytes:
-    """The next message of a stream."""
+    """Read the next message of a stream."""
     head = _exactly(connection, 8)
     return head + _exactly(connection, int.from_bytes(head[4:8], "big"))
 
@@ -360,7 +361,7 @@ def run_scenario(directory: Path, peers: int, reboots: int) -> NamespaceOutcome:
 
 
 def run_scenario_isolated(directory: Path, peers: int, reboots: int) -> NamespaceOutcome:
-    """The play in a namespace of its own. There must be no `obstacle`."""
+    """Run the scenario in its own namespace. Requires that `unsupported_reason` is empty."""
     assert not unsupported_reason()
     process = subprocess.run(
         in_own_namespace("tests.e2e.discovery.namespace_scenario", str(directory), str(peers), str(reboots)),

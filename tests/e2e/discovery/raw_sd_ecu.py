@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ECU's service discovery as bytes, by the tables of the standard: one service, and lives as short as one likes.
+"""The service discovery of an ECU at byte level, by the tables of the standard: one service, with lives of any length.
 
-It says what no library says: duplicates, datagrams that overtake each other, and session numbers at their end.
+It sends input that no library sends: duplicates, reordered datagrams and session numbers near the wrap.
 """
 
 import socket
@@ -20,17 +20,19 @@ FIND_ENTRY, OFFER_ENTRY, SUBSCRIBE_ENTRY, ACK_ENTRY = 0x00, 0x01, 0x06, 0x07
 UDP_PROTOCOL, TCP_PROTOCOL = 17, 6
 EVENTGROUP: Final = 1
 BOOT_S: Final = 0.15
-"""What an ECU needs to boot, at least: what is heard within 50 ms may be a datagram that was overtaken, and a busy machine
-hears late."""
+"""The minimum boot time of an ECU.
+
+A datagram within 50 ms may be a reordered one; the rest is margin for a busy machine.
+"""
 MAX_GAP_S: Final = 0.025
-"""Between two datagrams of which one is a duplicate, or was overtaken; above it, this machine was too busy to tell."""
+"""The maximum gap between a datagram and its duplicate or reordered successor; a longer gap is a machine stall."""
 _PAUSE_S: Final = 0.005
 _TTL_S: Final = 3
 _LAST: Final = 0xFFFF
 
 
 def sd_entry(kind: int, service: int, ttl: int, last: int, options: int = 1) -> bytes:
-    """An entry for instance 1 and version 1; `last` are the last 32 bits, and its options are the first ones."""
+    """An entry for instance 1 and version 1 with the first `options`; `last` are its last 32 bits."""
     return struct.pack(">BBBBHHI", kind, 0, 0, options << 4, service, 1, 1 << 24 | ttl) + struct.pack(
         ">I", last
     )
@@ -43,14 +45,14 @@ def endpoint_option(address: tuple[str, int], protocol: int = UDP_PROTOCOL) -> b
 
 
 def sd_message(session: int, reboot: bool, entries: bytes, options: bytes = b"") -> bytes:
-    """A message of service discovery; its session number stands in bytes 10 and 11."""
+    """A message of service discovery; bytes 10 and 11 are the session number."""
     flags = 0xC000_0000 if reboot else 0x4000_0000
     payload = struct.pack(">II", flags, len(entries)) + entries + struct.pack(">I", len(options)) + options
     return wire.someip(0xFFFF, 0x8100, wire.SOMEIP_NOTIFICATION, payload, session=session)
 
 
 class SubscribeEntry(NamedTuple):
-    """A SubscribeEventgroup or StopSubscribe that came."""
+    """A received Subscribe or StopSubscribe."""
 
     service: int
     eventgroup: int
@@ -60,7 +62,7 @@ class SubscribeEntry(NamedTuple):
 
 
 def subscribe_entries_in(datagram: bytes, sender: tuple[str, int]) -> Iterator[SubscribeEntry]:
-    """Read by the library `someip`."""
+    """Decode with the library `someip`."""
     now = time.monotonic()
     message, _ = SOMEIPHeader.parse(datagram)
     header, _ = SOMEIPSDHeader.parse(message.payload)
@@ -70,7 +72,7 @@ def subscribe_entries_in(datagram: bytes, sender: tuple[str, int]) -> Iterator[S
 
 
 class _SessionCounter:
-    """Session numbers of one direction, in one life."""
+    """The session numbers of one direction in one life."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -84,7 +86,7 @@ class _SessionCounter:
 
 
 class RawSdEcu:
-    """One service with one event group, at `sd`, which is bound to the address and port of service discovery.
+    """One service with one event group; `sd` is a socket bound to the address and port of service discovery.
 
     `endpoints` are the options of its Offers. Belongs to one thread.
     """
@@ -97,7 +99,7 @@ class RawSdEcu:
         self._group = (SD_GROUP, sd.getsockname()[1])
         sd.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sd.getsockname()[0]))
         self.stall_count = 0
-        """How often the machine took so long between two datagrams that they may have been a reboot to anybody."""
+        """How often the machine delayed a datagram so long that it may count as a reboot."""
         self.reset_sessions()
 
     def reset_sessions(self) -> None:
@@ -108,7 +110,7 @@ class RawSdEcu:
         return sd_message(*self._multicasts.next(), offered, self._options)
 
     def send_offer(self) -> float:
-        """Say it to everybody; when."""
+        """Send an Offer to the group; returns the time."""
         now = time.monotonic()
         self._sd.sendto(self._offer(), self._group)
         return now
@@ -116,7 +118,7 @@ class RawSdEcu:
     def send_subscribe(
         self, service: int, eventgroup: int, destination: tuple[str, int], option: bytes
     ) -> None:
-        """Ask for the events of another's service, at the endpoint in `option`."""
+        """Subscribe to another ECU's service, with the endpoint in `option`."""
         subscribe_entry = sd_entry(SUBSCRIBE_ENTRY, service, _TTL_S, eventgroup)
         self._sd.sendto(sd_message(*self._unicasts.next(), subscribe_entry, option), destination)
 
@@ -127,7 +129,7 @@ class RawSdEcu:
         self._sd.sendto(sd_message(*self._unicasts.next(), accepted), subscribe_entry.sender)
 
     def ack_subscriptions(self, seconds: float, until_subscribed: bool = False) -> SubscribeEntry | None:
-        """Ack who subscribes for so long, or until one did, whom it returns."""
+        """Acknowledge Subscribes for `seconds`, or until the first one, which is returned."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._sd.settimeout(left)
@@ -143,16 +145,16 @@ class RawSdEcu:
         return None
 
     def offer_until_subscribed(self) -> float:
-        """The first Offer of a life, until it is subscribed; how long that took."""
+        """Send the first Offer of a life and wait for the Subscribe; returns the elapsed time."""
         offered = self.send_offer()
         subscribe_entry = self.ack_subscriptions(DEADLINE_S, until_subscribed=True)
         assert subscribe_entry is not None, (
-            f"service {self._service:#06x}: nobody subscribed within {DEADLINE_S} s"
+            f"service {self._service:#06x}: no Subscribe within {DEADLINE_S} s"
         )
         return subscribe_entry.at - offered
 
     def send_reordered_offers(self, *, wraps: bool) -> None:
-        """Offers as a network may bring them: twice, and in another order; if it `wraps`, with numbers that begin again."""
+        """Send duplicated and reordered Offers; with `wraps`, across the wrap of the session number."""
         if wraps:
             self._multicasts.jump_near_wrap()
             self._unicasts.jump_near_wrap()
@@ -166,7 +168,7 @@ class RawSdEcu:
         self.stall_count += time.monotonic() - before > MAX_GAP_S
 
     def power_off(self) -> None:
-        """No more is heard of it for as long as it takes to boot; what came for it meanwhile is lost."""
+        """Send nothing for the boot time, and drop everything received meanwhile."""
         until = time.monotonic() + BOOT_S
         while (left := until - time.monotonic()) > 0:
             self._sd.settimeout(left)
@@ -176,7 +178,7 @@ class RawSdEcu:
                 return
 
     def run_lives(self, lives: int) -> list[float]:
-        """So many lives, one after the other; how long after its first Offer each was subscribed."""
+        """Run `lives` lives; returns the time from Offer to Subscribe of each."""
         taken = []
         for number in range(lives):
             if number:

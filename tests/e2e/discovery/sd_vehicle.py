@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer between a Zenoh network and a SOME/IP network with service discovery, as several tests have it.
+"""A streamer between a Zenoh network and a SOME/IP network with service discovery, shared by several tests.
 
-Each says which services its configuration has; the rest of it is the same, and here.
+Each test passes the services of its configuration; the rest is common.
 """
 
 import itertools
@@ -48,6 +48,7 @@ authorities = ["chassis"]
 bind = "{host}"
 port = {ports.data}
 port_tcp = {ports.tcp}
+{chassis}
 
 [endpoints.chassis.sd]
 multicast = "{group}"
@@ -78,12 +79,12 @@ class SdVehiclePorts(NamedTuple):
 
 
 def service_toml(number: int, *lines: str) -> str:
-    """A service of the network in version 1, or one of ours; `lines` say the rest of it."""
+    """The configuration of a remote service in version 1, or of an offered one; `lines` are further keys."""
     return "\n".join(["[[endpoints.chassis.services]]", f"service = {number}", "major = 1", *lines])
 
 
 def offered_service_toml(number: int, *lines: str, provider: Uri = PROVIDER) -> str:
-    """A service that the streamer offers for an application."""
+    """The configuration of a service that the streamer offers for an application."""
     provider_line = f'provider = "//{provider.authority}/{provider.ue_id:X}/{provider.version}/0"'
     return service_toml(number, *lines, "offered = true", provider_line)
 
@@ -94,27 +95,29 @@ def sd_vehicle_toml(
     host: str = "127.0.0.1",
     timings: Mapping[str, int] = QUICK_SD_TIMINGS,
     sd: str = "",
+    chassis: str = "",
 ) -> str:
-    """The streamer's, at `host`; `sd` are more lines of that section."""
+    """The configuration of the streamer at `host`; `sd` and `chassis` have further lines of these sections."""
     return _CONFIG.format(
         ports=ports,
         host=host,
         group=SD_GROUP,
         more=sd,
+        chassis=chassis,
         timings="\n".join(f"{name} = {value}" for name, value in timings.items()),
         services="\n\n".join(services),
     )
 
 
 def subscription_state(app: ZenohEntity, topic: Uri) -> int:
-    """What the application is to a topic, as our uSubscription says; it subscribes by asking."""
+    """The subscription state of the application for a topic; the request also subscribes."""
     answer = app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(topic))
     assert answer.head.commstatus in {None, wire.OK}, answer.status
     return wire.SubscriptionResponse.decode(answer.payload).state
 
 
 class SdVehicle:
-    """A streamer, an application, and ECUs as they come, each on a host of its own."""
+    """A streamer, an application, and ECUs on separate hosts."""
 
     def __init__(self, stack: ExitStack, directory: Path, *services: str, sd: str = "") -> None:
         self._stack = stack
@@ -136,5 +139,5 @@ class SdVehicle:
         return ("127.0.0.1", self.ports.data)
 
     def subscription_state(self, topic: Uri) -> int:
-        """What the application is to a topic."""
+        """The subscription state of the application for a topic."""
         return subscription_state(self.app, topic)

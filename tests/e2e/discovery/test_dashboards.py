@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dashboard that subscribes by a pattern what only an ECU has: service discovery subscribes it there, with nobody else asking."""
+"""A dashboard subscribes by a pattern to an ECU's events without any other subscriber: service discovery subscribes."""
 
 from functools import partial
 from operator import eq
@@ -72,7 +72,7 @@ class Dashboard:
         return msgspec.json.decode(self._socket.recv(timeout=DEADLINE_S))
 
 
-def test_a_prefix_brings_what_nobody_else_has_subscribed_at_an_ecu(tmp_path: Path) -> None:
+def test_a_pattern_subscription_subscribes_to_an_ecu(tmp_path: Path) -> None:
     [wamp] = tcp_ports(1)
     data, sd = udp_ports(2)
     file = tmp_path / "dashboard.toml"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ECUs that nobody placed: found, called, subscribed and served by service discovery, with Zenoh on the other side."""
+"""ECUs without configured addresses, with Zenoh on the other side: found, called, subscribed and served."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -52,29 +52,29 @@ def car(tmp_path: Path) -> Iterator[SdVehicle]:
         yield SdVehicle(stack, tmp_path, *SERVICES)
 
 
-def test_a_service_that_is_offered_can_be_called(car: SdVehicle) -> None:
+def test_an_offered_service_can_be_called(car: SdVehicle) -> None:
     waiting = car.app.send_request(Uri("chassis", CLIMATE, 1, ECHO), b"early")
     ecu = car.new_ecu()
     ecu.offer(CLIMATE)
 
-    assert car.app.wait_response(waiting).payload == b"early"  # it has waited until the service was there
+    assert car.app.wait_response(waiting).payload == b"early"  # the request waited for the service
     assert car.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"22").payload == b"22"
 
 
-def test_a_caller_is_told_when_the_service_goes_before_it_has_answered(car: SdVehicle) -> None:
+def test_a_pending_call_fails_when_the_service_is_lost(car: SdVehicle) -> None:
     ecu = car.new_ecu()
     ecu.offer(CLIMATE)
-    asked = car.app.send_request(Uri("chassis", CLIMATE, 1, SILENT), b"?", ttl=600_000)
+    call_id = car.app.send_request(Uri("chassis", CLIMATE, 1, SILENT), b"?", ttl=600_000)
     ecu.data_socket.inbox.wait_one(lambda frame: frame.head.method_id == SILENT)
 
     ecu.stop_offer(CLIMATE)
 
-    answer = car.app.wait_response(asked)
+    answer = car.app.wait_response(call_id)
     assert answer.head.commstatus == wire.UNAVAILABLE
     assert "went (stopped)" in answer.status.message
 
 
-def test_a_topic_of_an_ecu_is_subscribed_when_the_ecu_is_there(car: SdVehicle) -> None:
+def test_a_topic_is_subscribed_when_its_ecu_appears(car: SdVehicle) -> None:
     assert car.subscription_state(TOPIC) == SUBSCRIBE_PENDING
     ecu = car.new_ecu()
     ecu.offer(SPEED, 1, 2)
@@ -83,10 +83,11 @@ def test_a_topic_of_an_ecu_is_subscribed_when_the_ecu_is_there(car: SdVehicle) -
     eventually(lambda: car.subscription_state(TOPIC), wire.SUBSCRIBED)
     ecu.send_event(SPEED, 0x8001, b"fast", car.address)
     assert car.app.wait_events(TOPIC)[0].payload == b"fast"
-    assert ecu.notifications.items(lambda seen: seen.eventgroup == 2) == []  # nobody wants an event of it
+    # No subscriber needs an event of group 2.
+    assert ecu.notifications.items(lambda seen: seen.eventgroup == 2) == []
 
 
-def test_the_last_who_wants_an_event_of_a_group_ends_its_subscription(car: SdVehicle) -> None:
+def test_the_last_subscriber_of_a_group_ends_its_subscription(car: SdVehicle) -> None:
     ecu = car.new_ecu()
     ecu.offer(SPEED, 1, 2)
     for topic in (TOPIC, OTHER):
@@ -98,7 +99,7 @@ def test_the_last_who_wants_an_event_of_a_group_ends_its_subscription(car: SdVeh
     ecu.notifications.wait_one(lambda seen: seen == SdNotification("unsubscribed", SPEED, 1))
 
 
-def test_an_ecu_finds_and_calls_what_we_offer(car: SdVehicle) -> None:
+def test_an_ecu_finds_and_calls_an_offered_service(car: SdVehicle) -> None:
     with ZenohEntity(car.ports.zenoh, "hpc.vin1", PROVIDER.ue_id) as provider:
         ecu = car.new_ecu()
         ecu.find(OFFERED)
@@ -106,17 +107,17 @@ def test_an_ecu_finds_and_calls_what_we_offer(car: SdVehicle) -> None:
         ecu.data_socket.send_to(
             wire.someip(OFFERED, 1, wire.SOMEIP_REQUEST, b"?", client=7, session=9), car.address
         )
-        asked = provider.inbox.wait_one(
+        call_id = provider.inbox.wait_one(
             lambda sample: sample.attributes is not None and sample.head.sink is not None
         )
-        provider.respond(asked, b"!")
+        provider.respond(call_id, b"!")
         answer = ecu.data_socket.inbox.wait_one(
             lambda frame: frame.head.message_type.value == wire.SOMEIP_RESPONSE
         )
     assert (answer.head.client_id, answer.head.session_id, answer.head.payload) == (7, 9, b"!")
 
 
-def test_an_ecu_that_subscribes_gets_the_events_until_it_stops(car: SdVehicle) -> None:
+def test_a_subscribed_ecu_receives_events_until_its_stop(car: SdVehicle) -> None:
     provider = car.new_app()
     ecu = car.new_ecu()
     topic = PROVIDER.at(0x8001)
@@ -157,17 +158,17 @@ def test_an_event_in_two_groups_reaches_the_subscribers_of_either(car: SdVehicle
         assert len(ecu.data_socket.inbox.items(lambda frame: frame.head.payload == b"once")) == 1
 
 
-def test_an_ecu_that_subscribes_what_another_device_provides_has_it_subscribed_there(car: SdVehicle) -> None:
+def test_an_ecu_subscription_to_a_remote_topic_is_forwarded(car: SdVehicle) -> None:
     topic, usubscription = Uri("cloud", 0x8402, 1, 0x8001), Uri("cloud", 0, 3)
     with ZenohEntity(car.ports.zenoh, "cloud", 0) as cloud:
         ecu = car.new_ecu()
         ecu.subscribe(REMOTE_SERVICE, 1)
-        asked = cloud.inbox.wait_one(
+        call_id = cloud.inbox.wait_one(
             lambda each: each.attributes is not None and each.head.sink == usubscription.at(wire.SUBSCRIBE)
         )
-        assert asked.head.source == USUBSCRIPTION.at(0)
-        assert asked.payload.startswith(wire.topic_request(topic))
-        cloud.respond(asked, wire.field(1, wire.field(1, wire.SUBSCRIBED)) + wire.field(3, topic.encode()))
+        assert call_id.head.source == USUBSCRIPTION.at(0)
+        assert call_id.payload.startswith(wire.topic_request(topic))
+        cloud.respond(call_id, wire.field(1, wire.field(1, wire.SUBSCRIBED)) + wire.field(3, topic.encode()))
 
         def arrived() -> bool:
             cloud.publish(topic, b"rain")
@@ -181,7 +182,7 @@ def test_an_ecu_that_subscribes_what_another_device_provides_has_it_subscribed_t
 
 
 def ecu_subscribers(car: SdVehicle, topic: Uri) -> list[Uri]:
-    """Who subscribes a topic, but for applications of these tests."""
+    """The subscribers of a topic, except the applications of these tests."""
     answer = car.app.call(USUBSCRIPTION.at(FETCH_SUBSCRIBERS), wire.topic_request(topic))
     return [each for each in wire.subscribers_in(answer.payload) if each.authority == "chassis"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ECUs of which the configuration says nothing at all: subscribed and called by their addresses alone, with Zenoh on the other side."""
+"""ECUs without any configuration: subscribed and called by their addresses, with Zenoh on the other side."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ def car(tmp_path: Path) -> Iterator[SdVehicle]:
         yield SdVehicle(stack, tmp_path, sd="dynamic_services = { idle_ms = 500 }")
 
 
-def test_an_ecu_that_nobody_configured_is_subscribed_until_nobody_wants_it(car: SdVehicle) -> None:
+def test_an_unconfigured_ecu_is_subscribed_while_a_subscriber_exists(car: SdVehicle) -> None:
     assert car.subscription_state(BEAM) == SUBSCRIBE_PENDING
     ecu = car.new_ecu()
     ecu.offer(LAMPS, BEAM.resource)
@@ -39,15 +39,15 @@ def test_an_ecu_that_nobody_configured_is_subscribed_until_nobody_wants_it(car: 
     ecu.notifications.wait_one(lambda seen: seen == SdNotification("unsubscribed", LAMPS, BEAM.resource))
 
 
-def test_an_ecu_that_nobody_configured_is_called(car: SdVehicle) -> None:
+def test_an_unconfigured_ecu_is_called(car: SdVehicle) -> None:
     waiting = car.app.send_request(SWITCH, b"early")
     ecu = car.new_ecu()
     ecu.offer(LAMPS)
-    assert car.app.wait_response(waiting).payload == b"early"  # it has waited until the service was there
+    assert car.app.wait_response(waiting).payload == b"early"  # the request waited for the service
     assert car.app.call(SWITCH, b"on").payload == b"on"
 
 
-def test_an_ecu_that_comes_back_is_subscribed_again(car: SdVehicle) -> None:
+def test_a_returning_unconfigured_ecu_is_subscribed_again(car: SdVehicle) -> None:
     ecu = car.new_ecu()
     ecu.offer(LAMPS, BEAM.resource)
     eventually(lambda: car.subscription_state(BEAM), wire.SUBSCRIBED)

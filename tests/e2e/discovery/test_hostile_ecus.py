@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ECU that behaves is served as ever while forty others on the same network say anything at all."""
+"""A flood of malformed messages from forty hosts does not delay a well-behaved ECU."""
 
 import socket
 import time
@@ -28,15 +28,15 @@ from tests.e2e.rigs.wire import Uri
 
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 HZ: Final = 200
-PHASE_S: Final = 1.0
-PHASES: Final = 5
-"""Of each kind, and more where none of the floods was as it is to be."""
+PHASE_S: Final = 0.7
+PHASES: Final = 3
+"""Minimum phases of each kind; more follow while every flood looks like a delay."""
 MOST_PHASES: Final = 20
 RATE: Final = 2_000.0
-"""Datagrams a second of all hostile ECUs together."""
+"""Datagrams per second of all hostile ECUs together."""
 CALLS: Final = 10
 NOISE_S: Final = 0.005
-"""What this machine may add to a 99th percentile by itself."""
+"""The noise of the machine in a 99th percentile."""
 MOST_TIMES: Final = 2.0
 MOST_GROWTH: Final = 4_000_000
 
@@ -50,6 +50,8 @@ SERVICES: Final = (
     ),
 )
 
+_SHORT_TP_TIMEOUT: Final = "tp = { timeout_ms = 1000 }"
+
 
 class HostileScenario(NamedTuple):
     process: StreamerProcess
@@ -57,17 +59,17 @@ class HostileScenario(NamedTuple):
     ecu: SdEcu
     flood: HostileEcuProcess
     control_flood: HostileEcuProcess
-    """The same of what it takes to make it, and nothing of it for the streamer."""
+    """The control: the same load on the machine, without load on the streamer."""
     address: tuple[str, int]
 
     @property
     def memory(self) -> int:
-        """Bytes of the streamer that are in memory."""
+        """The resident memory of the streamer in bytes."""
         pages = Path(f"/proc/{self.process._process.pid}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * 4096
 
     def refused_counts(self) -> dict[str, int]:
-        """What the streamer has counted of it, in its last words."""
+        """The refusal counters in the final statistics of the streamer."""
         [stopped] = [line for line in self.process.log_records if line["event"] == "streamer.stopped"]
         return {
             name: count
@@ -77,7 +79,7 @@ class HostileScenario(NamedTuple):
 
 
 def discarding_ports(stack: ExitStack) -> tuple[int, int]:
-    """Two where all that comes is taken and forgotten."""
+    """Two ports whose datagrams are discarded."""
     opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
     for each, port in zip(opened, udp_ports(2), strict=True):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,7 +92,9 @@ def discarding_ports(stack: ExitStack) -> tuple[int, int]:
 def running(directory: Path) -> Iterator[HostileScenario]:
     ports = SdVehiclePorts.free()
     config = directory / "hostile.toml"
-    config.write_text(sd_vehicle_toml(ports, *SERVICES, timings={}), encoding="utf-8")
+    config.write_text(
+        sd_vehicle_toml(ports, *SERVICES, timings={}, chassis=_SHORT_TP_TIMEOUT), encoding="utf-8"
+    )
     with ExitStack() as stack:
         process = stack.enter_context(StreamerProcess(config))
         app = stack.enter_context(ZenohEntity(ports.zenoh, "hpc.vin1"))
@@ -115,14 +119,14 @@ def p99(ages: list[float]) -> float:
 
 
 class Phase(NamedTuple):
-    """A second with a flood here or elsewhere, and how old the events were that were sent in it."""
+    """A period with a flood at the streamer or at the control, and the 99th percentile of event ages."""
 
     flooded: bool
     p99_s: float
 
 
 def run_phase(scene: HostileScenario, sent_at: list[float], *, flooded: bool) -> Phase:
-    """A second of flood, here or elsewhere; meanwhile, the ECU is called as well."""
+    """Run a flood at the streamer or at the control, and call the ECU meanwhile."""
     first, flood = len(sent_at), scene.flood if flooded else scene.control_flood
     flood.start_flood(PHASE_S, RATE)
     for call in range(CALLS):
@@ -135,16 +139,18 @@ def run_phase(scene: HostileScenario, sent_at: list[float], *, flooded: bool) ->
 
 
 def is_held_up(phases: Sequence[Phase]) -> bool:
-    """A busy machine holds up one phase or another, and who makes a flood keeps it busy.
+    """Whether the flood delays events.
 
-    A flood that is felt here is felt in all of its own phases, and elsewhere in none.
+    The machine delays single phases at random, and the flood generator loads it. A real delay is in all flooded phases,
+    compared
+    with the median of the control phases.
     """
     calm = median(each.p99_s for each in phases if not each.flooded)
     stormy = min(each.p99_s for each in phases if each.flooded)
     return stormy >= calm * MOST_TIMES + NOISE_S
 
 
-def test_hostile_ecus_do_not_hold_up_one_that_behaves(tmp_path: Path) -> None:
+def test_hostile_ecus_do_not_delay_a_well_behaved_one(tmp_path: Path) -> None:
     with running(tmp_path) as scene:
         sent_at: list[float] = []
 
@@ -152,7 +158,7 @@ def test_hostile_ecus_do_not_hold_up_one_that_behaves(tmp_path: Path) -> None:
             sent_at.append(time.monotonic())
             scene.ecu.send_event(SPEED, 0x8001, b"%d" % number, scene.address)
 
-        scene.flood.start_flood(PHASE_S, RATE)  # what is kept of strangers is kept from here on
+        scene.flood.start_flood(PHASE_S, RATE)  # tables of unknown senders fill up before the memory baseline
         scene.flood.wait_sent()
         memory = scene.memory
         with Metronome(HZ, beat):
@@ -164,10 +170,10 @@ def test_hostile_ecus_do_not_hold_up_one_that_behaves(tmp_path: Path) -> None:
         scene.process.stop()
 
     ages = ", ".join(f"{'here' if each.flooded else 'elsewhere'} {each.p99_s * 1e3:.1f}" for each in phases)
-    said = f"p99 in ms: {ages}; {grown} bytes more; {scene.refused_counts()}"
-    print(said)
-    assert not is_held_up(phases), said
-    assert grown < MOST_GROWTH, said
+    summary = f"p99 in ms: {ages}; {grown} bytes more; {scene.refused_counts()}"
+    print(summary)
+    assert not is_held_up(phases), summary
+    assert grown < MOST_GROWTH, summary
     kinds = {
         "sd_rate",
         "sd_offer_foreign",
@@ -176,4 +182,4 @@ def test_hostile_ecus_do_not_hold_up_one_that_behaves(tmp_path: Path) -> None:
         "tp_timeout",
         "length_too_small",
     }
-    assert {f"refused_{kind}" for kind in kinds} <= set(scene.refused_counts()), said
+    assert {f"refused_{kind}" for kind in kinds} <= set(scene.refused_counts()), summary

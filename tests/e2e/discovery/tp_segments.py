@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP by the book: 16 bytes of header, 4 of offset and flag, parts whose size is a multiple of 16."""
+"""A reference SOME/IP-TP: 16 bytes of header, 4 of offset and flag, parts whose size is a multiple of 16."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ TP_FLAG = 0x20
 def tp_segments(
     service: int, method: int, message_type: int, payload: bytes, *, session: int, size: int = 1_392
 ) -> list[bytes]:
-    """A message in segments of `size` bytes."""
+    """Split a message into segments of `size` bytes."""
     parts = [(at, payload[at : at + size]) for at in range(0, len(payload), size)]
     return [
         wire.someip(
@@ -26,7 +26,7 @@ def tp_segments(
 
 
 def tp_reassembled(datagrams: Iterable[bytes]) -> list[bytes]:
-    """The payloads of all messages that came in segments and are whole, in the order of their ends."""
+    """The payloads of all completely received messages, in the order of their last segments."""
     complete: list[bytes] = []
     open_: dict[bytes, bytes] = {}
     for raw in datagrams:

@@ -14,7 +14,7 @@ from tests.e2e.rigs.vehicle import OFFERED, PROVIDER, Vehicle
 CLIENT = 0x0AB1
 METHOD = 0x0001
 
-# up-spec, up-l1/someip.adoc, return codes: all that are possible where it names several; E_NOT_OK where it names none.
+# up-spec, up-l1/someip.adoc, return codes: all permitted ones if several, E_NOT_OK if none.
 RETURN_CODES = {
     wire.UNKNOWN: {wire.E_NOT_OK},
     wire.NOT_FOUND: {wire.E_UNKNOWN_SERVICE},
@@ -44,7 +44,7 @@ def provider(vehicle: Vehicle) -> Iterator[ZenohEntity]:
 
 
 def send_call(client: SomeipNode, vehicle: Vehicle, payload: bytes, **fields: int) -> int:
-    """Send a request and do not wait; its session id. `fields` replaces parts of it."""
+    """Send a request without waiting; returns its session id. `fields` replaces header fields."""
     session = next(sessions)
     values = {"service": OFFERED, "method": METHOD, "message_type": wire.SOMEIP_REQUEST} | fields
     service, method, kind = values.pop("service"), values.pop("method"), values.pop("message_type")
@@ -67,18 +67,18 @@ def test_a_someip_request_arrives_as_a_request_to_the_provider(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     send_call(client, vehicle, b"22.5 C")
-    asked = provider.inbox.wait_one(has_payload(b"22.5 C"))
-    assert asked.key == "up/chassis/AB1/0/1/0/hpc.vin1/8401/0/1/1"
-    head = asked.head
+    received_call = provider.inbox.wait_one(has_payload(b"22.5 C"))
+    assert received_call.key == "up/chassis/AB1/0/1/0/hpc.vin1/8401/0/1/1"
+    head = received_call.head
     assert head.id.is_version_7
     assert (head.type, head.sink) == (wire.REQUEST, PROVIDER.at(METHOD))
     assert (head.source.authority, head.source.ue_id, head.source.resource) == ("chassis", CLIENT, 0)
     assert head.priority >= wire.CS4
     assert head.ttl
-    assert head.payload_format == 0  # SOME/IP does not say
+    assert head.payload_format == 0  # SOME/IP does not define it
 
 
-def test_the_providers_response_goes_back_to_the_client(
+def test_the_response_of_the_provider_is_returned_to_the_client(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     session = send_call(client, vehicle, b"there")
@@ -92,19 +92,19 @@ def test_the_providers_response_goes_back_to_the_client(
     assert head.payload == bytes(range(256))
 
 
-def test_commstatus_ok_is_no_error(vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity) -> None:
-    session = send_call(client, vehicle, b"said twice")
-    provider.respond(provider.inbox.wait_one(has_payload(b"said twice")), b"fine", commstatus=wire.OK)
+def test_commstatus_ok_is_not_an_error(vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity) -> None:
+    session = send_call(client, vehicle, b"text twice")
+    provider.respond(provider.inbox.wait_one(has_payload(b"text twice")), b"fine", commstatus=wire.OK)
     head = wait_response(client, session).head
     assert (head.message_type, head.return_code) == (SOMEIPMessageType.RESPONSE, SOMEIPReturnCode.E_OK)
     assert head.payload == b"fine"
 
 
 @pytest.mark.parametrize("commstatus", RETURN_CODES)
-def test_a_failure_goes_back_as_an_error_with_a_return_code(
+def test_a_failure_is_returned_as_an_error_with_a_return_code(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity, commstatus: int
 ) -> None:
-    # Of this test only: what the last provider was sent when it went may be delivered again, to this one.
+    # Unique to this test: a request to the previous provider may be delivered again.
     payload = b"fail with %d" % commstatus
     session = send_call(client, vehicle, payload)
     provider.respond(
@@ -125,7 +125,7 @@ def test_a_failure_goes_back_as_an_error_with_a_return_code(
     ],
     ids=["method", "version", "service"],
 )
-def test_a_request_for_what_is_not_offered_is_an_error(
+def test_a_request_for_an_unknown_service_is_an_error(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity, wrong: dict[str, int], code: int
 ) -> None:
     session = send_call(client, vehicle, b"not offered", **wrong)
@@ -135,22 +135,22 @@ def test_a_request_for_what_is_not_offered_is_an_error(
     assert provider.inbox.items(has_payload(b"not offered")) == []
 
 
-def test_a_client_hears_when_the_provider_does_not_answer(
+def test_a_client_gets_an_error_when_the_provider_does_not_respond(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     session = send_call(client, vehicle, b"silence")
-    asked = provider.inbox.wait_one(has_payload(b"silence"))
+    received_call = provider.inbox.wait_one(has_payload(b"silence"))
     head = wait_response(client, session).head
     assert (head.message_type, head.return_code) == (SOMEIPMessageType.ERROR, SOMEIPReturnCode.E_TIMEOUT)
 
-    provider.respond(asked, b"too late")
+    provider.respond(received_call, b"too late")
     later = send_call(client, vehicle, b"and now")
     provider.respond(provider.inbox.wait_one(has_payload(b"and now")), b"here I am")
     assert wait_response(client, later).head.payload == b"here I am"
     assert len(client.inbox.items()) == 2
 
 
-def test_a_request_that_wants_no_answer_gets_none(
+def test_a_fire_and_forget_request_gets_no_response(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     send_call(client, vehicle, b"just do it", message_type=wire.SOMEIP_REQUEST_NO_RETURN)
@@ -161,7 +161,7 @@ def test_a_request_that_wants_no_answer_gets_none(
     assert len(client.inbox.items()) == 1
 
 
-def test_two_clients_with_the_same_ids_are_told_apart(
+def test_two_clients_with_equal_ids_are_distinguished(
     vehicle: Vehicle, client: SomeipNode, provider: ZenohEntity
 ) -> None:
     with SomeipNode() as other:

@@ -23,7 +23,7 @@ from tests.e2e.rigs.wire import Uri
 
 SERVICE = Uri("chassis", CLIMATE, 1)
 
-# up-spec, up-l1/someip.adoc, return codes; those that it does not know are UNKNOWN.
+# up-spec, up-l1/someip.adoc, return codes; unlisted ones map to UNKNOWN.
 UCODES = {
     wire.E_NOT_OK: wire.UNKNOWN,
     wire.E_UNKNOWN_SERVICE: wire.NOT_FOUND,
@@ -46,7 +46,7 @@ def is_call_with(payload: bytes) -> Callable[[SomeipFrame], bool]:
     return lambda frame: frame.message is not None and frame.message.payload == payload
 
 
-def test_a_call_goes_out_as_a_someip_request(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_a_call_is_sent_as_a_someip_request(vehicle: Vehicle, app: ZenohEntity) -> None:
     app.call(SERVICE.at(ECHO), b"as a request")
     frame = vehicle.ecu.inbox.wait_one(is_call_with(b"as a request"))
     head = frame.head
@@ -59,15 +59,15 @@ def test_a_call_goes_out_as_a_someip_request(vehicle: Vehicle, app: ZenohEntity)
 
 
 # [itest->dsn~up-transport-zenoh-message-type-mapping~1]
-def test_the_answer_comes_back_as_the_response_to_that_call(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_the_answer_is_returned_as_the_response_to_the_call(vehicle: Vehicle, app: ZenohEntity) -> None:
     payload = bytes(range(256))
     method = SERVICE.at(ECHO)
-    asked = app.send_request(method, payload, ttl=4321, priority=wire.CS5)
-    answer = app.wait_response(asked)
+    call_id = app.send_request(method, payload, ttl=4321, priority=wire.CS5)
+    answer = app.wait_response(call_id)
     assert answer.payload == payload
     assert answer.key == wire.key(method, app.address)
     assert answer.head.id.is_version_7
-    assert answer.head.id != asked
+    assert answer.head.id != call_id
     assert answer.head.commstatus in {None, wire.OK}
     assert answer.head._replace(commstatus=None) == wire.Attributes(
         answer.head.id,
@@ -76,11 +76,11 @@ def test_the_answer_comes_back_as_the_response_to_that_call(vehicle: Vehicle, ap
         app.address,
         priority=wire.CS5,
         ttl=4321,
-        reqid=asked,
+        reqid=call_id,
     )
 
 
-def test_calls_in_flight_are_told_apart(vehicle: Vehicle, app: ZenohEntity, fleet: ZenohEntity) -> None:
+def test_calls_in_flight_are_distinguished(vehicle: Vehicle, app: ZenohEntity, fleet: ZenohEntity) -> None:
     callers = (app, fleet)
     calls = [
         (caller, caller.send_request(SERVICE.at(ECHO), payload), payload)
@@ -88,9 +88,9 @@ def test_calls_in_flight_are_told_apart(vehicle: Vehicle, app: ZenohEntity, flee
         for caller in callers
         for payload in (f"{caller.address} {number}".encode(),)
     ]
-    for caller, asked, payload in calls:
-        assert caller.wait_response(asked).payload == payload
-    assert all(len(caller.responses(asked)) == 1 for caller, asked, _ in calls)
+    for caller, call_id, payload in calls:
+        assert caller.wait_response(call_id).payload == payload
+    assert all(len(caller.responses(call_id)) == 1 for caller, call_id, _ in calls)
 
 
 @pytest.mark.parametrize("method", [FAIL, FAIL_AS_RESPONSE], ids=["ERROR", "RESPONSE"])
@@ -104,46 +104,44 @@ def test_a_return_code_becomes_a_commstatus(
     assert f"{code:02X}" in answer.status.message.upper()
 
 
-def test_what_an_error_carries_is_passed_on(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_the_payload_of_an_error_is_forwarded(vehicle: Vehicle, app: ZenohEntity) -> None:
     answer = app.call(SERVICE.at(FAIL), bytes((wire.E_NOT_READY,)) + b"in 5 s")
     assert answer.head.commstatus == answer.status.code == wire.UNAVAILABLE
     # details { type_url: "type.googleapis.com/...", value: SomeipReturnCode { return_code: 4, payload: "in 5 s" } }
     assert b"uprotocol.core.ustreamer.v1.SomeipReturnCode\x12\x0a\x08\x04\x12\x06in 5 s" in answer.payload
 
 
-def test_a_call_that_gets_no_answer_fails_when_its_ttl_has_run_out(
-    vehicle: Vehicle, app: ZenohEntity
-) -> None:
+def test_a_call_without_an_answer_fails_at_the_end_of_its_ttl(vehicle: Vehicle, app: ZenohEntity) -> None:
     started = time.monotonic()
-    asked = app.send_request(SERVICE.at(SILENT), b"are you there", ttl=300)
-    answer = app.wait_response(asked)
-    assert answer.received_at - started >= 0.29  # the ttl runs from the ms that is in the id
+    call_id = app.send_request(SERVICE.at(SILENT), b"are you there", ttl=300)
+    answer = app.wait_response(call_id)
+    assert answer.received_at - started >= 0.29  # the ttl starts at the millisecond in the id
     assert answer.head.commstatus == wire.DEADLINE_EXCEEDED
     assert answer.status.code == wire.DEADLINE_EXCEEDED
-    assert (answer.head.reqid, answer.head.ttl) == (asked, 300)
+    assert (answer.head.reqid, answer.head.ttl) == (call_id, 300)
 
     late = vehicle.ecu.inbox.wait_one(is_call_with(b"are you there"))
     vehicle.ecu.send_to_port(reply(late.head, payload=b"yes"), vehicle.ports.someip)
     assert app.call(SERVICE.at(ECHO), b"time passes").payload == b"time passes"
-    assert app.responses(asked) == [answer]
+    assert app.responses(call_id) == [answer]
 
 
 def test_a_second_answer_to_one_call_is_ignored(vehicle: Vehicle, app: ZenohEntity) -> None:
-    asked = app.send_request(SERVICE.at(ECHO), b"ask me once")
-    answer = app.wait_response(asked)
+    call_id = app.send_request(SERVICE.at(ECHO), b"ask me once")
+    answer = app.wait_response(call_id)
     again = vehicle.ecu.inbox.wait_one(is_call_with(b"ask me once"))
     vehicle.ecu.send_to_port(reply(again.head, payload=b"again"), vehicle.ports.someip)
     app.call(SERVICE.at(ECHO), b"time passes")
-    assert app.responses(asked) == [answer]
+    assert app.responses(call_id) == [answer]
 
 
-def test_an_answer_of_somebody_else_is_ignored(vehicle: Vehicle, app: ZenohEntity) -> None:
-    asked = app.send_request(SERVICE.at(SILENT), b"only you", ttl=20_000)
+def test_an_answer_from_another_host_is_ignored(vehicle: Vehicle, app: ZenohEntity) -> None:
+    call_id = app.send_request(SERVICE.at(SILENT), b"only you", ttl=20_000)
     frame = vehicle.ecu.inbox.wait_one(is_call_with(b"only you"))
-    with SomeipNode(host="127.0.0.2") as stranger:
-        stranger.send_to_port(reply(frame.head, payload=b"me"), vehicle.ports.someip)
+    with SomeipNode(host="127.0.0.2") as other_host:
+        other_host.send_to_port(reply(frame.head, payload=b"me"), vehicle.ports.someip)
     vehicle.ecu.send_to_port(reply(frame.head, payload=b"yes, me"), vehicle.ports.someip)
-    assert app.wait_response(asked).payload == b"yes, me"
+    assert app.wait_response(call_id).payload == b"yes, me"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,7 @@ def test_an_answer_of_somebody_else_is_ignored(vehicle: Vehicle, app: ZenohEntit
     ],
     ids=["authority", "service", "version", "method"],
 )
-def test_a_call_of_what_is_not_there_is_answered(
+def test_a_call_of_an_unknown_method_is_answered_with_an_error(
     vehicle: Vehicle, app: ZenohEntity, sink: Uri, code: int
 ) -> None:
     answer = app.call(sink, b"anybody?")
@@ -172,7 +170,7 @@ def test_a_call_of_what_is_not_there_is_answered(
     ids=["ttl 0", "no ttl", "CS1", "no priority"],
 )
 # [itest->dsn~service-error-model-error-response~1]
-def test_a_request_that_breaks_the_rules_is_answered(
+def test_an_invalid_request_is_answered_with_an_error(
     vehicle: Vehicle, app: ZenohEntity, wrong: dict[str, int | None]
 ) -> None:
     valid = wire.Attributes(
@@ -185,7 +183,7 @@ def test_a_request_that_breaks_the_rules_is_answered(
     assert vehicle.ecu.inbox.items(is_call_with(payload)) == []
 
 
-def test_a_request_that_came_too_late_is_not_forwarded(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_an_expired_request_is_not_forwarded(vehicle: Vehicle, app: ZenohEntity) -> None:
     old = wire.new_id()
     old = old._replace(msb=old.msb - (60_000 << 16))
     head = wire.Attributes(old, wire.REQUEST, app.address, SERVICE.at(ECHO), priority=wire.CS4, ttl=1000)

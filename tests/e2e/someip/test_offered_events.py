@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A publication of a Zenoh application goes out as an event of the service that the streamer offers for it."""
+"""A publication of a Zenoh application is sent as an event of the offered service."""
 
 from collections.abc import Iterator
 
@@ -41,9 +41,7 @@ def test_a_provider_may_live_in_any_network(vehicle: Vehicle) -> None:
     assert (frame.head.service_id, frame.head.method_id) == (OFFERED_FOR_CLOUD, 0x8001)
 
 
-def test_a_publication_that_is_no_event_of_the_service_does_not(
-    vehicle: Vehicle, provider: ZenohEntity
-) -> None:
+def test_a_publication_outside_the_service_is_not_sent(vehicle: Vehicle, provider: ZenohEntity) -> None:
     provider.publish(PROVIDER.at(0x8003), b"not an event")
     provider.publish(PROVIDER._replace(ue_id=0x8402).at(0x8002), b"not the provider")
     provider.publish(PROVIDER.at(0x8002), b"the event")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages longer than a datagram, both ways through a streamer. The ECU cuts and joins segments by the book, in this file."""
+"""Messages longer than a datagram, in both directions.
+
+The ECU segments and reassembles by the specification, in this file.
+"""
 
 import socket
 import struct
@@ -64,7 +67,7 @@ remote = "127.0.0.1:{ecu}"
 
 
 class TpEcu:
-    """A socket and the SOME/IP-TP of the specification: 16 bytes of header, 4 of offset and flag, parts of 16 n bytes."""
+    """SOME/IP-TP as specified: 16 bytes of header, 4 of offset and flag, parts of 16 n bytes."""
 
     def __init__(self, port: int, streamer: int) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -75,7 +78,10 @@ class TpEcu:
         self.datagrams = 0
 
     def send_message(self, head: tuple[int, int, int, int, int, int], payload: bytes, size: int = 0) -> None:
-        """`head` is service, method, client, session, type, return code; `size` of a segment, 0 for none, or backwards."""
+        """Send a message; `size` is that of a segment, 0 for none, negative for reverse order.
+
+        `head` is service, method, client, session, type and return code.
+        """
         service, method, client, session, kind, code = head
         parts = [(0, payload)]
         if size:
@@ -91,7 +97,7 @@ class TpEcu:
             self.socket.sendto(ids + body, self._streamer)
 
     def receive_message(self) -> tuple[tuple[int, int, int, int, int, int], bytes]:
-        """The next whole message."""
+        """Receive the next whole message."""
         parts: dict[int, bytes] = {}
         end = None
         while True:
@@ -156,7 +162,7 @@ def test_an_event_in_segments_in_any_order_reaches_the_subscriber(
     assert event.payload == noise(150_000)
 
 
-def test_a_long_publication_arrives_in_segments_and_what_follows_it_behind(
+def test_a_long_publication_arrives_in_segments_before_its_successor(
     bench: TpBench, navigation: ZenohEntity
 ) -> None:
     navigation.publish(NAVIGATION.at(0x8002), noise(20_000))
@@ -169,12 +175,10 @@ def test_a_long_publication_arrives_in_segments_and_what_follows_it_behind(
     assert bench.ecu.datagrams - before == 40 + 1
 
 
-def test_more_than_may_wait_is_kept_in_the_lane_and_arrives_in_order(
+def test_messages_above_the_waiting_limit_stay_queued_and_arrive_in_order(
     bench: TpBench, navigation: ZenohEntity
 ) -> None:
-    bodies = [
-        bytes([number]) * 20_000 for number in range(40)
-    ]  # 800 000 bytes, and waiting_bytes are 500 000
+    bodies = [bytes([number]) * 20_000 for number in range(40)]  # 800 000 bytes; waiting_bytes is 500 000
     for body in bodies:
         navigation.publish(NAVIGATION.at(0x8002), body)
     assert [bench.ecu.receive_message()[1] for _ in bodies] == bodies
@@ -187,13 +191,13 @@ def test_a_long_publication_without_a_pause_arrives(bench: TpBench, navigation: 
     assert head[:3] == (0x4001, 0x8001, 0)
 
 
-def test_a_long_call_and_its_long_answer(bench: TpBench, app: ZenohEntity) -> None:
-    asked = app.send_request(UPDATE, noise(100_000))
+def test_a_long_call_gets_a_long_answer(bench: TpBench, app: ZenohEntity) -> None:
+    call_id = app.send_request(UPDATE, noise(100_000))
     head, payload = bench.ecu.receive_message()
     assert payload == noise(100_000)
     assert head[:3] == (0x3001, 1, app.address.ue_id)
     bench.ecu.send_message((*head[:4], RESPONSE, 0), payload[::-1], -1_392)
-    assert app.wait_response(asked).payload == noise(100_000)[::-1]
+    assert app.wait_response(call_id).payload == noise(100_000)[::-1]
 
 
 def test_a_long_answer_to_a_client(bench: TpBench, navigation: ZenohEntity) -> None:
@@ -207,18 +211,18 @@ def test_a_long_answer_to_a_client(bench: TpBench, navigation: ZenohEntity) -> N
     assert (head, payload) == ((0x4001, 1, 0x0077, 5, RESPONSE, 0), noise(120_000))
 
 
-def test_a_call_that_wants_no_answer_is_answered_when_it_was_sent(bench: TpBench, app: ZenohEntity) -> None:
+def test_a_fire_and_forget_call_is_confirmed_when_sent(bench: TpBench, app: ZenohEntity) -> None:
     answer = app.call(HORN, b"twice")
     assert (answer.head.commstatus, answer.payload) == (None, b"")
     head, payload = bench.ecu.receive_message()
     assert (head[4], payload) == (NO_RETURN, b"twice")
 
 
-def test_a_return_code_of_the_service_s_own_is_told_to_the_caller(bench: TpBench, app: ZenohEntity) -> None:
-    asked = app.send_request(READ, b"")
+def test_a_service_specific_return_code_reaches_the_caller(bench: TpBench, app: ZenohEntity) -> None:
+    call_id = app.send_request(READ, b"")
     head, _ = bench.ecu.receive_message()
     bench.ecu.send_message((*head[:4], ERROR, 0x2A), b"")
-    answer = app.wait_response(asked)
+    answer = app.wait_response(call_id)
     assert answer.head.commstatus == wire.UNKNOWN
     assert "(0x2A)" in answer.status.message
     # details { type_url: "type.googleapis.com/...", value: SomeipReturnCode { return_code: 0x2A } }

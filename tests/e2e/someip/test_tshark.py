@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we put on the wire, read by tshark: a SOME/IP dissector that shares no code with anything here."""
+"""The sent datagrams, dissected by tshark: a SOME/IP dissector without shared code."""
 
 import subprocess
 import time
@@ -37,7 +37,7 @@ COLUMNS: Final = (
 
 
 class Packet(NamedTuple):
-    """One datagram, as tshark sees it; numbers are None and texts empty where it sees none."""
+    """One datagram as dissected by tshark; a missing number is None, a missing text is empty."""
 
     source: int
     destination: int
@@ -83,7 +83,7 @@ class Packet(NamedTuple):
 
 
 class Tshark:
-    """Captures what goes to and from one UDP port on loopback."""
+    """Captures the traffic of one UDP port on loopback."""
 
     def __init__(self, ports: VehiclePorts) -> None:
         command = [
@@ -111,7 +111,7 @@ class Tshark:
             self.errors.append(line)
 
     def wait_capturing(self, probe: Callable[[], None]) -> None:
-        """Wait until it sees what `probe` sends: it says nothing of its own when it has begun."""
+        """Wait until the traffic of `probe` is captured: tshark does not report its start."""
         until = time.monotonic() + DEADLINE_S
         while not self.packets.items():
             assert self._process.poll() is None, "".join(self.errors.items())
@@ -157,10 +157,10 @@ def test_an_independent_dissector_finds_every_frame_well_formed(
         app.call(Uri("chassis", CLIMATE, 1, ECHO), b"a call for tshark")
         app.call(Uri("chassis", CLIMATE, 1, FAIL), bytes((wire.E_NOT_READY,)))
         for method, payload in ((0x0001, b"a good question"), (0x0001, b"a bad one"), (0x0077, b"nonsense")):
-            asked = wire.someip(
+            received_call = wire.someip(
                 OFFERED, method, wire.SOMEIP_REQUEST, payload, client=CLIENT, session=len(payload)
             )
-            client.send_to_port(asked, ports.someip)
+            client.send_to_port(received_call, ports.someip)
         good = provider.inbox.wait_one(lambda sample: sample.payload == b"a good question")
         provider.respond(good, b"a good answer")
         bad = provider.inbox.wait_one(lambda sample: sample.payload == b"a bad one")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of COVESA's vsomeip as peers of the streamer, where VSOMEIP_HOME names an installation of it."""
+"""The samples of COVESA's vsomeip as peers of the streamer, if VSOMEIP_HOME names an installation."""
 
 import json
 import os
@@ -28,7 +28,7 @@ REPO = Path(__file__).parents[3]
 
 
 def run_scenarios(directory: Path, home: str) -> None:
-    """The play in a namespace of its own."""
+    """Run the scenarios in their own namespace."""
     why = unsupported_reason()
     if why:
         pytest.skip(f"no network namespaces on this machine: {why}")
@@ -51,8 +51,8 @@ def test_the_samples_of_vsomeip_are_found_called_subscribed_and_served(tmp_path:
     run_scenarios(tmp_path, str(found.home))
 
 
-def test_the_play_is_one_that_can_be_played(tmp_path: Path) -> None:
-    """With understudies, on the library someip, which read the same JSON and say the same words. No word about vsomeip."""
+def test_the_scenarios_pass_with_stand_ins(tmp_path: Path) -> None:
+    """Stand-ins on the library someip replace the samples: they read the same JSON and print the same lines."""
     home = tmp_path / "v"
     (home / "bin").mkdir(parents=True)
     for name in SAMPLES:
@@ -65,13 +65,13 @@ def test_the_play_is_one_that_can_be_played(tmp_path: Path) -> None:
     run_scenarios(tmp_path, str(home))
 
 
-# --- what can be known without vsomeip ----------------------------------------------------------------------------------
+# --- tests without vsomeip --------------------------------------------------------------------------------------------
 
 
 def fake_installation(
     home: Path, folder: str = "bin", names: tuple[str, ...] = SAMPLES, prints: str = ""
 ) -> Path:
-    """An installation whose samples only say something, and how they were called."""
+    """A fake installation whose samples print text and record their arguments."""
     (home / folder).mkdir(parents=True)
     for name in names:
         sample = home / folder / name
@@ -83,7 +83,7 @@ def fake_installation(
     return home
 
 
-def test_without_the_variable_or_the_samples_it_is_said_what_is_missing(tmp_path: Path) -> None:
+def test_a_missing_variable_or_sample_is_named(tmp_path: Path) -> None:
     assert (
         installation({}) == "VSOMEIP_HOME is not set; it names an installation of vsomeip 3 with its samples"
     )
@@ -95,7 +95,7 @@ def test_without_the_variable_or_the_samples_it_is_said_what_is_missing(tmp_path
 
 
 @pytest.mark.parametrize("folder", ["bin", "examples", "build/examples"])
-def test_the_samples_are_found_where_an_installation_or_a_build_has_them(tmp_path: Path, folder: str) -> None:
+def test_samples_are_found_in_an_installation_and_in_a_build(tmp_path: Path, folder: str) -> None:
     home = fake_installation(tmp_path / "v", folder)
     found = installation({"VSOMEIP_HOME": str(home)})
     assert isinstance(found, Installation)
@@ -103,7 +103,7 @@ def test_the_samples_are_found_where_an_installation_or_a_build_has_them(tmp_pat
 
 
 @pytest.mark.parametrize("serves", [True, False])
-def test_the_configuration_is_what_import_vsomeip_reads(tmp_path: Path, serves: bool) -> None:
+def test_the_configuration_is_readable_by_import_vsomeip(tmp_path: Path, serves: bool) -> None:
     written = vsomeip_json("sample", "192.0.2.2", "224.244.224.245", 30_490, is_server=serves)
     assert (written["unicast"], written["routing"]) == ("192.0.2.2", "sample")
     assert written["applications"][0]["name"] == "sample"
@@ -124,7 +124,7 @@ def test_the_configuration_is_what_import_vsomeip_reads(tmp_path: Path, serves: 
     assert endpoint["sd"]["multicast"] == "224.244.224.245"
 
 
-def test_a_sample_is_started_with_its_configuration_and_heard(tmp_path: Path) -> None:
+def test_a_sample_runs_with_its_configuration_and_its_output_is_read(tmp_path: Path) -> None:
     found = installation({"VSOMEIP_HOME": str(fake_installation(tmp_path / "v", prints="is available."))})
     assert isinstance(found, Installation)
     with SampleProcess(found, "notify-sample", tmp_path, "192.0.2.2", ("224.244.224.245", 30_490)) as sample:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COVESA's vsomeip as a peer, where the environment variable VSOMEIP_HOME names an installation of it with its samples.
+"""COVESA's vsomeip as a peer, if the environment variable VSOMEIP_HOME names an installation with its samples.
 
-Its samples are service 0x1234, instance 0x5678, version 0, method 0x0421, event 0x8778 in event group 0x4465, at UDP port 30509.
+The samples use service 0x1234, instance 0x5678, version 0, method 0x0421, event 0x8778 in event group 0x4465, and UDP
+port 30509.
 """
 
 import json
@@ -25,18 +26,18 @@ _LIBRARIES: Final = ("lib", "lib64", "build", "")
 _NO_DEBOUNCE: Final = {
     f"{what}-time-{which}": "0" for what in ("debounce", "max-retention") for which in ("request", "response")
 }
-"""Without it, an answer waits for 5 ms for others to share its datagram."""
+"""With debouncing, a response waits 5 ms to share its datagram with others."""
 
 
 class Installation(NamedTuple):
-    """Where the samples are, and what they are linked with."""
+    """The paths of the samples and of their libraries."""
 
     home: Path
     samples: Mapping[str, Path]
 
 
 def installation(environment: Mapping[str, str]) -> Installation | str:
-    """The one that is named, or why there is none."""
+    """The installation, or the reason for its absence."""
     home_variable = environment.get(HOME)
     if not home_variable:
         return f"{HOME} is not set; it names an installation of vsomeip 3 with its samples"
@@ -55,7 +56,7 @@ def installation(environment: Mapping[str, str]) -> Installation | str:
 
 
 def vsomeip_json(name: str, host: str, group: str, sd_port: int, *, is_server: bool) -> dict[str, Any]:
-    """The JSON of a vsomeip host with one application, which has the samples' service or wants it."""
+    """The JSON of a vsomeip host with one application that offers or requests the samples' service."""
     offered = {
         "service": f"{SERVICE:#06x}",
         "instance": f"{INSTANCE:#06x}",
@@ -88,7 +89,7 @@ def vsomeip_json(name: str, host: str, group: str, sd_port: int, *, is_server: b
 
 
 def sample_environment(found: Installation, directory: Path, name: str) -> dict[str, str]:
-    """The variables of the environment that a sample is started with; sockets of its own, though /tmp is everybody's."""
+    """The environment of a sample; its sockets are in its own directory and not in the shared /tmp."""
     libraries = [str(found.home / folder) for folder in _LIBRARIES]
     return {
         "VSOMEIP_CONFIGURATION": str(directory / f"{name}.json"),
@@ -99,13 +100,13 @@ def sample_environment(found: Installation, directory: Path, name: str) -> dict[
 
 
 def sample_command(found: Installation, name: str) -> list[str]:
-    """How to start a sample so that it uses UDP and, if it serves, does so at once."""
+    """The command that starts a sample with UDP; a server offers immediately."""
     cycle = ["--cycle", "100"] if name == "notify-sample" else []
     return [str(found.samples[name]), "--udp", *cycle]
 
 
 class SampleProcess:
-    """A sample as a process; `prefix` is put before its command."""
+    """A sample as a process; `prefix` precedes its command."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the samples of vsomeip and Zenoh applications have to say to each other.
+"""The scenarios of vsomeip's samples and Zenoh applications.
 
     python -m tests.e2e.someip.vsomeip_scenarios DIRECTORY
 
-run in a namespace of its own, with the samples beyond a cable, because vsomeip wants a route for multicasts.
+runs in its own namespace with the samples at the far end of a cable, because vsomeip requires a multicast route.
 """
 
 import os
@@ -63,7 +63,7 @@ _OURS: Final = 'offered = true\nprovider = "//hpc.vin1/8401/1/0"'
 
 
 class VsomeipScenarios:
-    """Each act has a streamer of its own, which has the samples' service, or wants it."""
+    """Each scenario has its own streamer, which offers or requests the samples' service."""
 
     def __init__(self, directory: Path, found: vsomeip_samples.Installation, cable: Cable) -> None:
         self._directory = directory
@@ -128,7 +128,7 @@ class VsomeipScenarios:
                 assert answer.payload
 
     def served(self) -> None:
-        """request-sample finds what we offer, and is answered by a Zenoh application."""
+        """request-sample finds an offered service and gets the response of a Zenoh application."""
         with (
             self._running_sample("request-sample", offered=True) as (sample, zenoh),
             ZenohEntity(zenoh, "hpc.vin1", PROVIDER.ue_id) as provider,
@@ -140,7 +140,7 @@ class VsomeipScenarios:
             sample.output.wait_one(lambda line: "Received a response" in line, START_S)
 
     def subscribed(self) -> None:
-        """subscribe-sample subscribes what we offer, and gets what a Zenoh application publishes."""
+        """subscribe-sample subscribes to an offered service and gets the publication of a Zenoh application."""
         with (
             self._running_sample("subscribe-sample", offered=True) as (sample, zenoh),
             ZenohEntity(zenoh, "hpc.vin1", PROVIDER.ue_id) as provider,
@@ -148,7 +148,7 @@ class VsomeipScenarios:
             sample.output.wait_one(lambda line: "is available" in line and "NOT" not in line, START_S)
             until = time.monotonic() + START_S
             while not sample.output.items(lambda line: "Received a notification" in line):
-                assert time.monotonic() < until, "the sample was told of no event"
+                assert time.monotonic() < until, "the sample received no event"
                 provider.publish(PROVIDER.at(vsomeip_samples.EVENT), b"\5\6")
                 time.sleep(0.05)
 

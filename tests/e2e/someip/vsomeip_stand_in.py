@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sample of vsomeip does, done by the library someip, so that the play is known to be playable where there is no vsomeip.
+"""The behaviour of vsomeip's samples on the library someip, to run the scenarios without vsomeip.
 
     python -m tests.e2e.someip.vsomeip_stand_in SAMPLE
 
@@ -29,7 +29,7 @@ def _answer(request: SOMEIPHeader) -> bytes:
 
 
 def _run_server(ecu: SdEcu) -> None:
-    """As response-sample and notify-sample, which is told here when somebody has subscribed."""
+    """As response-sample and notify-sample, with a line for each Subscribe."""
     ecu.offer(SERVICE, EVENTGROUP, instance=INSTANCE, major=0)
     event = wire.someip(SERVICE, EVENT, wire.SOMEIP_NOTIFICATION, b"\1", interface_version=0)
     while True:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An endpoint whose interface goes and is made anew, as that of a VLAN or a USB adapter is, opposite an ECU made of bytes.
+"""An endpoint whose interface is deleted and recreated, like that of a VLAN, with an ECU at byte level.
 
     python -m tests.transports.someip.discovery.recreated_interface
 
-in a network namespace of its own. Says nothing and exits with 0 if both find each other again.
+in its own network namespace. Prints nothing and exits with 0 if both find each other again.
 """
 
 from contextlib import ExitStack
@@ -13,7 +13,7 @@ import msgspec
 
 from tests.e2e.rigs.cable import run_system_command
 from tests.e2e.rigs.ports import udp_ports
-from tests.transports.someip.discovery.test_sd_driver import DOORS, FAST, GROUP, SPEED, Ecu, wait_until
+from tests.transports.someip.discovery.sd_bench import DOORS, FAST, GROUP, SPEED, Ecu, wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -65,16 +65,14 @@ def main() -> None:
             with ExitStack() as life:
                 ecu = Ecu(life, THEIRS, sd_port)
                 ecu.expect_entry(lambda each: each.type == EntryType.OFFER and each.service == DOORS)
-                ecu._group.close()  # as long as anybody here is a member, the kernel gives it to everybody
+                ecu.leave_group()
                 ecu.offer()
                 wait_until(lambda: endpoint.statistics()["sd_found"] == 1)
 
         find_each_other()
         run_system_command("ip", "link", "delete", "first")
         wait_until(lambda: endpoint.statistics()["sd_found"] == 0)
-        make_interface(
-            "second"
-        )  # its number is another one, so nothing that was said of the first holds for it
+        make_interface("second")  # the interface index is new, so no membership of the old one remains
         find_each_other()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that are in no table: looked for on demand, within bounds, opposite an ECU made of bytes."""
+"""Dynamic services: found on demand, within limits, with an ECU at byte level."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.transports.someip.discovery.test_sd_driver import (
+from tests.transports.someip.discovery.sd_bench import (
     APP,
     FAST,
     METHOD,
@@ -46,7 +46,7 @@ SECOND = UUri("chassis", 2 << 16 | LAMPS, 3, 0x8005)
 SWITCH = UUri("chassis", LAMPS, 3, 7)
 KEY = ServiceKey(LAMPS, 1, 3)
 SERVER = UUri("chassis", 0, 3, 1)
-IDLE_MS = 1_000
+IDLE_MS = 500
 
 
 @pytest.fixture
@@ -99,19 +99,19 @@ def find(ecu: Ecu, instance: int = 1) -> ServiceEntry:
 
 
 def subscribed(bench: Bench, ecu: Ecu, topic: UUri = BEAM, *, instance: int = 1) -> None:
-    """Have `topic` subscribed, of an ECU that is asked for it."""
+    """Subscribe to `topic`, and let the ECU acknowledge."""
     assert bench.subscribe_topic(topic) is Status.SUBSCRIBE_PENDING
     offer(ecu, instance=instance)
-    asked = ecu.expect_subscribe()
-    assert (asked.service, asked.instance, asked.major) == (LAMPS, instance, 3)
-    assert asked.eventgroup == topic.resource_id
-    ecu.send_ack(asked, 30)
+    subscribe_entry = ecu.expect_subscribe()
+    assert (subscribe_entry.service, subscribe_entry.instance, subscribe_entry.major) == (LAMPS, instance, 3)
+    assert subscribe_entry.eventgroup == topic.resource_id
+    ecu.send_ack(subscribe_entry, 30)
     assert bench.next_update() == SubscriptionUpdate(topic, OWN, Status.SUBSCRIBED)
 
 
 def unsubscribe(bench: Bench, topic: UUri) -> None:
-    asked = unsubscribe_request(topic).SerializeToString()
-    assert bench.call(SERVER.with_resource(2), asked).attributes.commstatus is None
+    subscribe_entry = unsubscribe_request(topic).SerializeToString()
+    assert bench.call(SERVER.with_resource(2), subscribe_entry).attributes.commstatus is None
 
 
 def refusal(bench: Bench, topic: UUri) -> tuple[UCode | None, str]:
@@ -124,10 +124,10 @@ def call(bench: Bench, method: UUri = SWITCH) -> None:
     bench.endpoint.send(request(bench.ids.next(), APP, method, b"on?", ttl=1_000))
 
 
-# --- subscribing --------------------------------------------------------------------------------------------------------
+# --- subscribing ------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_looked_for_that_is_not_listed_unless_the_configuration_says_so(stack: ExitStack) -> None:
+def test_without_dynamic_services_only_configured_ones_are_requested(stack: ExitStack) -> None:
     bench = Bench(stack)
     assert refusal(bench, BEAM)[0] is UCode.NOT_FOUND
     with pytest.raises(UStatusError, match="no such service is configured") as refused:
@@ -147,14 +147,13 @@ def test_a_topic_is_subscribed_in_the_event_group_of_its_own_number(bench: Bench
     assert (message.attributes.source, message.payload) == (BEAM, b"lit")
 
 
-def test_events_that_nobody_subscribed_do_not_come_in(bench: Bench) -> None:
+def test_unsubscribed_events_are_refused(bench: Bench) -> None:
     ecu = bench.ecu()
     subscribed(bench, ecu)
     ecu.data.sendto(event(HIGH, b"high"), bench.address)
     bench.until("refused_event_unknown", 1)
-    assert (
-        bench.subscribe_topic(HIGH) is Status.SUBSCRIBE_PENDING
-    )  # the service is there, so it is subscribed at once
+    # The service is known: subscribed immediately.
+    assert bench.subscribe_topic(HIGH) is Status.SUBSCRIBE_PENDING
     ecu.send_ack(
         ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and each.eventgroup == 0x8006), 3
     )
@@ -164,7 +163,7 @@ def test_events_that_nobody_subscribed_do_not_come_in(bench: Bench) -> None:
         assert bench.next().attributes.source == topic
 
 
-def test_the_last_unsubscribe_ends_it_and_the_service_is_let_go(bench: Bench) -> None:
+def test_the_last_unsubscribe_releases_the_service(bench: Bench) -> None:
     ecu = bench.ecu()
     wanted = bench.count("sd_wanted")
     subscribed(bench, ecu)
@@ -175,15 +174,15 @@ def test_the_last_unsubscribe_ends_it_and_the_service_is_let_go(bench: Bench) ->
     bench.until("refused_event_unknown", 1)
     bench.until("sd_dynamic_services", 0)
     assert (bench.count("sd_wanted"), bench.count("sd_found"), bench.count("sd_topics")) == (wanted, 0, 0)
-    subscribed(bench, ecu)  # and again
+    subscribed(bench, ecu)  # a second time
 
 
-def test_instances_are_services_of_their_own_told_apart_by_port(bench: Bench) -> None:
+def test_instances_are_separate_services_distinguished_by_port(bench: Bench) -> None:
     ecu = bench.ecu()
     subscribed(bench, ecu)
     assert bench.subscribe_topic(SECOND) is Status.SUBSCRIBE_PENDING
     find(ecu, 2)
-    twin = ecu._socket(bench.stack, (ecu.host, 0))
+    twin = ecu.open_socket(bench.stack, (ecu.host, 0))
     offer(ecu, at=twin.getsockname(), instance=2)
     ecu.send_ack(ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and each.instance == 2), 3)
     assert bench.next_update() == SubscriptionUpdate(SECOND, OWN, Status.SUBSCRIBED)
@@ -200,7 +199,7 @@ def test_another_version_is_another_service(bench: Bench) -> None:
     assert bench.count("sd_found") == 0
 
 
-def test_a_nack_and_a_lost_offer_are_told(bench: Bench) -> None:
+def test_a_nack_and_a_lost_offer_are_notified(bench: Bench) -> None:
     ecu = bench.ecu()
     subscribed(bench, ecu)
     offer(ecu, ttl=0)
@@ -209,23 +208,24 @@ def test_a_nack_and_a_lost_offer_are_told(bench: Bench) -> None:
     bench.until("refused_event_unknown", 1)
     offer(ecu)
     ecu.send_ack(ecu.expect_subscribe(), 0)
-    told = bench.next_update()
-    assert told == SubscriptionUpdate(BEAM, OWN, Status.UNSUBSCRIBED)
+    update = bench.next_update()
+    assert update == SubscriptionUpdate(BEAM, OWN, Status.UNSUBSCRIBED)
 
 
-def test_a_service_that_is_offered_over_tcp_alone_is_subscribed_and_called_over_it(bench: Bench) -> None:
+def test_a_tcp_only_service_is_subscribed_and_called_over_tcp(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.open_tcp_server()
     assert ecu.tcp_server is not None
     assert bench.subscribe_topic(BEAM) is Status.SUBSCRIBE_PENDING
     offer(ecu, stream=ecu.tcp_server.getsockname())
     stream = ecu.accept()
-    asked = ecu.expect_subscribe()
-    assert [each.protocol for each in asked.options if isinstance(each, Endpoint)] == [int(L4Protocol.TCP)]
-    ecu.send_ack(asked, 30)
-    assert bench.next_update() == SubscriptionUpdate(
-        BEAM, OWN, Status.SUBSCRIBED
-    )  # and nothing was told before
+    subscribe_entry = ecu.expect_subscribe()
+    assert [each.protocol for each in subscribe_entry.options if isinstance(each, Endpoint)] == [
+        int(L4Protocol.TCP)
+    ]
+    ecu.send_ack(subscribe_entry, 30)
+    # The first update: no earlier state was notified.
+    assert bench.next_update() == SubscriptionUpdate(BEAM, OWN, Status.SUBSCRIBED)
     stream.sendall(event(BEAM, b"by tcp"))
     assert bench.next().payload == b"by tcp"
     call(bench)
@@ -236,10 +236,10 @@ def test_a_service_that_is_offered_over_tcp_alone_is_subscribed_and_called_over_
     assert [each.protocol for each in again.options if isinstance(each, Endpoint)] == [int(L4Protocol.TCP)]
 
 
-# --- calling ------------------------------------------------------------------------------------------------------------
+# --- calling ----------------------------------------------------------------------------------------------------------
 
 
-def test_any_method_is_called_when_the_service_is_there(stack: ExitStack) -> None:
+def test_any_method_of_a_located_service_can_be_called(stack: ExitStack) -> None:
     bench = Bench(stack, dynamic_services=True)
     ecu = bench.ecu()
     with pytest.raises(RouteUnavailable, match="not offered at present") as away:
@@ -253,7 +253,7 @@ def test_any_method_is_called_when_the_service_is_there(stack: ExitStack) -> Non
     assert message.payload == b"on?"
 
 
-def test_a_service_that_is_called_no_more_is_let_go_and_found_again(bench: Bench) -> None:
+def test_an_idle_service_is_released_and_found_again(bench: Bench) -> None:
     ecu = bench.ecu()
     for _ in range(2):
         with pytest.raises(RouteUnavailable):
@@ -265,20 +265,20 @@ def test_a_service_that_is_called_no_more_is_let_go_and_found_again(bench: Bench
         assert bench.count("sd_dynamic_services") == 0
 
 
-def test_a_call_wakes_who_looks_for_it_and_so_does_the_end_of_its_idle_time(stack: ExitStack) -> None:
+def test_a_call_and_the_end_of_its_idle_time_wake_the_receiving_thread(stack: ExitStack) -> None:
     quiet = FAST | {"repetitions_max": 0, "cyclic_offer_delay_ms": 60_000, "ttl_offer_s": 100}
     bench = Bench(stack, opened=False, dynamic_services={"idle_ms": IDLE_MS}, timings=quiet)
     ecu = bench.ecu()
     bench.endpoint.open()
     ecu.expect_entry(lambda each: each.type == EntryType.OFFER)
-    ecu.wait_until_processed()  # from here on nothing else wakes it
+    ecu.wait_until_processed()  # nothing else wakes the thread from here on
     with pytest.raises(RouteUnavailable):
         call(bench)
     find(ecu)
     bench.until("sd_dynamic_services", 0)
 
 
-def test_a_listed_service_is_called_as_its_table_says(bench: Bench) -> None:
+def test_a_configured_service_is_called_by_its_configuration(bench: Bench) -> None:
     ecu = bench.ecu()
     with pytest.raises(RouteUnavailable):
         call(bench, METHOD)
@@ -292,39 +292,39 @@ def test_a_listed_service_is_called_as_its_table_says(bench: Bench) -> None:
     assert bench.count("sd_dynamic_services") == 0
 
 
-def test_calls_keep_a_service_and_so_does_a_subscription() -> None:
+def test_calls_and_subscriptions_keep_a_service_requested() -> None:
     clock = ManualClock()
-    unlisted = DynamicServices(
+    dynamic = DynamicServices(
         "chassis", DynamicServicesConfig(idle_ms=1_000), (), clock.clock().monotonic_ns, lambda: None
     )
-    unlisted.request_for_method(SWITCH)
-    assert [each.service for each in unlisted.pop_changes().wanted] == [LAMPS]
+    dynamic.request_for_method(SWITCH)
+    assert [each.service for each in dynamic.pop_changes().wanted] == [LAMPS]
     clock.advance(ms=900)
-    unlisted.request_for_method(SWITCH)
+    dynamic.request_for_method(SWITCH)
     clock.advance(ms=900)
-    assert unlisted.pop_changes() == ([], [])
-    unlisted.request_for_topic(BEAM)
+    assert dynamic.pop_changes() == ([], [])
+    dynamic.request_for_topic(BEAM)
     clock.advance(ms=5_000)
-    [service] = unlisted.pop_changes().wanted
+    [service] = dynamic.pop_changes().wanted
     assert [each.id for each in service.events] == [0x8005]
-    assert unlisted.next_deadline_ns is None
-    unlisted.release_topic(BEAM)
-    [service] = unlisted.pop_changes().wanted
+    assert dynamic.next_deadline_ns is None
+    dynamic.release_topic(BEAM)
+    [service] = dynamic.pop_changes().wanted
     assert service.events == ()
     clock.advance(ms=999)
-    assert unlisted.pop_changes() == ([], [])
+    assert dynamic.pop_changes() == ([], [])
     clock.advance(ms=1)
-    assert unlisted.pop_changes() == ([], [KEY])
+    assert dynamic.pop_changes() == ([], [KEY])
 
 
-# --- whom to believe, and how much --------------------------------------------------------------------------------------
+# --- trust and limits -------------------------------------------------------------------------------------------------
 
 
-def test_offers_from_elsewhere_and_of_a_second_ecu_are_refused(stack: ExitStack) -> None:
+def test_offers_of_untrusted_networks_and_of_a_second_ecu_are_refused(stack: ExitStack) -> None:
     bench = Bench(stack, dynamic_services=True, networks=["127.0.0.7/32", "127.0.0.8/32"])
-    stranger, ecu, thief = (bench.ecu(f"127.0.0.{number}") for number in (9, 7, 8))
+    untrusted, ecu, thief = (bench.ecu(f"127.0.0.{number}") for number in (9, 7, 8))
     assert bench.subscribe_topic(BEAM) is Status.SUBSCRIBE_PENDING
-    offer(stranger)
+    offer(untrusted)
     bench.until("refused_sd_network", 1)
     subscribed(bench, ecu)
     offer(thief)
@@ -335,8 +335,8 @@ def test_offers_from_elsewhere_and_of_a_second_ecu_are_refused(stack: ExitStack)
     assert ecu.receive().payload == b"on?"
 
 
-def test_no_more_services_are_wanted_than_may_be(stack: ExitStack) -> None:
-    bench = Bench(stack, dynamic_services={"services": 3, "idle_ms": 3_000})
+def test_the_number_of_requested_services_is_limited(stack: ExitStack) -> None:
+    bench = Bench(stack, dynamic_services={"services": 3, "idle_ms": 1_500})
     for service in range(0x7001, 0x7004):
         with pytest.raises(RouteUnavailable):
             call(bench, UUri("chassis", service, 1, 1))
@@ -345,12 +345,12 @@ def test_no_more_services_are_wanted_than_may_be(stack: ExitStack) -> None:
     assert full.value.code is UCode.RESOURCE_EXHAUSTED
     assert refusal(bench, BEAM)[0] is UCode.RESOURCE_EXHAUSTED
     assert bench.count("sd_dynamic_services_refused") == 2
-    assert bench.subscribe_topic(TOPIC) is Status.SUBSCRIBE_PENDING  # a listed one has its place
+    assert bench.subscribe_topic(TOPIC) is Status.SUBSCRIBE_PENDING  # configured services do not count
     bench.until("sd_dynamic_services", 0)
     assert bench.subscribe_topic(BEAM) is Status.SUBSCRIBE_PENDING
 
 
-def test_no_more_topics_are_wanted_than_may_be(bench: Bench) -> None:
+def test_the_number_of_subscribed_topics_is_limited(bench: Bench) -> None:
     topics = [BEAM.with_resource(0x8001 + number) for number in range(5)]
     for topic in topics[:4]:
         assert bench.subscribe_topic(topic) is Status.SUBSCRIBE_PENDING
@@ -360,12 +360,12 @@ def test_no_more_topics_are_wanted_than_may_be(bench: Bench) -> None:
     assert bench.count("sd_topics") == 4
 
 
-def test_coming_and_going_makes_no_more_finds(stack: ExitStack) -> None:
-    bench = Bench(stack, dynamic_services={"idle_ms": 2_000})
+def test_repeated_subscriptions_cause_no_further_finds(stack: ExitStack) -> None:
+    bench = Bench(stack, dynamic_services={"idle_ms": 1_000})
     ecu = bench.ecu()
     subscribed(bench, ecu)
     ecu.wait_until_processed()
-    ecu.discard_received()  # a Find may have been on its way while the first Offer was
+    ecu.discard_received()  # a Find may have crossed the first Offer
     finds: list[ServiceEntry] = []
 
     def is_subscribe(entry: Any) -> bool:
@@ -373,14 +373,14 @@ def test_coming_and_going_makes_no_more_finds(stack: ExitStack) -> None:
             finds.append(entry)
         return bool(entry.type == EntryType.SUBSCRIBE and entry.ttl)
 
-    for _ in range(20):
+    for _ in range(6):
         unsubscribe(bench, BEAM)
         bench.subscribe_topic(BEAM)
         ecu.expect_entry(is_subscribe)
     unsubscribe(bench, BEAM)
     bench.until("sd_dynamic_services", 0)
     bench.subscribe_topic(BEAM)
-    find(ecu)  # but for this
+    find(ecu)  # the only one
     assert finds == []
 
 
@@ -396,14 +396,14 @@ def test_coming_and_going_makes_no_more_finds(stack: ExitStack) -> None:
         (UUri("chassis", 0x4001, 1, 0x8001), UCode.NOT_FOUND, "its service is configured"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused(bench: Bench, topic: UUri, code: UCode, why: str) -> None:
-    said, text = refusal(bench, topic)
-    assert said is code
+def test_an_invalid_topic_is_refused(bench: Bench, topic: UUri, code: UCode, why: str) -> None:
+    refused_code, text = refusal(bench, topic)
+    assert refused_code is code
     assert why in text
     assert (bench.count("sd_dynamic_services"), bench.count("sd_topics")) == (0, 0)
 
 
-def test_a_method_of_any_number_is_at_the_one_address() -> None:
+def test_every_method_number_maps_to_one_address() -> None:
     methods = AnyMethod(("10.0.0.2", 30501))
     assert methods[0x7FFF] == methods[1] == ("10.0.0.2", 30501)
     assert 0 not in methods
@@ -412,6 +412,6 @@ def test_a_method_of_any_number_is_at_the_one_address() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"services": 0}, {"idle_ms": 1}, {"topics": 0}, {"finds": 1}])
-def test_a_bound_that_is_none_is_refused(stack: ExitStack, wrong: dict[str, Any]) -> None:
+def test_an_invalid_limit_is_refused(stack: ExitStack, wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError, match=next(iter(wrong))):
         Bench(stack, dynamic_services=wrong)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ECUs that subscribe what we offer, as subscribers of our uSubscription: what it is told, and what its answers decide."""
+"""ECUs as subscribers of the own uSubscription: the requests to it, and the decisions from its responses."""
 
 import pytest
 
@@ -33,7 +33,7 @@ SERVER = UUri("hpc.vin1", 0, 3, 0)
 
 
 class SubscribersRig:
-    """Subscribers of a service that has one configured receiver already."""
+    """Subscribers of a service with one configured receiver."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -49,12 +49,12 @@ class SubscribersRig:
 
     def answer(self, call: UMessage, status: Status) -> UMessage:
         assert call.attributes.sink is not None
-        said = (
+        state_text = (
             subscribe_response(3, OPEN, status)
             if call.attributes.sink.resource_id == 1
             else unsubscribe_response(3)
         )
-        return response(self.ids.next(), call, said.SerializeToString(), UPayloadFormat.PROTOBUF)
+        return response(self.ids.next(), call, state_text.SerializeToString(), UPayloadFormat.PROTOBUF)
 
     def refuse(self, call: UMessage, code: UCode) -> None:
         self.ecus.on_response(error_response(self.ids.next(), call, UStatus(code, "no")))
@@ -73,14 +73,14 @@ class SubscribersRig:
         return [request_summary(each) for each in self.ecus.pop_requests()]
 
     def subscribe_doors(self) -> None:
-        """Have the doors subscribed."""
+        """Subscribe to the doors service."""
         self.on_subscribe()
         self.grant(self.ecus.pop_requests())
         assert self.pop_decisions() == ([DOORS], [])
 
 
 def request_summary(call: UMessage) -> tuple[str, int, UUri]:
-    """What is asked, by which receiver (its n), of which topic."""
+    """The method, the receiver's n and the topic of a request."""
     attributes = call.attributes
     assert attributes.sink is not None
     assert attributes.source == UUri("chassis", attributes.source.ue_id, 1, 0)
@@ -92,7 +92,7 @@ def request_summary(call: UMessage) -> tuple[str, int, UUri]:
     return "unsubscribe", n, unsubscribe_in(3, call.payload, UPayloadFormat.PROTOBUF)
 
 
-def test_each_event_of_the_group_is_subscribed_for_the_receiver_behind_the_configured_ones() -> None:
+def test_each_event_is_subscribed_by_a_uentity_after_the_configured_ones() -> None:
     rig = SubscribersRig()
     rig.on_subscribe()
     assert rig.next_requests() == [("subscribe", 1, OPEN), ("subscribe", 1, SHUT)]
@@ -110,7 +110,7 @@ def test_a_group_is_accepted_when_all_its_events_are() -> None:
     assert rig.pop_decisions() == ([], [])
 
 
-def test_a_group_is_refused_with_one_of_its_events_and_the_others_are_given_back() -> None:
+def test_one_refused_event_refuses_the_group_and_unsubscribes_the_others() -> None:
     rig = SubscribersRig()
     rig.on_subscribe()
     first, second = rig.ecus.pop_requests()
@@ -126,15 +126,15 @@ def test_a_group_is_refused_with_one_of_its_events_and_the_others_are_given_back
     assert rig.ecus.statistics() == {"sd_receivers": 0, "sd_undecided": 0}
 
 
-def test_an_answer_that_says_unsubscribed_or_nothing_refuses() -> None:
-    for said in (Status.UNSUBSCRIBED, None):
+def test_a_response_without_a_granted_state_refuses() -> None:
+    for state_text in (Status.UNSUBSCRIBED, None):
         rig = SubscribersRig()
         rig.on_subscribe(DOORS, OPEN)
         [call] = rig.ecus.pop_requests()
-        if said is None:
+        if state_text is None:
             rig.ecus.on_response(response(rig.ids.next(), call, b"\xff", UPayloadFormat.PROTOBUF))
         else:
-            rig.grant([call], said)
+            rig.grant([call], state_text)
         assert rig.pop_decisions() == ([], [DOORS])
 
 
@@ -160,7 +160,7 @@ def test_another_endpoint_is_another_receiver() -> None:
     assert rig.next_requests() == [("subscribe", 2, OPEN)]
 
 
-def test_who_stops_and_subscribes_again_at_once_changes_nothing() -> None:
+def test_a_stop_and_subscribe_in_one_message_changes_nothing() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     rig.ecus.on_subscription_ended(DOORS)
@@ -169,7 +169,7 @@ def test_who_stops_and_subscribes_again_at_once_changes_nothing() -> None:
     assert rig.pop_decisions() == ([DOORS], [])
 
 
-def test_a_receiver_keeps_its_place_until_our_usubscription_has_let_it_go() -> None:
+def test_a_sink_keeps_its_address_until_usubscription_released_it() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     rig.ecus.on_subscription_ended(DOORS)
@@ -180,10 +180,10 @@ def test_a_receiver_keeps_its_place_until_our_usubscription_has_let_it_go() -> N
     [gone] = rig.ecus.pop_released_sinks()
     assert gone.destination.udp == HERE
     rig.on_subscribe(ELSEWHERE, OPEN)
-    assert rig.next_requests() == [("subscribe", 1, OPEN)]  # its n is free
+    assert rig.next_requests() == [("subscribe", 1, OPEN)]  # the number is free again
 
 
-def test_who_comes_back_while_it_is_unsubscribed_is_subscribed_behind_that() -> None:
+def test_a_subscribe_during_an_unsubscribe_follows_it() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     rig.ecus.on_subscription_ended(DOORS)
@@ -200,7 +200,7 @@ def test_who_comes_back_while_it_is_unsubscribed_is_subscribed_behind_that() -> 
     assert rig.ecus.pop_released_sinks() == []
 
 
-def test_a_subscription_for_ever_has_no_end_and_another_lasts_as_its_ttl_says() -> None:
+def test_the_lease_follows_the_ttl() -> None:
     for ttl, lease_s in ((TTL_FOREVER, None), (3, MIN_LEASE_S), (600, 600)):
         rig = SubscribersRig()
         rig.on_subscribe(DOORS, OPEN, ttl=ttl)
@@ -209,7 +209,7 @@ def test_a_subscription_for_ever_has_no_end_and_another_lasts_as_its_ttl_says() 
         assert subscribe_in(3, call.payload, UPayloadFormat.PROTOBUF) == SubscribeRequest(OPEN, end)
 
 
-def test_a_subscription_that_lasts_is_renewed_at_half_of_its_time() -> None:
+def test_a_lasting_subscription_is_renewed_at_half_of_its_lease() -> None:
     rig = SubscribersRig()
     rig.on_subscribe(DOORS, OPEN, ttl=100)
     rig.grant(rig.ecus.pop_requests())
@@ -224,7 +224,7 @@ def test_a_subscription_that_lasts_is_renewed_at_half_of_its_time() -> None:
     assert rig.pop_decisions() == ([DOORS], [])
 
 
-def test_a_renewal_that_was_not_delivered_is_made_again_and_ends_nothing() -> None:
+def test_a_lost_renewal_is_retried_without_an_end() -> None:
     rig = SubscribersRig()
     rig.on_subscribe(DOORS, OPEN, ttl=100)
     rig.grant(rig.ecus.pop_requests())
@@ -238,13 +238,13 @@ def test_a_renewal_that_was_not_delivered_is_made_again_and_ends_nothing() -> No
     rig.ecus.on_timer(rig.clock.now_ns)
     assert rig.next_requests() == [("subscribe", 1, OPEN)]
 
-    rig.clock.advance(ms=CALL_TTL_MS)  # and this one was lost
+    rig.clock.advance(ms=CALL_TTL_MS)  # and the response is lost
     rig.ecus.on_timer(rig.clock.now_ns)
     assert rig.pop_decisions() == ([], [])
     assert rig.next_requests() == [("subscribe", 1, OPEN)]
 
 
-def test_a_call_without_an_answer_is_a_refusal_and_is_taken_back() -> None:
+def test_a_call_without_a_response_is_a_refusal_and_is_unsubscribed() -> None:
     rig = SubscribersRig()
     rig.on_subscribe(DOORS, OPEN)
     assert rig.next_requests() == [("subscribe", 1, OPEN)]
@@ -260,7 +260,7 @@ def test_a_call_without_an_answer_is_a_refusal_and_is_taken_back() -> None:
     assert rig.ecus.next_deadline_ns is None
 
 
-def test_what_our_usubscription_ends_is_refused_and_may_be_asked_for_again() -> None:
+def test_an_end_by_usubscription_is_a_refusal_and_a_retry_is_possible() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     subscriber = UUri("chassis", 0x1_4001, 1, 0)
@@ -274,7 +274,7 @@ def test_what_our_usubscription_ends_is_refused_and_may_be_asked_for_again() -> 
     assert ("subscribe", 1, OPEN) in rig.next_requests()
 
 
-def test_news_of_what_was_before_is_no_news() -> None:
+def test_an_obsolete_update_is_ignored() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     rig.ecus.on_subscription_ended(DOORS)
@@ -288,18 +288,18 @@ def test_news_of_what_was_before_is_no_news() -> None:
 
 
 @pytest.mark.parametrize("authority", ["hpc.vin2", "chassis"])
-def test_news_from_anybody_else_is_not_believed(authority: str) -> None:
+def test_an_update_from_another_authority_is_ignored(authority: str) -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     subscriber = UUri("chassis", 0x1_4001, 1, 0)
     payload = update_message(3, OPEN, subscriber, Status.UNSUBSCRIBED).SerializeToString()
     source = UUri(authority, 0, 3, 0x8000)
-    told = notification(rig.ids.next(), source, subscriber, payload, UPayloadFormat.PROTOBUF)
-    rig.ecus.on_update(told)
+    notified = notification(rig.ids.next(), source, subscriber, payload, UPayloadFormat.PROTOBUF)
+    rig.ecus.on_update(notified)
     assert rig.pop_decisions() == ([], [])
 
 
-def test_a_late_or_a_second_answer_changes_nothing() -> None:
+def test_a_late_or_repeated_response_changes_nothing() -> None:
     rig = SubscribersRig()
     rig.on_subscribe(DOORS, OPEN)
     calls = rig.ecus.pop_requests()
@@ -309,12 +309,12 @@ def test_a_late_or_a_second_answer_changes_nothing() -> None:
     assert rig.pop_decisions() == ([], [])
 
 
-def test_what_our_usubscription_remembers_of_a_streamer_that_was_killed_is_unsubscribed() -> None:
+def test_subscriptions_of_a_killed_streamer_are_unsubscribed() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
     left = UUri("chassis", 0x9_4001, 1, 0)
     rig.ecus.unsubscribe_orphan(left, OPEN)
-    rig.ecus.unsubscribe_orphan(UUri("chassis", 0x1_4001, 1, 0), OPEN)  # this one is ours
+    rig.ecus.unsubscribe_orphan(UUri("chassis", 0x1_4001, 1, 0), OPEN)  # this one is known
     rig.ecus.unsubscribe_orphan(UUri("cloud", 0x9_4001, 1, 0), OPEN)
     [call] = rig.ecus.pop_requests()
     assert request_summary(call) == ("unsubscribe", 9, OPEN)
@@ -322,18 +322,16 @@ def test_what_our_usubscription_remembers_of_a_streamer_that_was_killed_is_unsub
     assert rig.next_requests() == []
 
 
-def test_the_place_is_what_tells_receivers_apart() -> None:
+def test_receivers_are_distinguished_by_destination() -> None:
     rig = SubscribersRig()
     assert rig.ecus.on_subscribe(DOORS, (OPEN,), 5) is rig.ecus.on_subscribe(ALL, (OPEN,), 5)
     assert rig.ecus.on_subscribe(ELSEWHERE, (OPEN,), 5) is not rig.ecus.on_subscribe(ALL, (OPEN,), 5)
 
 
-def test_what_was_accepted_and_is_over_before_anybody_has_asked_is_accepted_no_more() -> None:
+def test_a_subscription_that_ended_has_no_decision() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()
-    again = SdSubscription(
-        PEER, KEY, 1, 1, HERE, None
-    )  # another counter, and all its topics are held already
+    again = SdSubscription(PEER, KEY, 1, 1, HERE, None)  # another counter; all its topics are already granted
     rig.on_subscribe(again)
     rig.ecus.on_subscription_ended(again)
     assert rig.pop_decisions() == ([], [])

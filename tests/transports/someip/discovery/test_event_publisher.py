@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How what we offer reaches those who subscribed it: to each, once for all, and the last value to who comes later."""
+"""Offered events reach their subscribers: by unicast, by multicast, and field values for later subscribers."""
 
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ class Bench:
         return sent
 
 
-def test_an_offer_has_all_that_service_discovery_says_of_it() -> None:
+def test_an_offer_contains_endpoints_and_event_groups() -> None:
     groups = [
         {"id": 1, "multicast": "239.1.1.1:30600"},
         {"id": 2, "multicast": "239.1.1.2:1", "threshold": 0},
@@ -101,7 +101,7 @@ def test_an_offer_has_all_that_service_discovery_says_of_it() -> None:
     assert (offer.receivers, offer.fields) == (1, frozenset({LIGHT}))
 
 
-def test_each_subscriber_gets_its_own() -> None:
+def test_each_subscriber_gets_a_unicast_copy() -> None:
     bench = Bench()
     _, first = bench.subscribe(2, 1)
     _, second = bench.subscribe(3, 1)
@@ -112,14 +112,14 @@ def test_each_subscriber_gets_its_own() -> None:
     ]
 
 
-def test_what_goes_over_tcp_goes_over_the_connection_that_was_subscribed_with() -> None:
+def test_a_tcp_event_uses_the_connection_named_in_the_subscribe() -> None:
     bench = Bench()
     _, who = bench.subscribe(2, 3, udp=False, tcp=("10.0.0.2", 50_000))
     bench.publish(HOT, b"x", who)
     assert bench.pop_sent() == [Sent(TcpAddress("10.0.0.2", 50_000), HOT, b"x")]
 
 
-def test_whoever_is_gone_is_not_found() -> None:
+def test_a_removed_subscriber_has_no_sender() -> None:
     bench = Bench()
     subscription, who = bench.subscribe(2, 1)
     transmit = bench.events.event_sender(who)
@@ -130,14 +130,14 @@ def test_whoever_is_gone_is_not_found() -> None:
     assert bench.events.pop_orphans() == []
 
 
-# --- multicast ----------------------------------------------------------------------------------------------------------
+# --- multicast --------------------------------------------------------------------------------------------------------
 
 
 def by_multicast(threshold: int) -> Bench:
     return Bench(eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600", "threshold": threshold}])
 
 
-def test_from_the_threshold_on_one_sends_for_all() -> None:
+def test_from_the_threshold_on_one_target_sends_for_all() -> None:
     bench = by_multicast(2)
     _, first = bench.subscribe(2, 1)
     bench.publish(OPEN, b"1", first)
@@ -152,7 +152,7 @@ def test_from_the_threshold_on_one_sends_for_all() -> None:
     ]
 
 
-def test_when_the_first_leaves_another_one_sends_for_all() -> None:
+def test_when_the_sending_target_leaves_another_one_sends() -> None:
     bench = by_multicast(1)
     first_subscription, first = bench.subscribe(2, 1)
     _, second = bench.subscribe(3, 1)
@@ -161,7 +161,7 @@ def test_when_the_first_leaves_another_one_sends_for_all() -> None:
     assert bench.pop_sent() == [Sent(GROUP, OPEN, b"x")]
 
 
-def test_whoever_names_no_address_is_reached_by_multicast_whatever_the_threshold() -> None:
+def test_a_subscriber_without_an_address_gets_multicast_below_the_threshold() -> None:
     bench = by_multicast(9)
     _, first = bench.subscribe(2, 1)
     subscription, nowhere = bench.subscribe(3, 1, udp=False)
@@ -187,7 +187,7 @@ def test_two_groups_of_one_endpoint_count_as_one_subscriber() -> None:
 IN_TWO = [{"id": 0x8001, "eventgroup": [1, 2]}, {"id": 0x8002, "eventgroup": 2, "field": True}]
 
 
-def test_an_event_in_two_groups_goes_once_to_whoever_has_either_or_both() -> None:
+def test_an_event_in_two_groups_reaches_each_subscriber_once() -> None:
     bench = Bench(events=IN_TWO)
     assert bench.offers[KEY].eventgroups == {1: (OPEN,), 2: (OPEN, LIGHT)}
     _, first = bench.subscribe(2, 1)
@@ -202,7 +202,7 @@ def test_an_event_in_two_groups_goes_once_to_whoever_has_either_or_both() -> Non
     assert bench.events.subscribers_of(OPEN) == [first, second, both]
 
 
-def test_where_one_of_two_groups_goes_by_multicast_only_they_who_have_the_other_alone_are_sent_it() -> None:
+def test_multicast_receivers_get_no_unicast_copy_through_a_second_group() -> None:
     bench = Bench(events=IN_TWO, eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600"}])
     subscription, first = bench.subscribe(2, 1)
     _, other = bench.subscribe(3, 2)
@@ -218,7 +218,7 @@ def test_where_one_of_two_groups_goes_by_multicast_only_they_who_have_the_other_
     assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), OPEN, b"2"), Sent(GROUP, OPEN, b"2")]
 
 
-def test_where_both_groups_go_by_multicast_each_of_them_gets_it_once() -> None:
+def test_two_multicast_groups_each_get_the_event_once() -> None:
     ways = [{"id": 1, "multicast": "239.1.1.1:30600"}, {"id": 2, "multicast": "239.1.1.2:30600"}]
     bench = Bench(events=IN_TWO, eventgroups=ways)
     _, first = bench.subscribe(2, 1)
@@ -233,7 +233,7 @@ def test_where_both_groups_go_by_multicast_each_of_them_gets_it_once() -> None:
     assert [each.to for each in bench.pop_sent()] == [GROUP, ("239.1.1.2", 30600)]
 
 
-def test_a_value_is_kept_as_long_as_one_of_its_groups_is_subscribed() -> None:
+def test_a_value_is_cached_while_one_of_its_groups_is_subscribed() -> None:
     bench = Bench(events=[{"id": 0x8002, "eventgroup": [1, 2], "field": True}])
     (one, who), (other, _) = bench.subscribe(2, 1), bench.subscribe(2, 2)
     bench.publish(LIGHT, b"on", who)
@@ -243,10 +243,10 @@ def test_a_value_is_kept_as_long_as_one_of_its_groups_is_subscribed() -> None:
     assert bench.events.statistics()["field_values"] == 0
 
 
-# --- fields -------------------------------------------------------------------------------------------------------------
+# --- fields -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_value_of_a_field_is_sent_to_who_comes_later_and_an_event_is_not() -> None:
+def test_a_later_subscriber_gets_the_last_field_value_but_no_event() -> None:
     bench = Bench()
     _, first = bench.subscribe(2, 2)
     bench.publish(LIGHT, b"off", first)
@@ -264,7 +264,7 @@ def test_the_last_value_of_a_field_is_sent_to_who_comes_later_and_an_event_is_no
     assert bench.pop_sent() == []
 
 
-def test_a_value_that_nobody_keeps_up_to_date_is_forgotten() -> None:
+def test_a_value_without_subscribers_is_removed() -> None:
     bench = Bench()
     first, who = bench.subscribe(2, 2)
     bench.publish(LIGHT, b"on", who)
@@ -276,18 +276,18 @@ def test_a_value_that_nobody_keeps_up_to_date_is_forgotten() -> None:
     assert bench.events.statistics()["field_values"] == 0
 
 
-def test_values_have_a_bound() -> None:
+def test_cached_values_are_bounded() -> None:
     bench = Bench()
     _, who = bench.subscribe(2, 2)
     bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES + 1), who)
     assert bench.events.statistics()["field_values_dropped"] == 1
     bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES), who)
-    bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES), who)  # in place of the one before
+    bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES), who)  # replaces the previous value
     statistics = bench.events.statistics()
     assert (statistics["field_values"], statistics["field_values_dropped"]) == (1, 1)
 
 
-def test_a_value_that_cannot_be_sent_disturbs_nobody() -> None:
+def test_a_failed_initial_event_has_no_effect_on_others() -> None:
     bench = Bench()
     _, who = bench.subscribe(2, 2)
     bench.publish(LIGHT, b"on", who)

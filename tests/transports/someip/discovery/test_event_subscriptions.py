@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ECUs that subscribe what is offered here: who is accepted, what an Ack stands before, and when nothing is sent any more."""
+"""Admission of ECUs to offered events: acceptance, the order of Ack and events, and the end of sending."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ def subscription_of(
 
 
 class AdmissionRig:
-    """Everything but the network and our uSubscription; `journal` has what went to the ECUs, in order."""
+    """All parts except the network and uSubscription; `journal` has the messages to the ECUs, in order."""
 
     def __init__(self) -> None:
         groups = [{"id": BY_GROUP, "multicast": "239.1.1.1:30600", "threshold": 1}]
@@ -81,7 +81,7 @@ class AdmissionRig:
             self.admission.on_subscribe(SubscriptionRequested(each, 5, multicast=None, initial_data=values))
 
     def granted(self, *subscriptions: SdSubscription, values: bool = True) -> None:
-        """Have these asked for and accepted."""
+        """Request and accept these subscriptions."""
         self.on_subscribe(*subscriptions, values=values)
         calls = self.admission.pop_requests()
         for call in calls:
@@ -93,7 +93,7 @@ class AdmissionRig:
         self.events.event_sender(subscriber)(publish(self.ids.next(), topic, payload))
 
     def next_requests(self) -> list[tuple[str, UUri]]:
-        """What our uSubscription is told, and by whom."""
+        """The requests to uSubscription: method and uEntity."""
         calls = [each.attributes for each in self.admission.pop_requests()]
         return [(METHODS[each.sink.resource_id], each.source) for each in calls if each.sink is not None]
 
@@ -103,23 +103,23 @@ class AdmissionRig:
 
 
 def entity(n: int) -> UUri:
-    """The uEntity that stands for the nth receiver of the service, behind the configured one."""
+    """The uEntity of the nth receiver of the service, after the configured one."""
     return UUri("chassis", n << 16 | 0x4001, 1, 0)
 
 
-def test_whoever_our_usubscription_grants_has_an_ack_and_then_what_is_published() -> None:
+def test_a_granted_subscription_gets_an_ack_and_then_events() -> None:
     rig = AdmissionRig()
     rig.on_subscribe(subscription_of(DOORS))
     assert rig.pop_journal() == []
     rig.admission.apply_decisions()
-    assert rig.pop_journal() == []  # not before it has answered
+    assert rig.pop_journal() == []  # not before the response
     rig.granted(subscription_of(DOORS))
     rig.send(OPEN, b"open", entity(1))
     assert rig.pop_journal() == [("ack", subscription_of(DOORS)), ("event", UDP, b"open")]
     assert rig.next_requests() == []
 
 
-def test_the_values_of_fields_come_behind_the_ack_for_whoever_has_asked_for_them() -> None:
+def test_requested_field_values_follow_the_ack() -> None:
     rig = AdmissionRig()
     early, late, unasked = (subscription_of(LAMPS, ("10.0.0.2", n)) for n in (1, 2, 3))
     rig.granted(early)
@@ -133,12 +133,12 @@ def test_the_values_of_fields_come_behind_the_ack_for_whoever_has_asked_for_them
         ("event", late.udp, b"on"),
         ("ack", unasked),
     ]
-    rig.admission.send_initial_events(unasked)  # as it asks for them later
-    rig.admission.send_initial_events(subscription_of(LAMPS, ("10.0.0.2", 4)))  # which nobody has subscribed
+    rig.admission.send_initial_events(unasked)  # a later request for values
+    rig.admission.send_initial_events(subscription_of(LAMPS, ("10.0.0.2", 4)))  # not subscribed
     assert rig.pop_journal() == [("event", unasked.udp, b"on")]
 
 
-def test_whoever_our_usubscription_refuses_has_a_nack_and_nothing_else() -> None:
+def test_a_refused_subscription_gets_only_a_nack() -> None:
     rig = AdmissionRig()
     rig.on_subscribe(subscription_of(DOORS))
     (call,) = rig.admission.pop_requests()
@@ -149,10 +149,10 @@ def test_whoever_our_usubscription_refuses_has_a_nack_and_nothing_else() -> None
     with pytest.raises(SubscriberEnded):
         rig.send(OPEN, b"open", entity(1))
     rig.granted(subscription_of(DOORS))
-    assert rig.pop_journal() == [("ack", subscription_of(DOORS))]  # it may try again
+    assert rig.pop_journal() == [("ack", subscription_of(DOORS))]  # a retry is possible
 
 
-def test_whoever_was_refused_is_sent_no_values_either() -> None:
+def test_a_refused_subscription_gets_no_field_values() -> None:
     rig = AdmissionRig()
     rig.granted(subscription_of(LAMPS))
     rig.send(LIGHT, b"on", entity(1))
@@ -166,7 +166,7 @@ def test_whoever_was_refused_is_sent_no_values_either() -> None:
     assert rig.pop_journal() == []
 
 
-def test_a_group_is_sent_once_for_all_of_it_by_whoever_of_them_is_there() -> None:
+def test_a_multicast_group_is_sent_once_for_all_subscribers() -> None:
     rig = AdmissionRig()
     first, second = subscription_of(BY_GROUP, ("10.0.0.2", 1)), subscription_of(BY_GROUP, ("10.0.0.2", 2))
     rig.granted(first, second)
@@ -198,7 +198,7 @@ def test_a_group_is_sent_once_for_all_of_it_by_whoever_of_them_is_there() -> Non
         (subscription_of(ENGINE, UDP, GONE), False),
     ],
 )
-def test_whoever_names_nowhere_to_send_is_refused_at_once(
+def test_a_subscribe_without_a_usable_endpoint_is_refused_immediately(
     subscription: SdSubscription, reachable: bool
 ) -> None:
     rig = AdmissionRig()
@@ -209,7 +209,7 @@ def test_whoever_names_nowhere_to_send_is_refused_at_once(
     assert rig.kept_open == streams
 
 
-def test_whoever_names_nowhere_to_send_any_more_has_nothing_from_before() -> None:
+def test_a_renewal_without_a_usable_endpoint_ends_the_subscription() -> None:
     rig = AdmissionRig()
     engine = subscription_of(ENGINE, None, STREAM)
     rig.granted(engine)
@@ -219,7 +219,7 @@ def test_whoever_names_nowhere_to_send_any_more_has_nothing_from_before() -> Non
     assert rig.next_requests() == [("unsubscribe", entity(1))]
 
 
-def test_with_a_connection_go_those_who_were_sent_events_over_it() -> None:
+def test_a_closed_connection_ends_its_subscriptions() -> None:
     rig = AdmissionRig()
     here, there, doors = (
         subscription_of(ENGINE, None, STREAM),
@@ -238,7 +238,7 @@ def test_with_a_connection_go_those_who_were_sent_events_over_it() -> None:
     assert (rig.pop_journal(), rig.next_requests()) == ([], [])
 
 
-def test_who_has_ended_is_told_nothing_more_and_sent_nothing_once_our_usubscription_lets_go() -> None:
+def test_an_ended_subscription_gets_no_answer_and_no_events() -> None:
     rig = AdmissionRig()
     rig.granted(subscription_of(DOORS))
     rig.pop_journal()
@@ -255,8 +255,8 @@ def test_who_has_ended_is_told_nothing_more_and_sent_nothing_once_our_usubscript
     assert rig.pop_journal() == []
 
 
-def test_what_nobody_is_there_for_is_asked_for_no_more() -> None:
-    """A streamer that was killed has left a subscription."""
+def test_an_orphaned_subscription_is_unsubscribed() -> None:
+    """A killed streamer left a subscription."""
     rig = AdmissionRig()
     with pytest.raises(SubscriberEnded):
         rig.send(OPEN, b"for nobody", entity(9))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that are found and lost: where their requests go, whose events are whose, and the connections to them."""
+"""Located and lost services: the destinations of requests, the sources of events, and the connections."""
 
 from ipaddress import IPv4Network
 
@@ -10,7 +10,6 @@ from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.located_services import (
     LocatedServices,
-    service_key,
     wanted_service,
 )
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
@@ -80,8 +79,8 @@ class Bench:
         self.found.on_lost(ServiceLost(key, EndReason.STOPPED))
 
     def keeps_connection(self, address: tuple[str, int]) -> bool:
-        way = self.connections._peers.get(TcpAddress(*address))
-        return way is not None and way.keep_connected
+        peer = self.connections._peers.get(TcpAddress(*address))
+        return peer is not None and peer.keep_connected
 
     def event(self, host: str, port: int, service: int = 0x1234) -> str | SomeipRefusal:
         message = SomeIpMessage(
@@ -98,12 +97,12 @@ class Bench:
         return f"{found.source.ue_id:X}" if isinstance(found, UAttributes) else found
 
 
-def test_only_what_has_no_place_is_sought() -> None:
+def test_only_services_without_an_address_are_requested() -> None:
     assert list(Bench().found.wanted) == [FIRST, SECOND, STREAM]
     assert wanted_service(FIRST) == WantedService(0x1234, 1, 1)
 
 
-def test_a_service_has_its_place_from_when_it_is_found_until_it_is_lost() -> None:
+def test_a_service_has_an_address_while_it_is_located() -> None:
     bench = Bench()
     with pytest.raises(RouteUnavailable) as away:
         bench.services.remote_service(METHOD)
@@ -117,11 +116,11 @@ def test_a_service_has_its_place_from_when_it_is_found_until_it_is_lost() -> Non
     with pytest.raises(RouteUnavailable):
         bench.services.remote_service(METHOD)
     assert bench.event("10.0.0.2", 1) is SomeipRefusal.EVENT_ADDRESS
-    assert bench.event("10.0.0.6", 1, 0x6666) == "6666"  # its place is configured, and stays
+    assert bench.event("10.0.0.6", 1, 0x6666) == "6666"  # its address is configured and stays
     assert bench.found.statistics() == {"sd_times_found": 1, "sd_times_lost": 1}
 
 
-def test_two_instances_on_one_host_are_told_apart_by_port() -> None:
+def test_two_instances_on_one_host_are_distinguished_by_port() -> None:
     bench = Bench()
     bench.find(FIRST, UDP)
     bench.find(SECOND, OTHER_UDP, TCP)
@@ -132,10 +131,10 @@ def test_two_instances_on_one_host_are_told_apart_by_port() -> None:
     assert bench.event("10.0.0.2", 9) == "21234"
 
 
-def test_a_connection_is_kept_as_long_as_a_service_behind_it_is_there() -> None:
+def test_a_connection_is_kept_while_it_has_a_located_service() -> None:
     bench = Bench()
     bench.find(FIRST, UDP, TCP)
-    assert not bench.keeps_connection(TCP)  # nothing of it goes over TCP
+    assert not bench.keeps_connection(TCP)  # no service uses TCP
     bench.find(SECOND, None, TCP)
     bench.find(STREAM, None, TCP)
     assert bench.keeps_connection(TCP)
@@ -146,13 +145,13 @@ def test_a_connection_is_kept_as_long_as_a_service_behind_it_is_there() -> None:
     assert not bench.keeps_connection(TCP)
 
 
-def test_what_nobody_has_asked_for_has_no_place() -> None:
+def test_an_unrequested_service_has_no_address() -> None:
     bench = Bench()
     bench.find(ServiceKey(0x7777, 1, 1), UDP)
     assert bench.routes == []
 
 
-def test_networks_that_are_believed_are_clients() -> None:
+def test_trusted_networks_are_clients() -> None:
     bench = Bench()
     assert not bench.services.is_known_host("10.9.0.1")
     bench.services.trust_networks([IPv4Network("10.9.0.0/16")])
@@ -160,4 +159,4 @@ def test_networks_that_are_believed_are_clients() -> None:
 
 
 def test_the_key_of_a_service_is_that_of_its_configuration() -> None:
-    assert service_key(Bench().found._wanted[SECOND]) == SECOND
+    assert SECOND in Bench().found.wanted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An endpoint beside other streamers: what it tells them, what it leaves to them, and what it does not take from them."""
+"""An endpoint next to other streamers: its announcements, its standby, and the input it refuses."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.e2e.rigs.ports import udp_ports
-from tests.transports.someip.discovery.test_sd_driver import (
+from tests.transports.someip.discovery.sd_bench import (
     DOORS,
     FAST,
     GROUP,
@@ -43,7 +43,7 @@ ANY = any_at("*")
 
 
 class Bench:
-    """An endpoint that offers the doors, also to a receiver of the configuration, and looks for the speed."""
+    """An endpoint that offers the doors service, also to a configured receiver, and requests the speed service."""
 
     def __init__(
         self, stack: ExitStack, *, sd: bool = True, instance: str = ME.instance, **more: Any
@@ -84,8 +84,8 @@ class Bench:
         self.ears: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
             self.endpoint.register_listener(ANY, sink, self.ears.put)
-        self.heard: list[frozenset[Announcement]] = []
-        self.endpoint.watch_peers(self.heard.append)
+        self.announced: list[frozenset[Announcement]] = []
+        self.endpoint.watch_peers(self.announced.append)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         self.endpoint.open()
 
@@ -109,7 +109,7 @@ def announcements_of(who: RouterId = OTHER) -> frozenset[Announcement]:
 
 
 def announce_streamer(ecu: Ecu, ttl: int = 3) -> None:
-    """Have it say that it is a streamer."""
+    """Announce the ECU as a streamer."""
     [words], _ = encode_announcements(
         OTHER,
         "net",
@@ -131,38 +131,36 @@ def stack() -> Iterator[ExitStack]:
         yield closing
 
 
-# ------------------------------------------------------------------------------------------------- hearing and telling
+# --- announcements ----------------------------------------------------------------------------------------------------
 
 
-def test_streamers_are_heard_and_told_of_us_until_we_stop(stack: ExitStack) -> None:
+def test_streamers_exchange_announcements_until_the_stop(stack: ExitStack) -> None:
     bench = Bench(stack)
     bench.endpoint.announce(announcements_of(ME))
     entry = bench.ecu.expect_entry(lambda each: each.type == EntryType.OFFER and each.service == 0xFFFE)
     assert [option for option in entry.options if option == Endpoint(*bench.address)]
     announce_streamer(bench.ecu)
-    wait_until(lambda: bench.heard == [announcements_of()])
+    wait_until(lambda: bench.announced == [announcements_of()])
     announce_streamer(bench.ecu, ttl=0)
-    wait_until(lambda: bench.heard == [announcements_of(), frozenset()])
+    wait_until(lambda: bench.announced == [announcements_of(), frozenset()])
     bench.endpoint.stop_receiving()
     bench.ecu.expect_entry(
         lambda each: each.type == EntryType.OFFER and each.service == 0xFFFE and not each.ttl
     )
 
 
-def test_our_own_words_come_back_and_are_not_heard(stack: ExitStack) -> None:
+def test_looped_back_announcements_are_ignored(stack: ExitStack) -> None:
     bench = Bench(stack)
     bench.endpoint.announce(announcements_of(ME))
     for _ in range(5):
         bench.ecu.expect_entry(lambda each: each.type == EntryType.OFFER and each.service == 0xFFFE)
     announce_streamer(bench.ecu)
-    wait_until(lambda: bench.heard == [announcements_of()])
+    wait_until(lambda: bench.announced == [announcements_of()])
     assert {name for name, number in bench.counters.items() if name.startswith("refused") and number} == set()
 
 
 @pytest.mark.parametrize("off", [{"peers": False}, {"instance": ""}])
-def test_who_does_not_look_for_streamers_says_nothing_of_itself(
-    stack: ExitStack, off: dict[str, Any]
-) -> None:
+def test_without_peer_discovery_nothing_is_announced(stack: ExitStack, off: dict[str, Any]) -> None:
     bench = Bench(stack, **off)
     bench.endpoint.announce(announcements_of(ME))
     announce_streamer(bench.ecu)
@@ -171,13 +169,13 @@ def test_who_does_not_look_for_streamers_says_nothing_of_itself(
     offers = [bench.ecu.expect_entry(lambda each: each.type == EntryType.OFFER) for _ in range(5)]
     ours = [each for each in offers if Endpoint(*bench.address) in each.options]
     assert {each.service for each in ours} == {DOORS}
-    assert bench.heard == []
+    assert bench.announced == []
 
 
-# ------------------------------------------------------------------------------------------------- what is left to them
+# --- standby ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_receiver_of_the_configuration_gets_nothing_from_who_stands_by(stack: ExitStack) -> None:
+def test_a_configured_receiver_gets_no_events_from_a_standby_streamer(stack: ExitStack) -> None:
     bench = Bench(stack)
     offer_as_streamer(bench.ecu, DOORS)
     wait_until(lambda: bench.counters["sd_offers_standby"] == 1)
@@ -193,22 +191,22 @@ def test_a_receiver_of_the_configuration_gets_nothing_from_who_stands_by(stack: 
     assert [bench.ecu.receive().payload for _ in range(3)] == [b"ajar"] * 3
 
 
-def test_who_may_be_believed_is_asked_for_whose_service_it_is(stack: ExitStack) -> None:
+def test_the_trust_check_gets_the_authority_of_the_service(stack: ExitStack) -> None:
     bench = Bench(stack)
-    asked: list[tuple[RouterId, str]] = []
+    requested: list[tuple[RouterId, str]] = []
     offer_as_streamer(bench.ecu, DOORS)
     wait_until(lambda: bench.counters["sd_offers_standby"] == 1)
 
     def brings(who: RouterId, authority: str) -> bool:
-        asked.append((who, authority))
+        requested.append((who, authority))
         return False
 
     bench.endpoint.trust_peers(brings)
     wait_until(lambda: bench.counters["sd_offers_standby"] == 0)  # after a ttl of 1 s
-    assert set(asked) == {(OTHER, "hpc.vin1")}
+    assert set(requested) == {(OTHER, "hpc.vin1")}
 
 
-def test_the_answer_to_anothers_client_is_no_failure_of_ours(stack: ExitStack) -> None:
+def test_a_response_for_a_client_of_another_streamer_is_no_failure(stack: ExitStack) -> None:
     bench = Bench(stack)
     call = request(bench.ids.next(), UUri("chassis", 7, 1, 0), OPEN.with_resource(1), ttl=1_000)
     answer = response(bench.ids.next(), call)
@@ -216,15 +214,15 @@ def test_the_answer_to_anothers_client_is_no_failure_of_ours(stack: ExitStack) -
         bench.endpoint.send(answer)
     assert (alone.value.code, isinstance(alone.value, SubscriberEnded)) == (UCode.NOT_FOUND, False)
     announce_streamer(bench.ecu)
-    wait_until(lambda: bool(bench.heard))
+    wait_until(lambda: bool(bench.announced))
     with pytest.raises(SubscriberEnded):
         bench.endpoint.send(answer)
 
 
-# ------------------------------------------------------------------------------------------------- what is not taken
+# --- refused input ----------------------------------------------------------------------------------------------------
 
 
-def test_what_a_streamer_offers_is_no_ecus(stack: ExitStack) -> None:
+def test_an_offer_of_a_streamer_is_not_an_ecus(stack: ExitStack) -> None:
     bench = Bench(stack)
     offer_as_streamer(bench.ecu, SPEED)
     wait_until(lambda: bench.counters["refused_sd_relayed"] == 1)
@@ -233,7 +231,7 @@ def test_what_a_streamer_offers_is_no_ecus(stack: ExitStack) -> None:
     wait_until(lambda: bench.counters["sd_found"] == 1)
 
 
-def test_nor_does_unlisted_take_it_for_one(stack: ExitStack) -> None:
+def test_dynamic_services_ignore_offers_of_streamers(stack: ExitStack) -> None:
     sd_port, port = udp_ports(2)
     section = {
         "multicast": GROUP,
@@ -274,7 +272,7 @@ def test_nor_does_unlisted_take_it_for_one(stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("kind", ["event", "request"])
 @pytest.mark.parametrize("streamer_first", [True, False])
-def test_without_service_discovery_what_comes_from_the_address_of_a_streamer_is_counted_and_goes_nowhere(
+def test_without_service_discovery_input_of_a_streamer_host_is_counted_and_dropped(
     stack: ExitStack, kind: str, streamer_first: bool
 ) -> None:
     bench = Bench(stack, sd=False, peer_streamer_addresses=["127.0.0.8"], clients=["127.0.0.0/8"])
@@ -284,14 +282,14 @@ def test_without_service_discovery_what_comes_from_the_address_of_a_streamer_is_
             each.event(b"fast", bench.address)
         else:
             each.request(bench.address)
-    heard = bench.ears.get(timeout=WITHIN_S)
+    announced = bench.ears.get(timeout=WITHIN_S)
     wait_until(lambda: bench.counters["datagrams"] == 2)
     assert bench.ears.empty()
-    assert heard.attributes.source.authority_name == "chassis"
+    assert announced.attributes.source.authority_name == "chassis"
     assert bench.counters["refused_peer_streamer"] == 1
 
 
-# ------------------------------------------------------------------------------------------------- the configuration
+# --- configuration ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,7 +304,7 @@ def test_without_service_discovery_what_comes_from_the_address_of_a_streamer_is_
         ),
     ],
 )
-def test_what_cannot_be_is_refused(stack: ExitStack, more: dict[str, Any], why: str) -> None:
+def test_an_invalid_peer_configuration_is_refused(stack: ExitStack, more: dict[str, Any], why: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=why):
         Bench(stack, sd=False, **more)
 
@@ -314,12 +312,12 @@ def test_what_cannot_be_is_refused(stack: ExitStack, more: dict[str, Any], why: 
 @pytest.mark.parametrize(
     ("names", "why"), [(["*"], "is nobody's own authority"), (["A B"], "peers: .*authority 'A B'")]
 )
-def test_a_name_that_no_streamer_can_have_is_refused(stack: ExitStack, names: list[str], why: str) -> None:
+def test_an_invalid_streamer_name_is_refused(stack: ExitStack, names: list[str], why: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=why):
         Bench(stack, peers=names)
 
 
-def test_service_discovery_is_told_who_we_are_and_who_is_named(stack: ExitStack) -> None:
+def test_peer_discovery_settings_have_own_id_and_named_streamers(stack: ExitStack) -> None:
     bench = Bench(stack, peers=["g2.vin1"], peer_streamer_addresses=["127.0.0.9"])
     context = EndpointContext("chassis", ME.authority, SYSTEM_CLOCK, instance=ME.instance)
     found = peer_discovery_settings(bench.endpoint._config, context, [ServiceKey(1, 1, 1)])
@@ -331,7 +329,7 @@ def test_service_discovery_is_told_who_we_are_and_who_is_named(stack: ExitStack)
     )
 
 
-def test_what_is_offered_elsewhere_is_known_until_it_is_ours_again() -> None:
+def test_a_service_offered_by_a_peer_is_known_until_the_role_returns() -> None:
     others = PeerStreamers(lambda: None)
     key = ServiceKey(1, 1, 1)
     others.on_offer_role_changed(OfferRoleChanged(key, ours=False))

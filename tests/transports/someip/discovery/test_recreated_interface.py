@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interface that goes and is made anew: it has another number, no members, and nothing that was said of the old one."""
+"""A deleted and recreated interface has another index and no group members."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.rigs.cable import in_own_namespace, unsupported_reason
 
 
-def test_service_discovery_goes_on_at_an_interface_that_was_made_anew() -> None:
+def test_service_discovery_continues_on_a_recreated_interface() -> None:
     why = unsupported_reason()
     if why:
         pytest.skip(f"no network namespaces on this machine: {why}")

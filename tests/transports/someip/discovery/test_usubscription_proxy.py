@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is subscribed at ECUs that have no uSubscription: requests and the words of service discovery in, answers out."""
+"""Subscriptions at ECUs without uSubscription: requests and service discovery states in, responses out."""
 
 import msgspec
 import pytest
@@ -21,8 +21,8 @@ from ustreamer.transports.someip.discovery.usubscription_proxy import (
     EcuSubscriptionState,
     EcuUsubscription,
     EventgroupKey,
+    EventgroupRequest,
 )
-from ustreamer.transports.someip.discovery.usubscription_proxy import EventgroupRequest as GroupWish
 from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
@@ -61,7 +61,7 @@ SERVICES = msgspec.convert(
 
 
 class UsubscriptionRig:
-    """The uSubscription of `chassis`, asked in bytes."""
+    """The uSubscription of `chassis`, called with encoded requests."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -70,9 +70,9 @@ class UsubscriptionRig:
 
     def send_request(self, method: int, payload: bytes, caller: UUri = OWN, version: int = 3) -> UMessage:
         sink = UUri("chassis", 0, version, method)
-        asked = request(self.ids.next(), caller, sink, payload, UPayloadFormat.PROTOBUF, ttl=1_000)
-        [answer] = self.ecus.on_request(asked)
-        assert answer.attributes.reqid == asked.id
+        requested = request(self.ids.next(), caller, sink, payload, UPayloadFormat.PROTOBUF, ttl=1_000)
+        [answer] = self.ecus.on_request(requested)
+        assert answer.attributes.reqid == requested.id
         assert answer.attributes.source == sink
         return answer
 
@@ -84,8 +84,8 @@ class UsubscriptionRig:
         return status_in(3, answer.payload, answer.attributes.payload_format)
 
     def subscribe_4(self, topic: UUri) -> Status:
-        asked = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=10)
-        answer = self.send_request(1, asked.SerializeToString(), version=4)
+        requested = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=10)
+        answer = self.send_request(1, requested.SerializeToString(), version=4)
         return status_in(4, answer.payload, answer.attributes.payload_format)
 
     def unsubscribe(self, topic: UUri, caller: UUri = OWN) -> None:
@@ -102,17 +102,17 @@ def updates_in(messages: list[UMessage]) -> list[tuple[UUri, SubscriptionUpdate 
     return [(each.attributes.source, subscription_update_in(each)) for each in messages]
 
 
-def test_the_first_topic_of_a_group_has_it_subscribed_and_the_last_one_ends_it() -> None:
+def test_the_first_topic_subscribes_the_group_and_the_last_one_ends_it() -> None:
     rig = UsubscriptionRig()
 
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, False)]
     assert rig.subscribe(SECOND) is Status.SUBSCRIBE_PENDING
     rig.unsubscribe(FIRST)
     assert rig.ecus.pop_eventgroup_requests() == []
     rig.unsubscribe(SECOND)
     rig.unsubscribe(SECOND)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
 
 
 def in_two_groups() -> UsubscriptionRig:
@@ -127,39 +127,39 @@ def in_two_groups() -> UsubscriptionRig:
     return rig
 
 
-def test_of_several_groups_of_an_event_the_first_is_subscribed_and_it_alone() -> None:
+def test_only_the_first_of_several_groups_of_an_event_is_subscribed() -> None:
     rig = in_two_groups()
     rig.subscribe(FIRST)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, False)]
     rig.unsubscribe(FIRST)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
 
 
-def test_a_group_that_is_subscribed_anyway_brings_the_event_along_until_nobody_wants_either() -> None:
+def test_a_subscribed_group_also_serves_its_other_events() -> None:
     rig, second = in_two_groups(), EventgroupKey(KEY, 2)
     rig.subscribe(SECOND)
     rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.SUBSCRIBED)
     assert rig.subscribe(FIRST) is Status.SUBSCRIBED
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(second, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(second, True, False)]
     rig.unsubscribe(SECOND)
-    rig.subscribe(THIRD)  # the first group of FIRST may not be subscribed for that
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(EventgroupKey(KEY, 3), True, False)]
+    rig.subscribe(THIRD)  # the first group of FIRST must not be subscribed for this
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(EventgroupKey(KEY, 3), True, False)]
     rig.unsubscribe(FIRST)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(second, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(second, False, False)]
 
 
-def test_a_group_that_was_refused_does_not_keep_an_event_from_its_other_one() -> None:
+def test_a_refused_group_does_not_block_the_other_group_of_an_event() -> None:
     rig, second = in_two_groups(), EventgroupKey(KEY, 2)
     rig.subscribe(SECOND)
     rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.REFUSED)
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
     assert rig.ecus.pop_eventgroup_requests() == [
-        GroupWish(second, True, False),
-        GroupWish(GROUP, True, False),
+        EventgroupRequest(second, True, False),
+        EventgroupRequest(GROUP, True, False),
     ]
 
 
-def test_an_event_that_nobody_wants_any_more_is_in_its_first_group_again() -> None:
+def test_a_released_event_returns_to_its_first_group() -> None:
     rig, second = in_two_groups(), EventgroupKey(KEY, 2)
     rig.subscribe(SECOND)
     rig.subscribe(FIRST)
@@ -167,24 +167,24 @@ def test_an_event_that_nobody_wants_any_more_is_in_its_first_group_again() -> No
     rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.REFUSED)
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
     assert rig.ecus.pop_eventgroup_requests() == [
-        GroupWish(second, True, False),
-        GroupWish(GROUP, True, False),
+        EventgroupRequest(second, True, False),
+        EventgroupRequest(GROUP, True, False),
     ]
 
 
-def test_a_group_with_an_event_over_tcp_is_subscribed_over_it() -> None:
+def test_a_group_with_a_tcp_event_is_subscribed_over_tcp() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(THIRD)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(RELIABLE, True, True)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(RELIABLE, True, True)]
 
 
-def test_a_topic_whose_place_is_configured_is_subscribed_at_once() -> None:
+def test_a_topic_with_a_configured_address_is_subscribed_immediately() -> None:
     rig = UsubscriptionRig()
     assert rig.subscribe(PLACED) is Status.SUBSCRIBED
     assert rig.ecus.pop_eventgroup_requests() == []
 
 
-def test_an_ack_a_loss_and_a_nack_are_told_to_whom_they_concern() -> None:
+def test_an_ack_a_loss_and_a_nack_notify_the_subscribers() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST)
     source = UUri("chassis", 0, 3, 0x8000)
@@ -197,11 +197,11 @@ def test_an_ack_a_loss_and_a_nack_are_told_to_whom_they_concern() -> None:
         assert updates_in(rig.ecus.on_eventgroup_state(GROUP, state)) == [
             (source, SubscriptionUpdate(FIRST, OWN, status))
         ]
-        assert rig.ecus.on_eventgroup_state(GROUP, state) == []  # said once
+        assert rig.ecus.on_eventgroup_state(GROUP, state) == []  # notified once
     assert rig.ecus.on_eventgroup_state(OTHER_GROUP, EcuSubscriptionState.SUBSCRIBED) == []
 
 
-def test_who_subscribes_what_is_subscribed_already_is_told_so_at_once() -> None:
+def test_a_later_subscriber_of_a_subscribed_topic_gets_that_state() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST)
     rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.SUBSCRIBED)
@@ -210,19 +210,19 @@ def test_who_subscribes_what_is_subscribed_already_is_told_so_at_once() -> None:
     assert rig.subscribe(SECOND, CLOUD) is Status.SUBSCRIBED
 
 
-def test_after_a_nack_whoever_asks_is_unsubscribed_and_may_start_anew() -> None:
+def test_after_a_nack_a_subscriber_is_refused_and_may_retry() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST)
     rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.REFUSED)
     rig.ecus.pop_eventgroup_requests()
 
     assert rig.subscribe(FIRST) is Status.UNSUBSCRIBED
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
     assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, False)]
 
 
-def test_a_refused_group_that_is_granted_with_a_later_offer_is_told() -> None:
+def test_a_refused_group_granted_by_a_later_offer_is_notified() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST)
     rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.REFUSED)
@@ -231,7 +231,7 @@ def test_a_refused_group_that_is_granted_with_a_later_offer_is_told() -> None:
     ] == SubscriptionUpdate(FIRST, OWN, Status.SUBSCRIBED)
 
 
-def test_a_topic_of_every_instance_is_what_the_best_of_them_is() -> None:
+def test_a_topic_of_every_instance_has_their_best_state() -> None:
     rig = UsubscriptionRig()
 
     assert rig.subscribe_4(EVERY) is Status.SUBSCRIBE_PENDING
@@ -247,7 +247,7 @@ def test_a_topic_of_every_instance_is_what_the_best_of_them_is() -> None:
     ] == SubscriptionUpdate(EVERY, OWN, Status.UNSUBSCRIBED)
 
 
-def test_a_subscription_ends_at_its_time() -> None:
+def test_a_subscription_ends_at_its_expiry() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST, expire_ms=rig.clock.clock().wall_ms() + 5_000)
     rig.ecus.pop_eventgroup_requests()
@@ -255,18 +255,18 @@ def test_a_subscription_ends_at_its_time() -> None:
     rig.ecus.expire_subscriptions(rig.clock.now_ns + 4_999_000_000)
     assert rig.ecus.pop_eventgroup_requests() == []
     rig.ecus.expire_subscriptions(rig.clock.now_ns + 5_001_000_000)
-    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
     assert rig.ecus.next_deadline_ns is None
 
 
-def test_a_renewal_without_an_end_outlives_the_first_end() -> None:
+def test_an_unlimited_renewal_outlives_the_first_expiry() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST, expire_ms=rig.clock.clock().wall_ms() + 5_000)
     rig.subscribe(FIRST)
     assert rig.ecus.next_deadline_ns is None
 
 
-def test_an_end_that_has_passed_subscribes_nothing() -> None:
+def test_a_past_expiry_subscribes_nothing() -> None:
     rig = UsubscriptionRig()
     assert rig.subscribe(FIRST, expire_ms=1) is Status.UNSUBSCRIBED
     assert rig.ecus.pop_eventgroup_requests() == []
@@ -281,7 +281,7 @@ def test_an_end_that_has_passed_subscribes_nothing() -> None:
         (UUri("hpc.vin1", 0x1234, 1, 0x8001), UCode.INVALID_ARGUMENT),
     ],
 )
-def test_what_no_ecu_is_configured_to_have_is_refused(topic: UUri, code: UCode) -> None:
+def test_an_unconfigured_topic_is_refused(topic: UUri, code: UCode) -> None:
     rig = UsubscriptionRig()
     assert rig.refused(topic) is code
     assert rig.ecus.pop_eventgroup_requests() == []
@@ -289,18 +289,18 @@ def test_what_no_ecu_is_configured_to_have_is_refused(topic: UUri, code: UCode) 
 
 
 @pytest.mark.parametrize(("version", "method"), [(3, 3), (3, 8), (5, 1)])
-def test_other_methods_and_versions_are_not_there(version: int, method: int) -> None:
+def test_other_methods_and_versions_are_unimplemented(version: int, method: int) -> None:
     assert (
         UsubscriptionRig().send_request(method, b"", version=version).attributes.commstatus
         is UCode.UNIMPLEMENTED
     )
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_a_malformed_request_is_refused() -> None:
     assert UsubscriptionRig().send_request(1, b"\xff").attributes.commstatus is UCode.INVALID_ARGUMENT
 
 
-def test_a_topic_has_so_many_subscribers_and_no_more() -> None:
+def test_the_number_of_subscribers_of_a_topic_is_limited() -> None:
     rig = UsubscriptionRig()
     for number in range(MAX_SUBSCRIBERS):
         rig.subscribe(FIRST, UUri(f"cloud{number}", 0, 3, 0))
@@ -309,7 +309,7 @@ def test_a_topic_has_so_many_subscribers_and_no_more() -> None:
     assert rig.subscribe(FIRST, CLOUD) is Status.SUBSCRIBE_PENDING
 
 
-def test_the_router_is_told_of_other_devices_and_not_of_our_own() -> None:
+def test_the_router_gets_remote_subscribers_only() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(FIRST)
     assert (rig.ecus.subscribers(FIRST), rig.ecus.version) == ((), 0)
@@ -323,9 +323,9 @@ def test_the_router_is_told_of_other_devices_and_not_of_our_own() -> None:
     assert (list(rig.ecus.subscribers(FIRST)), rig.ecus.version) == ([], 2)
 
 
-def test_who_subscribes_every_instance_hears_of_each() -> None:
+def test_a_subscriber_of_every_instance_is_notified_of_each() -> None:
     rig = UsubscriptionRig()
-    asked = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=10)
-    rig.send_request(1, asked.SerializeToString(), CLOUD, version=4)
+    requested = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=10)
+    rig.send_request(1, requested.SerializeToString(), CLOUD, version=4)
     assert rig.ecus.subscribers(OTHER_INSTANCE) == [Subscription(EVERY, CLOUD, 10_000_000)]
     assert rig.ecus.subscribers(SECOND) == []

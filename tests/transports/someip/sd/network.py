@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service discoveries on a network without wires: a clock, delivery by multicast and unicast, and a log of what was done."""
+"""The rig of the service discovery tests: a simulated clock and network, and logs of executed actions.
+
+`Node` is one `Discovery` with direct input. `Network` connects several by multicast and unicast.
+"""
 
 from collections.abc import Callable, Iterable
 from ipaddress import ip_network
@@ -66,13 +69,13 @@ def settings(**changes: Any) -> SdSettings:
 
 
 class Node:
-    """One discovery under test, fed by hand. `rng` selects each delay between its min and max."""
+    """One discovery under test. `rng` selects each delay between its min and max."""
 
     def __init__(self, rng: float = 0.5, **changes: Any) -> None:
         self.discovery = Discovery(settings(**changes), lambda: rng)
         self.now = 0
         self.waited = 0
-        """For how long nobody took what it is fed."""
+        """The time between arrival and read of the input, in ns."""
         self._sessions: dict[tuple[Address, bool], int] = {}
 
     def do(self, actions: list[Action]) -> list[Action]:
@@ -82,11 +85,11 @@ class Node:
         return self.discovery.link_up(self.now)
 
     def advance(self, ms: float) -> list[Action]:
-        """Let time pass, doing what is due when it is due."""
+        """Advance the clock and process each deadline at its time."""
         return [action for _, action in self.advance_timed(ms)]
 
     def advance_timed(self, ms: float) -> list[tuple[int, Action]]:
-        """As `wait`, with the time of each action in ms since the call."""
+        """As `advance`, with the time of each action in ms since the call."""
         start, end = self.now, self.now + round(ms * MS)
         done: list[tuple[int, Action]] = []
         while (due := self.discovery.next_deadline_ns) is not None and due <= end:
@@ -155,7 +158,7 @@ def of_kind(kind: type[A], actions: Iterable[Action]) -> list[A]:
 
 
 def read(send: Send) -> tuple[Message, int]:
-    """The message of a Send, and its session."""
+    """The message of a Send, and its session number."""
     (message,), refused = split(send.datagram)
     assert refused == []
     decoded, wrong = decode_sd_message(message)
@@ -164,7 +167,7 @@ def read(send: Send) -> tuple[Message, int]:
 
 
 def sent(actions: Iterable[Action], to: Address | None) -> list[tuple[Entry, ...]]:
-    """The entries of each message that goes `to` a peer, or (None) to all."""
+    """The entries of each message to a peer, or (None) to the group."""
     return [read(send)[0].entries for send in of_kind(Send, actions) if send.to == to]
 
 
@@ -173,7 +176,7 @@ def refusals(actions: Iterable[Action]) -> list[str]:
 
 
 class Network:
-    """Discoveries that hear each other at once. `lost` says which datagrams never arrive."""
+    """Connected discoveries without delay. `lost` selects datagrams to drop."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -189,7 +192,7 @@ class Network:
         return discovery
 
     def do(self, sender: Address, actions: list[Action]) -> None:
-        """Do what the discovery at `of` wants done: deliver, and grant all subscriptions."""
+        """Execute the actions of `sender`: deliver its datagrams and accept all subscriptions."""
         self.log[sender] += actions
         requested = [action.subscription for action in of_kind(SubscriptionRequested, actions)]
         for send in of_kind(Send, actions):
@@ -215,6 +218,6 @@ class Network:
         self.now = end
 
     def pop_actions(self, own: Address) -> list[Action]:
-        """What was done at `own` since the last call."""
+        """The actions of `own` since the last call."""
         taken, self.log[own] = self.log[own], []
         return taken

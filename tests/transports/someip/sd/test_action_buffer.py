@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How what is to be done is collected: entries for one receiver share messages, in order and within a size."""
+"""The collection of actions: entries for one receiver share messages, in order and within a size limit."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def make_buffer(datagram: int = 1_400) -> ActionBuffer:
     return ActionBuffer(settings(limits=SdLimits(datagram=datagram)), lambda: 0.5, number)
 
 
-def test_what_is_told_comes_before_what_is_sent_and_what_is_told_later_behind_it() -> None:
+def test_emitted_actions_precede_the_sends_and_later_ones_follow() -> None:
     busy = make_buffer()
     busy.emit_after(PeerRebooted(OTHER))
     busy.enqueue(PEER, offer())
@@ -40,7 +40,7 @@ def test_what_is_told_comes_before_what_is_sent_and_what_is_told_later_behind_it
     assert busy.drain() == []
 
 
-def test_each_receiver_has_numbers_of_its_own() -> None:
+def test_each_receiver_has_its_own_session_numbers() -> None:
     busy = make_buffer()
     sessions = []
     for to in (PEER, None, PEER, OTHER):
@@ -50,7 +50,7 @@ def test_each_receiver_has_numbers_of_its_own() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 400)), max_size=600), st.integers(576, 2_000))
-def test_messages_are_within_their_size_and_lose_nothing(
+def test_messages_respect_the_size_limit_and_contain_all_entries(
     groups: list[tuple[int, int]], datagram: int
 ) -> None:
     busy = make_buffer(datagram)
@@ -65,5 +65,5 @@ def test_messages_are_within_their_size_and_lose_nothing(
     messages = [read(send)[0].entries for send in sends]
     assert [entry for entries in messages for entry in entries] == [e for group in posted for e in group]
     assert all(len(send.datagram) <= datagram for send in sends)
-    for group in posted:  # what belongs together is in one message
+    for group in posted:  # a group stays in one message
         assert any(set(group) <= set(entries) for entries in messages)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wanting side: Finds, offers of others, and our subscriptions."""
+"""The client: Finds, received Offers and own subscriptions."""
 
 from ipaddress import ip_network
 from typing import Any
@@ -54,7 +54,7 @@ STOP = subscribe(0, OURS)
 
 
 def wanting(wanted: WantedService = WANTED, group: int | None = GROUP, **changes: Any) -> Node:
-    """A node that has said what it wants, and whose Finds are over."""
+    """A node with a requested service, after its Finds."""
     node = Node(**changes)
     node.discovery.request_service(wanted, node.now)
     if group is not None:
@@ -65,7 +65,7 @@ def wanting(wanted: WantedService = WANTED, group: int | None = GROUP, **changes
 
 
 def subscribed(**changes: Any) -> Node:
-    """A node with a subscription that its server granted for ever."""
+    """A node with an acknowledged subscription of unlimited ttl."""
     node = wanting(**changes)
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
     assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
@@ -76,7 +76,7 @@ def subscribed(**changes: Any) -> Node:
 
 
 @pytest.mark.parametrize(("rng", "first"), [(0.0, 10), (1.0, 100)])
-def test_finds_are_repeated_ever_slower_and_then_never(rng: float, first: int) -> None:
+def test_finds_are_repeated_with_doubled_pauses_and_then_stop(rng: float, first: int) -> None:
     node = Node(rng)
     node.discovery.request_service(WANTED, node.now)
     assert node.advance_timed(500) == []
@@ -95,7 +95,7 @@ def test_a_find_stops_with_the_offer() -> None:
     assert node.advance_timed(10_000) == []
 
 
-def test_what_is_offered_in_the_initial_wait_needs_no_find() -> None:
+def test_an_offer_in_the_initial_wait_prevents_the_find() -> None:
     node = Node()
     node.discovery.request_service(WANTED, node.now)
     node.up()
@@ -103,7 +103,7 @@ def test_what_is_offered_in_the_initial_wait_needs_no_find() -> None:
     assert node.advance_timed(10_000) == []
 
 
-def test_of_any_instance_one_find_is_sent_whatever_is_known() -> None:
+def test_a_request_for_any_instance_sends_one_find() -> None:
     wanted = WantedService(0x1234)
     node = Node()
     node.discovery.request_service(wanted, node.now)
@@ -122,7 +122,7 @@ def test_after_a_stop_offer_nothing_is_sent_until_there_is_an_offer() -> None:
     assert sent(node.receive(offer()), PEER) == [(SUBSCRIBE,)]
 
 
-def test_after_its_ttl_an_offer_is_gone_and_looked_for_again() -> None:
+def test_an_expired_offer_restarts_the_find() -> None:
     node = wanting()
     node.receive(offer(3))
     node.receive(ack(TTL_FOREVER))
@@ -143,13 +143,13 @@ def test_an_offer_is_renewed_by_an_offer() -> None:
     assert of_kind(ServiceLost, node.advance(3_000)) == [ServiceLost(KEY, EndReason.EXPIRED)]
 
 
-def test_an_offer_for_ever_does_not_expire() -> None:
+def test_an_offer_of_unlimited_ttl_does_not_expire() -> None:
     node = wanting(group=None)
     node.receive(offer(TTL_FOREVER))
     assert node.advance(100_000_000) == []
 
 
-def test_what_nobody_wants_is_not_kept() -> None:
+def test_an_unrequested_offer_is_not_stored() -> None:
     node = wanting()
     for entry in (
         offer(key=ServiceKey(0x1235, 0x5678, 1)),
@@ -163,7 +163,7 @@ def test_what_nobody_wants_is_not_kept() -> None:
     )
 
 
-def test_every_instance_of_any_is_found_and_subscribed() -> None:
+def test_every_instance_of_a_wildcard_request_is_subscribed() -> None:
     wanted = WantedService(0x1234)
     node = wanting(wanted)
     keys = [ServiceKey(0x1234, instance, 1) for instance in (1, 2)]
@@ -174,7 +174,7 @@ def test_every_instance_of_any_is_found_and_subscribed() -> None:
     assert sent(actions, PEER) == [tuple(subscribe(5, OURS, key=key) for key in keys)]
 
 
-# --- whose offers are believed ----------------------------------------------------------------------------------------
+# --- trust in Offers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_every_instance_of_any_is_found_and_subscribed() -> None:
         ((Endpoint("10.0.0.2", 1), Endpoint("10.0.0.2", 2)), "sd_endpoints"),
         ((Endpoint("192.168.0.1", 30509),), "sd_network"),
         ((Endpoint("fd00::1", 30509),), "sd_endpoints"),
-        ((Endpoint("10.0.0.1", 30500),), "sd_endpoints"),  # where we take events
+        ((Endpoint("10.0.0.1", 30500),), "sd_endpoints"),  # the own event endpoint
         ((Endpoint("10.0.0.1", 30490),), "sd_endpoints"),
         ((Endpoint("224.0.0.1", 30490, role=int(EndpointRole.MULTICAST)),), "sd_endpoints"),
     ],
 )
-def test_an_offer_of_nowhere_or_elsewhere_is_refused(options: tuple[Option, ...], reason: str) -> None:
+def test_an_offer_without_a_trusted_endpoint_is_refused(options: tuple[Option, ...], reason: str) -> None:
     node = wanting()
     actions = node.receive(offer(options=options))
     assert (refusals(actions), len(actions)) == ([reason], 1)
@@ -218,13 +218,13 @@ def test_an_offer_that_moves_a_service_in_use_is_refused_and_reported(
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.SUBSCRIBED
 
 
-def test_somebody_else_cannot_stop_a_service() -> None:
+def test_another_peer_cannot_stop_a_service() -> None:
     node = subscribed()
     assert refusals(node.receive(offer(0), peer=OTHER)) == ["sd_offer_foreign"]
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.SUBSCRIBED
 
 
-def test_a_refused_offer_does_not_prolong_the_one_in_use_and_then_it_is_taken() -> None:
+def test_a_refused_offer_does_not_renew_the_one_in_use() -> None:
     node = wanting(group=None)
     node.receive(offer(3))
     node.advance(2_000)
@@ -235,7 +235,7 @@ def test_a_refused_offer_does_not_prolong_the_one_in_use_and_then_it_is_taken() 
     ]
 
 
-def test_a_service_moves_after_it_was_stopped_or_its_ecu_rebooted() -> None:
+def test_a_service_may_move_after_a_stop_or_a_reboot() -> None:
     node = subscribed()
     found = ServiceFound(KEY, 0, ("10.0.0.2", 30510), None, PEER)
     assert of_kind(ServiceFound, node.receive(offer(0), offer(TTL_FOREVER, MOVED_PORT))) == [found]
@@ -244,15 +244,13 @@ def test_a_service_moves_after_it_was_stopped_or_its_ecu_rebooted() -> None:
     assert of_kind(ServiceFound, actions) == [FOUND]
 
 
-def test_a_protocol_that_comes_up_later_is_no_move() -> None:
+def test_an_additional_protocol_is_not_a_move() -> None:
     node = subscribed()
     actions = node.receive(offer(TTL_FOREVER, REMOTE_BOTH))
     assert of_kind(ServiceFound, actions) == [
         ServiceFound(KEY, 0, ("10.0.0.2", 30509), ("10.0.0.2", 30510), PEER)
     ]
-    assert refusals(node.receive(offer(TTL_FOREVER, REMOTE))) == [
-        "sd_offer_changed"
-    ]  # and it does not go away
+    assert refusals(node.receive(offer(TTL_FOREVER, REMOTE))) == ["sd_offer_changed"]  # and no change
 
 
 def test_above_the_limit_offers_are_refused() -> None:
@@ -263,10 +261,10 @@ def test_above_the_limit_offers_are_refused() -> None:
     assert refusals(actions) == ["sd_offer_limit"]
 
 
-# --- our subscriptions ------------------------------------------------------------------------------------------------
+# --- subscriptions ----------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_our_subscriptions_is_the_one_in_the_text() -> None:
+def test_the_transition_table_equals_the_docstring() -> None:
     for (state, event), after in TRANSITIONS.items():
         if event is EventgroupTrigger.ACK:
             assert after is EventgroupState.SUBSCRIBED
@@ -277,14 +275,14 @@ def test_the_table_of_our_subscriptions_is_the_one_in_the_text() -> None:
         assert (state, event) != (EventgroupState.CONNECTING, EventgroupTrigger.OFFER)
 
 
-def test_an_offer_by_unicast_is_answered_at_once() -> None:
+def test_a_unicast_offer_is_answered_immediately() -> None:
     node = wanting()
     assert node.receive(offer(TTL_FOREVER))[0] == FOUND
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.PENDING
 
 
 @pytest.mark.parametrize(("rng", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
-def test_an_offer_by_multicast_is_answered_after_a_random_delay(rng: float, delay: int) -> None:
+def test_a_multicast_offer_is_answered_after_a_random_delay(rng: float, delay: int) -> None:
     node = wanting(rng=rng)
     assert node.receive(offer(TTL_FOREVER), multicast=True) == [FOUND]
     assert [at for at, action in node.advance_timed(100) if sent([action], PEER) == [(SUBSCRIBE,)]] == [delay]
@@ -300,7 +298,7 @@ def test_offers_of_one_message_are_answered_in_one() -> None:
     assert [len(entries) for entries in sent(node.advance(50), PEER)] == [2]
 
 
-def test_an_ack_says_where_events_are_multicast() -> None:
+def test_an_ack_names_the_multicast_group() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER))
     group = (Endpoint("224.0.1.1", 30600, role=int(EndpointRole.MULTICAST)),)
@@ -310,12 +308,12 @@ def test_an_ack_says_where_events_are_multicast() -> None:
     assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
 
 
-def test_a_subscription_is_renewed_with_every_offer_and_told_once() -> None:
+def test_a_subscription_is_renewed_with_every_offer_and_reported_once() -> None:
     node = wanting()
     for number in range(5):
         assert sent(node.receive(offer(3)), PEER) == [(SUBSCRIBE,)]
-        told = [] if number else [EventgroupSubscribed(KEY, GROUP, None)]
-        assert node.receive(ack(5)) == told
+        reported = [] if number else [EventgroupSubscribed(KEY, GROUP, None)]
+        assert node.receive(ack(5)) == reported
         assert node.advance(2_000) == []
 
 
@@ -331,11 +329,11 @@ def test_without_offers_a_subscription_is_renewed_at_half_its_ttl() -> None:
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.SUBSCRIBED
 
 
-def test_a_subscription_for_ever_is_not_renewed() -> None:
+def test_a_subscription_of_unlimited_ttl_is_not_renewed() -> None:
     assert subscribed().advance(100_000_000) == []
 
 
-def test_a_subscription_that_is_not_renewed_is_lost_and_asked_for_again() -> None:
+def test_an_expired_subscription_is_lost_and_requested_again() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER))
     node.receive(ack(5))
@@ -347,14 +345,14 @@ def test_a_subscription_that_is_not_renewed_is_lost_and_asked_for_again() -> Non
     assert node.receive(ack(5)) == [EventgroupSubscribed(KEY, GROUP, None)]
 
 
-def test_without_an_answer_it_is_sent_again_ever_slower() -> None:
+def test_an_unanswered_subscribe_is_retried_with_doubled_pauses() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER))
     times = [at for at, action in node.advance_timed(40_000) if sent([action], PEER) == [(SUBSCRIBE,)]]
     assert times == [1_000, 3_000, 7_000, 15_000, 23_000, 31_000, 39_000]
 
 
-def test_without_an_answer_to_the_last_one_a_multicast_offer_begins_anew() -> None:
+def test_a_multicast_offer_restarts_an_unanswered_subscription() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER), multicast=True)
     assert sent(node.advance(50), PEER) == [(SUBSCRIBE,)]
@@ -365,7 +363,7 @@ def test_without_an_answer_to_the_last_one_a_multicast_offer_begins_anew() -> No
     assert sent(node.advance(50), PEER) == [(SUBSCRIBE,)]
 
 
-def test_an_answer_has_time_to_come_before_it_is_missed() -> None:
+def test_an_answer_is_missing_only_after_the_response_delay() -> None:
     node = wanting(rng=0.0)
     node.receive(offer(TTL_FOREVER), multicast=True)
     for _ in range(2):
@@ -380,7 +378,7 @@ def test_an_answer_has_time_to_come_before_it_is_missed() -> None:
     assert sent(node.advance(10), PEER) == [(STOP, SUBSCRIBE)]  # 50 ms
 
 
-def test_an_offer_that_answers_a_find_begins_nothing_anew() -> None:
+def test_a_unicast_offer_restarts_no_subscription() -> None:
     node = wanting()
     for _ in range(3):
         assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
@@ -389,24 +387,24 @@ def test_an_offer_that_answers_a_find_begins_nothing_anew() -> None:
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
 
 
-def test_a_server_that_knows_the_flag_is_asked_for_initial_data_by_it() -> None:
+def test_a_server_with_the_initial_data_flag_gets_requests_with_it() -> None:
     wants = subscribe(5, OURS, reserved=INITIAL_DATA)
     node = wanting(initial_data=True)
     node.receive(offer(TTL_FOREVER), multicast=True, initial_data=True)
     assert sent(node.advance(50), PEER) == [(wants,)]
     node.receive(offer(TTL_FOREVER), multicast=True, initial_data=True)
-    assert sent(node.advance(50), PEER) == [(wants,)]  # no answer: and no StopSubscribe
+    assert sent(node.advance(50), PEER) == [(wants,)]  # no answer, but no StopSubscribe
     node.receive(ack(TTL_FOREVER), initial_data=True)
     node.receive(offer(TTL_FOREVER), multicast=True, initial_data=True)
     assert sent(node.advance(50), PEER) == [(SUBSCRIBE,)]
 
 
-def test_a_server_that_does_not_know_the_flag_never_sees_it() -> None:
+def test_a_server_without_the_initial_data_flag_never_gets_it() -> None:
     node = wanting(initial_data=True)
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
 
 
-def test_a_nack_is_told_and_the_next_offer_tries_again() -> None:
+def test_a_nack_is_reported_and_the_next_offer_retries() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER))
     assert node.receive(ack(0)) == [EventgroupRefused(KEY, GROUP)]
@@ -439,7 +437,7 @@ def test_a_nack_is_told_and_the_next_offer_tries_again() -> None:
         ),
     ],
 )
-def test_an_answer_to_nothing_changes_nothing(
+def test_an_unexpected_answer_changes_nothing(
     entry: EventgroupEntry, of: tuple[str, int], multicast: bool, reason: str
 ) -> None:
     node = wanting()
@@ -449,7 +447,7 @@ def test_an_answer_to_nothing_changes_nothing(
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.PENDING
 
 
-def test_a_reboot_ends_what_was_offered_and_its_first_offer_is_answered() -> None:
+def test_a_reboot_voids_offers_and_its_first_offer_is_answered() -> None:
     node = subscribed()
     node.now += 100 * MS
     actions = node.receive(offer(TTL_FOREVER), session=1)
@@ -463,14 +461,14 @@ def test_a_reboot_ends_what_was_offered_and_its_first_offer_is_answered() -> Non
     assert node.discovery.statistics()["sd_reboots"] == 1
 
 
-def test_a_rebooted_peer_that_offers_nothing_yet_is_looked_for() -> None:
+def test_a_reboot_without_an_offer_restarts_the_find() -> None:
     node = subscribed()
     node.now += 100 * MS
     assert node.receive(session=1)[0] == PeerRebooted(PEER)
     assert sent(node.advance(60), None) == [(find(),)]
 
 
-def test_a_lost_link_ends_everything_and_the_next_one_begins_anew() -> None:
+def test_a_lost_link_ends_everything_and_a_new_one_restarts() -> None:
     node = subscribed()
     assert node.discovery.link_down() == [
         EventgroupLost(KEY, GROUP, EndReason.LINK),
@@ -482,22 +480,22 @@ def test_a_lost_link_ends_everything_and_the_next_one_begins_anew() -> None:
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
 
 
-def test_an_event_group_wanted_later_is_subscribed_at_once() -> None:
+def test_a_later_requested_event_group_is_subscribed_immediately() -> None:
     node = subscribed()
     assert sent(node.discovery.subscribe(WANTED, 7, node.now), PEER) == [(subscribe(5, OURS, 7),)]
     assert node.discovery.subscribe(WANTED, 7, node.now) == []
 
 
-def test_a_subscription_nobody_wants_any_more_is_stopped() -> None:
+def test_an_unneeded_subscription_is_stopped() -> None:
     node = subscribed()
     node.discovery.subscribe(WantedService(0x1234), GROUP, node.now)
-    assert sent(node.discovery.unsubscribe(WANTED, GROUP), PEER) == []  # somebody else wants it
+    assert sent(node.discovery.unsubscribe(WANTED, GROUP), PEER) == []  # another request needs it
     assert sent(node.discovery.unsubscribe(WantedService(0x1234), GROUP), PEER) == [(STOP,)]
     assert node.discovery.unsubscribe(WANTED, GROUP) == []
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == []
 
 
-def test_a_service_nobody_wants_any_more_is_forgotten() -> None:
+def test_an_unneeded_service_is_removed() -> None:
     node = subscribed()
     assert sent(node.discovery.release_service(WANTED), PEER) == [(STOP,)]
     assert node.discovery.release_service(WANTED) == []
@@ -506,7 +504,7 @@ def test_a_service_nobody_wants_any_more_is_forgotten() -> None:
     assert node.discovery.statistics()["sd_found"] == 0
 
 
-def test_at_the_end_all_subscriptions_are_stopped() -> None:
+def test_the_close_stops_all_subscriptions() -> None:
     node = subscribed()
     assert sent(node.discovery.close(), PEER) == [(STOP,)]
     assert node.discovery.next_deadline_ns is None
@@ -524,21 +522,21 @@ def connecting(**changes: Any) -> Node:
     return node
 
 
-def test_the_connection_comes_before_the_subscribe_which_names_our_end_of_it() -> None:
+def test_a_tcp_subscribe_follows_the_connect_and_names_its_local_end() -> None:
     node = connecting()
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.CONNECTING
     assert sent(node.discovery.on_connected(KEY, STREAM, node.now), PEER) == [(subscribe(5, OURS_TCP),)]
     assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
 
 
-def test_an_event_group_over_tcp_that_is_wanted_later_connects_first() -> None:
+def test_a_later_requested_tcp_event_group_connects_first() -> None:
     node = wanting(group=None)
     node.receive(offer(TTL_FOREVER, REMOTE_BOTH))
     actions = node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True)
     assert actions == [ConnectRequested(KEY, ("10.0.0.2", 30510))]
 
 
-def test_a_connection_is_asked_for_once_until_it_is_said_to_be_gone() -> None:
+def test_a_connection_is_requested_once_until_it_closes() -> None:
     node = connecting()
     assert node.receive(offer(TTL_FOREVER, REMOTE_BOTH)) == []
     node.discovery.on_disconnected(KEY)
@@ -555,7 +553,7 @@ def test_a_lost_connection_loses_the_subscription() -> None:
     assert of_kind(ConnectRequested, node.receive(offer(TTL_FOREVER, REMOTE_BOTH))) != []
 
 
-def test_a_service_without_tcp_refuses_those_who_need_it_until_it_has_it() -> None:
+def test_a_tcp_event_group_is_refused_until_the_service_offers_tcp() -> None:
     node = wanting(group=None)
     node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True)
     assert node.receive(offer(TTL_FOREVER)) == [FOUND, EventgroupRefused(KEY, GROUP)]
@@ -563,7 +561,7 @@ def test_a_service_without_tcp_refuses_those_who_need_it_until_it_has_it() -> No
     assert of_kind(ConnectRequested, node.receive(offer(TTL_FOREVER, REMOTE_BOTH))) != []
 
 
-def test_a_connection_to_a_service_that_is_gone_is_nobodys() -> None:
+def test_a_connection_to_a_lost_service_has_no_effect() -> None:
     node = connecting()
     node.receive(offer(0))
     assert node.discovery.on_connected(KEY, STREAM, node.now) == []
@@ -578,10 +576,10 @@ def test_both_protocols_at_once() -> None:
     assert set(entries) == {subscribe(5, OURS_TCP), subscribe(5, OURS, 7)}
 
 
-# --- who depends on whom ----------------------------------------------------------------------------------------------
+# --- dependencies on peers --------------------------------------------------------------------------------------------
 
 
-def test_a_peer_is_in_use_while_it_offers_what_we_want() -> None:
+def test_a_peer_is_in_use_while_it_offers_a_requested_service() -> None:
     client = SdClient(
         ActionBuffer(settings(), lambda: 0.5, lambda _: (1, True)),
         NetworkPolicy((ip_network("10.0.0.0/24"),)),
@@ -613,7 +611,7 @@ def test_a_peer_is_in_use_while_it_offers_what_we_want() -> None:
         ({"cyclic_offer_delay_ms": 0}, "cyclic_offer_delay_ms: 0, expected 1 to 2999"),
     ],
 )
-def test_timings_that_contradict_each_other_are_refused(timings: dict[str, int], text: str) -> None:
+def test_contradicting_timings_are_refused(timings: dict[str, int], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         SdTimings(**timings)
 

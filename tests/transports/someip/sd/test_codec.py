@@ -57,7 +57,7 @@ UDP = Endpoint("127.0.0.1", 30509)
 TCP = Endpoint("127.0.0.1", 30510, int(L4Protocol.TCP))
 GROUP = Endpoint("224.225.226.233", 32344, role=int(EndpointRole.MULTICAST))
 
-# Agreed by hand, by scapy and tshark, and the Offer by the package someip too.
+# Checked by hand, by scapy and tshark; the Offer also by the package someip.
 GOLDEN = {
     "offer": (
         (
@@ -94,7 +94,7 @@ def test_golden_bytes_in_both_directions(
     assert decode_sd_message(found) == (message, [])
 
 
-# Laid out by hand from the tables: the fields that the golden bytes leave at 0.
+# Composed by hand from the tables: the fields that are 0 in the golden bytes.
 LAYOUT = {
     "find any": (
         ServiceEntry(EntryType.FIND, 0x1111, 0xFFFF, 0xFF, ANY_MINOR, 3),
@@ -165,7 +165,7 @@ def test_every_kind_of_option_has_its_bytes(option: Option, hexadecimal: str) ->
     assert read_options(bytes.fromhex(hexadecimal)) == [option]
 
 
-def test_an_unknown_option_is_kept_and_its_entry_stands() -> None:
+def test_an_unknown_option_is_kept_and_its_entry_is_accepted() -> None:
     unknown = UnknownOption(0x20, b"\1\2")
     offer = ServiceEntry(EntryType.OFFER, 1, 1, 1, 0, 3, (UDP, unknown))
 
@@ -209,9 +209,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("type", "body", "problem"), BROKEN.values(), ids=BROKEN)
-def test_an_invalid_option_refuses_the_entries_that_refer_to_it_and_no_other(
-    type: int, body: str, problem: str
-) -> None:
+def test_an_invalid_option_refuses_only_its_entries(type: int, body: str, problem: str) -> None:
     raw = bytes.fromhex(body)
     broken = (len(raw) + 1).to_bytes(2, "big") + bytes((type, 0)) + raw
     good = write_option(UDP)
@@ -280,7 +278,7 @@ def read(payload: bytes) -> tuple[Any, list[Any]]:
         ("06000122 12345678 01000003 00000000", EntryProblem.SD_OPTION_OVERLAP, "0 to 1 and 1 to 2 overlap"),
     ],
 )
-def test_a_wrong_entry_is_refused_alone(entry: str, problem: EntryProblem | None, text: str) -> None:
+def test_only_the_malformed_entry_is_refused(entry: str, problem: EntryProblem | None, text: str) -> None:
     good = "00000000 1111ffff ff000003 ffffffff"
     message, refused = decode_sd_payload(payload_of(entry + good, (UDP, TCP, GROUP)))
 
@@ -343,7 +341,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("payload", "reason", "text"), MALFORMED.values(), ids=MALFORMED)
-def test_a_message_whose_lengths_contradict_each_other_is_refused_whole(
+def test_a_message_with_contradicting_lengths_is_refused(
     payload: bytes, reason: SdMalformedReason, text: str
 ) -> None:
     with pytest.raises(MalformedSdMessage) as refused:
@@ -363,7 +361,7 @@ def test_a_message_whose_lengths_contradict_each_other_is_refused_whole(
         (0xFFFF, 0x8100, 1, MessageType.NOTIFICATION, 1),
     ],
 )
-def test_a_header_that_is_not_that_of_discovery_is_refused(header: tuple[int, int, int, int, int]) -> None:
+def test_a_header_of_another_service_is_refused(header: tuple[int, int, int, int, int]) -> None:
     service, method, version, type, code = header
     with pytest.raises(MalformedSdMessage) as refused:
         decode_sd_message(SomeIpMessage(service, method, 0, 1, version, type, code, GOOD))
@@ -375,8 +373,8 @@ def test_reserved_bits_are_ignored_and_sent_as_zero() -> None:
     noisy = bytearray(GOOD)
     noisy[0] |= 0x1F
     noisy[1:4] = b"\xff\xff\xff"
-    noisy[31] = 0x7F  # of the option
-    noisy[36] = 0xFF  # of the endpoint
+    noisy[31] = 0x7F  # reserved byte of the option
+    noisy[36] = 0xFF  # reserved byte of the endpoint
 
     message, refused = decode_sd_payload(bytes(noisy))
 
@@ -399,7 +397,7 @@ def test_every_flag_has_its_bit(message: SdMessage, flags: int) -> None:
     assert decode_sd_payload(payload)[0] == message
 
 
-def test_the_first_sd_endpoint_of_a_message_is_where_its_sender_wants_to_be_spoken_to() -> None:
+def test_the_first_sd_endpoint_is_the_reply_address() -> None:
     wanted = Endpoint("10.0.0.9", 30490, role=int(EndpointRole.DISCOVERY))
     other = Endpoint("10.0.0.8", 30490, role=int(EndpointRole.DISCOVERY))
     payload = payload_of("01020010 12345678 01000003 00000000", (wanted, other, UDP))
@@ -412,7 +410,7 @@ def test_the_first_sd_endpoint_of_a_message_is_where_its_sender_wants_to_be_spok
     assert decode_sd_payload(again)[0] == message
 
 
-def test_what_entries_share_is_written_once() -> None:
+def test_shared_options_are_written_once() -> None:
     shared = Configuration((b"hostname=x",))
     other = Endpoint("127.0.0.1", 30511)
     entries = tuple(
@@ -452,12 +450,12 @@ def test_what_entries_share_is_written_once() -> None:
         ServiceEntry(EntryType.OFFER, 1, 1, 1, 0, 3, (UDP,) * 31),
     ],
 )
-def test_what_does_not_fit_is_not_sent(entry: ServiceEntry | EventgroupEntry) -> None:
+def test_a_value_outside_its_field_is_not_encoded(entry: ServiceEntry | EventgroupEntry) -> None:
     with pytest.raises(UnencodableMessage):
         encode_sd_payload(SdMessage((entry,), reboot=True))
 
 
-def test_more_options_than_an_index_can_name_are_not_sent() -> None:
+def test_more_options_than_an_index_can_name_are_not_encoded() -> None:
     entries = tuple(
         ServiceEntry(EntryType.OFFER, 1, number, 1, 0, 3, (Endpoint("10.0.0.1", number),))
         for number in range(1, 258)
@@ -473,8 +471,8 @@ def test_more_options_than_an_index_can_name_are_not_sent() -> None:
 # --- an independent reader and writer ---------------------------------------------------------------------------------
 
 
-def theirs(message: SdMessage) -> SOMEIPSDHeader:
-    """The message in the words of the package someip."""
+def independent(message: SdMessage) -> SOMEIPSDHeader:
+    """The message as a value of the package someip."""
     return SOMEIPSDHeader(
         entries=tuple(map(their_entry, message.entries)),
         flag_reboot=message.reboot,
@@ -579,12 +577,12 @@ def messages(
 
 
 @given(messages(common | rare, most=30, reserved=st.integers(0, 0xFFF)))
-def test_what_is_written_is_read_again(message: SdMessage) -> None:
+def test_an_encoded_message_is_decoded_unchanged(message: SdMessage) -> None:
     assert decode_sd_payload(encode_sd_payload(message)) == (message, [])
 
 
 @given(messages(common))
-def test_an_independent_reader_reads_what_we_write(message: SdMessage) -> None:
+def test_an_independent_decoder_reads_encoded_entries(message: SdMessage) -> None:
     parsed, rest = SOMEIPSDHeader.parse(encode_sd_payload(message))
 
     assert rest == b""
@@ -594,19 +592,19 @@ def test_an_independent_reader_reads_what_we_write(message: SdMessage) -> None:
         for e in resolved.entries
     ] == [
         (e.sd_type, e.service_id, e.instance_id, e.major_version, e.ttl, e.minver_or_counter, e.options)
-        for e in theirs(message).entries
+        for e in independent(message).entries
     ]
     assert (parsed.flag_reboot, parsed.flag_unicast) == (message.reboot, message.unicast)
 
 
 @given(messages(common))
-def test_we_read_what_an_independent_writer_writes(message: SdMessage) -> None:
-    written = theirs(message).assign_option_indexes().build()
+def test_messages_of_an_independent_encoder_are_decoded(message: SdMessage) -> None:
+    written = independent(message).assign_option_indexes().build()
 
     assert decode_sd_payload(written) == (message, [])
 
 
-def test_an_independent_reader_reads_the_whole_message() -> None:
+def test_an_independent_decoder_reads_the_whole_message() -> None:
     offer = ServiceEntry(EntryType.OFFER, 0x1234, 0x5678, 1, 0, 3, (UDP,))
 
     header, rest = SOMEIPHeader.parse(encode_sd_message(SdMessage((offer,), reboot=True), 0xFFFF))
@@ -615,7 +613,7 @@ def test_an_independent_reader_reads_the_whole_message() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_arbitrary_bytes_are_read_or_refused(payload: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_refused(payload: bytes) -> None:
     try:
         message, refused = decode_sd_payload(payload)
     except MalformedSdMessage:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `sd` of an endpoint's section."""
+"""The configuration table `sd` of an endpoint."""
 
 from ipaddress import IPv4Network
 from typing import Any
@@ -16,7 +16,7 @@ def section(**keys: Any) -> SdConfig:
     return msgspec.convert(base | keys, SdConfig)
 
 
-def test_the_group_and_our_address_are_on_one_port() -> None:
+def test_group_and_own_address_share_the_port() -> None:
     assert (section().own_address, section().group_address) == (
         ("10.0.0.1", 30490),
         ("224.244.224.245", 30490),
@@ -24,10 +24,10 @@ def test_the_group_and_our_address_are_on_one_port() -> None:
     assert section(port=31_000).own_address == ("10.0.0.1", 31_000)
 
 
-def test_without_networks_the_interface_says_who_is_believed() -> None:
+def test_without_networks_the_interface_defines_the_trusted_one() -> None:
     assert section().trusted_networks() is None
     assert section(networks=["10.0.0.0/24"]).trusted_networks() == (IPv4Network("10.0.0.0/24"),)
-    assert section(networks=[]).trusted_networks() == ()  # nobody
+    assert section(networks=[]).trusted_networks() == ()  # no network is trusted
 
 
 def test_timings_and_limits_are_tables_of_their_own() -> None:
@@ -47,11 +47,11 @@ def test_timings_and_limits_are_tables_of_their_own() -> None:
         ({"port": 0}, "port"),
     ],
 )
-def test_what_makes_no_sense_is_named(keys: dict[str, Any], words: str) -> None:
+def test_an_invalid_section_names_its_problem(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=words):
         section(**keys)
 
 
-def test_every_reason_is_a_counter_of_its_own() -> None:
+def test_every_reason_has_its_own_counter() -> None:
     assert len(set(SD_DROP_REASONS)) == len(SD_DROP_REASONS)
     assert all(each.startswith("sd_") for each in SD_DROP_REASONS)

@@ -37,15 +37,15 @@ def test_endpoints_of_an_entry(
     assert entry_endpoints(options, family) == expected
 
 
-def test_addresses_are_shown_as_they_are_written() -> None:
+def test_addresses_are_formatted_with_port() -> None:
     assert [format_address(("10.0.0.1", 5)), format_address(("fd00::1", 5))] == ["10.0.0.1:5", "[fd00::1]:5"]
 
 
-def test_a_neighbourhood_is_its_networks_and_remembers_a_bounded_number_of_hosts() -> None:
-    neighbourhood = NetworkPolicy((ip_network("10.0.0.0/16"), ip_network("fd00::/64")))
+def test_a_network_policy_caches_a_bounded_number_of_hosts() -> None:
+    policy = NetworkPolicy((ip_network("10.0.0.0/16"), ip_network("fd00::/64")))
     for _ in range(2):
-        asked = ["10.0.255.1", "10.1.0.1", "fd00::7", "fd01::7"]
-        assert [host in neighbourhood for host in asked] == [True, False, True, False]
+        lookups = ["10.0.255.1", "10.1.0.1", "fd00::7", "fd01::7"]
+        assert [host in policy for host in lookups] == [True, False, True, False]
     for number in range(10_000):
-        assert f"10.0.{number // 256}.{number % 256}" in neighbourhood
-    assert len(neighbourhood._hosts) <= 4_096
+        assert f"10.0.{number // 256}.{number % 256}" in policy
+    assert len(policy._hosts) <= 4_096

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service discovery against an independent one, the package someip: the same bytes, without the sockets in between."""
+"""Service discovery against an independent implementation, the package someip: the same bytes without sockets."""
 
 import asyncio
 import random
@@ -61,30 +61,30 @@ DEADLINE_S = 30.0
 
 
 class Wire:
-    """Two discoveries, and the loop between them: multicasts and unicasts arrive where they would."""
+    """Two discoveries connected in memory by multicast and unicast."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.log: list[Action] = []
         self._timer: asyncio.TimerHandle | None = None
         self.discovery = self.boot_ours()
-        self.theirs = self.boot_theirs()
+        self.peer_side = self.boot_theirs()
 
     def boot_ours(self) -> Discovery:
         self.discovery = Discovery(settings(timings=OURS), random.Random(1).random)
         return self.discovery
 
     def boot_theirs(self) -> Any:
-        self.theirs = ServiceDiscoveryProtocol(GROUP, timings=FAST)
-        self.theirs.transport = self
-        return self.theirs
+        self.peer_side = ServiceDiscoveryProtocol(GROUP, timings=FAST)
+        self.peer_side.transport = self
+        return self.peer_side
 
     @property
     def now_ns(self) -> int:
         return round(self.loop.time() * 1e9)
 
     def sendto(self, data: bytes, address: Address) -> None:
-        """What their side has for a transport."""
+        """The transport of the independent implementation."""
         self.loop.call_soon(self._receive, bytes(data), address == GROUP)
 
     def _receive(self, data: bytes, multicast: bool) -> None:
@@ -96,18 +96,18 @@ class Wire:
         self.log += actions
         for send in of_kind(Send, actions):
             assert send.to in {None, PEER}
-            self.loop.call_soon(self._deliver, self.theirs, send)
-        asked = [each.subscription for each in of_kind(SubscriptionRequested, actions)]
-        if asked:
-            self.do(self.discovery.decide_subscriptions(asked))
+            self.loop.call_soon(self._deliver, self.peer_side, send)
+        requested = [each.subscription for each in of_kind(SubscriptionRequested, actions)]
+        if requested:
+            self.do(self.discovery.decide_subscriptions(requested))
         if self._timer is not None:
             self._timer.cancel()
         due = self.discovery.next_deadline_ns
         self._timer = None if due is None else self.loop.call_at(due / 1e9, self._due)
 
     @staticmethod
-    def _deliver(theirs: Any, send: Send) -> None:
-        theirs.datagram_received(send.datagram, OWN, multicast=send.to is None)
+    def _deliver(peer_side: Any, send: Send) -> None:
+        peer_side.datagram_received(send.datagram, OWN, multicast=send.to is None)
 
     def _due(self) -> None:
         self.do(self.discovery.on_timer(self.now_ns))
@@ -127,7 +127,7 @@ class Wire:
     async def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.theirs.stop()
+        self.peer_side.stop()
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -164,13 +164,13 @@ def run(test: Callable[[Wire], Awaitable[None]]) -> None:
             await test(wire)
         finally:
             await wire.end()
-        # An Ack may be on its way when its subscription ends.
+        # An Ack may cross the end of its subscription.
         assert {each.reason for each in of_kind(SdInputRefused, wire.log)} <= {"sd_ack_unexpected"}
 
     asyncio.run(whole())
 
 
-def announce(theirs: Any, server: OfferedServer) -> Any:
+def announce(peer_side: Any, server: OfferedServer) -> Any:
     service = Service(
         0x1234,
         0x5678,
@@ -179,9 +179,9 @@ def announce(theirs: Any, server: OfferedServer) -> Any:
         options_1=(IPv4EndpointOption(address=IPv4Address("10.0.0.2"), l4proto=L4Protocols.UDP, port=30509),),
         eventgroups=frozenset({0x4465}),
     )
-    instance = ServiceInstance(service, server, theirs.announcer, FAST)
-    theirs.announcer.announce_service(instance)
-    theirs.start()
+    instance = ServiceInstance(service, server, peer_side.announcer, FAST)
+    peer_side.announcer.announce_service(instance)
+    peer_side.start()
     return instance
 
 
@@ -196,10 +196,10 @@ def their_group() -> Any:
     )
 
 
-def test_we_subscribe_what_it_offers_and_leave() -> None:
+def test_an_independent_server_is_subscribed_until_the_close() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
-        announce(wire.theirs, server)
+        announce(wire.peer_side, server)
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         await wire.until(lambda: wire.seen(EventgroupSubscribed))
@@ -214,11 +214,11 @@ def test_we_subscribe_what_it_offers_and_leave() -> None:
     run(test)
 
 
-def test_it_refuses_and_then_does_not() -> None:
+def test_an_independent_server_refuses_and_then_accepts() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
         server.refuses = True
-        announce(wire.theirs, server)
+        announce(wire.peer_side, server)
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         await wire.until(lambda: wire.seen(EventgroupRefused))
@@ -228,44 +228,44 @@ def test_it_refuses_and_then_does_not() -> None:
     run(test)
 
 
-def test_it_stops_its_service() -> None:
+def test_an_independent_server_stops_its_service() -> None:
     async def test(wire: Wire) -> None:
-        instance = announce(wire.theirs, OfferedServer())
+        instance = announce(wire.peer_side, OfferedServer())
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         await wire.until(lambda: wire.seen(EventgroupSubscribed))
-        wire.theirs.announcer.stop_announce_service(instance)
+        wire.peer_side.announcer.stop_announce_service(instance)
         await wire.until(lambda: wire.seen(ServiceLost))
         assert of_kind(ServiceLost, wire.log)[0].why is EndReason.STOPPED
 
     run(test)
 
 
-def test_it_subscribes_what_we_offer_and_leaves() -> None:
+def test_an_independent_client_subscribes_and_leaves() -> None:
     async def test(wire: Wire) -> None:
         wire.discovery.offer_service(SERVICE, wire.now_ns)
         wire.up()
-        wire.theirs.start()
-        wire.theirs.discovery.find_subscribe_eventgroup(their_group())
+        wire.peer_side.start()
+        wire.peer_side.discovery.find_subscribe_eventgroup(their_group())
         await wire.until(lambda: wire.seen(SubscriptionRequested))
-        (asked,) = of_kind(SubscriptionRequested, wire.log)
-        assert (asked.subscription.key, asked.subscription.udp) == (KEY, ("10.0.0.2", 40000))
+        (requested,) = of_kind(SubscriptionRequested, wire.log)
+        assert (requested.subscription.key, requested.subscription.udp) == (KEY, ("10.0.0.2", 40000))
         sends = wire.seen(Send)
         await wire.until(lambda: wire.seen(Send) > sends + 5)
         assert (wire.seen(SubscriptionRequested), wire.seen(SubscriptionEnded)) == (1, 0)
-        wire.theirs.discovery.stop_find_subscribe_eventgroup(their_group())
+        wire.peer_side.discovery.stop_find_subscribe_eventgroup(their_group())
         await wire.until(lambda: wire.seen(SubscriptionEnded))
         assert of_kind(SubscriptionEnded, wire.log)[0].why is EndReason.STOPPED
 
     run(test)
 
 
-def test_it_finds_what_we_offer_and_sees_it_go() -> None:
+def test_an_independent_client_finds_a_service_and_its_stop() -> None:
     async def test(wire: Wire) -> None:
         watcher = Watcher()
         wire.discovery.offer_service(SERVICE, wire.now_ns)
-        wire.theirs.start()
-        wire.theirs.discovery.watch_service(Service(0x1234), watcher)
+        wire.peer_side.start()
+        wire.peer_side.discovery.watch_service(Service(0x1234), watcher)
         wire.up()
         await wire.until(lambda: watcher.there)
         wire.do(wire.discovery.stop_offer(KEY, wire.now_ns))
@@ -274,21 +274,21 @@ def test_it_finds_what_we_offer_and_sees_it_go() -> None:
     run(test)
 
 
-def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
+def test_reboots_of_an_independent_server_are_detected() -> None:
     async def test(wire: Wire) -> None:
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         for life in range(6):
             server = OfferedServer()
-            announce(wire.theirs, server)
+            announce(wire.peer_side, server)
             await wire.until(lambda server=server: server.subscribed)  # type: ignore[misc]
             await wire.until(lambda life=life: wire.seen(EventgroupSubscribed) == life + 1)  # type: ignore[misc]
             assert wire.seen(PeerRebooted) == life
             sends = wire.seen(Send)
             await wire.until(lambda sends=sends: wire.seen(Send) > sends + 2)  # type: ignore[misc]
-            wire.theirs.transport = Mute()  # its power fails: no goodbye
-            wire.theirs.stop()
-            # No ECU boots faster than datagrams overtake each other; one that did would look late, or like its own copy.
+            wire.peer_side.transport = Mute()  # a power loss, without StopOffers
+            wire.peer_side.stop()
+            # A boot takes longer than network reordering; a faster one would be a late message or a duplicate.
             there_ns = wire.now_ns + 2 * REORDER_NS
             await wire.until(lambda there_ns=there_ns: wire.now_ns > there_ns)  # type: ignore[misc]
             wire.boot_theirs()
@@ -298,13 +298,13 @@ def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
 
 class Mute:
     def sendto(self, data: bytes, address: Address) -> None:
-        """Say nothing."""
+        """Send nothing."""
 
 
-def test_it_sees_our_reboots() -> None:
+def test_an_independent_client_detects_reboots() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
-        announce(wire.theirs, server)
+        announce(wire.peer_side, server)
         for life in range(6):
             before = server.subscribed
             wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)

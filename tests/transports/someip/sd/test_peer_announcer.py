@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streamers that announce themselves by service discovery: who is there, since when, and until when."""
+"""Announcements of streamers by service discovery: their start, their changes and their end."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -38,13 +38,13 @@ def streamer(number: int, **more: Any) -> PeerDiscoverySettings:
     return PeerDiscoverySettings(own_id=router_id(number), service=SERVICE, **more)
 
 
-def announcements(number: int, *carried: str, vouched: bool = False) -> frozenset[Announcement]:
+def announcements(number: int, *carried: str, trusted: bool = False) -> frozenset[Announcement]:
     me = router_id(number)
     words = [
         (AnnouncementRole.IDENTITY, me.authority),
         *((AnnouncementRole.CARRIES, each) for each in carried),
     ]
-    return frozenset(Announcement(me.instance, "net", me.authority, *each, vouched) for each in words)
+    return frozenset(Announcement(me.instance, "net", me.authority, *each, trusted) for each in words)
 
 
 def reported(actions: Iterable[Action]) -> list[frozenset[Announcement]]:
@@ -54,7 +54,7 @@ def reported(actions: Iterable[Action]) -> list[frozenset[Announcement]]:
 def announced_by(
     number: int, *carried: str, generation: int = 1, ttl: int = 3, room: int = 1_000
 ) -> list[ServiceEntry]:
-    """The entries of one that announces itself."""
+    """The entries of an announcing streamer."""
     words = [
         (AnnouncementRole.IDENTITY, router_id(number).authority),
         *((AnnouncementRole.CARRIES, each) for each in carried),
@@ -73,7 +73,7 @@ def listening() -> Node:
     return node
 
 
-# ------------------------------------------------------------------------------------------------- two of them
+# --- two streamers ----------------------------------------------------------------------------------------------------
 
 
 class Pair:
@@ -95,15 +95,15 @@ class Pair:
         return reported(self.network.pop_actions(own))
 
 
-def test_each_hears_what_the_other_one_announces() -> None:
+def test_two_streamers_exchange_announcements() -> None:
     pair = Pair()
     assert pair.reported(OWN) == [announcements(2, "b")]
     assert pair.reported(PEER) == [announcements(1, "a")]
     pair.network.advance(60_000)
-    assert pair.reported(OWN) == []  # what is said again is no news
+    assert pair.reported(OWN) == []  # a repetition is no change
 
 
-def test_who_says_something_else_is_heard_to_say_that_and_nothing_more() -> None:
+def test_a_changed_announcement_replaces_the_previous_one() -> None:
     pair = Pair()
     pair.reported(PEER)
     pair.network.do(OWN, pair.first.announce(announcements(1, "c", "d"), pair.network.now))
@@ -111,7 +111,7 @@ def test_who_says_something_else_is_heard_to_say_that_and_nothing_more() -> None
     assert pair.reported(PEER) == [announcements(1, "c", "d")]
 
 
-def test_who_stops_is_gone_at_once() -> None:
+def test_a_stop_removes_a_streamer_immediately() -> None:
     pair = Pair()
     pair.reported(PEER)
     pair.network.do(OWN, pair.first.close())
@@ -119,7 +119,7 @@ def test_who_stops_is_gone_at_once() -> None:
     assert pair.reported(PEER) == [frozenset()]
 
 
-def test_who_announces_nothing_any_more_is_gone_at_once() -> None:
+def test_an_empty_announcement_removes_a_streamer_immediately() -> None:
     pair = Pair()
     pair.reported(PEER)
     pair.network.do(OWN, pair.first.announce(frozenset(), pair.network.now))
@@ -127,7 +127,7 @@ def test_who_announces_nothing_any_more_is_gone_at_once() -> None:
     assert pair.reported(PEER) == [frozenset()]
 
 
-def test_who_is_killed_is_gone_when_its_ttl_is_over() -> None:
+def test_a_killed_streamer_is_removed_after_its_ttl() -> None:
     pair = Pair()
     pair.reported(PEER)
     del pair.network.nodes[OWN]
@@ -137,7 +137,7 @@ def test_who_is_killed_is_gone_when_its_ttl_is_over() -> None:
     assert pair.reported(PEER) == [frozenset()]
 
 
-def test_a_cable_that_is_pulled_takes_everybody_along_and_brings_them_back() -> None:
+def test_a_link_loss_removes_all_streamers_and_its_return_restores_them() -> None:
     pair = Pair()
     pair.reported(OWN)
     pair.network.is_lost = lambda _of, _to: True
@@ -146,14 +146,14 @@ def test_a_cable_that_is_pulled_takes_everybody_along_and_brings_them_back() -> 
     pair.network.advance(500)
     pair.network.is_lost = lambda _of, _to: False
     pair.network.do(OWN, pair.first.link_up(pair.network.now))
-    pair.network.advance(200)  # its Find is answered: the next cyclic Offer may be a second away
+    pair.network.advance(200)  # the answer to its Find: the next cyclic Offer may be a second away
     assert pair.reported(OWN) == [announcements(2, "b")]
 
 
-# ------------------------------------------------------------------------------------------------- what is heard
+# --- received announcements -------------------------------------------------------------------------------------------
 
 
-def test_what_is_said_in_parts_counts_when_all_of_them_are_there() -> None:
+def test_an_announcement_in_parts_is_valid_when_complete() -> None:
     node = listening()
     carried = [f"authority-{number}" for number in range(50)]
     parts = announced_by(2, *carried, room=600)
@@ -165,7 +165,7 @@ def test_what_is_said_in_parts_counts_when_all_of_them_are_there() -> None:
     assert reported(node.advance(100)) == [announcements(2, *carried)]
 
 
-def test_what_counted_stays_until_what_is_new_is_complete() -> None:
+def test_the_previous_announcement_is_valid_until_the_new_one_is_complete() -> None:
     node = listening()
     node.receive(*announced_by(2, "a"))
     carried = [f"authority-{number}" for number in range(50)]
@@ -176,7 +176,7 @@ def test_what_counted_stays_until_what_is_new_is_complete() -> None:
     assert reported(node.advance(100)) == [announcements(2, *carried)]
 
 
-def test_one_that_has_rebooted_says_nothing_until_it_says_it_again() -> None:
+def test_a_reboot_voids_announcements_until_the_next_one() -> None:
     node = listening()
     node.receive(*announced_by(2, "a"), session=5)
     node.advance(100)
@@ -184,18 +184,18 @@ def test_one_that_has_rebooted_says_nothing_until_it_says_it_again() -> None:
     assert reported(node.advance(100)) == [frozenset()]
 
 
-def test_many_changes_are_told_as_one() -> None:
+def test_many_changes_are_reported_as_one() -> None:
     node = listening()
-    heard = []
+    reports = []
     for generation in range(1, 51):
         node.receive(*announced_by(2, f"a{generation}", generation=generation))
-        heard += reported(node.advance(1))
-    heard += reported(node.advance(100))
-    assert len(heard) <= 3  # one in 20 ms
-    assert heard[-1] == announcements(2, "a50")
+        reports += reported(node.advance(1))
+    reports += reported(node.advance(100))
+    assert len(reports) <= 3  # one in 20 ms
+    assert reports[-1] == announcements(2, "a50")
 
 
-def test_a_streamer_is_not_forgotten_for_newcomers() -> None:
+def test_a_streamer_is_not_evicted_by_new_peers() -> None:
     node = Node(streamer=streamer(1), limits=SdLimits(peers=2))
     node.up()
     node.receive(*announced_by(2, "a"), session=5)
@@ -206,15 +206,15 @@ def test_a_streamer_is_not_forgotten_for_newcomers() -> None:
     assert reported(node.advance(100)) == [frozenset()]
 
 
-def test_who_is_named_is_vouched_for() -> None:
+def test_a_configured_streamer_is_trusted() -> None:
     node = Node(streamer=streamer(1, trusted_authorities=frozenset({"g2"})))
     node.up()
     node.receive(*announced_by(2, "a"))
     node.receive(*announced_by(3, "a"), peer=OTHER)
-    assert reported(node.advance(100)) == [announcements(2, "a", vouched=True) | announcements(3, "a")]
+    assert reported(node.advance(100)) == [announcements(2, "a", trusted=True) | announcements(3, "a")]
 
 
-def test_who_looks_for_streamers_is_answered() -> None:
+def test_a_find_for_streamers_is_answered() -> None:
     node = listening()
     node.discovery.announce(announcements(1, "a"), node.now)
     node.advance(100)
@@ -224,7 +224,7 @@ def test_who_looks_for_streamers_is_answered() -> None:
     assert {entry.service for entry in message.entries} == {SERVICE}
 
 
-def test_what_is_announced_keeps_to_the_size_of_a_datagram() -> None:
+def test_announcements_respect_the_datagram_size() -> None:
     node = Node(streamer=streamer(1), limits=SdLimits(datagram=600))
     node.up()
     node.discovery.announce(announcements(1, *(f"authority-{n}" for n in range(200))), node.now)
@@ -233,17 +233,17 @@ def test_what_is_announced_keeps_to_the_size_of_a_datagram() -> None:
     assert max(len(send.datagram) for send in sends) <= 600
 
 
-def test_an_offer_of_a_streamer_is_an_ecus_to_who_does_not_look_for_streamers() -> None:
+def test_without_peer_discovery_a_streamers_offer_is_an_ecus() -> None:
     node = Node()
     node.up()
     assert refusals(node.receive(*announced_by(2, "a"))) == []
     assert node.discovery.statistics()["sd_unwanted_offers"] == 1
 
 
-# ------------------------------------------------------------------------------------------------- bounds
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_words_that_say_nothing_are_refused_and_the_others_are_heard() -> None:
+def test_malformed_announcements_are_refused_and_valid_ones_accepted() -> None:
     node = listening()
     wrong = ServiceEntry(EntryType.OFFER, SERVICE, 1, 1, 0, 3, (streamer_mark(router_id(3)),))
     worse = ServiceEntry(EntryType.OFFER, SERVICE, 1, 1, 0, 3, (Configuration((b"up-streamer=x",)),))
@@ -254,7 +254,7 @@ def test_words_that_say_nothing_are_refused_and_the_others_are_heard() -> None:
     assert reported(node.advance(100)) == [announcements(2, "a")]
 
 
-def test_there_is_a_bound_to_streamers() -> None:
+def test_the_number_of_streamers_is_limited() -> None:
     node = listening()
     refused = [
         refusals(node.receive(*announced_by(number, "a"), peer=(f"10.0.0.{number}", 30490)))
@@ -264,7 +264,7 @@ def test_there_is_a_bound_to_streamers() -> None:
     assert node.discovery.statistics()["sd_streamers"] == MAX_PEER_STREAMERS
 
 
-def test_there_is_a_bound_to_words() -> None:
+def test_the_number_of_announcements_is_limited() -> None:
     node = listening()
     most = MAX_ANNOUNCEMENTS - 1
     carried = [f"a{number}" for number in range(most)]
@@ -272,9 +272,9 @@ def test_there_is_a_bound_to_words() -> None:
     assert refusals(node.receive(*announced_by(3, "a"), peer=OTHER)) == [SdRefusal.SD_STREAMER_LIMIT]
     assert (
         refusals(node.receive(*announced_by(2, *carried, room=40_000))) == []
-    )  # again, which is nothing new
-    [heard] = reported(node.advance(100))
-    assert len(heard) == most + 1
+    )  # a repetition, without effect
+    [reports] = reported(node.advance(100))
+    assert len(reports) == most + 1
 
 
 parts = st.builds(
@@ -305,7 +305,7 @@ parts = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(parts, st.integers(1, 60), st.integers(0, 4_000)), max_size=60))
-def test_no_sequence_of_parts_breaks_a_bound(steps: list[tuple[ServiceEntry, int, int]]) -> None:
+def test_no_sequence_of_parts_exceeds_a_limit(steps: list[tuple[ServiceEntry, int, int]]) -> None:
     node = listening()
     for entry, host, pause_ms in steps:
         node.receive(entry, peer=(f"10.0.0.{host + 1}", 30490))

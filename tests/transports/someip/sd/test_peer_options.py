@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer says of itself, as options of service discovery."""
+"""Announcements of a streamer as options of service discovery."""
 
 from contextlib import suppress
 
@@ -31,12 +31,12 @@ words = st.frozensets(
 )
 
 
-def test_a_mark_is_read_as_it_was_written() -> None:
+def test_a_mark_is_decoded_as_encoded() -> None:
     assert decode_streamer_mark((Endpoint("10.0.0.1", 1), streamer_mark(WHO))) == WHO
     assert streamer_mark(WHO) == Configuration((MARK,))
 
 
-def test_what_has_no_mark_is_no_streamers() -> None:
+def test_an_offer_without_a_mark_is_not_a_streamers() -> None:
     assert (
         decode_streamer_mark((Endpoint("10.0.0.1", 1), Configuration((b"hostname=ecu", b"up-streamers=7"))))
         is None
@@ -44,13 +44,13 @@ def test_what_has_no_mark_is_no_streamers() -> None:
 
 
 @given(words, st.integers(520, 1_400))
-def test_words_are_read_as_they_were_said_and_who_it_is_comes_last(
-    said: frozenset[tuple[AnnouncementRole, str]], room: int
+def test_announcements_are_decoded_as_encoded_with_the_identity_last(
+    claims_sent: frozenset[tuple[AnnouncementRole, str]], room: int
 ) -> None:
-    said |= {(AnnouncementRole.IDENTITY, WHO.authority)}
-    options, cut = encode_announcements(WHO, "backbone", 7, said, room)
+    claims_sent |= {(AnnouncementRole.IDENTITY, WHO.authority)}
+    options, cut = encode_announcements(WHO, "backbone", 7, claims_sent, room)
     assert cut == 0
-    heard: set[tuple[AnnouncementRole, str]] = set()
+    decoded_claims: set[tuple[AnnouncementRole, str]] = set()
     for number, option in enumerate(options):
         written = write_option(option)
         assert len(written) <= room + 5
@@ -62,24 +62,24 @@ def test_words_are_read_as_they_were_said_and_who_it_is_comes_last(
             len(options),
         )
         assert ((AnnouncementRole.IDENTITY, WHO.authority) in part.claims) == (number == len(options) - 1)
-        heard |= part.claims
-    assert heard == said
+        decoded_claims |= part.claims
+    assert decoded_claims == claims_sent
 
 
-def test_what_finds_no_room_is_counted_and_who_it_is_is_said_all_the_same() -> None:
-    said = {(AnnouncementRole.CARRIES, f"authority-{number}") for number in range(5_000)} | {
+def test_dropped_announcements_are_counted_and_never_the_identity() -> None:
+    claims_sent = {(AnnouncementRole.CARRIES, f"authority-{number}") for number in range(5_000)} | {
         (AnnouncementRole.IDENTITY, WHO.authority)
     }
-    options, cut = encode_announcements(WHO, "backbone", 1, said, 600)
+    options, cut = encode_announcements(WHO, "backbone", 1, claims_sent, 600)
     assert len(options) == MAX_PARTS
     parts = [decode_announcement_part(WHO, (option,)) for option in options]
-    assert sum(len(part.claims) for part in parts) + cut == len(said)
+    assert sum(len(part.claims) for part in parts) + cut == len(claims_sent)
     assert (AnnouncementRole.IDENTITY, WHO.authority) in parts[-1].claims
 
 
-def test_the_words_of_announcements_are_their_roles_and_subjects() -> None:
-    said = Announcement(WHO.instance, "backbone", WHO.authority, AnnouncementRole.LOCAL, "chassis")
-    assert roles_and_subjects([said]) == {(AnnouncementRole.LOCAL, "chassis")}
+def test_claims_are_roles_and_subjects() -> None:
+    claims_sent = Announcement(WHO.instance, "backbone", WHO.authority, AnnouncementRole.LOCAL, "chassis")
+    assert roles_and_subjects([claims_sent]) == {(AnnouncementRole.LOCAL, "chassis")}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_words_of_announcements_are_their_roles_and_subjects() -> None:
         ((b"up-streamer=1/0123456789abcdef/\xff",), "is not UTF-8"),
     ],
 )
-def test_a_mark_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) -> None:
+def test_a_malformed_mark_is_refused(items: tuple[bytes, ...], why: str) -> None:
     with pytest.raises(MalformedAnnouncement, match=why.replace("*", r"\*")):
         decode_streamer_mark((Configuration(items),))
 
@@ -114,12 +114,12 @@ def test_a_mark_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) ->
         ((PLACE, b"up-is=*"), "'*' is not an authority of one streamer"),
     ],
 )
-def test_a_part_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) -> None:
+def test_a_malformed_part_is_refused(items: tuple[bytes, ...], why: str) -> None:
     with pytest.raises(MalformedAnnouncement, match=why.replace("*", r"\*")):
         decode_announcement_part(WHO, (Configuration(items),))
 
 
-def test_what_is_not_known_yet_is_ignored() -> None:
+def test_unknown_items_are_ignored() -> None:
     part = decode_announcement_part(
         WHO, (Configuration((MARK, PLACE, b"up-future=x", b"otherserv=up-streamer", b"flag")),)
     )
@@ -127,7 +127,7 @@ def test_what_is_not_known_yet_is_ignored() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=6))
-def test_no_items_raise_anything_else(items: list[bytes]) -> None:
+def test_arbitrary_items_raise_only_malformed_announcement(items: list[bytes]) -> None:
     for prefix in (b"", b"up-streamer=", b"up-part=", b"up-is=", b"up-carries="):
         option = Configuration(tuple(prefix + item for item in items))
         for read in (decode_streamer_mark, lambda options: decode_announcement_part(WHO, options)):

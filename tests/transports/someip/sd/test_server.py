@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offering side: phases, answers to Finds, and other people's subscriptions."""
+"""The server: Offers, answers to Finds, and subscriptions of other hosts."""
 
 from typing import Any
 
@@ -77,10 +77,10 @@ def offering(service: OfferedService = SERVICE, **changes: Any) -> Node:
 
 
 @pytest.mark.parametrize(("rng", "first"), [(0.0, 10), (0.5, 55), (1.0, 100)])
-def test_offers_come_after_a_random_delay_then_ever_slower_then_in_a_cycle(rng: float, first: int) -> None:
+def test_offers_follow_initial_delay_repetition_and_cycle(rng: float, first: int) -> None:
     node = Node(rng)
     node.discovery.offer_service(SERVICE, node.now)
-    assert node.advance_timed(1_000) == []  # there is no link yet
+    assert node.advance_timed(1_000) == []  # the link is down
     node.up()
 
     times = [at for at, action in node.advance_timed(5_000) if sent([action], None) == [(OFFER,)]]
@@ -108,7 +108,7 @@ def test_every_timing_is_a_setting(timings: dict[str, int], expected: list[int])
     assert [at for at, _ in node.advance_timed(2_900)] == expected
 
 
-def test_a_phase_is_where_its_table_says() -> None:
+def test_the_phase_follows_its_table() -> None:
     node = Node()
     seen = [node.discovery.offer_phase(KEY)]
     node.discovery.offer_service(SERVICE, node.now)
@@ -122,7 +122,7 @@ def test_a_phase_is_where_its_table_says() -> None:
     assert seen == [Phase.DOWN, Phase.DOWN, Phase.INITIAL_WAIT, Phase.REPETITION, Phase.MAIN, Phase.DOWN]
 
 
-def test_what_is_offered_together_shares_messages() -> None:
+def test_services_offered_together_share_messages() -> None:
     node = Node()
     keys = [ServiceKey(0x1000 + number, 1, 1) for number in range(50)]
     for key in keys:
@@ -134,7 +134,7 @@ def test_what_is_offered_together_shares_messages() -> None:
     assert [[entry.service for entry in entries] for entries in messages] == [[key.service for key in keys]]
 
 
-def test_a_message_that_would_be_too_long_is_two() -> None:
+def test_a_message_above_the_size_limit_is_split() -> None:
     node = Node(limits=SdLimits(datagram=600))
     for number in range(50):
         node.discovery.offer_service(
@@ -148,7 +148,7 @@ def test_a_message_that_would_be_too_long_is_two() -> None:
     assert max(len(send.datagram) for send in of_kind(Send, actions)) <= 600
 
 
-def test_our_numbers_go_on_through_a_lost_link() -> None:
+def test_session_numbers_continue_through_a_link_loss() -> None:
     node = offering()
     before = of_kind(Send, node.advance(1_000))
     node.discovery.link_down()
@@ -158,14 +158,14 @@ def test_our_numbers_go_on_through_a_lost_link() -> None:
     assert [int.from_bytes(send.datagram[10:12], "big") for send in (before[-1], after[0])] == [6, 7]
 
 
-def test_a_service_that_is_withdrawn_says_so_once() -> None:
+def test_a_withdrawn_service_sends_one_stop_offer() -> None:
     node = offering()
     assert sent(node.discovery.stop_offer(KEY, node.now), None) == [(STOP,)]
     assert node.discovery.stop_offer(KEY, node.now) == []
     assert node.advance(10_000) == []
 
 
-def test_a_service_that_was_never_announced_is_withdrawn_in_silence() -> None:
+def test_an_unannounced_service_is_withdrawn_without_a_message() -> None:
     node = Node()
     node.discovery.offer_service(SERVICE, node.now)
     node.up()
@@ -173,7 +173,7 @@ def test_a_service_that_was_never_announced_is_withdrawn_in_silence() -> None:
     assert node.advance(1_000) == []
 
 
-def test_at_the_end_all_offers_stop_in_one_message() -> None:
+def test_the_close_stops_all_offers_in_one_message() -> None:
     node = offering()
     other = OfferedService(ServiceKey(1, 1, 1), udp=("10.0.0.1", 30501))
     node.discovery.offer_service(other, node.now)
@@ -183,7 +183,7 @@ def test_at_the_end_all_offers_stop_in_one_message() -> None:
     assert node.advance(10_000) == []
 
 
-def test_a_service_offered_anew_is_stopped_first() -> None:
+def test_a_service_offered_again_is_stopped_first() -> None:
     node = offering()
     moved = OfferedService(KEY, 8, ("10.0.0.1", 40000))
     assert sent(node.discovery.offer_service(moved, node.now), None) == [(STOP,)]
@@ -191,7 +191,7 @@ def test_a_service_offered_anew_is_stopped_first() -> None:
     assert entries[0].options == (Endpoint("10.0.0.1", 40000),)
 
 
-def test_a_service_is_somewhere() -> None:
+def test_an_offered_service_needs_an_endpoint() -> None:
     with pytest.raises(ValueError, match="udp or tcp: missing"):
         OfferedService(KEY)
 
@@ -213,13 +213,13 @@ NOT_FITTING = [
 
 
 @pytest.mark.parametrize("wanted", FITTING)
-def test_a_find_by_unicast_is_answered_at_once(wanted: WantedService) -> None:
+def test_a_unicast_find_is_answered_immediately(wanted: WantedService) -> None:
     node = offering()
     assert sent(node.receive(find(wanted)), PEER) == [(OFFER,)]
 
 
 @pytest.mark.parametrize("wanted", NOT_FITTING)
-def test_a_find_of_something_else_is_not_answered(wanted: WantedService) -> None:
+def test_a_find_of_another_service_is_not_answered(wanted: WantedService) -> None:
     node = offering()
     assert node.receive(find(wanted)) == []
     assert node.receive(find(wanted), multicast=True) == []
@@ -227,13 +227,13 @@ def test_a_find_of_something_else_is_not_answered(wanted: WantedService) -> None
 
 
 @pytest.mark.parametrize(("rng", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
-def test_a_find_by_multicast_is_answered_to_its_sender_after_a_random_delay(rng: float, delay: int) -> None:
+def test_a_multicast_find_is_answered_by_unicast_after_a_random_delay(rng: float, delay: int) -> None:
     node = offering(rng=rng)
     assert node.receive(find(), multicast=True) == []
     assert [at for at, action in node.advance_timed(90) if sent([action], PEER) == [(OFFER,)]] == [delay]
 
 
-def test_finds_that_wait_are_answered_together_and_once() -> None:
+def test_pending_finds_are_answered_together_and_once() -> None:
     node = offering()
     node.discovery.offer_service(OfferedService(ServiceKey(1, 1, 1), udp=("10.0.0.1", 30501)), node.now)
     node.advance(200)
@@ -244,7 +244,7 @@ def test_finds_that_wait_are_answered_together_and_once() -> None:
     assert sorted(entry.service for entry in entries) == [1, 0x1234]
 
 
-def test_a_find_by_unicast_takes_along_what_waits() -> None:
+def test_a_unicast_find_also_answers_pending_ones() -> None:
     node = offering()
     node.receive(find(), multicast=True)
     assert sent(node.receive(find()), PEER) == [(OFFER,)]
@@ -252,7 +252,7 @@ def test_a_find_by_unicast_takes_along_what_waits() -> None:
 
 
 @pytest.mark.parametrize("multicast", [True, False])
-def test_in_the_initial_wait_no_find_is_answered_and_in_the_repetitions_it_is(multicast: bool) -> None:
+def test_finds_are_answered_from_the_repetition_phase_on(multicast: bool) -> None:
     node = Node()
     node.discovery.offer_service(SERVICE, node.now)
     node.up()
@@ -262,11 +262,11 @@ def test_in_the_initial_wait_no_find_is_answered_and_in_the_repetitions_it_is(mu
     assert sent([*node.receive(find(), multicast=multicast), *node.advance(60)], PEER) == [(OFFER,)]
 
 
-def test_a_find_that_stops_is_not_answered() -> None:
+def test_a_find_of_ttl_0_is_not_answered() -> None:
     assert offering().receive(find(ttl=0)) == []
 
 
-def test_a_service_that_was_withdrawn_meanwhile_is_not_in_the_answer() -> None:
+def test_a_service_withdrawn_meanwhile_is_not_in_the_answer() -> None:
     node = offering()
     node.receive(find(), multicast=True)
     node.discovery.stop_offer(KEY, node.now)
@@ -285,12 +285,12 @@ SUBSCRIPTION = SdSubscription(PEER, KEY, 0x4465, 0, UDP, None)
 
 
 def subscribed(node: Node, ttl: int = 5) -> None:
-    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(ttl)))
-    assert asked.subscription == SUBSCRIPTION
-    assert sent(node.discovery.decide_subscriptions([asked.subscription]), PEER) == [(ack(ttl),)]
+    (requested,) = of_kind(SubscriptionRequested, node.receive(subscribe(ttl)))
+    assert requested.subscription == SUBSCRIPTION
+    assert sent(node.discovery.decide_subscriptions([requested.subscription]), PEER) == [(ack(ttl),)]
 
 
-def test_a_subscription_is_asked_about_and_acknowledged() -> None:
+def test_a_subscription_is_decided_and_acknowledged() -> None:
     node = offering()
     actions = node.receive(subscribe(5))
     assert actions == [SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)]
@@ -298,7 +298,7 @@ def test_a_subscription_is_asked_about_and_acknowledged() -> None:
     assert node.discovery.statistics()["sd_subscribers"] == 1
 
 
-def test_a_subscription_that_is_refused_is_told_so_and_gone() -> None:
+def test_a_refused_subscription_gets_a_nack_and_is_removed() -> None:
     node = offering()
     node.receive(subscribe())
     assert sent(node.discovery.decide_subscriptions(refused=[SUBSCRIPTION]), PEER) == [(ack(0),)]
@@ -306,7 +306,7 @@ def test_a_subscription_that_is_refused_is_told_so_and_gone() -> None:
     assert of_kind(SubscriptionRequested, node.receive(subscribe())) != []
 
 
-def test_a_renewal_is_acknowledged_at_once_and_nobody_is_asked() -> None:
+def test_a_renewal_is_acknowledged_without_a_decision() -> None:
     node = offering()
     subscribed(node, 5)
     node.advance(4_000)
@@ -317,7 +317,7 @@ def test_a_renewal_is_acknowledged_at_once_and_nobody_is_asked() -> None:
     ]
 
 
-def test_a_subscription_ends_with_its_ttl_counted_from_when_it_was_heard() -> None:
+def test_a_subscription_ends_one_ttl_after_its_arrival() -> None:
     node = offering()
     node.receive(subscribe(5))
     node.advance(900)
@@ -326,7 +326,7 @@ def test_a_subscription_ends_with_its_ttl_counted_from_when_it_was_heard() -> No
     assert ends == [4_100]
 
 
-def test_a_subscription_for_ever_does_not_expire() -> None:
+def test_a_subscription_of_unlimited_ttl_does_not_expire() -> None:
     node = offering()
     subscribed(node, TTL_FOREVER)
     assert of_kind(SubscriptionEnded, node.advance(1_000_000)) == []
@@ -349,15 +349,15 @@ def test_stop_subscribe_without_endpoints_means_all_and_with_others_none() -> No
     assert node.receive(subscribe(0, ())) == [SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)]
 
 
-def test_stop_and_subscribe_in_one_message_begin_anew() -> None:
+def test_a_stop_and_subscribe_in_one_message_restart_the_subscription() -> None:
     node = offering()
     subscribed(node)
-    ended, asked = node.receive(subscribe(0), subscribe(5))
+    ended, requested = node.receive(subscribe(0), subscribe(5))
     assert ended == SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)
-    assert asked == SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)
+    assert requested == SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)
 
 
-def test_counters_endpoints_and_peers_tell_subscriptions_apart() -> None:
+def test_counters_endpoints_and_peers_distinguish_subscriptions() -> None:
     node = offering()
     different = [
         node.receive(subscribe()),
@@ -366,21 +366,21 @@ def test_counters_endpoints_and_peers_tell_subscriptions_apart() -> None:
         node.receive(subscribe(options=(Endpoint("10.0.0.3", 40000),)), peer=OTHER),
         node.receive(subscribe(eventgroup=0x4466)),
     ]
-    asked = {a.subscription for actions in different for a in of_kind(SubscriptionRequested, actions)}
-    assert len(asked) == 5
-    (entries,) = sent(node.discovery.decide_subscriptions(sorted(asked, key=repr)), OTHER)
+    requested = {a.subscription for actions in different for a in of_kind(SubscriptionRequested, actions)}
+    assert len(requested) == 5
+    (entries,) = sent(node.discovery.decide_subscriptions(sorted(requested, key=repr)), OTHER)
     assert entries == (ack(5),)
 
 
 def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
     node = offering()
-    asked = of_kind(
+    requested = of_kind(
         SubscriptionRequested,
         node.receive(
             subscribe(), subscribe(counter=1), subscribe(eventgroup=0x4466), subscribe(eventgroup=0x9999)
         ),
     )
-    one, two, three = (each.subscription for each in asked)
+    one, two, three = (each.subscription for each in requested)
     (entries,) = sent(node.discovery.decide_subscriptions([one, three], refused=[two]), PEER)
     assert [(e.counter, e.eventgroup, e.ttl) for e in entries] == [  # type: ignore[union-attr]
         (0, 0x4465, 5),
@@ -391,25 +391,29 @@ def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
 
 def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:
     node = offering()
-    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(eventgroup=0x4466, options=())))
-    assert asked.multicast == ("224.0.1.1", 30600)
+    (requested,) = of_kind(SubscriptionRequested, node.receive(subscribe(eventgroup=0x4466, options=())))
+    assert requested.multicast == ("224.0.1.1", 30600)
     group = (Endpoint("224.0.1.1", 30600, role=int(EndpointRole.MULTICAST)),)
-    assert sent(node.discovery.decide_subscriptions([asked.subscription]), PEER) == [(ack(5, group, 0x4466),)]
+    assert sent(node.discovery.decide_subscriptions([requested.subscription]), PEER) == [
+        (ack(5, group, 0x4466),)
+    ]
 
 
 @pytest.mark.parametrize(
     ("says", "reserved", "initial"),
     [(False, 0, True), (False, INITIAL_DATA, True), (True, 0, False), (True, INITIAL_DATA, True)],
 )
-def test_initial_data_is_sent_unless_a_client_that_can_ask_for_it_does_not(
+def test_initial_data_follows_the_flag_if_the_client_supports_it(
     says: bool, reserved: int, initial: bool
 ) -> None:
     node = offering()
-    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=says))
-    assert asked.initial_data is initial
-    node.discovery.decide_subscriptions([asked.subscription])
+    (requested,) = of_kind(
+        SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=says)
+    )
+    assert requested.initial_data is initial
+    node.discovery.decide_subscriptions([requested.subscription])
     renewed = node.receive(subscribe(reserved=reserved), initial_data=says)
-    assert isinstance(renewed[0], Send)  # the Ack goes first
+    assert isinstance(renewed[0], Send)  # the Ack precedes
     again = says and bool(reserved)
     assert renewed[1:] == ([InitialDataRequested(SUBSCRIPTION)] if again else [])
 
@@ -432,11 +436,11 @@ def test_an_answer_repeats_the_reserved_bits_and_the_counter() -> None:
         (
             subscribe(options=(Endpoint("10.0.0.3", 40000),)),
             "sd_endpoints",
-        ),  # somebody else would get the events
+        ),  # another host would receive the events
         (subscribe(options=(Endpoint("10.0.0.2", 1), Endpoint("10.0.0.2", 2))), "sd_endpoints"),
     ],
 )
-def test_a_subscription_that_cannot_be_is_refused_at_once(entry: Any, reason: str) -> None:
+def test_an_invalid_subscription_is_refused_immediately(entry: Any, reason: str) -> None:
     node = offering()
     actions = node.receive(entry)
     assert refusals(actions) == [reason]
@@ -445,25 +449,25 @@ def test_a_subscription_that_cannot_be_is_refused_at_once(entry: Any, reason: st
     assert of_kind(SubscriptionRequested, actions) == []
 
 
-def test_an_option_nobody_knows_is_no_reason_to_refuse() -> None:
+def test_an_unknown_option_does_not_refuse_a_subscription() -> None:
     node = offering()
     options = (Endpoint("10.0.0.2", 40000), UnknownOption(0x20, b"\1"))
     assert node.receive(subscribe(options=options)) == [SubscriptionRequested(SUBSCRIPTION, 5, True, None)]
 
 
-def test_the_same_endpoint_twice_is_no_contradiction() -> None:
+def test_a_repeated_endpoint_is_not_a_contradiction() -> None:
     node = offering()
     options = (Endpoint("10.0.0.2", 40000), Endpoint("10.0.0.2", 40000), Endpoint("fd00::1", 1))
     assert node.receive(subscribe(options=options)) == [SubscriptionRequested(SUBSCRIPTION, 5, True, None)]
 
 
-def test_a_subscribe_by_multicast_is_ignored() -> None:
+def test_a_multicast_subscribe_is_ignored() -> None:
     node = offering()
     actions = node.receive(subscribe(), multicast=True)
     assert (refusals(actions), len(actions)) == (["sd_multicast"], 1)
 
 
-def test_a_subscribe_with_options_that_are_not_there_is_answered_with_a_nack() -> None:
+def test_a_subscribe_with_missing_options_gets_a_nack() -> None:
     node = offering()
     payload = bytes.fromhex("c0000000 00000010 06090010 12345678 01000003 00034465 00000000")
     datagram = bytes.fromhex("ffff8100 00000024 00000001 01010200") + payload
@@ -476,7 +480,7 @@ def test_a_subscribe_with_options_that_are_not_there_is_answered_with_a_nack() -
     assert sent(node.feed(again, multicast=True), PEER) == []
 
 
-def test_who_does_not_decide_in_time_has_refused() -> None:
+def test_a_decision_timeout_is_a_refusal() -> None:
     node = offering()
     node.receive(subscribe())
     actions = node.advance(TIMINGS.decision_timeout_ms)
@@ -486,14 +490,14 @@ def test_who_does_not_decide_in_time_has_refused() -> None:
     assert node.discovery.decide_subscriptions([SUBSCRIPTION]) == []
 
 
-def test_a_subscription_while_it_is_being_decided_is_not_asked_about_again() -> None:
+def test_an_undecided_subscription_is_not_requested_again() -> None:
     node = offering()
     node.receive(subscribe(5))
     assert node.receive(subscribe(9)) == []
     assert sent(node.discovery.decide_subscriptions([SUBSCRIPTION]), PEER) == [(ack(9),)]
 
 
-def test_a_subscription_may_be_taken_back() -> None:
+def test_an_accepted_subscription_may_be_refused_later() -> None:
     node = offering()
     subscribed(node)
     assert sent(node.discovery.decide_subscriptions(refused=[SUBSCRIPTION]), PEER) == [(ack(0),)]
@@ -515,12 +519,12 @@ def test_a_lost_link_ends_all_subscriptions() -> None:
     assert refusals(node.receive(subscribe())) == ["sd_subscribe_unknown"]
 
 
-def test_a_reboot_ends_what_its_peer_subscribed_and_nothing_else() -> None:
+def test_a_reboot_ends_only_the_subscriptions_of_its_peer() -> None:
     node = offering()
     subscribed(node)
-    theirs = subscribe(TTL_FOREVER, (Endpoint("10.0.0.3", 40000),))
-    (asked,) = of_kind(SubscriptionRequested, node.receive(theirs, peer=OTHER))
-    node.discovery.decide_subscriptions([asked.subscription])
+    foreign = subscribe(TTL_FOREVER, (Endpoint("10.0.0.3", 40000),))
+    (requested,) = of_kind(SubscriptionRequested, node.receive(foreign, peer=OTHER))
+    node.discovery.decide_subscriptions([requested.subscription])
     node.now += 100 * MS
 
     actions = node.receive(subscribe(), session=1)
@@ -531,7 +535,7 @@ def test_a_reboot_ends_what_its_peer_subscribed_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("limit", ["subscriptions", "peer_subscriptions"])
-def test_above_the_limit_there_is_a_nack(limit: str) -> None:
+def test_a_subscription_above_the_limit_gets_a_nack(limit: str) -> None:
     node = offering(limits=SdLimits(**{limit: 2}))
     for counter in range(2):
         assert refusals(node.receive(subscribe(counter=counter))) == []
@@ -544,7 +548,7 @@ def test_above_the_limit_there_is_a_nack(limit: str) -> None:
     assert refusals(node.receive(subscribe(counter=2))) == []
 
 
-# --- who depends on whom ----------------------------------------------------------------------------------------------
+# --- dependencies on peers --------------------------------------------------------------------------------------------
 
 
 def test_a_peer_is_in_use_while_it_has_a_subscription_or_waits_for_an_answer() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reboots: every one is seen, none is imagined, and what cannot be told apart is what the module says."""
+"""Reboots: each is detected once, and the documented limits hold."""
 
 import random
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ NEW, REBOOT, LATE, DUPLICATE = (
 def verdicts(
     *messages: tuple[int, int], step_ns: int = 1_000 * MS, multicast: bool = True
 ) -> list[SessionVerdict]:
-    """What is said of messages of (session, flag), each with bytes of its own, `step_ns` apart."""
+    """The verdicts on messages (session, flag) with distinct bytes, `step_ns` apart."""
     sessions = PeerSessions()
     return [
         sessions.observe(session, bool(flag), multicast, digest, digest * step_ns)
@@ -40,7 +40,7 @@ def verdicts(
     ("count", "session", "flag"),
     [(1, 1, True), (2, 2, True), (0xFFFF, 0xFFFF, True), (0x10000, 1, False), (0x1FFFE, 0xFFFF, False)],
 )
-def test_our_numbers_wrap_to_1_and_the_first_wrap_clears_the_flag(
+def test_session_numbers_wrap_to_1_and_the_first_wrap_clears_the_flag(
     count: int, session: int, flag: bool
 ) -> None:
     assert session_and_reboot_flag(count) == (session, flag)
@@ -53,13 +53,13 @@ STANDARD = {
     "wraps": ([(0xFFFE, 1), (0xFFFF, 1), (1, 0), (2, 0)], [NEW] * 4),
     "wraps, and the last before and the first after are lost": ([(0xFFFE, 1), (2, 0), (3, 0)], [NEW] * 3),
     "wraps again": ([(0xFFFF, 0), (1, 0)], [NEW, NEW]),
-    "starts anew before a wrap": ([(5, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
-    "starts anew at the same number": ([(1, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
-    "starts anew after a wrap": ([(5, 0), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
-    "starts anew after a wrap at a higher number": ([(5, 0), (9, 1), (10, 1)], [NEW, REBOOT, NEW]),
-    "starts anew twice": ([(5, 1), (1, 1), (1, 1), (2, 1)], [NEW, REBOOT, REBOOT, NEW]),
-    "starts anew and its first message is lost": ([(5, 1), (2, 1), (3, 1)], [NEW, REBOOT, NEW]),
-    "starts anew unheard": ([(5, 1), (6, 1)], [NEW, NEW]),  # nobody could know
+    "restarts before a wrap": ([(5, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "restarts at the same number": ([(1, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "restarts after a wrap": ([(5, 0), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "restarts after a wrap at a higher number": ([(5, 0), (9, 1), (10, 1)], [NEW, REBOOT, NEW]),
+    "restarts twice": ([(5, 1), (1, 1), (1, 1), (2, 1)], [NEW, REBOOT, REBOOT, NEW]),
+    "restarts and its first message is lost": ([(5, 1), (2, 1), (3, 1)], [NEW, REBOOT, NEW]),
+    "restarts undetectably": ([(5, 1), (6, 1)], [NEW, NEW]),  # undetectable
     "does not count": ([(0, 1), (0, 1), (0, 0)], [NEW, NEW, NEW]),
     "never counts on and has no flag": ([(1, 0), (1, 0), (1, 0)], [NEW, NEW, NEW]),
 }
@@ -67,7 +67,7 @@ STANDARD = {
 
 @pytest.mark.parametrize(("messages", "expected"), STANDARD.values(), ids=STANDARD)
 @pytest.mark.parametrize("multicast", [True, False])
-def test_a_reboot_is_what_the_standard_says(
+def test_reboots_are_detected_as_in_the_standard(
     messages: list[tuple[int, int]], expected: list[SessionVerdict], multicast: bool
 ) -> None:
     assert verdicts(*messages, multicast=multicast) == expected
@@ -87,7 +87,7 @@ OVERTAKEN = {
 
 
 @pytest.mark.parametrize(("messages", "expected"), OVERTAKEN.values(), ids=OVERTAKEN)
-def test_what_was_overtaken_within_the_window_is_no_reboot(
+def test_a_reordered_message_within_the_window_is_not_a_reboot(
     messages: list[tuple[int, int]], expected: list[SessionVerdict]
 ) -> None:
     assert verdicts(*messages, step_ns=MS) == expected
@@ -102,7 +102,7 @@ def test_what_was_overtaken_within_the_window_is_no_reboot(
         ([(100, 1), (1, 1), (101, 1)], [NEW, REBOOT, NEW]),
     ],
 )
-def test_what_comes_later_than_a_network_needs_is_not_late(
+def test_a_message_after_the_reorder_time_is_not_late(
     messages: list[tuple[int, int]], expected: list[SessionVerdict]
 ) -> None:
     assert verdicts(*messages, step_ns=REORDER_NS + 1) == expected
@@ -116,10 +116,10 @@ def test_what_comes_later_than_a_network_needs_is_not_late(
         (REORDER_NS + 1, 7, True, REBOOT),
         (0, 8, True, REBOOT),
         (0, 7, False, DUPLICATE),
-        (0, 8, False, NEW),  # its sender does not count on; there is no flag to say that it started anew
+        (0, 8, False, NEW),  # the sender does not count; without the flag a restart is undetectable
     ],
 )
-def test_a_duplicate_is_the_same_number_with_the_same_bytes_at_once(
+def test_a_duplicate_has_the_same_number_and_bytes_within_the_reorder_time(
     after_ns: int, digest: int, flag: bool, expected: SessionVerdict
 ) -> None:
     sessions = PeerSessions()
@@ -127,7 +127,7 @@ def test_a_duplicate_is_the_same_number_with_the_same_bytes_at_once(
     assert sessions.observe(1, flag, False, digest, after_ns) is expected
 
 
-def test_an_old_duplicate_is_known_behind_newer_messages() -> None:
+def test_an_old_duplicate_is_detected_after_newer_messages() -> None:
     sessions = PeerSessions()
     for number in range(1, 30):
         assert sessions.observe(number, True, True, number, number) is NEW
@@ -135,27 +135,27 @@ def test_an_old_duplicate_is_known_behind_newer_messages() -> None:
     assert sessions.observe(30, True, True, 30, 50) is NEW
 
 
-def test_the_channels_count_on_their_own() -> None:
+def test_the_channels_count_separately() -> None:
     sessions = PeerSessions()
-    heard = [
+    observed = [
         sessions.observe(session, True, multicast, session, at * 1_000 * MS)
         for at, (session, multicast) in enumerate([(50, True), (1, False), (51, True), (2, False)])
     ]
-    assert heard == [NEW] * 4
+    assert observed == [NEW] * 4
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_reboot_that_both_channels_notice_is_told_once(first: bool) -> None:
+def test_a_reboot_detected_by_both_channels_is_reported_once(first: bool) -> None:
     sessions = PeerSessions()
     at = iter(range(0, 100_000 * MS, 1_000 * MS))
 
-    def heard(session: int, multicast: bool) -> SessionVerdict:
+    def observed(session: int, multicast: bool) -> SessionVerdict:
         now = next(at)
         return sessions.observe(session, True, multicast, now, now)
 
-    assert [heard(8, True), heard(9, False)] == [NEW, NEW]
+    assert [observed(8, True), observed(9, False)] == [NEW, NEW]
     for _ in range(3):
-        assert [heard(1, first), heard(1, not first), heard(2, first), heard(2, not first)] == [
+        assert [observed(1, first), observed(1, not first), observed(2, first), observed(2, not first)] == [
             REBOOT,
             NEW,
             NEW,
@@ -169,7 +169,7 @@ def test_a_reboot_that_both_channels_notice_is_told_once(first: bool) -> None:
 def test_a_backlog_read_channel_by_channel_reports_each_reboot_once(
     lives: int, delay_ms: int, multicast_first: bool
 ) -> None:
-    """A busy receiver: its Subscribe, and so the ECU's first unicast, follow `delay_ms` after the first Offer of a life."""
+    """A busy receiver: the first unicast of each life follows `delay_ms` after its first Offer."""
     sessions = PeerSessions()
 
     def read(life: int, multicast: bool) -> list[SessionVerdict]:
@@ -193,14 +193,14 @@ def test_a_reboot_that_one_channel_missed_does_not_hide_the_next_one() -> None:
 
 
 class SendingEcu:
-    """A sender as the standard describes it. `lives` says how many messages each life has, and on which channel."""
+    """A sender as in the standard. `lives` defines the number of messages per life, and their channel."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._now = 0
 
     def lives(self, number: int, start: int) -> Iterator[tuple[int, bool, bool, int, int, int]]:
-        """Messages as (session, flag, multicast, digest, time, life): shuffled, doubled and lost on the way."""
+        """Messages (session, flag, multicast, digest, time, life): reordered, duplicated and lost."""
         for life in range(number):
             sent = {True: start, False: start} if life == 0 else {True: 0, False: 0}
             messages = []
@@ -232,7 +232,7 @@ class SendingEcu:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("start", [0, 0xFFF0], ids=["from 1", "about to wrap"])
-def test_500_reboots_are_seen_and_none_is_imagined(seed: int, start: int) -> None:
+def test_500_reboots_are_detected_exactly_once(seed: int, start: int) -> None:
     sessions = PeerSessions()
     reboots: list[int] = []
     for session, flag, multicast, digest, at, life in SendingEcu(random.Random(seed)).lives(501, start):
@@ -249,7 +249,7 @@ def test_500_reboots_are_seen_and_none_is_imagined(seed: int, start: int) -> Non
         max_size=300,
     )
 )
-def test_what_is_kept_of_a_peer_is_bounded(messages: list[tuple[int, bool, bool, int, int]]) -> None:
+def test_the_state_of_a_peer_is_bounded(messages: list[tuple[int, bool, bool, int, int]]) -> None:
     sessions = PeerSessions()
     now = 0
     for session, reboot, multicast, digest, pause in messages:

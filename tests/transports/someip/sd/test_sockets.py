@@ -35,70 +35,70 @@ def make_sockets(stack: ExitStack, number: int, host: str) -> SdSockets:
 def received_by(listener: SdSockets) -> ReceivedDatagram:
     until = time.monotonic() + WITHIN_S
     while time.monotonic() < until:
-        for heard in listener.receive(8):
-            return heard
-    raise AssertionError("nothing was heard")
+        for received in listener.receive(8):
+            return received
+    raise AssertionError("nothing was received")
 
 
-def test_a_message_to_the_group_is_heard_as_such_and_one_to_us_as_what_it_is(stack: ExitStack) -> None:
+def test_multicasts_and_unicasts_are_distinguished(stack: ExitStack) -> None:
     [number] = udp_ports(1)
-    ours, theirs = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))
+    local, remote = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))
 
-    theirs.send(b"all", None)
-    assert received_by(ours)[:3] == (b"all", ("127.0.0.2", number), True)
-    theirs.send(b"you", ("127.0.0.1", number))
-    assert received_by(ours)[:3] == (b"you", ("127.0.0.2", number), False)
+    remote.send(b"all", None)
+    assert received_by(local)[:3] == (b"all", ("127.0.0.2", number), True)
+    remote.send(b"you", ("127.0.0.1", number))
+    assert received_by(local)[:3] == (b"you", ("127.0.0.2", number), False)
 
 
-def test_how_long_a_message_has_waited_is_known_to_the_millisecond(stack: ExitStack) -> None:
+def test_the_wait_of_a_message_is_known_to_the_millisecond(stack: ExitStack) -> None:
     [number] = udp_ports(1)
-    ours, theirs = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))
+    local, remote = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))
     for to in (None, ("127.0.0.1", number)):
         before = time.time_ns()
-        theirs.send(b"?", to)
-        heard = received_by(ours)
-        behind = time.time_ns()  # not before: on a busy machine a datagram comes after its send has ended
-        assert heard.arrived_ns is not None
-        assert before <= heard.arrived_ns <= behind
-        later_ms = heard.arrived_ns // 1_000_000 + 70
-        assert 69_000_000 < heard.waited_ns(later_ms) <= 70_000_000
+        remote.send(b"?", to)
+        received = received_by(local)
+        behind = time.time_ns()  # not before: on a busy machine a datagram arrives after the end of its send
+        assert received.arrived_ns is not None
+        assert before <= received.arrived_ns <= behind
+        later_ms = received.arrived_ns // 1_000_000 + 70
+        assert 69_000_000 < received.waited_ns(later_ms) <= 70_000_000
 
 
 @pytest.mark.parametrize(("set_by_ms", "waited_ns"), [(-5_000, 0), (3_600_000, 10_000_000_000)])
-def test_a_clock_that_is_set_makes_no_message_late(set_by_ms: int, waited_ns: int) -> None:
-    heard = ReceivedDatagram(b"", ("127.0.0.2", 1), True, 1_700_000_000_000_000_000)
-    assert heard.waited_ns(1_700_000_000_000 + set_by_ms) == waited_ns
+def test_a_clock_step_yields_a_bounded_wait(set_by_ms: int, waited_ns: int) -> None:
+    received = ReceivedDatagram(b"", ("127.0.0.2", 1), True, 1_700_000_000_000_000_000)
+    assert received.waited_ns(1_700_000_000_000 + set_by_ms) == waited_ns
     assert ReceivedDatagram(b"", ("127.0.0.2", 1), True).waited_ns(set_by_ms) == 0
 
 
-def test_an_address_that_is_not_ours_is_named(stack: ExitStack) -> None:
+def test_a_foreign_bind_address_is_named_in_the_error(stack: ExitStack) -> None:
     [number] = udp_ports(1)
     with pytest.raises(UStatusError, match=rf"198.51.100.1:{number}") as refused:
         make_sockets(stack, number, "198.51.100.1")
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_what_cannot_be_sent_is_counted(stack: ExitStack) -> None:
+def test_a_failed_send_is_counted(stack: ExitStack) -> None:
     [number] = udp_ports(1)
-    ours = make_sockets(stack, number, "127.0.0.1")
-    ours.send(bytes(70_000), None)
-    assert ours.send_failed == 1
+    local = make_sockets(stack, number, "127.0.0.1")
+    local.send(bytes(70_000), None)
+    assert local.send_failed == 1
 
 
-def test_the_group_is_heard_after_joining_again(stack: ExitStack) -> None:
+def test_the_group_is_received_after_a_rejoin(stack: ExitStack) -> None:
     [number] = udp_ports(1)
-    ours, theirs = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))
-    ours.rejoin()
-    theirs.send(b"again", None)
-    assert received_by(ours).datagram == b"again"
+    local, remote = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))
+    local.rejoin()
+    remote.send(b"again", None)
+    assert received_by(local).datagram == b"again"
 
 
-# --- groups of events ---------------------------------------------------------------------------------------------------
+# --- groups of events -------------------------------------------------------------------------------------------------
 
 
 class Bench:
     def __init__(self, stack: ExitStack) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.poller = Poller()
         stack.callback(self.poller.close)
         self.groups = MulticastGroups("127.0.0.1", 65_536, self._reader)
@@ -109,14 +109,14 @@ class Bench:
         stack.callback(self.sender.close)
 
     def _reader(self, opened: socket.socket) -> Handler:
-        return lambda events: self.heard.append(opened.recv(100))
+        return lambda events: self.received.append(opened.recv(100))
 
     def send(self, datagram: bytes, group: Address) -> None:
         self.sender.sendto(datagram, group)
         self.poller.wait(0.2 if len(self.groups) == 0 else WITHIN_S)
 
 
-def test_a_group_is_heard_until_nobody_needs_it(stack: ExitStack) -> None:
+def test_a_group_is_received_until_its_last_release(stack: ExitStack) -> None:
     bench = Bench(stack)
     group = ("239.1.1.1", udp_ports(1)[0])
     bench.groups.set_membership("first", group)
@@ -129,11 +129,11 @@ def test_a_group_is_heard_until_nobody_needs_it(stack: ExitStack) -> None:
     bench.send(b"3", group)
     bench.groups.set_membership("second", None)
     bench.send(b"4", group)
-    assert bench.heard == [b"1", b"2", b"3"]
+    assert bench.received == [b"1", b"2", b"3"]
     assert len(bench.groups) == 0
 
 
-def test_there_are_so_many_groups_and_no_more(stack: ExitStack) -> None:
+def test_the_number_of_groups_is_limited(stack: ExitStack) -> None:
     bench = Bench(stack)
     ports = udp_ports(MAX_GROUPS + 1)
     for number in ports:
@@ -151,10 +151,10 @@ def test_a_group_that_cannot_be_joined_is_counted(stack: ExitStack) -> None:
     bench.groups.set_membership("it", None)
 
 
-def test_an_event_group_that_moves_is_heard_in_its_new_group_alone(stack: ExitStack) -> None:
+def test_a_moved_event_group_is_received_in_its_new_group_only(stack: ExitStack) -> None:
     bench = Bench(stack)
     first, second = (("239.1.1.1", number) for number in udp_ports(2))
     bench.groups.set_membership("it", first)
     bench.groups.set_membership("it", second)
     bench.send(b"2", second)
-    assert (bench.heard, len(bench.groups)) == ([b"2"], 1)
+    assert (bench.received, len(bench.groups)) == ([b"2"], 1)

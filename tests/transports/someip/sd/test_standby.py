@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of several streamers that offer one service, one does; what it offers is no ECU's."""
+"""Several streamers offer one service: exactly one sends Offers, and its Offer is not an ECU's."""
 
 import random
 from typing import Any
@@ -43,7 +43,7 @@ from ustreamer.transports.someip.sd.settings import SdLimits, WantedService
 from ustreamer.transports.someip.sd.standby import MAX_COMPETING_OFFERS
 
 FIRST, LAST = sorted((1, 2), key=lambda number: election_key(router_id(number), str(KEY)), reverse=True)
-"""Numbers of streamers: the one that goes on if both offer, and the one that gives way."""
+"""Numbers of streamers: the winner of the tie-break, and the loser."""
 
 
 def marked(number: int, ttl: int = 3) -> ServiceEntry:
@@ -74,10 +74,10 @@ def standing_by(number: int, **more: Any) -> Node:
     return node
 
 
-# ------------------------------------------------------------------------------------------------- whose it is
+# --- precedence -------------------------------------------------------------------------------------------------------
 
 
-def test_before_the_first_offer_it_is_asked_whether_another_one_offers() -> None:
+def test_a_find_for_competing_offers_precedes_the_first_offer() -> None:
     node = node_of(1)
     times = [(at, entries) for at, action in node.advance_timed(300) for entries in sent([action], None)]
     first, *others = [each for _, entries in times for each in entries if each.service == KEY.service]
@@ -85,10 +85,10 @@ def test_before_the_first_offer_it_is_asked_whether_another_one_offers() -> None
     assert {each.type for each in others} == {EntryType.OFFER}
     assert streamer_mark(router_id(1)) in others[0].options
     offered = [at for at, entries in times if any(each.type == EntryType.OFFER for each in entries)]
-    assert offered[0] == 55 + 50 + 50  # the initial delay, the time for an answer, and some for who is late
+    assert offered[0] == 55 + 50 + 50  # the initial delay, the answer time and a margin
 
 
-def test_who_comes_later_stands_by_and_says_nothing() -> None:
+def test_a_later_streamer_stands_by_without_offers() -> None:
     node = standing_by(FIRST)
     for _ in range(20):
         node.receive(marked(LAST))
@@ -100,7 +100,7 @@ def test_who_comes_later_stands_by_and_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["stops", "is silent", "reboots"])
-def test_when_the_one_that_offers_is_gone_the_other_offers(how: str) -> None:
+def test_the_standby_streamer_offers_when_the_other_ends(how: str) -> None:
     node = standing_by(FIRST)
     if how == "stops":
         node.receive(marked(LAST, ttl=0))
@@ -113,7 +113,7 @@ def test_when_the_one_that_offers_is_gone_the_other_offers(how: str) -> None:
     assert node.discovery.offer_phase(KEY) in {Phase.REPETITION, Phase.MAIN}
 
 
-def test_who_stands_by_does_not_offer_if_a_third_was_faster() -> None:
+def test_a_standby_streamer_stays_if_a_third_one_was_faster() -> None:
     node = standing_by(FIRST)
     node.receive(marked(LAST, ttl=0))
     node.advance(40)
@@ -122,7 +122,7 @@ def test_who_stands_by_does_not_offer_if_a_third_was_faster() -> None:
     assert node.discovery.offer_phase(KEY) is Phase.STANDBY
 
 
-def test_when_the_link_was_away_nobody_offers_until_that_is_heard_again() -> None:
+def test_after_a_link_loss_competing_offers_are_detected_again() -> None:
     node = standing_by(FIRST)
     assert of_kind(OfferRoleChanged, node.discovery.link_down()) == [OfferRoleChanged(KEY, ours=True)]
     node.up()
@@ -130,7 +130,7 @@ def test_when_the_link_was_away_nobody_offers_until_that_is_heard_again() -> Non
     assert node.discovery.offer_phase(KEY) in {Phase.REPETITION, Phase.MAIN}
 
 
-def test_one_that_we_stand_by_for_is_not_forgotten_for_newcomers() -> None:
+def test_a_competing_streamer_is_not_evicted_by_new_peers() -> None:
     node = standing_by(FIRST, limits=SdLimits(peers=2))
     for number in range(50, 60):
         node.receive(find(WantedService(7)), peer=(f"10.0.0.{number}", 30490))
@@ -138,25 +138,27 @@ def test_one_that_we_stand_by_for_is_not_forgotten_for_newcomers() -> None:
     assert node.discovery.statistics()["sd_reboots"] == 1
 
 
-def test_of_two_that_both_offer_one_gives_way_and_its_subscribers_go_with_it() -> None:
+def test_of_two_offering_streamers_the_loser_stops_and_ends_its_subscriptions() -> None:
     node = offering(LAST)
-    [asked] = of_kind(SubscriptionRequested, node.receive(subscribe()))
-    node.discovery.decide_subscriptions([asked.subscription])
+    [requested] = of_kind(SubscriptionRequested, node.receive(subscribe()))
+    node.discovery.decide_subscriptions([requested.subscription])
     actions = node.receive(marked(FIRST), peer=OTHER)
     assert [entry.ttl for entries in sent(actions, None) for entry in entries] == [0]
-    assert of_kind(SubscriptionEnded, actions) == [SubscriptionEnded(asked.subscription, EndReason.WITHDRAWN)]
+    assert of_kind(SubscriptionEnded, actions) == [
+        SubscriptionEnded(requested.subscription, EndReason.WITHDRAWN)
+    ]
     assert of_kind(OfferRoleChanged, actions) == [OfferRoleChanged(KEY, ours=False)]
     assert refusals(node.receive(subscribe())) == [SdRefusal.SD_SUBSCRIBE_UNKNOWN]
 
 
-def test_and_the_other_one_goes_on_and_tells_it_so() -> None:
+def test_the_winner_of_the_tie_break_continues_to_offer() -> None:
     node = offering(FIRST)
     assert of_kind(OfferRoleChanged, node.receive(marked(LAST))) == []
     [answer] = sent(node.advance(60), PEER)
     assert [(entry.type, entry.service) for entry in answer] == [(EntryType.OFFER, KEY.service)]
 
 
-def test_our_own_offer_at_another_endpoint_is_no_rival() -> None:
+def test_an_own_offer_at_another_endpoint_is_not_competing() -> None:
     node = node_of(LAST)
     node.advance(80)
     node.receive(marked(LAST))
@@ -164,10 +166,10 @@ def test_our_own_offer_at_another_endpoint_is_no_rival() -> None:
     assert node.discovery.offer_phase(KEY) in {Phase.REPETITION, Phase.MAIN}
 
 
-# ------------------------------------------------------------------------------------------------- who is believed
+# --- trust ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_offers_does_not_give_way_to_one_that_is_not_believed() -> None:
+def test_an_offering_streamer_ignores_an_untrusted_offer() -> None:
     node = offering(LAST)
     node.discovery.set_trust_check(lambda _who, _authority: False, node.now)
     node.receive(marked(FIRST))
@@ -175,7 +177,7 @@ def test_who_offers_does_not_give_way_to_one_that_is_not_believed() -> None:
     assert sent(node.advance(60), PEER) == []
 
 
-def test_one_that_is_not_believed_keeps_nobody_waiting_for_longer_than_a_ttl() -> None:
+def test_an_untrusted_offer_delays_at_most_one_ttl() -> None:
     node = standing_by(FIRST)
     node.discovery.set_trust_check(lambda _who, _authority: False, node.now)
     for _ in range(28):
@@ -188,13 +190,13 @@ def test_one_that_is_not_believed_keeps_nobody_waiting_for_longer_than_a_ttl() -
     assert node.discovery.offer_phase(KEY) in {Phase.REPETITION, Phase.MAIN}
 
 
-def test_one_that_turns_out_to_be_believed_within_that_time_goes_on_offering() -> None:
+def test_an_offer_trusted_within_the_timeout_has_precedence() -> None:
     node = standing_by(FIRST)
     node.discovery.set_trust_check(lambda _who, _authority: False, node.now)
-    asked = []
+    requested = []
 
-    def brings(rival: object, authority: str) -> bool:
-        asked.append((rival, authority))
+    def brings(competitor: object, authority: str) -> bool:
+        requested.append((competitor, authority))
         return True
 
     node.receive(marked(LAST))
@@ -204,20 +206,20 @@ def test_one_that_turns_out_to_be_believed_within_that_time_goes_on_offering() -
         node.receive(marked(LAST))
         node.advance(1_000)
     assert node.discovery.offer_phase(KEY) is Phase.STANDBY
-    assert set(asked) == {(router_id(LAST), SERVICE.authority)}
+    assert set(requested) == {(router_id(LAST), SERVICE.authority)}
 
 
-def test_one_that_is_named_is_believed() -> None:
+def test_a_configured_competing_streamer_is_trusted() -> None:
     node = offering(LAST, trusted_authorities=frozenset({router_id(FIRST).authority}))
     node.discovery.set_trust_check(lambda _who, _authority: False, node.now)
     node.receive(marked(FIRST))
     assert node.discovery.offer_phase(KEY) is Phase.STANDBY
 
 
-# ------------------------------------------------------------------------------------------------- no ECU's
+# --- not an ECU's offer -----------------------------------------------------------------------------------------------
 
 
-def test_what_another_streamer_offers_is_not_what_is_looked_for() -> None:
+def test_a_streamers_offer_does_not_match_a_request() -> None:
     node = Node(streamer=streamer(1))
     node.discovery.request_service(WANTED, node.now)
     node.up()
@@ -226,27 +228,27 @@ def test_what_another_streamer_offers_is_not_what_is_looked_for() -> None:
     assert len(of_kind(ServiceFound, node.receive(offer()))) == 1
 
 
-def test_nor_what_comes_from_an_address_that_is_known_as_a_streamers() -> None:
+def test_an_offer_from_a_streamer_host_does_not_match_a_request() -> None:
     node = Node(streamer=streamer(1, streamer_hosts=frozenset({PEER[0]})))
     node.discovery.request_service(WANTED, node.now)
     node.up()
     assert refusals(node.receive(offer())) == [SdRefusal.SD_RELAYED]
 
 
-def test_unless_the_service_may_be_relayed() -> None:
+def test_a_relayed_service_matches_a_streamers_offer() -> None:
     node = Node(streamer=streamer(1, accept_relayed=frozenset({KEY})))
     node.discovery.request_service(WANTED, node.now)
     node.up()
     assert len(of_kind(ServiceFound, node.receive(marked(2)))) == 1
 
 
-def test_nobody_minds_a_streamers_offer_that_nobody_wants() -> None:
+def test_an_unrequested_streamers_offer_is_not_counted() -> None:
     node = Node(streamer=streamer(1))
     node.up()
     assert refusals(node.receive(marked(2))) == []
 
 
-def test_a_mark_that_cannot_be_read_takes_its_offer_along() -> None:
+def test_a_malformed_mark_refuses_its_offer() -> None:
     node = Node(streamer=streamer(1))
     node.discovery.request_service(WANTED, node.now)
     node.up()
@@ -254,10 +256,10 @@ def test_a_mark_that_cannot_be_read_takes_its_offer_along() -> None:
     assert (of_kind(ServiceFound, actions), refusals(actions)) == ([], [SdRefusal.SD_ANNOUNCEMENT_MALFORMED])
 
 
-# ------------------------------------------------------------------------------------------------- whatever happens
+# --- random events ----------------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_bound_to_rivals() -> None:
+def test_the_number_of_competing_offers_is_limited() -> None:
     node = offering(FIRST)
     refused = [
         refusals(node.receive(marked(number), peer=(f"10.0.0.{number}", 30490))) for number in range(3, 100)
@@ -268,7 +270,7 @@ def test_there_is_a_bound_to_rivals() -> None:
 
 
 class SharedNetwork(Network):
-    """Streamers that offer the same, and come and go."""
+    """Streamers with equal services that start and stop."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -301,27 +303,25 @@ steps = st.lists(
 
 @settings(max_examples=100)
 @given(steps, st.integers(0, 1_000))
-def test_whatever_happens_in_the_end_one_of_those_that_are_there_offers(
-    story: list[tuple[str, int, int]], seed: int
-) -> None:
-    street = SharedNetwork(seed)
-    street.start(1)
+def test_in_the_end_exactly_one_running_streamer_offers(story: list[tuple[str, int, int]], seed: int) -> None:
+    shared = SharedNetwork(seed)
+    shared.start(1)
     for what, number, pause_ms in story:
-        node, own = street.discovery_of(number), (f"10.0.0.{number}", 30490)
+        node, own = shared.discovery_of(number), (f"10.0.0.{number}", 30490)
         if what == "start" and node is None:
-            street.start(number)
+            shared.start(number)
         elif what == "stop" and node is not None:
-            street.do(own, node.close())
-            del street.nodes[own]
+            shared.do(own, node.close())
+            del shared.nodes[own]
         elif what == "kill":
-            street.nodes.pop(own, None)
+            shared.nodes.pop(own, None)
         elif what in {"lose", "hear"}:
             deaf = what == "lose"
-            street.is_lost = lambda of, to, deaf=deaf, own=own: deaf and own in {of, to}  # type: ignore[misc]
-        street.advance(pause_ms)
-    street.is_lost = lambda _of, _to: False
-    street.advance(8_000)
-    held = street.offering_numbers()
-    assert len(held) == bool(street.nodes)
-    street.advance(8_000)
-    assert street.offering_numbers() == held  # and it stays with that one
+            shared.is_lost = lambda of, to, deaf=deaf, own=own: deaf and own in {of, to}  # type: ignore[misc]
+        shared.advance(pause_ms)
+    shared.is_lost = lambda _of, _to: False
+    shared.advance(8_000)
+    held = shared.offering_numbers()
+    assert len(held) == bool(shared.nodes)
+    shared.advance(8_000)
+    assert shared.offering_numbers() == held  # the winner does not change
