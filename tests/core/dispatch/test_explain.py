@@ -57,8 +57,8 @@ def test_a_publication_names_everybody_who_subscribed_it_and_what_each_gets(worl
         "it lives behind 'backbone'",
         "it lives behind 'backbone'",
         "it lives behind 'dash'",
-        "nobody lives at its authority",
-        "it lives behind 'chassis' and hears it there",
+        "no endpoint has its authority",
+        "it lives behind 'chassis' and receives it there",
     ]
     assert "at most 25 Hz" in found.steps[3].text
     assert found.verdict == "delivered"
@@ -68,7 +68,7 @@ def test_a_publication_names_everybody_who_subscribed_it_and_what_each_gets(worl
 @pytest.mark.parametrize(
     ("ingress", "attributes", "verdict", "rule", "text"),
     [
-        ("chassis", publish(ID, SPEED).attributes, "no_subscriber", "subscribers", "nobody has subscribed"),
+        ("chassis", publish(ID, SPEED).attributes, "no_subscriber", "subscribers", "no subscription of"),
         ("backbone", publish(ID, SPEED).attributes, "denied", "source", "but 'chassis'"),
         ("chassis", publish(ID, SPEED.with_resource(1)).attributes, "refused", "valid", "that is a topic"),
         (
