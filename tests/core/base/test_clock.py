@@ -2,7 +2,7 @@
 from ustreamer.core.base.clock import ManualClock
 
 
-def test_a_manual_clock_stands_still_until_told() -> None:
+def test_a_manual_clock_moves_by_calls_only() -> None:
     clock = ManualClock(wall_ms=1000).clock()
     assert [clock.monotonic_ns(), clock.monotonic_ns()] == [0, 0]
     assert clock.wall_ms() == 1000
@@ -18,7 +18,7 @@ def test_both_readings_move_together() -> None:
     assert (clock.monotonic_ns(), clock.wall_ms()) == (1_502_500_001, 2502)
 
 
-def test_a_leap_moves_the_wall_clock_alone_in_either_direction() -> None:
+def test_a_clock_step_moves_the_wall_clock_only_in_either_direction() -> None:
     time = ManualClock(wall_ms=1000)
     clock = time.clock()
     time.step(s=2, ms=5)

@@ -206,11 +206,11 @@ def verdicts(world: "World") -> Counter[tuple[UMessage, Verdict]]:
 @settings(max_examples=150, deadline=None)
 @given(story=stories)
 @pytest.mark.parametrize("way", ["lists", "runs"])
-def test_many_at_once_end_as_they_would_one_by_one(
-    story: Story, unchecked: "type[World]", bulk_lane: "type[BatchListEgress]", way: str
+def test_a_batch_has_the_results_of_its_single_messages(
+    story: Story, unchecked: "type[World]", batch_egress: "type[BatchListEgress]", way: str
 ) -> None:
-    one = told(throttled(unchecked, story, bulk_lane), story, "one by one")
-    many = told(throttled(unchecked, story, bulk_lane), story, way)
+    one = told(throttled(unchecked, story, batch_egress), story, "one by one")
+    many = told(throttled(unchecked, story, batch_egress), story, way)
     assert many.ledger() == one.ledger()
     assert many.dispatcher.refused_counts() == one.dispatcher.refused_counts()
     assert targets(many) == targets(one)
@@ -238,11 +238,11 @@ def event(world: "World", topic: UUri = CHASSIS[0], ttl: int | None = None) -> U
     return publish(world.id(), topic, ttl=ttl)
 
 
-def test_an_ingress_is_a_listener_for_many(world: "World") -> None:
+def test_an_ingress_is_a_batch_listener(world: "World") -> None:
     assert isinstance(world.ingress("chassis"), BatchListener)
 
 
-def test_what_has_no_plan_yet_does_not_overtake_what_has(world: "World") -> None:
+def test_a_message_without_a_cached_route_does_not_overtake_others(world: "World") -> None:
     world.directory.subscribe(CHASSIS[0], APPS[0])
     first = event(world)
     world.receive("chassis", first)
@@ -262,7 +262,7 @@ def answers(world: "World", number: int, sink: UUri = APPS[0]) -> list[UMessage]
 
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("together", [True, False])
-def test_answers_to_one_requester_have_one_plan(
+def test_responses_to_one_requester_share_a_route(
     build: "type[World]", monkeypatch: pytest.MonkeyPatch, together: bool, window: int
 ) -> None:
     world = build(dedup_windows={"chassis": window})
@@ -290,7 +290,7 @@ def test_answers_to_one_requester_have_one_plan(
     assert ingress.refused["invalid"] == 2
 
 
-def test_a_run_of_answers_has_the_plan_that_one_of_them_made(
+def test_a_batch_of_responses_uses_the_route_of_a_single_one(
     bulky: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To whatever request they are, and is handed on as it is."""
@@ -323,9 +323,9 @@ CHANGES: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("known", [False, True])
-def test_a_run_of_answers_ends_as_each_would(
+def test_a_batch_of_responses_has_the_results_of_single_ones(
     build: "type[World]",
-    bulk_lane: "type[BatchListEgress]",
+    batch_egress: "type[BatchListEgress]",
     changes: dict[str, object],
     window: int,
     known: bool,
@@ -333,7 +333,7 @@ def test_a_run_of_answers_ends_as_each_would(
     """With a plan and without one, in time and too late, and where they are not valid."""
     ends = []
     for together in (True, False):
-        world = build(dedup_windows={"chassis": window}, egress_class=bulk_lane)
+        world = build(dedup_windows={"chassis": window}, egress_class=batch_egress)
         ingress = world.ingress("chassis")
         like, *sent = (
             UMessage(each.id, msgspec.structs.replace(each.attributes, **changes), b"%d" % n)
@@ -359,7 +359,7 @@ def test_a_run_of_answers_ends_as_each_would(
     assert ends[0] == ends[1]
 
 
-def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "World") -> None:
+def test_responses_follow_an_authority_to_its_new_endpoint(world: "World") -> None:
     ingress = world.ingress("chassis")
     ingress.on_batch(answers(world, 2))
     moved = AuthorityTable({"hpc": "dash", "chassis": "chassis"})
@@ -371,7 +371,7 @@ def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "W
     assert world.egress["dash"].messages == later
 
 
-def test_a_wish_that_changes_between_two_helpings_holds_from_the_second_on(world: "World") -> None:
+def test_a_subscription_change_between_two_batches_holds_from_the_second(world: "World") -> None:
     world.directory.subscribe(CHASSIS[0], APPS[0])
     helpings = [[event(world) for _ in range(3)] for _ in range(3)]
     ingress = world.ingress("chassis")
@@ -385,7 +385,7 @@ def test_a_wish_that_changes_between_two_helpings_holds_from_the_second_on(world
     assert world.egress["dash"].messages == helpings[1] + helpings[2]
 
 
-def test_filters_are_told_the_time_of_each_message_and_others_share_one(
+def test_filters_receive_a_time_per_message_and_other_deliveries_share_one(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
     asked = answering([])
@@ -409,7 +409,7 @@ def test_filters_are_told_the_time_of_each_message_and_others_share_one(
     assert [now_ns - before_ns for _, now_ns in asked.calls] == [2, 3, 4]
 
 
-def test_a_filter_that_fails_takes_nothing_else_with_it(build: "type[World]") -> None:
+def test_a_failing_filter_affects_no_other_delivery(build: "type[World]") -> None:
     class Fails(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
             if message.payload == b"3":
@@ -425,7 +425,7 @@ def test_a_filter_that_fails_takes_nothing_else_with_it(build: "type[World]") ->
     assert world.verdicts().count(Verdict.DEAD_LETTERED) == 1
 
 
-def test_what_was_decided_before_an_end_in_the_middle_leaves_and_so_does_what_comes_later(
+def test_an_exception_inside_a_batch_holds_back_no_message(
     unchecked: "type[World]",
 ) -> None:
     class Ends(Filter):
@@ -444,7 +444,7 @@ def test_what_was_decided_before_an_end_in_the_middle_leaves_and_so_does_what_co
     assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"6", b"7"]
 
 
-def test_what_a_filter_holds_is_let_go_in_its_place(
+def test_a_held_message_is_released_in_its_order(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: (holding(delivery, 5 * NS_PER_MS),))
@@ -475,12 +475,12 @@ def helped(world: "World", lane: str = "backbone") -> "list[tuple[Sequence[UMess
 
 
 @pytest.fixture
-def bulky(build: "type[World]", bulk_lane: "type[BatchListEgress]") -> "World":
-    return build(egress_class=bulk_lane)
+def bulky(build: "type[World]", batch_egress: "type[BatchListEgress]") -> "World":
+    return build(egress_class=batch_egress)
 
 
 @pytest.mark.parametrize("ttl", [None, 500])
-def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int | None) -> None:
+def test_a_batch_without_filters_is_passed_on_whole(bulky: "World", ttl: int | None) -> None:
     """To each target, with one look at the clock."""
     for app in (APPS[0], APPS[2], APPS[3]):
         bulky.directory.subscribe(CHASSIS[0], app)
@@ -510,7 +510,7 @@ def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int |
     assert bulky.verdicts() == [Verdict.DELIVERED] * 24
 
 
-def test_a_run_of_one_is_as_that_one(bulky: "World") -> None:
+def test_a_batch_of_one_equals_the_single_message(bulky: "World") -> None:
     bulky.directory.subscribe(CHASSIS[0], APPS[0])
     sent = [a_run(bulky, 1) for _ in range(3)]
     for each in sent:
@@ -522,7 +522,7 @@ def test_a_run_of_one_is_as_that_one(bulky: "World") -> None:
 
 @pytest.mark.parametrize("age_ms", [19, 20, 21])
 @pytest.mark.parametrize("where", [0, 2, 4])
-def test_of_a_run_those_that_are_too_old_expire_and_the_others_go_on(
+def test_expired_messages_of_a_batch_expire_and_the_others_pass(
     bulky: "World", age_ms: int, where: int
 ) -> None:
     bulky.directory.subscribe(CHASSIS[0], APPS[0])
@@ -548,24 +548,24 @@ def test_of_a_run_those_that_are_too_old_expire_and_the_others_go_on(
     assert target.received == 4 + expected.count(Verdict.DELIVERED)
 
 
-def test_a_run_that_nobody_wants_is_in_the_books_one_by_one(bulky: "World") -> None:
+def test_each_message_of_a_batch_without_subscriber_is_in_the_ledger(bulky: "World") -> None:
     for _ in range(2):
         bulky.ingress("chassis").on_batch(a_run(bulky))
     assert bulky.verdicts() == [Verdict.NO_SUBSCRIBER] * 8
     assert helped(bulky) == []
 
 
-def test_a_run_that_is_denied_or_spoofed_goes_nowhere(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+def test_a_denied_or_spoofed_batch_has_no_target(
+    build: "type[World]", batch_egress: "type[BatchListEgress]"
 ) -> None:
     rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
-    world = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=bulk_lane)
+    world = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=batch_egress)
     for topic in (CHASSIS[1], SPOOFED):
         world.directory.subscribe(topic, APPS[0])
     for _ in range(2):
         for topic in (CHASSIS[1], SPOOFED):
             world.ingress("chassis").on_batch(a_run(world, topic=topic))
-    one_by_one = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=bulk_lane)
+    one_by_one = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=batch_egress)
     for _ in range(2):
         for topic in (CHASSIS[1], SPOOFED):
             for each in a_run(one_by_one, topic=topic):
@@ -575,7 +575,7 @@ def test_a_run_that_is_denied_or_spoofed_goes_nowhere(
     assert helped(world) == []
 
 
-def test_a_run_goes_by_the_wishes_of_its_time(bulky: "World") -> None:
+def test_a_batch_uses_the_subscriptions_of_its_time(bulky: "World") -> None:
     """The plan of the one before it is not used when the directory has changed."""
     bulky.directory.subscribe(CHASSIS[0], APPS[0])
     ingress, runs = bulky.ingress("chassis"), [a_run(bulky) for _ in range(4)]
@@ -592,11 +592,11 @@ def test_a_run_goes_by_the_wishes_of_its_time(bulky: "World") -> None:
     assert bulky.verdicts().count(Verdict.NO_SUBSCRIBER) == 4
 
 
-def test_of_a_run_each_is_asked_about_where_there_is_a_filter(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]", answering: "type[VerdictFilter]"
+def test_a_filter_sees_each_message_of_a_batch(
+    build: "type[World]", batch_egress: "type[BatchListEgress]", answering: "type[VerdictFilter]"
 ) -> None:
     asked = answering([None, Verdict.THROTTLED] * 4)
-    world = build(lambda delivery: (asked,) if delivery.endpoint == "dash" else (), egress_class=bulk_lane)
+    world = build(lambda delivery: (asked,) if delivery.endpoint == "dash" else (), egress_class=batch_egress)
     for app in (APPS[0], APPS[2]):
         world.directory.subscribe(CHASSIS[0], app)
     runs = [a_run(world), a_run(world)]
@@ -609,10 +609,10 @@ def test_of_a_run_each_is_asked_about_where_there_is_a_filter(
     assert world.egress["dash"].messages == everything[::2]
 
 
-def test_of_runs_that_are_taken_once_none_goes_twice(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+def test_with_a_dedup_window_no_batch_is_forwarded_twice(
+    build: "type[World]", batch_egress: "type[BatchListEgress]"
 ) -> None:
-    world = build(dedup_windows={"chassis": 100}, egress_class=bulk_lane)
+    world = build(dedup_windows={"chassis": 100}, egress_class=batch_egress)
     world.directory.subscribe(CHASSIS[0], APPS[0])
     first, second = a_run(world), a_run(world)
     for each in (first, second, first, second[1:3]):

@@ -71,7 +71,7 @@ def letters(world: "World") -> list[pb.DeadLetter]:
 # ---------------------------------------------------------------------------------------------------- one message's way
 
 
-def test_one_event_walks_from_the_chassis_to_the_cloud(world: "World") -> None:
+def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
     # Nobody has subscribed: one delivery, and its end.
     unwanted = event(world, payload=b"\x01")
     world.receive("chassis", unwanted)
@@ -106,7 +106,7 @@ def test_one_event_walks_from_the_chassis_to_the_cloud(world: "World") -> None:
     }
 
 
-def test_one_call_walks_to_the_chassis_and_its_answer_walks_back(world: "World") -> None:
+def test_a_call_goes_to_the_chassis_and_its_response_returns(world: "World") -> None:
     asked = call(world)
     world.receive("backbone", asked)
     world.send()
@@ -118,7 +118,7 @@ def test_one_call_walks_to_the_chassis_and_its_answer_walks_back(world: "World")
     assert world.ledger().delivered == 2
 
 
-def test_one_call_of_a_hosted_service_stays_in_the_process(world: "World") -> None:
+def test_a_call_of_a_hosted_service_stays_in_the_process(world: "World") -> None:
     asked = call(world, USUBSCRIPTION, DASH)
     world.receive("dash", asked)
     world.send()
@@ -171,7 +171,7 @@ def test_a_change_of_subscriptions_counts_from_the_next_message(world: "World") 
     assert targets_of_next() == []
 
 
-def test_the_directory_is_asked_once_per_topic_and_version(world: "World") -> None:
+def test_the_directory_is_read_once_per_topic_and_version(world: "World") -> None:
     world.directory.subscribe(SPEED, APP)
     for _ in range(10):
         world.receive("chassis", event(world, SPEED))
@@ -183,7 +183,7 @@ def test_the_directory_is_asked_once_per_topic_and_version(world: "World") -> No
     assert world.directory.queries == 3
 
 
-def test_a_change_while_a_plan_is_made_makes_it_stale_and_not_wrong(
+def test_a_change_while_a_route_is_built_makes_the_route_stale_and_not_wrong(
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = world.directory.subscribers
@@ -214,7 +214,7 @@ class Made:
         return self._make(delivery)
 
 
-def test_a_delivery_and_its_filters_survive_a_change_that_is_not_theirs(
+def test_a_delivery_and_its_filters_survive_a_change_of_another_subscription(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
     made = Made(lambda _: [answering([None, Verdict.THROTTLED, None, Verdict.THROTTLED])])
@@ -240,7 +240,7 @@ def test_a_delivery_and_its_filters_survive_a_change_that_is_not_theirs(
     ]
 
 
-def test_a_changed_wish_asks_for_filters_again_with_the_same_delivery(build: "type[World]") -> None:
+def test_a_changed_period_makes_filters_again_for_the_same_delivery(build: "type[World]") -> None:
     made = Made()
     world = build(made)
     for period_ns in (5, 5, 7, 0):
@@ -263,7 +263,7 @@ def test_the_filters_made_after_a_change_are_the_ones_that_decide(
     assert world.verdicts() == [Verdict.THROTTLED, Verdict.THROTTLED, Verdict.DELIVERED]
 
 
-def test_filters_go_by_a_wish_from_the_message_on_that_found_it_changed(build: "type[World]") -> None:
+def test_filters_use_a_new_period_from_the_next_message(build: "type[World]") -> None:
     tuned: list[tuple[int, int]] = []
 
     def filters(delivery: Delivery) -> list[Filter]:
@@ -283,7 +283,7 @@ def test_filters_go_by_a_wish_from_the_message_on_that_found_it_changed(build: "
     assert tuned[2:] == [(50_000_000, 7)]
 
 
-def test_what_filters_are_told_of_the_time_never_goes_back(build: "type[World]") -> None:
+def test_the_time_that_filters_receive_never_runs_backwards(build: "type[World]") -> None:
     """The clock is read when it is a message's turn: two threads that come at once would else be decided out of order."""
 
     class Noting(Filter):
@@ -314,7 +314,7 @@ def test_what_filters_are_told_of_the_time_never_goes_back(build: "type[World]")
     assert Noting.times == [1_000_000, 2_000_000]
 
 
-def test_a_domain_is_tuned_to_its_fastest_subscriber(build: "type[World]") -> None:
+def test_a_multicast_domain_has_the_rate_of_its_fastest_subscriber(build: "type[World]") -> None:
     made = Made()
     world = build(made)
     for subscriber, period_ns in ((APP, 9), (CLOUD, 5), (CLOUD, 20)):
@@ -341,7 +341,7 @@ def test_a_new_target_is_described_before_its_filters_are_made(build: "type[Worl
     assert asked == [("chassis", "dash", SPEED, DASH, 5), ("backbone", "chassis", None, None, 0)]
 
 
-def test_with_its_last_subscriber_a_target_is_forgotten_and_a_new_one_starts_anew(
+def test_a_target_ends_with_its_last_subscriber_and_a_new_one_starts_from_zero(
     build: "type[World]",
 ) -> None:
     made = Made()
@@ -367,7 +367,7 @@ def test_messages_of_one_topic_share_their_targets_whatever_else_their_header_sa
     assert statistics.received == 4
 
 
-def test_the_statistics_of_a_target_count_what_it_got(
+def test_the_statistics_of_a_target_count_its_messages(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
     world = build(lambda _: [answering([None, Verdict.THROTTLED, Verdict.DENIED])])
@@ -380,7 +380,7 @@ def test_the_statistics_of_a_target_count_what_it_got(
     ]
 
 
-def test_no_more_plans_are_kept_than_the_limit_and_none_is_wrong(build: "type[World]") -> None:
+def test_the_route_cache_is_bounded_and_stays_correct(build: "type[World]") -> None:
     world = build(route_limit=3)
     ingress = world.ingress("chassis")
     topics = [SPEED.with_resource(0x8000 + n) for n in range(10)]
@@ -393,7 +393,7 @@ def test_no_more_plans_are_kept_than_the_limit_and_none_is_wrong(build: "type[Wo
     assert [each.attributes.source for each in world.egress["dash"].messages] == topics[::2] * 2
 
 
-def test_what_does_not_come_again_is_planned_and_not_kept(world: "World") -> None:
+def test_a_route_that_cannot_repeat_is_not_cached(world: "World") -> None:
     for n in range(5):
         asked = call(world)
         token = msgspec.structs.replace(asked.attributes, token=f"token {n}")
@@ -405,7 +405,7 @@ def test_what_does_not_come_again_is_planned_and_not_kept(world: "World") -> Non
     assert world.ledger().delivered == 10
 
 
-def test_a_sender_who_invents_topics_does_not_fill_the_memory(build: "type[World]") -> None:
+def test_a_sender_that_invents_topics_does_not_fill_memory(build: "type[World]") -> None:
     """Where a subscription has wildcards, the sender chooses how many topics there are."""
     world = build(route_limit=8)
     world.directory.subscribe(any_at("chassis"), DASH)
@@ -416,7 +416,7 @@ def test_a_sender_who_invents_topics_does_not_fill_the_memory(build: "type[World
     assert world.ledger().delivered == 100
 
 
-def test_a_topic_that_nobody_has_subscribed_leaves_no_trace_among_the_targets(world: "World") -> None:
+def test_a_topic_without_subscribers_has_no_target(world: "World") -> None:
     world.directory.subscribe(DOORS, DASH)
     for topic in (SPEED, DOORS):
         world.receive("chassis", event(world, topic))
@@ -481,7 +481,9 @@ def test_a_message_expires_when_its_ttl_is_exceeded_also_under_a_known_plan(
     assert (world.egress["dash"].messages == [fresh, old]) is passes
 
 
-def test_a_message_whose_ttl_runs_out_in_the_lane_is_expired_and_its_sender_told(world: "World") -> None:
+def test_a_message_that_expires_in_the_queue_is_counted_and_its_requester_gets_an_error(
+    world: "World",
+) -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.egress["chassis"].failure = LINK_DOWN
     asked = call(world, ttl=50)
@@ -507,7 +509,7 @@ def waits_too_long(world: "World", endpoint: str, message: UMessage, seconds: fl
     world.time.advance(s=seconds)
 
 
-def test_a_notification_of_our_own_that_nobody_hears_before_its_ttl_is_over_is_no_dead_letter(
+def test_an_expired_notification_of_a_hosted_service_is_no_dead_letter(
     world: "World",
 ) -> None:
     waits_too_long(world, SELF, notification(world.id(), UPDATES, METHOD.with_resource(0), ttl=50), 0.051)
@@ -515,7 +517,7 @@ def test_a_notification_of_our_own_that_nobody_hears_before_its_ttl_is_over_is_n
     assert (world.ledger().expired, world.ledger().dead_lettered) == (1, 0)
 
 
-def test_one_without_a_ttl_and_everybody_elses_are(world: "World") -> None:
+def test_other_expired_notifications_and_those_without_a_ttl_are_dead_letters(world: "World") -> None:
     own = notification(world.id(), UPDATES, METHOD.with_resource(0))
     foreign = notification(world.id(), APP.with_resource(0x8000), METHOD.with_resource(0), ttl=50)
     waits_too_long(world, "backbone", foreign, 0.051)
@@ -524,7 +526,7 @@ def test_one_without_a_ttl_and_everybody_elses_are(world: "World") -> None:
     assert len(letters(world)) == 2
 
 
-def test_one_that_cannot_be_sent_is_a_dead_letter_whoever_tells_it(world: "World") -> None:
+def test_a_notification_that_cannot_be_sent_is_a_dead_letter(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.egress["chassis"].failure = BROKEN
     world.receive(SELF, notification(world.id(), UPDATES, METHOD.with_resource(0), ttl=50))
@@ -564,7 +566,7 @@ UNANSWERED: dict[str, Callable[["World"], UMessage]] = {
 
 
 @pytest.mark.parametrize("kind", [UMessageType.PUBLISH, UMessageType.NOTIFICATION, UMessageType.RESPONSE])
-def test_what_only_has_the_addresses_of_a_request_is_refused_and_not_answered(
+def test_an_invalid_message_with_the_addresses_of_a_request_is_not_answered(
     world: "World", kind: UMessageType
 ) -> None:
     asked = call(world)
@@ -577,7 +579,7 @@ def test_what_only_has_the_addresses_of_a_request_is_refused_and_not_answered(
 
 
 @pytest.mark.parametrize("make", ANSWERED.values(), ids=ANSWERED)
-def test_an_invalid_request_is_not_in_the_books_and_is_answered_invalid_argument(
+def test_an_invalid_request_is_not_in_the_ledger_and_is_answered_invalid_argument(
     world: "World", make: Callable[["World"], UMessage]
 ) -> None:
     asked = make(world)
@@ -624,7 +626,7 @@ def test_a_spoofed_event_is_denied_counted_and_neither_answered_nor_a_dead_lette
 
 
 @pytest.mark.parametrize("source", [APP, UUri("hpc", 0, 3, 0), UUri("mars", 1, 1, 0)], ids=str)
-def test_a_spoofed_request_is_answered_to_where_it_came_from_and_not_to_whom_it_names(
+def test_the_error_response_to_a_spoofed_request_goes_to_its_endpoint_and_not_to_its_source(
     world: "World", source: UUri
 ) -> None:
     asked = call(world, METHOD, source)
@@ -679,7 +681,7 @@ def test_a_failed_request_of_a_hosted_service_is_answered_to_that_service(world:
     assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
 
 
-def test_what_is_meant_for_where_it_came_from_is_nobodys_business(world: "World") -> None:
+def test_a_message_to_the_endpoint_it_came_in_at_has_no_subscriber(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.receive("backbone", call(world, UUri("cloud", 1, 1, 1)))
     assert world.verdicts() == [Verdict.NO_SUBSCRIBER]
@@ -725,7 +727,7 @@ def test_the_answer_to_a_request_is_not_filtered(
     assert len(responses(world, "backbone")) == 1
 
 
-def test_an_answer_that_cannot_be_sent_is_a_dead_letter_and_the_end_of_it(world: "World") -> None:
+def test_a_response_that_cannot_be_sent_is_a_dead_letter_without_another_response(world: "World") -> None:
     world.egress["backbone"].failure = BROKEN
     world.receive("backbone", call(world, NOWHERE))
     world.run()
@@ -738,7 +740,7 @@ def test_an_answer_that_cannot_be_sent_is_a_dead_letter_and_the_end_of_it(world:
 # --------------------------------------------------------------------------------------------------------- dead letters
 
 
-def test_a_dead_letter_tells_how_often_and_when_it_was_tried(world: "World") -> None:
+def test_a_dead_letter_has_the_number_and_times_of_its_attempts(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     message = notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, b"\x00\xff", UPayloadFormat.RAW)
     world.receive("backbone", message)
@@ -797,7 +799,7 @@ def test_dead_letters_are_published_later_and_all_together(world: "World") -> No
     assert world.fire() == 1
 
 
-def test_many_dead_letters_are_published_in_portions_and_none_of_them_is_forgotten(
+def test_many_dead_letters_are_published_in_batches_without_loss(
     build: "type[World]",
 ) -> None:
     world = build()
@@ -814,7 +816,7 @@ def test_many_dead_letters_are_published_in_portions_and_none_of_them_is_forgott
     assert world.dispatcher.dead_letters.unpublished == 0
 
 
-def test_a_dead_letter_that_nobody_wants_is_a_publication_without_subscriber(world: "World") -> None:
+def test_a_dead_letter_without_subscribers_counts_as_no_subscriber(world: "World") -> None:
     world.receive("backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), NOWHERE.with_resource(0)))
     world.run()
     assert world.verdicts() == [Verdict.DEAD_LETTERED, Verdict.NO_SUBSCRIBER]
@@ -836,7 +838,7 @@ def test_a_dead_letter_never_makes_another(build: "type[World]", failure: UStatu
     assert len(world.dispatcher.dead_letters) == 0
 
 
-def test_nobody_else_can_publish_dead_letters(world: "World") -> None:
+def test_only_the_streamer_can_publish_dead_letters(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, DASH)
     world.receive("backbone", event(world, DEAD_LETTERS))
     world.run()
@@ -847,7 +849,7 @@ def test_nobody_else_can_publish_dead_letters(world: "World") -> None:
 # ------------------------------------------------------------------------------------------------- retry and overflow
 
 
-def test_what_the_link_does_not_take_now_is_kept_and_sent_later(world: "World") -> None:
+def test_a_message_that_the_link_refuses_stays_queued_and_is_sent_later(world: "World") -> None:
     world.directory.subscribe(SPEED, DASH)
     world.egress["dash"].failure = LINK_DOWN
     messages = [event(world) for _ in range(3)]
@@ -861,7 +863,7 @@ def test_what_the_link_does_not_take_now_is_kept_and_sent_later(world: "World") 
     assert [each.attempts for each in world.tap_calls] == [4, 1, 1]
 
 
-def test_a_full_lane_turns_the_newest_away_and_a_dead_letter_says_so(build: "type[World]") -> None:
+def test_a_full_queue_refuses_the_newest_message_as_a_dead_letter(build: "type[World]") -> None:
     world = build(limits=EgressLimits(queue_messages=2, subscriber_messages=2))
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     world.directory.subscribe(SPEED, DASH)
@@ -876,7 +878,7 @@ def test_a_full_lane_turns_the_newest_away_and_a_dead_letter_says_so(build: "typ
     assert world.egress["dash"].messages == messages[:2]
 
 
-def test_an_important_message_displaces_another_whose_sender_is_told_wherever_it_is(
+def test_a_message_of_higher_priority_evicts_another_whose_requester_gets_an_error(
     build: "type[World]",
 ) -> None:
     world = build(limits=EgressLimits(queue_messages=1))
@@ -934,7 +936,7 @@ def test_a_newer_message_takes_the_place_of_the_held_one_which_is_throttled(held
     assert held_world.dispatcher.target_statistics()[0].throttled == 2
 
 
-def test_who_unsubscribes_while_a_message_is_held_does_not_get_it(held_world: "World") -> None:
+def test_a_subscriber_that_unsubscribes_does_not_get_a_held_message(held_world: "World") -> None:
     held_world.directory.subscribe(SPEED, DASH_2, SECOND_NS)
     message = event(held_world)
     held_world.receive("chassis", message)
@@ -945,7 +947,7 @@ def test_who_unsubscribes_while_a_message_is_held_does_not_get_it(held_world: "W
     assert sorted(held_world.verdicts()) == [Verdict.DELIVERED, Verdict.NO_SUBSCRIBER]
 
 
-def test_who_unsubscribes_and_comes_back_starts_anew(held_world: "World") -> None:
+def test_a_subscriber_that_returns_starts_without_held_messages(held_world: "World") -> None:
     held_world.receive("chassis", event(held_world))
     held_world.directory.unsubscribe(SPEED, DASH)
     held_world.receive("chassis", event(held_world))
@@ -961,7 +963,7 @@ def test_who_unsubscribes_and_comes_back_starts_anew(held_world: "World") -> Non
     assert held_world.egress["dash"].messages == [newest]
 
 
-def test_who_lifts_the_limit_while_a_message_is_held_gets_it_all_the_same(held_world: "World") -> None:
+def test_a_held_message_is_delivered_after_its_limit_is_lifted(held_world: "World") -> None:
     held, free = event(held_world), event(held_world)
     held_world.receive("chassis", held)
     held_world.directory.subscribe(SPEED, DASH, 0)
@@ -972,7 +974,7 @@ def test_who_lifts_the_limit_while_a_message_is_held_gets_it_all_the_same(held_w
     assert held_world.ledger().queued == 0
 
 
-def test_a_change_of_another_subscription_leaves_the_held_message_where_it_is(held_world: "World") -> None:
+def test_a_change_of_another_subscription_does_not_affect_a_held_message(held_world: "World") -> None:
     message = event(held_world)
     held_world.receive("chassis", message)
     held_world.directory.touch()
@@ -982,7 +984,7 @@ def test_a_change_of_another_subscription_leaves_the_held_message_where_it_is(he
     assert held_world.egress["dash"].messages == [message]
 
 
-def test_a_held_message_reaches_its_subscriber_also_when_there_are_more_topics_than_are_kept(
+def test_a_held_message_is_delivered_after_its_topic_was_evicted(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: [holding(delivery, SECOND_NS)], route_limit=1)
@@ -996,7 +998,7 @@ def test_a_held_message_reaches_its_subscriber_also_when_there_are_more_topics_t
     assert world.egress["dash"].messages == messages
 
 
-def test_a_held_notification_is_wanted_whoever_has_subscribed_what(
+def test_a_held_notification_needs_no_subscription(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: [holding(delivery, SECOND_NS)])
@@ -1037,9 +1039,7 @@ class SlowFilter(Filter):
 
 
 @pytest.mark.parametrize("other", ["message", "timer"])
-def test_calls_of_a_filter_never_overlap_whichever_threads_they_come_from(
-    build: "type[World]", other: str
-) -> None:
+def test_calls_of_a_filter_never_overlap_across_threads(build: "type[World]", other: str) -> None:
     lingering = SlowFilter()
     world = build(lambda _: [lingering])
     world.directory.subscribe(SPEED, DASH)
@@ -1078,7 +1078,7 @@ MESSAGES = 300
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_threads_that_dispatch_at_once_lose_nothing_and_double_nothing(build: "type[World]") -> None:
+def test_concurrent_dispatch_neither_loses_nor_duplicates(build: "type[World]") -> None:
     world = build(limits=EgressLimits(queue_messages=10**6, queue_bytes=10**9))
     sources = {
         "chassis": (SPEED, DOORS),

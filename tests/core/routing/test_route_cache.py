@@ -54,14 +54,14 @@ def decided(each: UAttributes) -> RoutingDecision | str:
 
 
 @given(attributes, attributes)
-def test_what_has_the_same_key_is_decided_alike(one: UAttributes, other: UAttributes) -> None:
+def test_attributes_with_equal_keys_have_equal_decisions(one: UAttributes, other: UAttributes) -> None:
     # Most pairs differ in what matters: so the other is given the ends of the first.
     other = msgspec.structs.replace(other, source=one.source, sink=one.sink)
     if cache_key(one) == cache_key(other):
         assert decided(one) == decided(other)
 
 
-def test_answers_share_a_plan_and_whatever_is_no_valid_answer_does_not() -> None:
+def test_valid_responses_share_a_key_and_invalid_ones_do_not() -> None:
     answer = UAttributes(
         type=UMessageType.RESPONSE,
         source=METHODS[0],
@@ -91,9 +91,7 @@ reqids = st.lists(
 
 
 @given(attributes, st.none() | reqids)
-def test_a_run_has_the_key_that_each_of_its_messages_has(
-    of_all: UAttributes, named: list[UUID] | None
-) -> None:
+def test_a_batch_has_the_key_of_each_of_its_messages(of_all: UAttributes, named: list[UUID] | None) -> None:
     of_all, number = msgspec.structs.replace(of_all, reqid=None), 3 if named is None else len(named)
     run = MessageBatch(of_all, IdColumns([0x7000] * number, [1 << 63] * number), [b""] * number, named)
     keys = [cache_key(each.attributes) for each in run]
@@ -107,7 +105,7 @@ def test_a_run_has_the_key_that_each_of_its_messages_has(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_run_of_answers_has_the_key_of_their_ends(named: bool) -> None:
+def test_a_batch_of_responses_has_the_key_of_source_and_sink(named: bool) -> None:
     answer = UAttributes(
         type=UMessageType.RESPONSE, source=METHODS[0], sink=CALLERS[0], priority=UPriority.CS4
     )

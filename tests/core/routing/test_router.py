@@ -78,7 +78,7 @@ def test_a_publication_goes_to_its_subscribers(
 @pytest.mark.parametrize(
     "wishes", [[(SPEED, DASH, 5), (any_at("chassis"), DASH, 3)], [(SPEED, DASH, 3), (SPEED, DASH, 5)]]
 )
-def test_a_unicast_subscriber_whose_wishes_overlap_is_one_target_at_its_fastest_rate(
+def test_a_unicast_subscriber_with_overlapping_subscriptions_is_one_target_at_its_fastest_rate(
     wishes: list[tuple[UUri, UUri, int]],
 ) -> None:
     assert router(*wishes).subscribed_targets("someip", SPEED) == (Target("wamp", DASH, 3),)
@@ -117,27 +117,27 @@ def answer(source: UUri, sink: UUri) -> UAttributes:
         ("someip", notify(SPEED, UUri("hpc", 0x10000, 3, 0)), "zenoh"),
     ],
 )
-def test_what_has_a_sink_goes_to_the_endpoint_that_the_sink_lives_behind(
+def test_a_message_with_a_sink_goes_to_the_endpoint_of_the_sink(
     ingress: str, attributes: UAttributes, endpoint: str
 ) -> None:
     assert router().decide(ingress, attributes) == RoutingDecision((Target(endpoint),))
 
 
 @pytest.mark.parametrize("make", [notify, answer])
-def test_nothing_with_a_sink_asks_who_has_subscribed(make: Callable[[UUri, UUri], UAttributes]) -> None:
+def test_a_message_with_a_sink_does_not_read_the_directory(make: Callable[[UUri, UUri], UAttributes]) -> None:
     source = SPEED if make is notify else CHASSIS_METHOD
     decision = router((SPEED, APP, 0)).decide("someip", make(source, DASH))
     assert decision == RoutingDecision((Target("wamp"),))
 
 
-def test_nothing_goes_back_to_where_it_came_from() -> None:
+def test_no_message_returns_to_the_endpoint_it_came_in_at() -> None:
     decision = router().decide("zenoh", call(APP, UUri("cloud", 1, 1, 1)))
     assert (decision.targets, decision.verdict) == ((), Verdict.NO_SUBSCRIBER)
     assert decision.reason is not None
     assert decision.reason.message == "sink up://cloud/1/1/1 lives behind 'zenoh', where it came from"
 
 
-def test_a_sink_that_nobody_knows_is_unavailable() -> None:
+def test_an_unknown_sink_is_unavailable() -> None:
     decision = router().decide("zenoh", call(APP, UUri("mars", 1, 1, 1)))
     assert (decision.targets, decision.verdict) == ((), Verdict.DEAD_LETTERED)
     assert decision.reason is not None
@@ -145,7 +145,7 @@ def test_a_sink_that_nobody_knows_is_unavailable() -> None:
     assert decision.reason.message == "no endpoint for authority 'mars' of sink up://mars/1/1/1"
 
 
-def test_everyone_not_named_lives_behind_the_endpoint_with_the_star() -> None:
+def test_unnamed_authorities_live_behind_the_endpoint_with_the_star() -> None:
     everyone = router(authorities={"chassis": "someip", "*": "zenoh"})
     assert everyone.decide("someip", notify(SPEED, UUri("mars", 1, 1, 0))).targets == (Target("zenoh"),)
     assert everyone.decide("zenoh", call(UUri("mars", 1, 1, 0), CHASSIS_METHOD)).targets == (
@@ -154,7 +154,7 @@ def test_everyone_not_named_lives_behind_the_endpoint_with_the_star() -> None:
     assert everyone.decide("zenoh", call(UUri("mars", 1, 1, 0), UUri("venus", 1, 1, 1))).targets == ()
 
 
-def test_a_star_is_no_name_of_an_authority() -> None:
+def test_a_star_is_not_the_name_of_an_authority() -> None:
     assert AuthorityTable({"*": "zenoh"}).endpoint_of(UUri("x", 1, 1, 0)) == "zenoh"
     assert AuthorityTable({"x": "zenoh"}).endpoint_of(UUri("*", 1, 1, 0)) is None
 
@@ -179,7 +179,7 @@ def test_a_star_is_no_name_of_an_authority() -> None:
         (SELF, publish(ID, HPC_TOPIC).attributes, "'zenoh'"),
     ],
 )
-def test_a_source_that_does_not_live_where_it_comes_from_is_denied(
+def test_a_source_that_lives_behind_another_endpoint_is_denied(
     ingress: str, attributes: UAttributes, home: str
 ) -> None:
     decision = router((SPEED, DASH, 0), (CHANGES, DASH, 0)).decide(ingress, attributes)
@@ -199,7 +199,7 @@ def test_attributes_that_break_the_rules_of_their_type_are_refused() -> None:
     assert refusal.value.code is UCode.INVALID_ARGUMENT
 
 
-def test_what_known_libraries_get_wrong_is_let_in() -> None:
+def test_known_deviations_of_other_libraries_are_accepted() -> None:
     """up-python answers without a ttl."""
     lax = UAttributes(
         type=UMessageType.RESPONSE,
@@ -221,7 +221,7 @@ def test_what_known_libraries_get_wrong_is_let_in() -> None:
         ({**AUTHORITIES, "*": "wamp"}, "chassis", "someip"),
     ],
 )
-def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_one_for_everyone_else(
+def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_default_one(
     authorities: dict[str, str], authority: str, endpoint: str | None
 ) -> None:
     assert AuthorityTable(authorities, HOSTED).endpoint_of_authority(authority) == endpoint
@@ -248,17 +248,17 @@ def router_with_peer(authority: str = "chassis") -> Router:
     return Router(authority_table, StaticDirectory([]), UNICAST, None, forwarding)
 
 
-def test_what_was_sent_to_us_alone_is_ours_whoever_else_is_there() -> None:
+def test_a_message_from_a_unicast_endpoint_is_forwarded_whatever_peers_exist() -> None:
     asked = request(ID, CHASSIS_METHOD.with_resource(0), UUri("cloud", 7, 1, 1), ttl=100).attributes
     assert router_with_peer("cloud").decide("someip", asked).targets == (Target("zenoh"),)
 
 
-def test_what_everybody_there_hears_is_anothers() -> None:
+def test_a_message_from_a_multicast_domain_is_deferred_to_the_elected_peer() -> None:
     asked = request(ID, CLOUD, CHASSIS_METHOD, ttl=100).attributes
     assert router_with_peer().decide("zenoh", asked).deferred
 
 
-def test_an_answer_is_for_whoever_has_forwarded_the_request() -> None:
+def test_a_response_to_a_unicast_requester_is_forwarded_by_the_streamer_of_the_request() -> None:
     """Which only that one knows, where it is not by the address that who asked is told apart."""
     asked = request(ID, UUri("chassis", 5, 1, 0), UUri("cloud", 7, 1, 1), ttl=100)
     answer = response(ID, asked).attributes

@@ -49,7 +49,7 @@ def test_a_frequency_is_a_period_rounded_up(hertz: float, period_ns: int) -> Non
 
 
 @pytest.mark.parametrize("hertz", [0.0, -0.0, -1.0, math.inf, -math.inf, math.nan, 9.9e-10, 5e-324])
-def test_what_is_no_positive_frequency_is_refused_by_name(hertz: float) -> None:
+def test_an_invalid_frequency_is_named_in_the_error(hertz: float) -> None:
     with pytest.raises(UStatusError) as refusal:
         period_of(hertz)
     assert refusal.value.code is UCode.INVALID_ARGUMENT
@@ -70,7 +70,7 @@ def test_the_rate_is_never_above_the_limit_and_less_than_a_nanosecond_below(hert
     ("periods", "shortest"),
     [([], UNLIMITED), ([7], 7), ([7, 5, 9], 5), ([7, UNLIMITED, 5], UNLIMITED), ([UNLIMITED], UNLIMITED)],
 )
-def test_the_fastest_wish_serves_everybody_and_no_limit_wins(periods: list[int], shortest: int) -> None:
+def test_the_fastest_period_serves_all_and_no_limit_wins(periods: list[int], shortest: int) -> None:
     assert fastest_period(iter(periods)) == shortest
 
 
@@ -104,7 +104,7 @@ class Changing:
 @pytest.mark.parametrize(
     ("first_ns", "second_ns", "kept_ns"), [(5, 7, 5), (7, 5, 5), (0, 5, 0), (5, 0, 0), (5, 5, 5)]
 )
-def test_a_subscriber_that_two_directories_know_counts_once_with_its_faster_wish(
+def test_a_subscriber_in_two_directories_counts_once_with_its_faster_subscription(
     first_ns: int, second_ns: int, kept_ns: int
 ) -> None:
     both = MergedDirectory(
@@ -129,12 +129,12 @@ def test_a_change_of_any_directory_changes_the_version_of_all() -> None:
     assert len(set(versions)) == len(versions)
 
 
-def test_one_directory_stays_itself_so_that_reading_its_version_costs_nothing() -> None:
+def test_a_single_directory_is_not_wrapped() -> None:
     only: SubscriptionDirectory = Changing()
     assert merge_directories([only]) is only
 
 
-def test_without_any_directory_nobody_has_subscribed() -> None:
+def test_without_any_directory_there_are_no_subscribers() -> None:
     nobody = merge_directories([])
     assert nobody.version == 0
     assert list(nobody.subscribers(SPEED)) == []
@@ -152,7 +152,7 @@ class Silent:
         return []
 
 
-def test_who_watches_several_directories_is_told_by_each_that_can() -> None:
+def test_a_watch_of_a_merged_directory_receives_changes_of_each_watchable_one() -> None:
     wishes = [Subscription(SPEED, CLOUD, 5), Subscription(SPEED, DASH)]
     told: list[tuple[Subscription, Change]] = []
     directories: list[SubscriptionDirectory] = [
@@ -183,7 +183,7 @@ class VersionCountingDirectory:
         return self._behind.subscribers(topic)
 
 
-def test_a_directory_that_tells_of_its_changes_is_asked_but_not_looked_at() -> None:
+def test_an_unversioned_directory_is_read_but_its_version_is_not() -> None:
     both = merge_directories(
         [StaticDirectory([Subscription(SPEED, CLOUD, 5)])],
         [VersionCountingDirectory(Subscription(SPEED, DASH, 7), Subscription(SPEED, CLOUD, 2))],
@@ -192,7 +192,7 @@ def test_a_directory_that_tells_of_its_changes_is_asked_but_not_looked_at() -> N
     assert both.version == 0
 
 
-def test_what_is_looked_at_for_every_message_is_the_only_one_that_changes() -> None:
+def test_the_version_source_is_the_only_changing_directory() -> None:
     class Versioned:
         version = 4
 

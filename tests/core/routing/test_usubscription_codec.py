@@ -32,7 +32,7 @@ ID = UUID(0x7000, 2 << 62)
 
 
 @pytest.mark.parametrize("expire_ms", [None, 1_781_565_900_123])
-def test_a_subscribe_is_read_as_it_was_written(expire_ms: int | None) -> None:
+def test_a_subscribe_round_trips(expire_ms: int | None) -> None:
     wish = SubscribeRequest(TOPIC, expire_ms)
     assert subscribe_in(3, subscribe_request(wish).SerializeToString(), PROTOBUF) == wish
 
@@ -50,7 +50,7 @@ def test_an_unsubscribe_is_read_in_both_versions() -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("read", [subscribe_in, unsubscribe_in])
-def test_a_request_without_a_topic_says_what_is_missing(version: int, read: object) -> None:
+def test_a_request_without_a_topic_is_an_error_that_names_the_field(version: int, read: object) -> None:
     assert callable(read)
     with pytest.raises(UStatusError, match="topic: missing") as refused:
         read(version, b"", PROTOBUF)
@@ -59,7 +59,7 @@ def test_a_request_without_a_topic_says_what_is_missing(version: int, read: obje
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("status", [Status.UNSUBSCRIBED, Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED])
-def test_an_answer_and_a_change_say_the_status_in_both_versions(version: int, status: Status) -> None:
+def test_a_response_and_an_update_have_the_status_in_both_versions(version: int, status: Status) -> None:
     answer = subscribe_response(version, TOPIC, status, "because")
     assert status_in(version, *pack_payload(answer, PROTOBUF)) is status
 
@@ -69,5 +69,5 @@ def test_an_answer_and_a_change_say_the_status_in_both_versions(version: int, st
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_the_answer_to_an_unsubscribe_is_empty(version: int) -> None:
+def test_the_response_to_an_unsubscribe_is_empty(version: int) -> None:
     assert unsubscribe_response(version).SerializeToString() == b""
