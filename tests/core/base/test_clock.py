@@ -10,7 +10,7 @@ def test_a_manual_clock_moves_by_calls_only() -> None:
 
 def test_both_readings_move_together() -> None:
     time = ManualClock(wall_ms=1000)
-    clock = time.clock()  # made before: it reads, it does not remember
+    clock = time.clock()  # made earlier: it reads the present time
     time.advance(s=1.5, ms=2, ns=1)
     assert clock.monotonic_ns() == 1_502_000_001
     assert clock.wall_ms() == 2502

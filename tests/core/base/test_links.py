@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of links, as tables; and against a model that counts."""
+"""Link states as tables, and against a model that counts."""
 
 import threading
 
@@ -20,7 +20,7 @@ def links() -> LinkStates:
 @pytest.mark.parametrize(
     ("reports", "link"),
     [
-        ([], LinkState(UP, 0)),  # nobody said that it is down
+        ([], LinkState(UP, 0)),  # no report yet
         ([UP], LinkState(UP, 1)),
         ([DOWN], LinkState(DOWN, 0)),
         ([DOWN, UP], LinkState(UP, 1)),
@@ -164,10 +164,10 @@ def test_links_equal_the_last_report_and_watchers_run_per_change(
     for endpoint, up in reports:
         known.set_state(endpoint, up=up)
     for endpoint in ("backbone", "chassis", "unused"):
-        words = [up for name, up in reports if name == endpoint]
-        # The words that are news: the first, each that it is up, and that it is lost if it was up before.
-        news = [up for n, up in enumerate(words) if n == 0 or up or words[n - 1]]
-        changes += len(news)
+        own_reports = [up for name, up in reports if name == endpoint]
+        # Reports that are changes: the first, each link-up, and a loss after a link-up.
+        reported = [up for n, up in enumerate(own_reports) if n == 0 or up or own_reports[n - 1]]
+        changes += len(reported)
         for authority in (name for name, place in ENDPOINTS.items() if place == endpoint):
-            assert known.state_of(authority) == LinkState(news[-1] if news else UP, sum(news))
+            assert known.state_of(authority) == LinkState(reported[-1] if reported else UP, sum(reported))
     assert len(calls) == changes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message that comes twice is taken once, as far as a bounded memory reaches."""
+"""A duplicate is dropped if its id is in a bounded window."""
 
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,7 @@ def test_a_loop_endpoint_drops_duplicates_while_it_is_one(build: "type[World]") 
     message = publish(world.id(), TOPIC)
     for _ in range(3):
         world.receive("chassis", message)
-    world.dispatcher.set_loop_endpoints(frozenset({"chassis"}))  # what is remembered stays so
+    world.dispatcher.set_loop_endpoints(frozenset({"chassis"}))  # the remembered ids stay
     world.receive("chassis", message)
     world.send()
     assert world.egress["dash"].messages == [message]
@@ -87,7 +87,7 @@ def test_a_loop_endpoint_drops_duplicates_while_it_is_one(build: "type[World]") 
     assert {name: each["duplicate"] for name, each in world.dispatcher.refused_counts().items()} == {
         "self": 0,
         "chassis": 3,
-        "dash": 1,  # whose own window is as it was
+        "dash": 1,  # its own window is unchanged
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dispatcher with everything but a network: plans, refusals, answers, dead letters, held messages, the books.
+"""The dispatcher with everything but a network: routes, refusals, responses, dead letters, held messages, the ledger.
 
 Every test ends with the ledger law, see conftest.py.
 """
@@ -57,7 +57,7 @@ def responses(world: "World", endpoint: str) -> list[UMessage]:
 
 
 def letters(world: "World") -> list[pb.DeadLetter]:
-    """What the subscriber of the dead-letter topic at the backbone has been told."""
+    """The dead letters that the subscriber at the backbone has received."""
     world.run()
     entries = []
     for message in world.egress["backbone"].messages:
@@ -68,24 +68,24 @@ def letters(world: "World") -> list[pb.DeadLetter]:
     return entries
 
 
-# ---------------------------------------------------------------------------------------------------- one message's way
+# ------------------------------------------------------------------------------------------------ the path of a message
 
 
 def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
-    # Nobody has subscribed: one delivery, and its end.
+    # Without a subscriber: one delivery with the verdict NO_SUBSCRIBER.
     unwanted = event(world, payload=b"\x01")
     world.receive("chassis", unwanted)
     assert world.tap_calls == [(unwanted, None, Verdict.NO_SUBSCRIBER, None, 0)]
 
-    # Somebody has: it waits in the lane of the backbone, nowhere else.
+    # With a subscriber: the message waits in the queue of the backbone only.
     world.directory.subscribe(SPEED, CLOUD)
     world.time.advance(ms=5)
     message = event(world, payload=b"\x02")
     world.receive("chassis", message)
-    assert {name: len(lane) for name, lane in world.egress.items() if len(lane)} == {"backbone": 1}
+    assert {name: len(egress) for name, egress in world.egress.items() if len(egress)} == {"backbone": 1}
     assert world.ledger().queued == 1
 
-    # The lane sends it: the same object, so that neither header nor payload can have been touched.
+    # The queue sends the same object, so neither header nor payload has changed.
     world.time.advance(ms=3)
     world.send()
     ((subscriber, sent),) = world.egress["backbone"].sent
@@ -94,9 +94,9 @@ def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
     assert (world.tap_calls[-1].verdict, world.tap_calls[-1].attempts) == (Verdict.DELIVERED, 1)
     assert world.times[-1] == (5_000_000, 8_000_000)
 
-    # The books.
-    books = world.ledger()
-    assert (books.received, books.delivered, books.no_subscriber, books.queued) == (2, 1, 1, 0)
+    # The ledger.
+    ledger = world.ledger()
+    assert (ledger.received, ledger.delivered, ledger.no_subscriber, ledger.queued) == (2, 1, 1, 0)
     assert world.dispatcher.target_statistics() == [
         TargetStatistics(SPEED, "chassis", "backbone", None, 0, 1, 1, 0)
     ]
@@ -150,15 +150,15 @@ def test_order_of_arrival_is_kept_for_each_target(world: "World") -> None:
     assert world.egress["dash"].messages == messages
 
 
-# ---------------------------------------------------------------------------------------------------- plans and changes
+# --------------------------------------------------------------------------------------------------- routes and changes
 
 
 def test_a_change_of_subscriptions_counts_from_the_next_message(world: "World") -> None:
     def targets_of_next() -> list[str]:
-        sent = {name: len(lane.sent) for name, lane in world.egress.items()}
+        sent = {name: len(egress.sent) for name, egress in world.egress.items()}
         world.receive("chassis", event(world))
         world.send()
-        return [name for name, lane in world.egress.items() if len(lane.sent) > sent[name]]
+        return [name for name, egress in world.egress.items() if len(egress.sent) > sent[name]]
 
     assert targets_of_next() == []
     world.directory.subscribe(SPEED, APP)
@@ -191,7 +191,7 @@ def test_a_change_while_a_route_is_built_makes_the_route_stale_and_not_wrong(
     def subscribers(topic: UUri) -> list[object]:
         answer: list[object] = [*ask(topic)]
         monkeypatch.undo()
-        world.directory.subscribe(SPEED, DASH)  # by another thread, after the question
+        world.directory.subscribe(SPEED, DASH)  # by another thread, after the read
         return answer
 
     monkeypatch.setattr(world.directory, "subscribers", subscribers)
@@ -203,7 +203,7 @@ def test_a_change_while_a_route_is_built_makes_the_route_stale_and_not_wrong(
 
 
 class Made:
-    """A filter factory that remembers what it was asked for."""
+    """A filter factory that records its calls."""
 
     def __init__(self, make: Callable[[Delivery], Iterable[Filter]] = lambda _: ()) -> None:
         self.asked: list[tuple[Delivery, int]] = []
@@ -284,7 +284,7 @@ def test_filters_use_a_new_period_from_the_next_message(build: "type[World]") ->
 
 
 def test_the_time_that_filters_receive_never_runs_backwards(build: "type[World]") -> None:
-    """The clock is read when it is a message's turn: two threads that come at once would else be decided out of order."""
+    """The clock is read under the lock; otherwise two threads could be dispatched out of order."""
 
     class Noting(Filter):
         times: ClassVar[list[int]] = []
@@ -306,7 +306,7 @@ def test_the_time_that_filters_receive_never_runs_backwards(build: "type[World]"
     ingress._monotonic_ns = slow
     with ThreadPoolExecutor(1) as pool, ingress.paused():
         later = pool.submit(ingress.dispatch, event(world))
-        assert not asked.wait(0.05)  # it waits for the lock and has not looked at the clock
+        assert not asked.wait(0.05)  # it waits for the lock and has not read the clock
         world_time.advance(ms=1)
         ingress.dispatch(event(world))
         world_time.advance(ms=1)
@@ -400,13 +400,13 @@ def test_a_route_that_cannot_repeat_is_not_cached(world: "World") -> None:
         world.receive("backbone", UMessage(asked.id, token))
         world.receive("chassis", response(world.id(), asked))
     assert not world.ingress("backbone")._routes
-    assert len(world.ingress("chassis")._routes) == 1  # of all answers from there to here
+    assert len(world.ingress("chassis")._routes) == 1  # one route for all responses
     world.send()
     assert world.ledger().delivered == 10
 
 
 def test_a_sender_that_invents_topics_does_not_fill_memory(build: "type[World]") -> None:
-    """Where a subscription has wildcards, the sender chooses how many topics there are."""
+    """Under a wildcard subscription the sender chooses the number of topics."""
     world = build(route_limit=8)
     world.directory.subscribe(any_at("chassis"), DASH)
     for n in range(100):
@@ -432,7 +432,7 @@ def test_an_ingress_is_made_once(world: "World") -> None:
 
 
 def stale(world: "World", make: Callable[[], UMessage]) -> UMessage:
-    """A message whose ttl (in ms) has been exceeded by one millisecond when it arrives."""
+    """A message that arrives one millisecond after the end of its ttl."""
     message = make()
     world.time.advance(ms=(message.attributes.ttl or 0) + 1)
     return message
@@ -534,7 +534,7 @@ def test_a_notification_that_cannot_be_sent_is_a_dead_letter(world: "World") -> 
     assert [each.status.code for each in letters(world)] == [UCode.INTERNAL]
 
 
-# ------------------------------------------------------------------------------------------------- invalid and spoofed
+# -------------------------------------------------------------------------------------------------- invalid and spoofed
 
 
 def broken(message: UMessage, **change: object) -> UMessage:
@@ -559,7 +559,7 @@ UNANSWERED: dict[str, Callable[["World"], UMessage]] = {
     "a request from anybody": lambda world: broken(call(world), source=UUri("*", 1, 1, 0)),
     "a publication on a method": lambda world: event(world, UUri("hpc", 0x10, 1, 1)),
     "a publication with an id of version 4": lambda world: with_id(event(world, UUri("hpc", 1, 1, 0x8000)), 4),
-    "a notification to nobody": lambda world: broken(notification(world.id(), SPEED, APP), sink=None),
+    "a notification without a sink": lambda world: broken(notification(world.id(), SPEED, APP), sink=None),
     "a response to nothing": lambda world: broken(response(world.id(), call(world)), reqid=None),
     "a message of no type": lambda world: UMessage(world.id(), UAttributes(type=UMessageType.UNSPECIFIED, source=APP)),
 }  # fmt: skip
@@ -601,7 +601,7 @@ def test_an_invalid_message_that_has_no_requester_is_counted_and_not_answered(
     world.run()
     assert world.dispatcher.refused_counts()["backbone"]["invalid"] == 1
     assert world.ledger().received == 0
-    assert [lane.sent for lane in world.egress.values()] == [[], [], [], []]
+    assert [egress.sent for egress in world.egress.values()] == [[], [], [], []]
 
 
 def test_an_invalid_id_is_refused_also_when_the_header_is_known(world: "World") -> None:
@@ -639,7 +639,7 @@ def test_the_error_response_to_a_spoofed_request_goes_to_its_endpoint_and_not_to
     assert [len(world.egress[name].sent) for name in ("backbone", "chassis", SELF)] == [0, 0, 0]
 
 
-# -------------------------------------------------------------------------------------------- undeliverable and answers
+# ----------------------------------------------------------------------------------------- undeliverable, and responses
 
 
 @pytest.mark.parametrize(
@@ -696,7 +696,7 @@ NOT_REQUESTS: dict[str, Callable[["World"], UMessage]] = {
 
 
 @pytest.mark.parametrize("make", NOT_REQUESTS.values(), ids=NOT_REQUESTS)
-@pytest.mark.parametrize("trouble", ["expired", "spoofed", "send fails", "queue full", "nobody there"])
+@pytest.mark.parametrize("trouble", ["expired", "spoofed", "send fails", "queue full", "no endpoint"])
 def test_nothing_but_a_request_is_ever_answered(
     build: "type[World]", make: Callable[["World"], UMessage], trouble: str
 ) -> None:
@@ -711,7 +711,7 @@ def test_nothing_but_a_request_is_ever_answered(
         world.receive(
             "backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, priority=UPriority.CS6)
         )
-    elif trouble == "nobody there":
+    elif trouble == "no endpoint":
         message = broken(message, sink=message.attributes.sink and NOWHERE.with_resource(0))
         world.directory.unsubscribe(SPEED, DASH)
     world.receive("backbone" if trouble == "spoofed" else "chassis", message)
@@ -734,7 +734,7 @@ def test_a_response_that_cannot_be_sent_is_a_dead_letter_without_another_respons
     assert (world.ledger().dead_lettered, world.ledger().received) == (
         2,
         4,
-    )  # and two letters that nobody wants
+    )  # and two dead letters without subscribers
 
 
 # --------------------------------------------------------------------------------------------------------- dead letters
@@ -765,7 +765,7 @@ def test_a_message_that_expires_while_it_waits_has_the_time_of_its_last_attempt(
     sent = notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, ttl=4000)
     world.receive("backbone", sent)
     started_ms = world.clock.wall_ms()
-    for _ in range(3):  # at 2 s and at 4 s in vain, at 6 s it is too late
+    for _ in range(3):  # attempts at 2 s and 4 s fail, at 6 s it has expired
         world.time.advance(s=2)
         world.send()
     (letter,) = letters(world)
@@ -809,7 +809,7 @@ def test_many_dead_letters_are_published_in_batches_without_loss(
             "backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), NOWHERE.with_resource(0))
         )
     portions = 0
-    while world.fire():  # whatever else is due gets its turn in between
+    while world.fire():  # other due timers are called in between
         portions += 1
     assert portions == 90
     assert len(world.egress["backbone"]) == 9_000
@@ -846,7 +846,7 @@ def test_only_the_streamer_can_publish_dead_letters(world: "World") -> None:
     assert world.egress["dash"].sent == []
 
 
-# ------------------------------------------------------------------------------------------------- retry and overflow
+# --------------------------------------------------------------------------------------------------- retry and overflow
 
 
 def test_a_message_that_the_link_refuses_stays_queued_and_is_sent_later(world: "World") -> None:
@@ -1010,11 +1010,11 @@ def test_a_held_notification_needs_no_subscription(
     assert world.egress["dash"].messages == [message]
 
 
-# ------------------------------------------------------------------------------------------------------- many threads
+# --------------------------------------------------------------------------------------------------------- many threads
 
 
 class SlowFilter(Filter):
-    """Stays a while in its first call, for another thread to come in as well; remembers how many were inside."""
+    """A filter whose first call waits for a second thread; records how many threads were inside."""
 
     def __init__(self) -> None:
         self.most_inside = 0
@@ -1067,7 +1067,7 @@ def test_calls_of_a_filter_never_overlap_across_threads(build: "type[World]", ot
 
 @pytest.fixture
 def eager_switching() -> Iterator[None]:
-    """Lets the interpreter change threads every 10 us instead of every 5 ms."""
+    """Thread switches every 10 us instead of every 5 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -1115,7 +1115,7 @@ def test_concurrent_dispatch_neither_loses_nor_duplicates(build: "type[World]") 
 def test_the_law_holds_while_everything_changes_at_once(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
-    """Three endpoints receive; lanes send, fail and overflow; subscriptions come and go; filters hold; time passes."""
+    """Three endpoints receive, queues send, fail and overflow, subscriptions change, filters hold, time passes."""
 
     def factory(delivery: Delivery) -> Iterator[Filter]:
         if delivery.period_ns:
@@ -1150,9 +1150,9 @@ def test_the_law_holds_while_everything_changes_at_once(
         failures = [None, LINK_DOWN, None, BROKEN]
         turn = 0
         while not done.is_set():
-            for lane in world.egress.values():
-                lane.failure = failures[turn % len(failures)]
-                lane.send()
+            for egress in world.egress.values():
+                egress.failure = failures[turn % len(failures)]
+                egress.send()
             turn += 1
 
     def tick() -> None:
@@ -1175,8 +1175,8 @@ def test_the_law_holds_while_everything_changes_at_once(
             done.set()
         for running in background:
             running.result(30)
-    for lane in world.egress.values():
-        lane.failure = None
+    for egress in world.egress.values():
+        egress.failure = None
     world.time.advance(s=1)
     world.run()
     assert world.ledger().queued == 0

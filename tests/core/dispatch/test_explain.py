@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is explained is what happens, and each rule says its own."""
+"""The explanation of a decision equals the decision, and each rule has its reason."""
 
 from typing import TYPE_CHECKING
 
@@ -127,7 +127,7 @@ def test_a_rate_is_shown_in_hertz() -> None:
     assert (rate_text(0), rate_text(40_000_000)) == ("every message", "at most 25 Hz")
 
 
-# ------------------------------------------------------------------------------------------- what is said, and what is
+# --------------------------------------------------------------------------------------------- explanation and decision
 
 ADDRESSES = [
     SPEED,
@@ -163,21 +163,21 @@ def headers(draw: st.DrawFn) -> UAttributes:
     return replace(made, priority=UPriority.CS0) if draw(st.integers(0, 9)) == 0 else made
 
 
-wishes = st.lists(st.tuples(addresses, addresses, st.sampled_from([0, 10**9])), max_size=4)
+subscription_lists = st.lists(st.tuples(addresses, addresses, st.sampled_from([0, 10**9])), max_size=4)
 
 
-@given(ingress=ends, attributes=headers(), wished=wishes, with_rules=st.booleans())
-@settings(max_examples=400)
+@given(ingress=ends, attributes=headers(), subscriptions=subscription_lists, with_rules=st.booleans())
+@settings(max_examples=150)
 def test_the_explanation_equals_the_decision_of_the_dispatcher(
     unchecked: "type[World]",
     ingress: str,
     attributes: UAttributes,
-    wished: list[tuple[UUri, UUri, int]],
+    subscriptions: list[tuple[UUri, UUri, int]],
     with_rules: bool,
 ) -> None:
     access = {name: AccessPolicy(name, RULES) for name in ("chassis", "backbone")} if with_rules else {}
     world = unchecked(access=access)
-    for topic, subscriber, period_ns in wished:
+    for topic, subscriber, period_ns in subscriptions:
         world.directory.subscribe(topic, subscriber.with_resource(0), period_ns)
     found = explained(world, ingress, attributes)
     message = UMessage(world.id(), attributes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another router, or another answer of the one there is, while messages come in. Every test ends with the ledger law."""
+"""A swap of the router, or changed results of one router, while messages come in. The ledger law holds."""
 
 from collections.abc import Iterable
 from threading import Event, Thread
@@ -38,7 +38,7 @@ def test_after_a_swap_new_messages_use_the_new_router_and_queued_ones_the_old_on
     world: "World",
 ) -> None:
     world.directory.subscribe(SPEED, CLOUD)
-    emit(world, b"old")  # in the lane, not sent yet
+    emit(world, b"old")  # queued, not sent yet
     world.dispatcher.swap_router(router(world, chassis="chassis", cloud="dash"))
     emit(world, b"new")
     assert (sent(world, "backbone"), sent(world, "dash")) == ([b"old"], [b"new"])
@@ -54,7 +54,7 @@ def test_a_swap_changes_every_ingress_including_the_local_one(world: "World") ->
     assert sent(world, "dash") == [b"after"]
     settled = {each.message.id: each.verdict for each in world.tap_calls}
     assert settled[toward["before"].id] is Verdict.DEAD_LETTERED
-    assert settled[own.id] is Verdict.DENIED  # the new places host nobody
+    assert settled[own.id] is Verdict.DENIED  # the new authority table hosts no service
 
 
 def test_a_swap_makes_filters_again_after_its_changes(
@@ -81,7 +81,7 @@ def test_a_message_held_during_a_swap_is_still_sent(
 
     def filters(delivery: Delivery) -> Iterable[Filter]:
         if delivery.topic is None or held:
-            return []  # the second time: the filter is gone, and owes what it holds
+            return []  # at the second call: the removed filter still holds a message
         held.append(holding(delivery, 1_000_000))
         return held
 

@@ -71,7 +71,7 @@ def side_by_side(count: int, homes: Homes = ONE_TWO) -> PeerNetwork:
     return PeerNetwork({f"g{number}": homes for number in range(count)})
 
 
-# ------------------------------------------------------------------------------------------------- one streamer forwards
+# ------------------------------------------------------------------------------------------------ one streamer forwards
 
 
 def test_a_streamer_without_peers_forwards_everything() -> None:
@@ -119,7 +119,7 @@ def test_a_peer_that_does_not_know_the_source_does_not_compete() -> None:
     assert peers.has("one", "new", "b", ForwardingRole.FORWARD_SILENTLY) == ["g1"]
 
 
-# ------------------------------------------------------------------------------------------------- error responses
+# ------------------------------------------------------------------------------------------------------ error responses
 
 
 def test_a_streamer_without_a_route_defers_to_a_peer_with_one() -> None:
@@ -148,7 +148,7 @@ def test_all_streamers_deny_a_spoofed_message_and_one_responds() -> None:
     assert peers.has("one", "mars", None) == ["g0", "g1", "g2"]
 
 
-# ------------------------------------------------------------------------------------------------- any network
+# ---------------------------------------------------------------------------------------------------------- any network
 
 AUTHORITIES = ("a", "b", "c", ANY_AUTHORITY)
 
@@ -232,7 +232,7 @@ def test_shares_are_fair_and_stable_over_a_restart() -> None:
     assert min(shares.values()) > 60
 
 
-# ------------------------------------------------------------------------------------------------- trust
+# ---------------------------------------------------------------------------------------------------------------- trust
 
 
 def claim(role: AnnouncementRole, subject: str, name: str = "evil", instance: str = "e" * 16) -> Announcement:
@@ -372,7 +372,7 @@ def test_a_new_configuration_is_announced_and_used_at_once() -> None:
     assert one.own_announcements("elsewhere") == frozenset()
 
 
-# ------------------------------------------------------------------------------------------------- loops
+# ---------------------------------------------------------------------------------------------------------------- loops
 
 
 def test_two_endpoints_on_one_network_are_detected_and_echoes_deferred() -> None:
@@ -414,7 +414,7 @@ def test_only_endpoints_in_a_loop_need_a_dedup_window(streamers: dict[str, Homes
     assert PeerNetwork(streamers).streamers["g0"].loop_endpoints() == loops
 
 
-# ------------------------------------------------------------------------------------------------- in a dispatcher
+# ------------------------------------------------------------------------------------------------------ in a dispatcher
 
 
 def world_with_peer(build: "type[World]", *claims: tuple[AnnouncementRole, str]) -> "World":

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -80,7 +80,7 @@ def advertising(streamers: Iterable[Streamer], now_ns: int = 0) -> dict[str, int
     return {name: period for name, period in found.items() if period is not None}
 
 
-# ------------------------------------------------------------------------------------------------- the election
+# --------------------------------------------------------------------------------------------------------- the election
 
 PERIODS = st.one_of(st.none(), st.sampled_from([0, 1, 5, 10**9]))
 
@@ -165,7 +165,7 @@ def test_a_change_is_advertised_once() -> None:
         assert announced_set == (set() if one.period_ns is None else {one.period_ns})
 
 
-# ------------------------------------------------------------------------------------------------- trust
+# ---------------------------------------------------------------------------------------------------------------- trust
 
 
 def advertisement(name: str, instance: str, period_ns: int = 0) -> TopicAdvertisement:
@@ -232,7 +232,7 @@ def test_the_faster_of_two_advertisements_counts_until_it_is_withdrawn() -> None
     assert one.topic_advertisements.on_advertisements("two", [], [old]) == frozenset()
 
 
-# ------------------------------------------------------------------------------------------------- bounds
+# --------------------------------------------------------------------------------------------------------------- bounds
 
 
 def test_a_topic_over_the_limit_is_not_advertised_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,7 @@ def test_withdrawn_advertisements_leave_no_memory_behind() -> None:
     assert other.topic_advertisements._peer_advertisements == {"two": {}}
 
 
-# ------------------------------------------------------------------------------------------------- no message is lost
+# --------------------------------------------------------------------------------------------------- no message is lost
 
 
 class HandOvers(RuleBasedStateMachine):
@@ -376,6 +376,7 @@ class HandOvers(RuleBasedStateMachine):
 
 
 TestHandOvers = HandOvers.TestCase
+TestHandOvers.settings = settings(max_examples=60)
 
 
 def test_without_a_grace_period_a_hand_over_loses_messages(
@@ -408,7 +409,7 @@ def test_a_shutdown_withdraws_all_advertisements_and_keeps_forwarding() -> None:
     assert not one.topic_advertisements.withdraw_all_for_shutdown()
 
 
-# ------------------------------------------------------------------------------------------------- in a dispatcher
+# ------------------------------------------------------------------------------------------------------ in a dispatcher
 
 EVENT: Final = UUri("chassis", 7, 1, 0x8001)
 APP: Final = UUri("cloud", 9, 1, 0)

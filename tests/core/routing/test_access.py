@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may send what at an endpoint, as a table."""
+"""The access rules of an endpoint, as a table."""
 
 from typing import TYPE_CHECKING
 
@@ -57,11 +57,11 @@ def rule(allow: bool, **parts: str) -> AccessRule:
 @pytest.mark.parametrize(
     ("rules", "let_in"),
     [
-        # Without rules everything, with rules what they say, and Responses always.
+        # Without rules every message passes, with rules the matching ones, and Responses always.
         ([], EVERYTHING.keys()),
         ([rule(YES)], EVERYTHING.keys()),
         ([rule(NO)], RESPONSES),
-        # By source, in all that it sends.
+        # By source, for all types.
         ([rule(YES, source=ANY_OF_APP)], {"PUBLISH", "REQUEST", "OTHER_REQUEST", "NOTIFICATION"} | RESPONSES),
         ([rule(YES, source="//phone/10/1/8001")], {"PUBLISH", "NOTIFICATION"} | RESPONSES),
         ([rule(YES, source="//phone/10/1/8002")], RESPONSES),
@@ -71,7 +71,7 @@ def rule(allow: bool, **parts: str) -> AccessRule:
         ([rule(YES, type="publish")], {"PUBLISH", "OTHERS_PUBLISH"} | RESPONSES),
         ([rule(YES, type="notification")], {"NOTIFICATION"} | RESPONSES),
         ([rule(YES, type="request")], {"REQUEST", "OTHER_REQUEST", "OTHERS_REQUEST"} | RESPONSES),
-        # A publication has no sink, so a rule with one does not concern it.
+        # A publication has no sink, so a rule with a sink does not apply to it.
         (
             [rule(YES, sink="//*/FFFFFFFF/FF/FFFF")],
             {"REQUEST", "OTHER_REQUEST", "OTHERS_REQUEST", "NOTIFICATION"} | RESPONSES,
@@ -87,7 +87,7 @@ def rule(allow: bool, **parts: str) -> AccessRule:
             [rule(YES, source=ANY_OF_APP, type="publish"), rule(NO, type="publish"), rule(YES)],
             EVERYTHING.keys() - {"OTHERS_PUBLISH"},
         ),
-        # Responses are concerned by rules of their own only, and may pass where none matches.
+        # Only rules with type = "response" apply to Responses; without a match they pass.
         ([rule(YES), rule(NO, type="response")], EVERYTHING.keys() - RESPONSES),
         ([rule(NO, source=ANY_OF_APP, type="response")], {"OTHERS_RESPONSE"}),
         ([rule(YES, source=ANY_OF_APP, type="response"), rule(NO, type="response")], {"RESPONSE"}),
@@ -143,7 +143,7 @@ def test_a_rule_that_no_message_can_match_is_an_error(parts: dict[str, str], tex
         rule(YES, **parts)
 
 
-# ------------------------------------------------------------------------------------------------------- in the router
+# -------------------------------------------------------------------------------------------------------- in the router
 
 
 def router(*rules: AccessRule) -> Router:

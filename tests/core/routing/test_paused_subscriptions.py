@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who paused a topic is left out of it, and nobody else is."""
+"""A pause removes the subscriptions of one subscriber and no other."""
 
 from collections.abc import Sequence
 
@@ -19,30 +19,32 @@ FLEET, DASH = UUri("cloud", 1, 1, 0), UUri("dash", 2, 1, 0)
 
 @pytest.fixture
 def directory() -> PausedDirectory:
-    wishes = [Subscription(topic, who) for topic in (SPEED, DOORS) for who in (FLEET, DASH)]
-    return PausedDirectory(StaticDirectory(wishes))
+    subscriptions = [
+        Subscription(topic, subscriber) for topic in (SPEED, DOORS) for subscriber in (FLEET, DASH)
+    ]
+    return PausedDirectory(StaticDirectory(subscriptions))
 
 
-def who(directory: PausedDirectory, topic: UUri) -> Sequence[UUri]:
-    return [wish.subscriber for wish in directory.subscribers(topic)]
+def subscriber(directory: PausedDirectory, topic: UUri) -> Sequence[UUri]:
+    return [subscription.subscriber for subscription in directory.subscribers(topic)]
 
 
 def test_a_subscriber_does_not_receive_a_paused_topic_until_it_resumes(directory: PausedDirectory) -> None:
     assert directory.pause(SPEED, FLEET)
-    assert (who(directory, SPEED), who(directory, DOORS)) == ([DASH], [FLEET, DASH])
+    assert (subscriber(directory, SPEED), subscriber(directory, DOORS)) == ([DASH], [FLEET, DASH])
     assert directory.resume(SPEED, FLEET)
-    assert who(directory, SPEED) == [FLEET, DASH]
+    assert subscriber(directory, SPEED) == [FLEET, DASH]
 
 
 def test_a_pattern_pauses_all_matching_topics_and_is_resumed_by_the_same_pattern(
     directory: PausedDirectory,
 ) -> None:
     directory.pause(ALL, DASH)
-    assert (who(directory, SPEED), who(directory, DOORS)) == ([FLEET], [FLEET])
+    assert (subscriber(directory, SPEED), subscriber(directory, DOORS)) == ([FLEET], [FLEET])
     assert not directory.resume(SPEED, DASH)
-    assert who(directory, SPEED) == [FLEET]
+    assert subscriber(directory, SPEED) == [FLEET]
     assert directory.resume(ALL, DASH)
-    assert who(directory, SPEED) == [FLEET, DASH]
+    assert subscriber(directory, SPEED) == [FLEET, DASH]
 
 
 def test_a_repeated_pause_or_resume_changes_nothing(directory: PausedDirectory) -> None:
@@ -70,7 +72,7 @@ def test_the_number_of_paused_topics_is_bounded(
     with pytest.raises(UStatusError, match="2 topics") as refused:
         directory.pause(ALL, FLEET)
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
-    assert not directory.pause(SPEED, FLEET)  # what is paused already takes no room
+    assert not directory.pause(SPEED, FLEET)  # a repeated pause does not count
     assert directory.resume(SPEED, FLEET)
     assert directory.pause(ALL, FLEET)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sublist against the plainest thing that does the same: a list that is searched with `UUri.matches`."""
+"""The sublist against its oracle: a list that is searched with `UUri.matches`."""
 
 import sys
 from collections import Counter
@@ -59,7 +59,7 @@ class Naive:
 
 
 # [utest->dsn~uri-pattern-matching~2]
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(changes, st.lists(addresses | patterns, min_size=1, max_size=8))
 def test_a_match_equals_a_search_through_all_patterns(
     changes: list[tuple[bool, UUri, int]], asked: list[UUri]
@@ -110,11 +110,11 @@ def test_a_removed_value_leaves_no_memory_behind() -> None:
     assert not sublist._wild
 
 
-# ------------------------------------------------------------------------------------------------ what a question costs
+# -------------------------------------------------------------------------------------------------- the cost of a match
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """How many instructions of the interpreter `work` takes: a cost that does not depend on the machine."""
+    """The number of interpreter instructions of `work`: a cost that does not depend on the machine."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> "TraceFunction":

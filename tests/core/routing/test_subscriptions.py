@@ -27,7 +27,7 @@ SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x
 ANY_CHASSIS = UUri("chassis", 0xFFFFFFFF, 0xFF, 0xFFFF)
 CLOUD, DASH = UUri("cloud", 1, 1, 0), UUri("dash", 2, 1, 0)
 
-# ------------------------------------------------------------------------------------------------------------ periods
+# -------------------------------------------------------------------------------------------------------------- periods
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_fastest_period_serves_all_and_no_limit_wins(periods: list[int], sho
     assert fastest_period(iter(periods)) == shortest
 
 
-# -------------------------------------------------------------------------------------------------------- directories
+# ---------------------------------------------------------------------------------------------------------- directories
 
 
 def test_fixed_subscriptions_are_found_by_topic_and_by_pattern_in_a_stable_order() -> None:
@@ -91,14 +91,14 @@ def test_fixed_subscriptions_are_found_by_topic_and_by_pattern_in_a_stable_order
 
 
 class Changing:
-    """A directory with one answer and a version that can be set."""
+    """A directory with fixed subscriptions and a settable version."""
 
-    def __init__(self, *wishes: Subscription) -> None:
+    def __init__(self, *subscriptions: Subscription) -> None:
         self.version = 0
-        self._wishes = wishes
+        self._subscriptions = subscriptions
 
     def subscribers(self, topic: UUri) -> tuple[Subscription, ...]:
-        return self._wishes
+        return self._subscriptions
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_a_single_directory_is_not_wrapped() -> None:
 
 
 def test_without_any_directory_there_are_no_subscribers() -> None:
-    nobody = merge_directories([])
-    assert nobody.version == 0
-    assert list(nobody.subscribers(SPEED)) == []
+    empty = merge_directories([])
+    assert empty.version == 0
+    assert list(empty.subscribers(SPEED)) == []
 
 
-# ------------------------------------------------------------------------------------------------------------ watching
+# ------------------------------------------------------------------------------------------------------------- watching
 
 
 class Silent:
-    """A directory that cannot tell."""
+    """A directory without `watch`."""
 
     version = 0
 
@@ -153,34 +153,34 @@ class Silent:
 
 
 def test_a_watch_of_a_merged_directory_receives_changes_of_each_watchable_one() -> None:
-    wishes = [Subscription(SPEED, CLOUD, 5), Subscription(SPEED, DASH)]
-    told: list[tuple[Subscription, Change]] = []
+    subscriptions = [Subscription(SPEED, CLOUD, 5), Subscription(SPEED, DASH)]
+    changes: list[tuple[Subscription, Change]] = []
     directories: list[SubscriptionDirectory] = [
-        StaticDirectory(wishes),
+        StaticDirectory(subscriptions),
         Silent(),
-        StaticDirectory(wishes[:1]),
+        StaticDirectory(subscriptions[:1]),
     ]
     watch_directory(
-        PausedDirectory(merge_directories(directories)), lambda each, change: told.append((each, change))
+        PausedDirectory(merge_directories(directories)), lambda each, change: changes.append((each, change))
     )
-    assert told == [(each, Change.PRESENT) for each in (*wishes, wishes[0])]
+    assert changes == [(each, Change.PRESENT) for each in (*subscriptions, subscriptions[0])]
 
 
-# ------------------------------------------------------------------------------- directories that tell of their changes
+# ---------------------------------------------------------------------------------------------- unversioned directories
 
 
 class VersionCountingDirectory:
-    """A directory that tells of its changes in another way; its version must not be read."""
+    """A directory that reports changes by a callback; its version must not be read."""
 
-    def __init__(self, *wishes: Subscription) -> None:
-        self._behind = StaticDirectory(wishes)
+    def __init__(self, *subscriptions: Subscription) -> None:
+        self._inner = StaticDirectory(subscriptions)
 
     @property
     def version(self) -> int:
-        raise AssertionError("nobody looks at it for every message")
+        raise AssertionError("the version of an unversioned directory was read")
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        return self._behind.subscribers(topic)
+        return self._inner.subscribers(topic)
 
 
 def test_an_unversioned_directory_is_read_but_its_version_is_not() -> None:
@@ -188,7 +188,9 @@ def test_an_unversioned_directory_is_read_but_its_version_is_not() -> None:
         [StaticDirectory([Subscription(SPEED, CLOUD, 5)])],
         [VersionCountingDirectory(Subscription(SPEED, DASH, 7), Subscription(SPEED, CLOUD, 2))],
     )
-    assert {(wish.subscriber, wish.period_ns) for wish in both.subscribers(SPEED)} == {(DASH, 7), (CLOUD, 2)}
+    assert {
+        (subscription.subscriber, subscription.period_ns) for subscription in both.subscribers(SPEED)
+    } == {(DASH, 7), (CLOUD, 2)}
     assert both.version == 0
 
 
