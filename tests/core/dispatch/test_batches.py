@@ -148,7 +148,7 @@ stories = st.builds(
 )
 
 
-def told(world: "World", story: Story, form: str) -> "World":
+def play(world: "World", story: Story, form: str) -> "World":
     """Play the story in a world: each batch as a list, as a column batch if possible, or message by message."""
     for subscription in story.subscription_lists:
         world.directory.subscribe(*subscription)
@@ -179,7 +179,7 @@ def told(world: "World", story: Story, form: str) -> "World":
     return world
 
 
-def throttled(world: "type[World]", story: Story, lane: "type[ListEgress]") -> "World":
+def throttled(world: "type[World]", story: Story, egress_class: "type[ListEgress]") -> "World":
     made: list[World] = []
 
     def schedule(when_ns: int, action: object) -> None:
@@ -196,7 +196,9 @@ def throttled(world: "type[World]", story: Story, lane: "type[ListEgress]") -> "
 
     rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
     access = {"chassis": AccessPolicy("chassis", rules)} if story.denied else {}
-    made.append(world(filters, dedup_windows={"chassis": story.window}, access=access, egress_class=lane))
+    made.append(
+        world(filters, dedup_windows={"chassis": story.window}, access=access, egress_class=egress_class)
+    )
     return made[0]
 
 
@@ -213,14 +215,14 @@ def verdicts(world: "World") -> Counter[tuple[UMessage, Verdict]]:
 def test_a_batch_has_the_results_of_its_single_messages(
     story: Story, unchecked: "type[World]", batch_egress: "type[BatchListEgress]", form: str
 ) -> None:
-    one = told(throttled(unchecked, story, batch_egress), story, "one by one")
-    many = told(throttled(unchecked, story, batch_egress), story, form)
+    one = play(throttled(unchecked, story, batch_egress), story, "one by one")
+    many = play(throttled(unchecked, story, batch_egress), story, form)
     assert many.ledger() == one.ledger()
     assert many.dispatcher.refused_counts() == one.dispatcher.refused_counts()
     assert targets(many) == targets(one)
     assert verdicts(many) == verdicts(one)
-    for name, lane in many.egress.items():
-        assert streams(lane.sent) == streams(one.egress[name].sent)
+    for name, egress in many.egress.items():
+        assert streams(egress.sent) == streams(one.egress[name].sent)
 
 
 def targets(world: "World") -> Counter[object]:
@@ -260,8 +262,8 @@ def test_a_message_without_a_cached_route_does_not_overtake_others(world: "World
 
 def answers(world: "World", number: int, sink: UUri = APPS[0]) -> list[UMessage]:
     """Responses, each to its own request."""
-    asked = request(world.id(), sink, CHASSIS[0].with_resource(1), ttl=1_000)
-    return [response(world.id(), UMessage(world.id(), asked.attributes)) for _ in range(number)]
+    own_request = request(world.id(), sink, CHASSIS[0].with_resource(1), ttl=1_000)
+    return [response(world.id(), UMessage(world.id(), own_request.attributes)) for _ in range(number)]
 
 
 @pytest.mark.parametrize("window", [0, 100])
@@ -270,11 +272,11 @@ def test_responses_to_one_requester_share_a_route(
     build: "type[World]", monkeypatch: pytest.MonkeyPatch, together: bool, window: int
 ) -> None:
     world = build(dedup_windows={"chassis": window})
-    asked: list[UAttributes] = []
+    decided: list[UAttributes] = []
     decide = Router.decide
 
     def counting(router: Router, ingress: str, attributes: UAttributes) -> RoutingDecision:
-        asked.append(attributes)
+        decided.append(attributes)
         return decide(router, ingress, attributes)
 
     monkeypatch.setattr(Router, "decide", counting)
@@ -285,7 +287,7 @@ def test_responses_to_one_requester_share_a_route(
         for each in sent:
             ingress.dispatch(each)
     world.run()
-    assert len(asked) == 2
+    assert len(decided) == 2
     assert world.egress["backbone"].messages == sent
     # An invalid reqid is refused, although the route does not depend on it.
     wrong = answers(world, 1)[0]
@@ -319,8 +321,8 @@ CHANGES: dict[str, dict[str, object]] = {
     "no sink": {"sink": None},
     "no priority of an answer": {"priority": UPriority.CS1},
     "no answers": {"type": UMessageType.REQUEST},
-    "nobody there": {"sink": UUri("mars", 1, 1, 0)},
-    "of somebody else": {"source": SPOOFED.with_resource(1)},
+    "no endpoint": {"sink": UUri("mars", 1, 1, 0)},
+    "spoofed": {"source": SPOOFED.with_resource(1)},
 }
 
 
@@ -356,10 +358,12 @@ def test_a_batch_of_responses_has_the_results_of_single_ones(
         world.run()
         numbers = [each.payload for each in world.egress["backbone"].messages]
         own_payloads = {like.payload, *(each.payload for each in sent)}  # dead letters have random ids
-        told = Counter((each.message.payload, each.verdict) for each in world.tap_calls)
-        told = Counter({each: number for each, number in told.items() if each[0] in own_payloads})
-        assert told.total() + ingress.refused["invalid"] == 6 + known
-        ends.append((numbers, told, world.ledger(), ingress.refused, targets(world)))
+        verdict_counts = Counter((each.message.payload, each.verdict) for each in world.tap_calls)
+        verdict_counts = Counter(
+            {each: number for each, number in verdict_counts.items() if each[0] in own_payloads}
+        )
+        assert verdict_counts.total() + ingress.refused["invalid"] == 6 + known
+        ends.append((numbers, verdict_counts, world.ledger(), ingress.refused, targets(world)))
     assert ends[0] == ends[1]
 
 
@@ -392,8 +396,8 @@ def test_a_subscription_change_between_two_batches_holds_from_the_second(world: 
 def test_filters_receive_a_time_per_message_and_other_deliveries_share_one(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
-    asked = answering([])
-    world = build(lambda delivery: (asked,) if delivery.topic == CHASSIS[0] else ())
+    recording_filter = answering([])
+    world = build(lambda delivery: (recording_filter,) if delivery.topic == CHASSIS[0] else ())
     for topic in CHASSIS[:2]:
         world.directory.subscribe(topic, APPS[0])
     ingress, reading = world.ingress("chassis"), world.clock.monotonic_ns
@@ -405,12 +409,12 @@ def test_filters_receive_a_time_per_message_and_other_deliveries_share_one(
     ingress._monotonic_ns = ticking
     for message in (event(world), event(world, CHASSIS[1])):
         ingress.dispatch(message)
-    asked.calls.clear()
+    recording_filter.calls.clear()
     world.times.clear()
     before_ns = world.time.now_ns
     ingress.on_batch([event(world, CHASSIS[number % 2]) for number in range(6)])
     assert world.time.now_ns == before_ns + 4  # one reading for all, and one per message with a filter
-    assert [now_ns - before_ns for _, now_ns in asked.calls] == [2, 3, 4]
+    assert [now_ns - before_ns for _, now_ns in recording_filter.calls] == [2, 3, 4]
 
 
 def test_a_failing_filter_affects_no_other_delivery(build: "type[World]") -> None:
@@ -474,10 +478,10 @@ def column_batch(
 
 
 def received_batches(
-    world: "World", lane: str = "backbone"
+    world: "World", egress_name: str = "backbone"
 ) -> "list[tuple[Sequence[UMessage], Sequence[int], bool]]":
     """The batches that a queue received since the last call."""
-    found: BatchListEgress = world.egress[lane]  # type: ignore[assignment]
+    found: BatchListEgress = world.egress[egress_name]  # type: ignore[assignment]
     sketched_batches, found.batches = found.batches, []
     return sketched_batches
 
@@ -495,9 +499,9 @@ def test_a_batch_without_filters_is_passed_on_whole(bulky: "World", ttl: int | N
     ingress = bulky.ingress("chassis")
     first = column_batch(bulky, ttl=ttl)
     ingress.on_batch(first)
-    for lane in ("backbone", "dash"):
+    for egress_name in ("backbone", "dash"):
         assert all(
-            messages is not first for messages, *_ in received_batches(bulky, lane)
+            messages is not first for messages, *_ in received_batches(bulky, egress_name)
         )  # there was no cached route yet
     reading = bulky.clock.monotonic_ns
 
@@ -605,8 +609,10 @@ def test_a_batch_uses_the_subscriptions_of_its_time(bulky: "World") -> None:
 def test_a_filter_sees_each_message_of_a_batch(
     build: "type[World]", batch_egress: "type[BatchListEgress]", answering: "type[VerdictFilter]"
 ) -> None:
-    asked = answering([None, Verdict.THROTTLED] * 4)
-    world = build(lambda delivery: (asked,) if delivery.endpoint == "dash" else (), egress_class=batch_egress)
+    recording_filter = answering([None, Verdict.THROTTLED] * 4)
+    world = build(
+        lambda delivery: (recording_filter,) if delivery.endpoint == "dash" else (), egress_class=batch_egress
+    )
     for app in (APPS[0], APPS[2]):
         world.directory.subscribe(CHASSIS[0], app)
     column_batches = [column_batch(world), column_batch(world)]
@@ -614,7 +620,7 @@ def test_a_filter_sees_each_message_of_a_batch(
         world.ingress("chassis").on_batch(each)
     world.run()
     everything = [*column_batches[0], *column_batches[1]]
-    assert [message for message, _ in asked.calls] == everything
+    assert [message for message, _ in recording_filter.calls] == everything
     assert world.egress["backbone"].messages == everything
     assert world.egress["dash"].messages == everything[::2]
 

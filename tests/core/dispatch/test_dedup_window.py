@@ -60,11 +60,11 @@ def test_a_duplicate_is_counted_and_not_in_the_ledger(build: "type[World]") -> N
 
 def test_a_duplicate_request_is_dispatched_once_and_answered_once(build: "type[World]") -> None:
     world = build(dedup_windows={"backbone": 4})
-    asked = request(world.id(), UUri("hpc", 0x10, 1, 0), UUri("mars", 1, 1, 1), ttl=1000)
+    own_request = request(world.id(), UUri("hpc", 0x10, 1, 0), UUri("mars", 1, 1, 1), ttl=1000)
     for _ in range(2):
-        world.receive("backbone", asked)
+        world.receive("backbone", own_request)
     world.run()
-    assert [each.attributes.reqid for each in world.egress["backbone"].messages] == [asked.id]
+    assert [each.attributes.reqid for each in world.egress["backbone"].messages] == [own_request.id]
 
 
 def test_a_loop_endpoint_drops_duplicates_while_it_is_one(build: "type[World]") -> None:

@@ -107,26 +107,26 @@ def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
 
 
 def test_a_call_goes_to_the_chassis_and_its_response_returns(world: "World") -> None:
-    asked = call(world)
-    world.receive("backbone", asked)
+    own_request = call(world)
+    world.receive("backbone", own_request)
     world.send()
-    assert world.egress["chassis"].sent == [(None, asked)]
-    answered = response(world.id(), asked, b"answer")
-    world.receive("chassis", answered)
+    assert world.egress["chassis"].sent == [(None, own_request)]
+    own_response = response(world.id(), own_request, b"answer")
+    world.receive("chassis", own_response)
     world.send()
-    assert world.egress["backbone"].sent == [(None, answered)]
+    assert world.egress["backbone"].sent == [(None, own_response)]
     assert world.ledger().delivered == 2
 
 
 def test_a_call_of_a_hosted_service_stays_in_the_process(world: "World") -> None:
-    asked = call(world, USUBSCRIPTION, DASH)
-    world.receive("dash", asked)
+    own_request = call(world, USUBSCRIPTION, DASH)
+    world.receive("dash", own_request)
     world.send()
-    assert world.egress[SELF].messages == [asked]
-    answered = response(world.id(), asked)
-    world.receive(SELF, answered)
+    assert world.egress[SELF].messages == [own_request]
+    own_response = response(world.id(), own_request)
+    world.receive(SELF, own_response)
     world.send()
-    assert world.egress["dash"].sent == [(None, answered)]
+    assert world.egress["dash"].sent == [(None, own_response)]
 
 
 def test_every_unicast_subscriber_and_every_domain_gets_one_copy(world: "World") -> None:
@@ -206,11 +206,11 @@ class Made:
     """A filter factory that records its calls."""
 
     def __init__(self, make: Callable[[Delivery], Iterable[Filter]] = lambda _: ()) -> None:
-        self.asked: list[tuple[Delivery, int]] = []
+        self.recorded: list[tuple[Delivery, int]] = []
         self._make = make
 
     def __call__(self, delivery: Delivery) -> Iterable[Filter]:
-        self.asked.append((delivery, delivery.period_ns))
+        self.recorded.append((delivery, delivery.period_ns))
         return self._make(delivery)
 
 
@@ -230,7 +230,7 @@ def test_a_delivery_and_its_filters_survive_a_change_of_another_subscription(
         change()
         world.receive("chassis", event(world))
     world.run()
-    deliveries = [delivery for delivery, _ in made.asked]
+    deliveries = [delivery for delivery, _ in made.recorded]
     assert [each.subscriber for each in deliveries] == [DASH, DASH_2]
     assert [each.verdict for each in world.tap_calls if each.delivery is deliveries[0]] == [
         Verdict.THROTTLED,
@@ -246,8 +246,8 @@ def test_a_changed_period_makes_filters_again_for_the_same_delivery(build: "type
     for period_ns in (5, 5, 7, 0):
         world.directory.subscribe(SPEED, DASH, period_ns)
         world.receive("chassis", event(world))
-    assert [period_ns for _, period_ns in made.asked] == [5, 7, 0]
-    assert len({id(delivery) for delivery, _ in made.asked}) == 1
+    assert [period_ns for _, period_ns in made.recorded] == [5, 7, 0]
+    assert len({id(delivery) for delivery, _ in made.recorded}) == 1
     (statistics,) = world.dispatcher.target_statistics()
     assert (statistics.period_ns, statistics.received) == (0, 4)
 
@@ -296,17 +296,17 @@ def test_the_time_that_filters_receive_never_runs_backwards(build: "type[World]"
     world = build(filters=lambda _: [Noting()])
     world.directory.subscribe(SPEED, APP)
     ingress = world.ingress("chassis")
-    asked = Event()
+    recorded = Event()
     read, world_time = ingress._monotonic_ns, world.time
 
     def slow() -> int:
-        asked.set()
+        recorded.set()
         return read()
 
     ingress._monotonic_ns = slow
     with ThreadPoolExecutor(1) as pool, ingress.paused():
         later = pool.submit(ingress.dispatch, event(world))
-        assert not asked.wait(0.05)  # it waits for the lock and has not read the clock
+        assert not recorded.wait(0.05)  # it waits for the lock and has not read the clock
         world_time.advance(ms=1)
         ingress.dispatch(event(world))
         world_time.advance(ms=1)
@@ -320,15 +320,15 @@ def test_a_multicast_domain_has_the_rate_of_its_fastest_subscriber(build: "type[
     for subscriber, period_ns in ((APP, 9), (CLOUD, 5), (CLOUD, 20)):
         world.directory.subscribe(SPEED, subscriber, period_ns)
         world.receive("chassis", event(world))
-    assert [period_ns for _, period_ns in made.asked] == [9, 5, 9]
-    assert made.asked[0][0].subscriber is None
+    assert [period_ns for _, period_ns in made.recorded] == [9, 5, 9]
+    assert made.recorded[0][0].subscriber is None
 
 
 def test_a_new_target_is_described_before_its_filters_are_made(build: "type[World]") -> None:
-    asked: list[tuple[str, str, UUri | None, UUri | None, int]] = []
+    recorded: list[tuple[str, str, UUri | None, UUri | None, int]] = []
 
     def factory(delivery: Delivery) -> Iterable[Filter]:
-        asked.append(
+        recorded.append(
             (delivery.ingress, delivery.endpoint, delivery.topic, delivery.subscriber, delivery.period_ns)
         )
         return ()
@@ -338,7 +338,7 @@ def test_a_new_target_is_described_before_its_filters_are_made(build: "type[Worl
     world.receive("chassis", event(world))
     world.receive("backbone", call(world))
     world.receive("backbone", call(world))
-    assert asked == [("chassis", "dash", SPEED, DASH, 5), ("backbone", "chassis", None, None, 0)]
+    assert recorded == [("chassis", "dash", SPEED, DASH, 5), ("backbone", "chassis", None, None, 0)]
 
 
 def test_a_target_ends_with_its_last_subscriber_and_a_new_one_starts_from_zero(
@@ -349,7 +349,7 @@ def test_a_target_ends_with_its_last_subscriber_and_a_new_one_starts_from_zero(
     for change in (world.directory.subscribe, world.directory.unsubscribe, world.directory.subscribe):
         change(SPEED, DASH)
         world.receive("chassis", event(world))
-    assert len({id(delivery) for delivery, _ in made.asked}) == 2
+    assert len({id(delivery) for delivery, _ in made.recorded}) == 2
     (statistics,) = world.dispatcher.target_statistics()
     assert statistics.received == 1
 
@@ -362,7 +362,7 @@ def test_messages_of_one_topic_share_their_targets_whatever_else_their_header_sa
     world.directory.subscribe(SPEED, DASH)
     for more in ({}, {"priority": UPriority.CS5}, {"ttl": 1000}, {"payload_format": UPayloadFormat.RAW}):
         world.receive("chassis", event(world, **more))
-    assert len(made.asked) == 1
+    assert len(made.recorded) == 1
     (statistics,) = world.dispatcher.target_statistics()
     assert statistics.received == 4
 
@@ -395,10 +395,10 @@ def test_the_route_cache_is_bounded_and_stays_correct(build: "type[World]") -> N
 
 def test_a_route_that_cannot_repeat_is_not_cached(world: "World") -> None:
     for n in range(5):
-        asked = call(world)
-        token = msgspec.structs.replace(asked.attributes, token=f"token {n}")
-        world.receive("backbone", UMessage(asked.id, token))
-        world.receive("chassis", response(world.id(), asked))
+        own_request = call(world)
+        token = msgspec.structs.replace(own_request.attributes, token=f"token {n}")
+        world.receive("backbone", UMessage(own_request.id, token))
+        world.receive("chassis", response(world.id(), own_request))
     assert not world.ingress("backbone")._routes
     assert len(world.ingress("chassis")._routes) == 1  # one route for all responses
     world.send()
@@ -455,11 +455,11 @@ def test_an_expired_event_is_one_delivery_and_a_dead_letter_and_is_not_answered(
 
 
 def test_an_expired_request_is_answered_deadline_exceeded(world: "World") -> None:
-    asked = stale(world, lambda: call(world, ttl=50))
-    world.receive("backbone", asked)
+    own_request = stale(world, lambda: call(world, ttl=50))
+    world.receive("backbone", own_request)
     (answer,) = responses(world, "backbone")
     answer.check(strict=True)
-    assert (answer.attributes.reqid, answer.attributes.sink) == (asked.id, APP)
+    assert (answer.attributes.reqid, answer.attributes.sink) == (own_request.id, APP)
     assert answer.attributes.commstatus is UCode.DEADLINE_EXCEEDED
     assert decode_status(answer.payload).message == "ttl of 50 ms had run out on arrival at 'backbone'"
     assert world.egress["chassis"].sent == []
@@ -486,13 +486,16 @@ def test_a_message_that_expires_in_the_queue_is_counted_and_its_requester_gets_a
 ) -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.egress["chassis"].failure = LINK_DOWN
-    asked = call(world, ttl=50)
-    world.receive("backbone", asked)
+    own_request = call(world, ttl=50)
+    world.receive("backbone", own_request)
     world.send()
     assert world.ledger().queued == 1
     world.time.advance(ms=51)
     (answer,) = responses(world, "backbone")
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.DEADLINE_EXCEEDED)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (
+        own_request.id,
+        UCode.DEADLINE_EXCEEDED,
+    )
     (letter,) = letters(world)
     assert (letter.endpoint, letter.attempts) == ("chassis", 1)
     assert world.ledger().expired == 1
@@ -569,10 +572,12 @@ UNANSWERED: dict[str, Callable[["World"], UMessage]] = {
 def test_an_invalid_message_with_the_addresses_of_a_request_is_not_answered(
     world: "World", kind: UMessageType
 ) -> None:
-    asked = call(world)
+    own_request = call(world)
     world.receive(
         "backbone",
-        msgspec.structs.replace(asked, attributes=msgspec.structs.replace(asked.attributes, type=kind)),
+        msgspec.structs.replace(
+            own_request, attributes=msgspec.structs.replace(own_request.attributes, type=kind)
+        ),
     )
     assert world.dispatcher.refused_counts()["backbone"]["invalid"] == 1
     assert responses(world, "backbone") == []
@@ -582,12 +587,12 @@ def test_an_invalid_message_with_the_addresses_of_a_request_is_not_answered(
 def test_an_invalid_request_is_not_in_the_ledger_and_is_answered_invalid_argument(
     world: "World", make: Callable[["World"], UMessage]
 ) -> None:
-    asked = make(world)
-    world.receive("backbone", asked)
+    own_request = make(world)
+    world.receive("backbone", own_request)
     assert world.ingress("backbone").ledger.received == 0
     assert world.dispatcher.refused_counts()["backbone"]["invalid"] == 1
     (answer,) = responses(world, "backbone")
-    assert (answer.attributes.sink, answer.attributes.reqid) == (APP, asked.id)
+    assert (answer.attributes.sink, answer.attributes.reqid) == (APP, own_request.id)
     assert answer.attributes.commstatus is UCode.INVALID_ARGUMENT
     assert decode_status(answer.payload).message.startswith("REQUEST: expected ")
 
@@ -629,11 +634,11 @@ def test_a_spoofed_event_is_denied_counted_and_neither_answered_nor_a_dead_lette
 def test_the_error_response_to_a_spoofed_request_goes_to_its_endpoint_and_not_to_its_source(
     world: "World", source: UUri
 ) -> None:
-    asked = call(world, METHOD, source)
-    world.receive("dash", asked)
+    own_request = call(world, METHOD, source)
+    world.receive("dash", own_request)
     (answer,) = responses(world, "dash")
     assert answer.attributes.commstatus is UCode.PERMISSION_DENIED
-    assert (answer.attributes.sink, answer.attributes.reqid) == (source, asked.id)
+    assert (answer.attributes.sink, answer.attributes.reqid) == (source, own_request.id)
     assert f"source {source} does not live behind endpoint 'dash'" in decode_status(answer.payload).message
     assert world.ledger().denied == 1
     assert [len(world.egress[name].sent) for name in ("backbone", "chassis", SELF)] == [0, 0, 0]
@@ -651,8 +656,8 @@ def test_a_request_that_cannot_be_sent_is_a_dead_letter_and_is_answered_with_the
 ) -> None:
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     world.egress["chassis"].failure = failure
-    asked = call(world, reply_to=DASH)
-    world.receive("dash", asked)
+    own_request = call(world, reply_to=DASH)
+    world.receive("dash", own_request)
     (answer,) = responses(world, "dash")
     assert decode_status(answer.payload) == failure.status
     assert answer.attributes.commstatus is code
@@ -664,8 +669,8 @@ def test_a_request_that_cannot_be_sent_is_a_dead_letter_and_is_answered_with_the
 
 def test_a_request_to_an_unknown_authority_is_unavailable(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
-    asked = call(world, NOWHERE)
-    world.receive("backbone", asked)
+    own_request = call(world, NOWHERE)
+    world.receive("backbone", own_request)
     (answer,) = responses(world, "backbone")
     assert answer.attributes.commstatus is UCode.UNAVAILABLE
     assert "no endpoint for authority 'mars'" in decode_status(answer.payload).message
@@ -675,10 +680,10 @@ def test_a_request_to_an_unknown_authority_is_unavailable(world: "World") -> Non
 
 
 def test_a_failed_request_of_a_hosted_service_is_answered_to_that_service(world: "World") -> None:
-    asked = call(world, NOWHERE, UUri("hpc", 0, 3, 0))
-    world.receive(SELF, asked)
+    own_request = call(world, NOWHERE, UUri("hpc", 0, 3, 0))
+    world.receive(SELF, own_request)
     (answer,) = responses(world, SELF)
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (own_request.id, UCode.UNAVAILABLE)
 
 
 def test_a_message_to_the_endpoint_it_came_in_at_has_no_subscriber(world: "World") -> None:
@@ -882,14 +887,17 @@ def test_a_message_of_higher_priority_evicts_another_whose_requester_gets_an_err
     build: "type[World]",
 ) -> None:
     world = build(limits=EgressLimits(queue_messages=1))
-    asked = call(world, reply_to=DASH)
-    world.receive("dash", asked)
+    own_request = call(world, reply_to=DASH)
+    world.receive("dash", own_request)
     urgent = notification(
         world.id(), UUri("hpc", 1, 1, 0x8000), METHOD.with_resource(0), priority=UPriority.CS6
     )
     world.receive("backbone", urgent)
     (answer,) = responses(world, "dash")
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.RESOURCE_EXHAUSTED)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (
+        own_request.id,
+        UCode.RESOURCE_EXHAUSTED,
+    )
     assert world.egress["chassis"].messages == [urgent]
 
 

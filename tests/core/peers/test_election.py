@@ -57,13 +57,17 @@ class PeerNetwork:
         self.exchange()
 
     def has(
-        self, network: str, source: str, sink: str | None, standing: ForwardingRole = ForwardingRole.FORWARD
+        self,
+        network: str,
+        source: str,
+        sink: str | None,
+        expected_role: ForwardingRole = ForwardingRole.FORWARD,
     ) -> list[str]:
         """The streamers on a network with this role for a message that came in there."""
         return [
             name
             for name, router in self.streamers.items()
-            if network in self._homes[name] and router.forwarding_role(network, source, sink) is standing
+            if network in self._homes[name] and router.forwarding_role(network, source, sink) is expected_role
         ]
 
 
@@ -162,7 +166,9 @@ def peer_networks(draw: st.DrawFn) -> dict[str, Homes]:
     ):
         places = [draw(st.sampled_from(["one", "two", None])) for _ in AUTHORITIES]
         streamers[name] = {
-            network: [who for who, where in zip(AUTHORITIES, places, strict=True) if where == network]
+            network: [
+                each_name for each_name, where in zip(AUTHORITIES, places, strict=True) if where == network
+            ]
             for network in ("one", "two")
         }
     return streamers
@@ -171,9 +177,9 @@ def peer_networks(draw: st.DrawFn) -> dict[str, Homes]:
 def carriers(streamers: Mapping[str, Homes], source: str, sink: str) -> list[str]:
     """The streamers that would forward from "one" without peers."""
 
-    def home(homes: Homes, who: str) -> str | None:
+    def home(homes: Homes, each_name: str) -> str | None:
         named = {each: network for network, here in homes.items() for each in here}
-        return named.get(who, named.get(ANY_AUTHORITY))
+        return named.get(each_name, named.get(ANY_AUTHORITY))
 
     return [
         name
@@ -217,7 +223,7 @@ def test_when_a_streamer_leaves_only_its_share_moves(count: int, leaving: int) -
     peers.remove(name)
     after = {sink: peers.has("one", "a", sink)[0] for sink in homes["two"]}
     assert {sink for sink in before if before[sink] != after[sink]} == {
-        sink for sink, who in before.items() if who == name
+        sink for sink, each_name in before.items() if each_name == name
     }
 
 
@@ -226,9 +232,9 @@ def test_shares_are_fair_and_stable_over_a_restart() -> None:
     first, again = side_by_side(3, homes), PeerNetwork(dict.fromkeys(("g2", "g0", "g1"), homes))
     shares = dict.fromkeys(("g0", "g1", "g2"), 0)
     for sink in homes["two"]:
-        [who] = first.has("one", "a", sink)
-        shares[who] += 1
-        assert again.has("one", "a", sink) == [who]
+        [each_name] = first.has("one", "a", sink)
+        shares[each_name] += 1
+        assert again.has("one", "a", sink) == [each_name]
     assert min(shares.values()) > 60
 
 
@@ -472,7 +478,7 @@ def test_a_deferred_message_is_counted_and_has_no_other_effect(
     }
     assert world.ledger().received == 0
     assert world.tap_calls == []
-    assert all(lane.messages == [] for lane in world.egress.values())
+    assert all(egress.messages == [] for egress in world.egress.values())
 
 
 def test_a_message_that_this_streamer_forwards_is_handled_as_without_peers(build: "type[World]") -> None:

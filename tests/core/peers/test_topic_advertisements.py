@@ -257,16 +257,16 @@ def test_a_topic_over_the_limit_is_not_advertised_and_counted(monkeypatch: pytes
 def test_peer_advertisements_of_one_topic_are_bounded() -> None:
     me, other = connected_streamers(2)
     me.period_ns = 5
-    who = RouterId(other.name, other.peers.local_id.instance)
-    received = [advertisement(*who, period_ns=period_ns) for period_ns in range(10**9, 10**9 + 100)]
+    other_id = RouterId(other.name, other.peers.local_id.instance)
+    received = [advertisement(*other_id, period_ns=period_ns) for period_ns in range(10**9, 10**9 + 100)]
     me.topic_advertisements.on_advertisements("two", received, [])
     assert (
         me.topic_advertisements.over_limit["two"] == 100 - advertisements_module.MAX_ADVERTISEMENTS_PER_TOPIC
     )
-    assert me.topic_advertisements.on_advertisements("two", [advertisement(*who)], []) == frozenset()
+    assert me.topic_advertisements.on_advertisements("two", [advertisement(*other_id)], []) == frozenset()
     assert me.period() == 5  # an advertisement over the limit is unknown, so both forward
     me.topic_advertisements.on_advertisements("two", [], received[:1])
-    assert me.topic_advertisements.on_advertisements("two", [advertisement(*who)], []) == {TOPIC}
+    assert me.topic_advertisements.on_advertisements("two", [advertisement(*other_id)], []) == {TOPIC}
     assert me.period() is None
 
 

@@ -254,7 +254,10 @@ class PeerRouters:
 
     def _is_responder(self, peer_claims: Mapping[RouterId, _Claims], sink: str) -> bool:
         """Whether this streamer sends the error response if no streamer carries to `sink`."""
-        return max((self._local_id, *peer_claims), key=lambda who: election_key(who, sink)) == self._local_id
+        return (
+            max((self._local_id, *peer_claims), key=lambda router: election_key(router, sink))
+            == self._local_id
+        )
 
     # --- publications through peers -----------------------------------------------------------------------------------
 
