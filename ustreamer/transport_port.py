@@ -100,8 +100,8 @@ class EndpointTransport(UTransport):
     def send_window(self) -> int:
         """Bytes that `send` accepts from now on without waiting, if no other thread sends; 0 if unknown.
 
-        The receiving thread sends up to this many bytes; a thread of the egress queue sends the rest. The queue reads the
-        window again after 256 KB (not if it is UNBOUNDED) and after a link-up. Each payload counts 200 bytes extra.
+        The receiving thread sends up to this many bytes; a thread of the egress queue sends the rest. The queue reads
+        the window again after 256 KB (not if it is UNBOUNDED) and after a link-up. Each payload counts 200 bytes extra.
         """
         return UNBOUNDED if self.inline else 0
 
@@ -163,10 +163,10 @@ class EndpointTransport(UTransport):
         return None
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
-        """Call `changed(True)` when a receiver behind the endpoint becomes reachable, `changed(False)` after the last is lost.
+        """Call `changed(True)` when a receiver becomes reachable, and `changed(False)` when the last one is lost.
 
         The streamer calls this before `open`. `open` reports the first state, up or down, as soon as `send` works.
-        `changed` runs on a thread of the transport or of `open` and is quick. A transport without link states does nothing.
+        `changed` runs on a thread of the transport or of `open` and is quick. The default never calls it.
         """
 
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
@@ -215,17 +215,17 @@ class PeerTopicTransport(Protocol):
     """A `PeerTransport` of a multicast domain, which also carries topic advertisements."""
 
     def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
-        """Advertise exactly these topics to the peers on this network: this streamer forwards them there. Does not wait.
+        """Advertise exactly these topics to the peers on this network: this streamer forwards them. Does not wait.
 
-        The streamer calls this after `announce`, whenever the set has changed. Until a peer receives an advertisement it
-        forwards the topic as well. Whatever withdraws the announcements withdraws the advertisements.
+        The streamer calls this after `announce`, whenever the set has changed. Until a peer receives an advertisement,
+        the peer forwards the topic as well. Whatever withdraws the announcements withdraws the advertisements.
         """
         ...
 
     def watch_topic_advertisements(
         self, changed: Callable[[frozenset[TopicAdvertisement], frozenset[TopicAdvertisement]], None]
     ) -> None:
-        """Call `changed(added, removed)` after every change of the advertisements on this network, as in `watch_peers`."""
+        """Call `changed(added, removed)` after every change of the advertisements, as in `watch_peers`."""
         ...
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dispatcher with everything around it that the host provides, as values: lanes, a directory, timers, a clock.
+"""The rig of all tests of the core: a dispatcher with queues, a directory, timers and a clock as values.
 
-Whatever a test does with a `World`, the ledger law is asserted when the test ends.
+A `World` asserts the ledger law when its test ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,14 +38,14 @@ HOSTED = (UUri("hpc", 0, 3, 0), UUri("hpc", 4, 1, 0))  # core.usubscription and 
 
 
 class Sent(NamedTuple):
-    """What a lane has sent: to which subscriber (None: whoever the message names), and on whose behalf."""
+    """A sent message and its subscriber (None: the sink of the message)."""
 
     subscriber: UUri | None
     message: UMessage
 
 
 class Directory:
-    """A subscription directory that changes when it is told to, and counts how often it was asked."""
+    """A subscription directory that changes by calls, and counts its queries."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -54,25 +54,33 @@ class Directory:
 
     def subscribers(self, topic: UUri) -> list[Subscription]:
         self.queries += 1
-        return [wish for wish in self._subscriptions.values() if wish.topic.matches(topic)]
+        return [
+            subscription for subscription in self._subscriptions.values() if subscription.topic.matches(topic)
+        ]
 
     def subscribe(self, topic: UUri, subscriber: UUri, period_ns: int = 0) -> None:
         self._change({**self._subscriptions, (topic, subscriber): Subscription(topic, subscriber, period_ns)})
 
     def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
-        self._change({key: wish for key, wish in self._subscriptions.items() if key != (topic, subscriber)})
+        self._change(
+            {
+                key: subscription
+                for key, subscription in self._subscriptions.items()
+                if key != (topic, subscriber)
+            }
+        )
 
     def touch(self) -> None:
-        """A change that is of no interest to any topic under test."""
+        """Change the version and nothing else."""
         self._change(self._subscriptions)
 
-    def _change(self, wishes: dict[tuple[UUri, UUri], Subscription]) -> None:
-        self._subscriptions = wishes  # replaced, never changed: other threads may be reading
+    def _change(self, subscriptions: dict[tuple[UUri, UUri], Subscription]) -> None:
+        self._subscriptions = subscriptions  # replaced, never changed: other threads may read it
         self.version += 1
 
 
 class ListEgress:
-    """A lane that sends into a list, when `send` is called. Set `failure` to what every sending shall raise."""
+    """An egress queue that sends into a list when `send` is called. `failure` is raised by every attempt."""
 
     def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
         self.name = name
@@ -102,7 +110,7 @@ class ListEgress:
             self._fail(item, Verdict.DEAD_LETTERED, UStatus(UCode.RESOURCE_EXHAUSTED, f"{self.name} is full"))
 
     def send(self) -> int:
-        """Try to send all that waits, in the lane's order; how much has left the queue."""
+        """Try to send all queued messages in order; returns how many left the queue."""
         done = 0
         while True:
             with self._lock:
@@ -112,7 +120,7 @@ class ListEgress:
             done += 1
 
     def _done_with(self, item: QueuedMessage) -> bool:
-        """Send or fail one message; False, and it is back in the queue, if trying again can help."""
+        """Send or fail one message; False if it is back in the queue for a retry."""
         clock = self._world.clock
         if clock.monotonic_ns() > item.deadline_ns:
             self._fail(item, Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, "too old"))
@@ -134,7 +142,7 @@ class ListEgress:
 
     def _fail(self, item: QueuedMessage, verdict: Verdict, status: UStatus) -> None:
         self._settle(item, verdict, status)
-        self._world.dispatcher.on_undelivered(item, status)  # without the lock, as the contract has it
+        self._world.dispatcher.on_undelivered(item, status)  # without the lock: the contract
 
     def _settle(self, item: QueuedMessage, verdict: Verdict, status: UStatus | None) -> None:
         with self._lock:
@@ -154,12 +162,12 @@ class ListEgress:
         return [each.message for each in self.sent]
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """The number of queued messages."""
         return len(self._queue)
 
 
 class BatchListEgress(ListEgress):
-    """One that takes several at once, and notes what they came as."""
+    """A `ListEgress` that accepts batches and records them."""
 
     def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
         super().__init__(name, unicast, limits, world)
@@ -167,7 +175,7 @@ class BatchListEgress(ListEgress):
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         def transmit_all(messages: Iterable[UMessage], /) -> int:
-            raise AssertionError("this lane sends one by one")
+            raise AssertionError("this queue sends single messages")
 
         return transmit_all
 
@@ -181,7 +189,7 @@ class BatchListEgress(ListEgress):
 
 
 class TapCall(NamedTuple):
-    """What a tap was told, but for the times."""
+    """The arguments of a tap, without the times."""
 
     message: UMessage
     delivery: Delivery | None
@@ -210,7 +218,7 @@ class World:
         topic_advertisements: TopicAdvertisements | None = None,
         egress_class: type[ListEgress] = ListEgress,
     ) -> None:
-        """`taps` are there besides the one that fills `seen`, and before it."""
+        """`taps` are called before the one that fills `tap_calls`."""
         taps = (*taps, self._tap)
         self.time = ManualClock()
         self.clock = self.time.clock()
@@ -263,18 +271,18 @@ class World:
             self._timers.schedule(when_ns, action)
 
     def id(self) -> UUID:
-        """A new message id of now."""
+        """A new message id with the present time."""
         return self._ids.next()
 
     def ingress(self, endpoint: str) -> Ingress:
         return self.dispatcher.ingress(endpoint)
 
     def receive(self, endpoint: str, message: UMessage) -> None:
-        """Have `message` come in at `endpoint`."""
+        """Dispatch `message` at `endpoint`."""
         self.ingress(endpoint).dispatch(message)
 
     def fire(self) -> int:
-        """Do what is due by the clock; how many timers went off."""
+        """Call the due timers; returns how many."""
         with self._lock:
             due = self._timers.pop_due(self.time.now_ns)
         for action in due:
@@ -282,18 +290,18 @@ class World:
         return len(due)
 
     def send(self, *endpoints: str) -> int:
-        """Have these lanes (all, if none is named) send; how many messages have left."""
+        """Send from these queues (default: all); returns how many messages left."""
         return sum(self.egress[name].send() for name in endpoints or self.egress)
 
     def run(self) -> None:
-        """Send, and do what is due, until nothing moves."""
+        """Send and call due timers until nothing is left to do."""
         while self.send() or self.fire():
             pass
 
     def ledger(self) -> LedgerSnapshot:
-        lanes = self.egress.values()
+        egresses = self.egress.values()
         return self.dispatcher.ledger_snapshot(
-            [lane.ledger for lane in lanes], sum(len(lane) for lane in lanes)
+            [egress.ledger for egress in egresses], sum(len(egress) for egress in egresses)
         )
 
     def verdicts(self) -> list[Verdict]:
@@ -301,10 +309,10 @@ class World:
         return [each.verdict for each in self.tap_calls]
 
     def check(self) -> None:
-        """The ledger law, and that taps were told every verdict that the books have."""
-        books = self.ledger()
-        assert books.unaccounted == 0, books
-        assert books.received == len(self.tap_calls) + books.queued, books
+        """Assert the ledger law, and that taps saw every verdict of the ledger."""
+        ledger_now = self.ledger()
+        assert ledger_now.unaccounted == 0, ledger_now
+        assert ledger_now.received == len(self.tap_calls) + ledger_now.queued, ledger_now
 
 
 class HoldingFilter(Filter):
@@ -333,7 +341,7 @@ class HoldingFilter(Filter):
 
 
 class VerdictFilter(Filter):
-    """Answers with the given verdicts in turn, then lets pass; remembers what it was asked."""
+    """Returns the given verdicts in turn, then None; records its calls."""
 
     def __init__(self, verdicts: Iterable[Verdict | None]) -> None:
         self._verdicts = iter(tuple(verdicts))
@@ -346,7 +354,7 @@ class VerdictFilter(Filter):
 
 @pytest.fixture
 def build() -> Iterator[type[World]]:
-    """Makes worlds; the ledger law is asserted for each of them when the test ends."""
+    """Builds worlds; each asserts the ledger law when the test ends."""
     worlds: list[World] = []
 
     class Checked(World):
@@ -361,13 +369,13 @@ def build() -> Iterator[type[World]]:
 
 @pytest.fixture
 def world(build: type[World]) -> World:
-    """A world without filters, with queues of the usual size."""
+    """A world without filters, with queues of the default size."""
     return build()
 
 
 @pytest.fixture(scope="session")
 def unchecked() -> type[World]:
-    """Makes worlds for a test that asserts the law itself, such as a state machine at each of its steps."""
+    """Builds worlds for a test that asserts the ledger law itself, such as a state machine."""
     return World
 
 
@@ -378,11 +386,11 @@ def holding() -> type[HoldingFilter]:
 
 @pytest.fixture(scope="session")
 def answering() -> type[VerdictFilter]:
-    """A filter that gives the verdicts it is made with."""
+    """The class of filters with given verdicts."""
     return VerdictFilter
 
 
 @pytest.fixture(scope="session")
-def bulk_lane() -> type[BatchListEgress]:
-    """For worlds whose lanes take several at once."""
+def batch_egress() -> type[BatchListEgress]:
+    """The class of queues that accept batches."""
     return BatchListEgress

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routing: who gets a message, at which rate, in which order, and what became of it.
+"""The routing core: messages come in, verdicts and queued messages go out.
 
-Synchronous, without I/O and without a clock of its own. It decides; `ustreamer.host` acts. Read in this order:
-sublist, subscriptions, ledger, chain, egress, dead_letter, routes, dispatcher.
+    base/       clock, deadlines, link states
+    delivery/   one target of one topic: filters, verdicts, the ledger, ttl
+    routing/    from attributes to targets
+    egress/     the queue of one endpoint
+    dispatch/   the path of a message through all of these; read dispatch/ingress.py first
+    peers/      redundant streamers, an optional policy of the router
+
+Synchronous, without I/O, threads or a clock of its own: it decides, and `ustreamer.host` acts. Imports go from later to
+earlier packages: dispatch and peers use egress, routing, delivery and base.
 """

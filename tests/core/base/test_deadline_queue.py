@@ -61,3 +61,16 @@ def test_the_queue_equals_a_table_of_deadlines(
             len(queue._heap) <= 2 * len(table) + 65
         )  # the bound that keeps a moving key from filling memory
     assert sorted(queue.pop_all_due(50)) == sorted(table)
+
+
+def test_moved_and_cancelled_keys_do_not_make_the_heap_grow() -> None:
+    queue: DeadlineQueue[int] = DeadlineQueue()
+    for at in range(500):
+        queue.schedule(0, at)
+        assert len(queue._heap) <= 67
+    for key in range(500):
+        queue.schedule(key, 1000)
+    for key in range(499):
+        queue.cancel(key)
+    assert len(queue._heap) <= 67
+    assert queue.pop_all_due(1000) == [499]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of links, as tables; and against a model that counts."""
+"""Link states as tables, and against a model that counts."""
 
 import threading
 
@@ -20,7 +20,7 @@ def links() -> LinkStates:
 @pytest.mark.parametrize(
     ("reports", "link"),
     [
-        ([], LinkState(UP, 0)),  # nobody said that it is down
+        ([], LinkState(UP, 0)),  # no report yet
         ([UP], LinkState(UP, 1)),
         ([DOWN], LinkState(DOWN, 0)),
         ([DOWN, UP], LinkState(UP, 1)),
@@ -30,9 +30,7 @@ def links() -> LinkStates:
         ([DOWN, DOWN, UP, UP, DOWN, DOWN], LinkState(DOWN, 2)),
     ],
 )
-def test_a_link_is_what_was_last_reported_and_counts_how_often_it_came_up(
-    reports: list[bool], link: LinkState
-) -> None:
+def test_a_link_has_its_last_reported_state_and_counts_link_ups(reports: list[bool], link: LinkState) -> None:
     known = links()
     for up in reports:
         known.set_state("backbone", up=up)
@@ -48,9 +46,7 @@ def test_a_link_is_what_was_last_reported_and_counts_how_often_it_came_up(
         pytest.param("mars", LinkState(UP, 0), id="behind none"),
     ],
 )
-def test_a_report_is_about_all_authorities_behind_the_endpoint_and_about_no_other(
-    authority: str, link: LinkState
-) -> None:
+def test_a_report_covers_exactly_the_authorities_behind_the_endpoint(authority: str, link: LinkState) -> None:
     known = links()
     known.set_state("backbone", up=False)
     assert known.state_of(authority) == link
@@ -65,7 +61,7 @@ def test_a_report_is_about_all_authorities_behind_the_endpoint_and_about_no_othe
         ([UP, DOWN], LinkState(DOWN, 1)),
     ],
 )
-def test_who_becomes_ready_counts_as_a_link_that_came_up_but_raises_none_that_is_down(
+def test_a_ready_peer_counts_as_a_link_up_but_does_not_raise_a_link_that_is_down(
     reports: list[bool], link: LinkState
 ) -> None:
     known, calls = links(), []
@@ -77,7 +73,7 @@ def test_who_becomes_ready_counts_as_a_link_that_came_up_but_raises_none_that_is
     assert calls == [link] * link.up
 
 
-def test_where_nobody_knows_any_place_everything_is_up() -> None:
+def test_without_an_authority_table_every_link_is_up() -> None:
     known = LinkStates()
     known.set_state("backbone", up=False)
     assert known.state_of("hpc") == LinkState(UP, 0)
@@ -92,7 +88,7 @@ def test_watchers_are_called_after_every_change_and_only_then_and_find_the_new_s
     assert seen == [LinkState(UP, 1), LinkState(UP, 2), LinkState(DOWN, 2), LinkState(UP, 3)]
 
 
-def test_watchers_run_on_the_thread_that_noticed_the_change() -> None:
+def test_watchers_run_on_the_reporting_thread() -> None:
     known = links()
     threads: list[int] = []
     known.watch(lambda: threads.append(threading.get_ident()))
@@ -102,7 +98,7 @@ def test_watchers_run_on_the_thread_that_noticed_the_change() -> None:
     assert threads == [noticing.ident]
 
 
-def test_a_watcher_that_fails_keeps_no_other_from_being_called_and_is_not_hidden() -> None:
+def test_an_exception_of_a_watcher_is_raised_after_all_watchers_ran() -> None:
     known = links()
     called: list[str] = []
 
@@ -118,7 +114,7 @@ def test_a_watcher_that_fails_keeps_no_other_from_being_called_and_is_not_hidden
     assert known.state_of("hpc") == LinkState(DOWN, 0)
 
 
-def test_a_watcher_may_ask_watch_and_turn() -> None:
+def test_a_watcher_may_read_states_add_watchers_and_report() -> None:
     known = links()
     late: list[LinkState] = []
 
@@ -158,7 +154,7 @@ REPORTS = st.lists(st.tuples(st.sampled_from(["backbone", "chassis", "unused"]),
 
 
 @given(reports=REPORTS)
-def test_whatever_is_reported_each_link_is_the_last_word_of_its_endpoint_and_calls_are_changes(
+def test_links_equal_the_last_report_and_watchers_run_per_change(
     reports: list[tuple[str, bool]],
 ) -> None:
     known = links()
@@ -168,10 +164,10 @@ def test_whatever_is_reported_each_link_is_the_last_word_of_its_endpoint_and_cal
     for endpoint, up in reports:
         known.set_state(endpoint, up=up)
     for endpoint in ("backbone", "chassis", "unused"):
-        words = [up for name, up in reports if name == endpoint]
-        # The words that are news: the first, each that it is up, and that it is lost if it was up before.
-        news = [up for n, up in enumerate(words) if n == 0 or up or words[n - 1]]
-        changes += len(news)
+        own_reports = [up for name, up in reports if name == endpoint]
+        # Reports that are changes: the first, each link-up, and a loss after a link-up.
+        reported = [up for n, up in enumerate(own_reports) if n == 0 or up or own_reports[n - 1]]
+        changes += len(reported)
         for authority in (name for name, place in ENDPOINTS.items() if place == endpoint):
-            assert known.state_of(authority) == LinkState(news[-1] if news else UP, sum(news))
+            assert known.state_of(authority) == LinkState(reported[-1] if reported else UP, sum(reported))
     assert len(calls) == changes

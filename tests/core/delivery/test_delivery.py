@@ -306,9 +306,9 @@ def test_a_filter_that_does_not_say_what_it_admits_is_named(world: "World") -> N
 
 @pytest.fixture
 def bulky(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+    build: "type[World]", batch_egress: "type[BatchListEgress]"
 ) -> "tuple[BatchListEgress, Delivery, World]":
-    world = build(egress_class=bulk_lane)
+    world = build(egress_class=batch_egress)
     lane: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
     return lane, Delivery(world.ingress("chassis"), lane, TOPIC), world
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many messages at once are decided about as one by one: `dispatch` is the oracle of `take_all`."""
+"""Batches have the results of single messages: `Ingress.dispatch` is the oracle of `Ingress.on_batch`."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -70,7 +70,7 @@ class Sketch(msgspec.Struct, frozen=True):
                 return request(id, caller, method, ttl=self.ttl or 50, priority=UPriority.CS4)
 
     def answer(self, number: int) -> UAttributes:
-        """To a request of its own each; `flaw` is what is wrong with it."""
+        """Attributes of a Response to a request of its own; `flaw` is the broken part."""
         return UAttributes(
             type=UMessageType.RESPONSE,
             source=self.topic.with_resource(0 if self.flaw == "source" else 1),
@@ -94,7 +94,7 @@ sketches = st.builds(
     st.sampled_from([True] * 9 + [False]),
     st.sampled_from([""] * 8 + ["source", "sink", "priority", "no reqid", "reqid", "token"]),
 )
-wishes = st.lists(
+subscription_lists = st.lists(
     st.tuples(
         st.sampled_from(CHASSIS),
         st.sampled_from(APPS),
@@ -105,20 +105,20 @@ wishes = st.lists(
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What is wished, and helpings of messages that come one ms after another; half way there are more wishes."""
+    """Subscriptions, and batches of messages at intervals of 1 ms; more subscriptions follow half-way."""
 
-    wishes: list[tuple[UUri, UUri, int]]
+    subscription_lists: list[tuple[UUri, UUri, int]]
     later: list[tuple[UUri, UUri, int]]
-    helpings: list[list[Sketch]]
+    sketched_batches: list[list[Sketch]]
     mode: str | None
-    """Of the throttle; None is without filters."""
+    """The mode of the throttle; None: no filters."""
     window: int
     denied: bool
-    """Whether the second topic may not be sent."""
+    """Whether the second topic is denied."""
 
 
 def aged(sketch: Sketch, ages_ms: list[int]) -> list[Sketch]:
-    """As many that differ in their ages only."""
+    """Messages that differ in their ages only."""
     return [msgspec.structs.replace(sketch, age_ms=each, valid=True) for each in ages_ms]
 
 
@@ -137,9 +137,9 @@ alike = st.builds(
 )
 stories = st.builds(
     Story,
-    wishes,
-    wishes,
-    # What comes again has a plan by then, and after more wishes a third time one that is not stale.
+    subscription_lists,
+    subscription_lists,
+    # Three rounds: without a route, with a route, and with a rebuilt route after the later subscriptions.
     st.lists(st.one_of(st.lists(sketches, min_size=1, max_size=12), alike), max_size=3).map(
         lambda each: each * 3
     ),
@@ -149,23 +149,27 @@ stories = st.builds(
 )
 
 
-def told(world: "World", story: Story, way: str) -> "World":
-    """The story in a world: each helping as one, as a run where it is one, or message by message."""
-    for wish in story.wishes:
-        world.directory.subscribe(*wish)
+def play(world: "World", story: Story, form: str) -> "World":
+    """Play the story in a world: each batch as a list, as a column batch if possible, or message by message."""
+    for subscription in story.subscription_lists:
+        world.directory.subscribe(*subscription)
     number = 0
-    for turn, helping in enumerate(story.helpings):
-        if turn == len(story.helpings) // 2:
-            for wish in story.later:
-                world.directory.subscribe(*wish)
-        messages = [each.message(number + n) for n, each in enumerate(helping)]
+    for turn, sketched_batch in enumerate(story.sketched_batches):
+        if turn == len(story.sketched_batches) // 2:
+            for subscription in story.later:
+                world.directory.subscribe(*subscription)
+        messages = [each.message(number + n) for n, each in enumerate(sketched_batch)]
         number += len(messages)
-        if way == "one by one":
+        if form == "one by one":
             for message in messages:
                 world.receive("chassis", message)
         else:
-            is_run = way == "runs" and all(each.id.is_valid for each in messages)
-            run = MessageBatch.from_messages(messages) or batch_of_responses(messages) if is_run else None
+            is_column_batch = form == "column batches" and all(each.id.is_valid for each in messages)
+            run = (
+                MessageBatch.from_messages(messages) or batch_of_responses(messages)
+                if is_column_batch
+                else None
+            )
             world.ingress("chassis").on_batch(run or messages)
         world.check()
         world.time.advance(ms=1)
@@ -176,7 +180,7 @@ def told(world: "World", story: Story, way: str) -> "World":
     return world
 
 
-def throttled(world: "type[World]", story: Story, lane: "type[ListEgress]") -> "World":
+def throttled(world: "type[World]", story: Story, egress_class: "type[ListEgress]") -> "World":
     made: list[World] = []
 
     def schedule(when_ns: int, action: object) -> None:
@@ -193,40 +197,42 @@ def throttled(world: "type[World]", story: Story, lane: "type[ListEgress]") -> "
 
     rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
     access = {"chassis": AccessPolicy("chassis", rules)} if story.denied else {}
-    made.append(world(filters, dedup_windows={"chassis": story.window}, access=access, egress_class=lane))
+    made.append(
+        world(filters, dedup_windows={"chassis": story.window}, access=access, egress_class=egress_class)
+    )
     return made[0]
 
 
 def verdicts(world: "World") -> Counter[tuple[UMessage, Verdict]]:
-    """On what came in; answers and dead letters have ids of their own."""
+    """The verdicts on incoming messages; responses and dead letters have random ids."""
     return Counter(
         (each.message, each.verdict) for each in world.tap_calls if each.message.id.lsb < 1 << 63 | 1000
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(story=stories)
-@pytest.mark.parametrize("way", ["lists", "runs"])
-def test_many_at_once_end_as_they_would_one_by_one(
-    story: Story, unchecked: "type[World]", bulk_lane: "type[BatchListEgress]", way: str
+@pytest.mark.parametrize("form", ["lists", "column batches"])
+def test_a_batch_has_the_results_of_its_single_messages(
+    story: Story, unchecked: "type[World]", batch_egress: "type[BatchListEgress]", form: str
 ) -> None:
-    one = told(throttled(unchecked, story, bulk_lane), story, "one by one")
-    many = told(throttled(unchecked, story, bulk_lane), story, way)
+    one = play(throttled(unchecked, story, batch_egress), story, "one by one")
+    many = play(throttled(unchecked, story, batch_egress), story, form)
     assert many.ledger() == one.ledger()
     assert many.dispatcher.refused_counts() == one.dispatcher.refused_counts()
     assert targets(many) == targets(one)
     assert verdicts(many) == verdicts(one)
-    for name, lane in many.egress.items():
-        assert streams(lane.sent) == streams(one.egress[name].sent)
+    for name, egress in many.egress.items():
+        assert streams(egress.sent) == streams(one.egress[name].sent)
 
 
 def targets(world: "World") -> Counter[object]:
-    """What each target has counted."""
+    """The statistics of all targets."""
     return Counter(world.ingress("chassis").target_statistics())
 
 
 def streams(sent: "list[Sent]") -> dict[object, list[UMessage]]:
-    """What each target got of each source and sink, in its order: more order is not promised."""
+    """The messages of each target by source and sink, in order: the order that is guaranteed."""
     found: dict[object, list[UMessage]] = {}
     for subscriber, message in sent:
         if message.id.lsb < 1 << 63 | 1000:
@@ -239,16 +245,16 @@ def event(world: "World", topic: UUri = CHASSIS[0], ttl: int | None = None) -> U
     return publish(world.id(), topic, ttl=ttl)
 
 
-def test_an_ingress_is_a_listener_for_many(world: "World") -> None:
+def test_an_ingress_is_a_batch_listener(world: "World") -> None:
     assert isinstance(world.ingress("chassis"), BatchListener)
 
 
-def test_what_has_no_plan_yet_does_not_overtake_what_has(world: "World") -> None:
+def test_a_message_without_a_cached_route_does_not_overtake_others(world: "World") -> None:
     world.directory.subscribe(CHASSIS[0], APPS[0])
     first = event(world)
     world.receive("chassis", first)
     ingress, messages = world.ingress("chassis"), [event(world) for _ in range(6)]
-    # Another object, and then another ttl: plans of their own, and one stream.
+    # Equal attributes in another object, and another ttl: own routes, one stream.
     messages[3] = msgspec.structs.replace(messages[3], attributes=event(world, ttl=500).attributes)
     ingress.on_batch(messages)
     world.run()
@@ -256,22 +262,22 @@ def test_what_has_no_plan_yet_does_not_overtake_what_has(world: "World") -> None
 
 
 def answers(world: "World", number: int, sink: UUri = APPS[0]) -> list[UMessage]:
-    """To a request each."""
-    asked = request(world.id(), sink, CHASSIS[0].with_resource(1), ttl=1_000)
-    return [response(world.id(), UMessage(world.id(), asked.attributes)) for _ in range(number)]
+    """Responses, each to its own request."""
+    own_request = request(world.id(), sink, CHASSIS[0].with_resource(1), ttl=1_000)
+    return [response(world.id(), UMessage(world.id(), own_request.attributes)) for _ in range(number)]
 
 
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("together", [True, False])
-def test_answers_to_one_requester_have_one_plan(
+def test_responses_to_one_requester_share_a_route(
     build: "type[World]", monkeypatch: pytest.MonkeyPatch, together: bool, window: int
 ) -> None:
     world = build(dedup_windows={"chassis": window})
-    asked: list[UAttributes] = []
+    decided: list[UAttributes] = []
     decide = Router.decide
 
     def counting(router: Router, ingress: str, attributes: UAttributes) -> RoutingDecision:
-        asked.append(attributes)
+        decided.append(attributes)
         return decide(router, ingress, attributes)
 
     monkeypatch.setattr(Router, "decide", counting)
@@ -282,19 +288,19 @@ def test_answers_to_one_requester_have_one_plan(
         for each in sent:
             ingress.dispatch(each)
     world.run()
-    assert len(asked) == 2
+    assert len(decided) == 2
     assert world.egress["backbone"].messages == sent
-    # What the plan does not depend on is looked at all the same.
+    # An invalid reqid is refused, although the route does not depend on it.
     wrong = answers(world, 1)[0]
     bad = msgspec.structs.replace(wrong.attributes, reqid=UUID(1, 1))
     ingress.on_batch([UMessage(world.id(), bad), UMessage(world.id(), bad)])
     assert ingress.refused["invalid"] == 2
 
 
-def test_a_run_of_answers_has_the_plan_that_one_of_them_made(
+def test_a_batch_of_responses_uses_the_route_of_a_single_one(
     bulky: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To whatever request they are, and is handed on as it is."""
+    """The batch is passed on whole, whatever its requests are."""
     ingress, first = bulky.ingress("chassis"), answers(bulky, 1)
     ingress.dispatch(first[0])
     monkeypatch.setattr(Router, "decide", None)
@@ -302,7 +308,7 @@ def test_a_run_of_answers_has_the_plan_that_one_of_them_made(
     run = batch_of_responses(sent)
     assert run is not None
     ingress.on_batch(run)
-    [(given, _, ageing)] = helped(bulky)
+    [(given, _, ageing)] = received_batches(bulky)
     assert (given is run, ageing) == (True, True)
     bulky.run()
     assert bulky.egress["backbone"].messages == [*first, *sent]
@@ -316,25 +322,25 @@ CHANGES: dict[str, dict[str, object]] = {
     "no sink": {"sink": None},
     "no priority of an answer": {"priority": UPriority.CS1},
     "no answers": {"type": UMessageType.REQUEST},
-    "nobody there": {"sink": UUri("mars", 1, 1, 0)},
-    "of somebody else": {"source": SPOOFED.with_resource(1)},
+    "no endpoint": {"sink": UUri("mars", 1, 1, 0)},
+    "spoofed": {"source": SPOOFED.with_resource(1)},
 }
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("known", [False, True])
-def test_a_run_of_answers_ends_as_each_would(
+def test_a_batch_of_responses_has_the_results_of_single_ones(
     build: "type[World]",
-    bulk_lane: "type[BatchListEgress]",
+    batch_egress: "type[BatchListEgress]",
     changes: dict[str, object],
     window: int,
     known: bool,
 ) -> None:
-    """With a plan and without one, in time and too late, and where they are not valid."""
+    """With and without a cached route, in time and expired, valid and invalid."""
     ends = []
     for together in (True, False):
-        world = build(dedup_windows={"chassis": window}, egress_class=bulk_lane)
+        world = build(dedup_windows={"chassis": window}, egress_class=batch_egress)
         ingress = world.ingress("chassis")
         like, *sent = (
             UMessage(each.id, msgspec.structs.replace(each.attributes, **changes), b"%d" % n)
@@ -352,15 +358,17 @@ def test_a_run_of_answers_ends_as_each_would(
                 ingress.dispatch(each)
         world.run()
         numbers = [each.payload for each in world.egress["backbone"].messages]
-        ours = {like.payload, *(each.payload for each in sent)}  # dead letters have ids of their own
-        told = Counter((each.message.payload, each.verdict) for each in world.tap_calls)
-        told = Counter({each: number for each, number in told.items() if each[0] in ours})
-        assert told.total() + ingress.refused["invalid"] == 6 + known
-        ends.append((numbers, told, world.ledger(), ingress.refused, targets(world)))
+        own_payloads = {like.payload, *(each.payload for each in sent)}  # dead letters have random ids
+        verdict_counts = Counter((each.message.payload, each.verdict) for each in world.tap_calls)
+        verdict_counts = Counter(
+            {each: number for each, number in verdict_counts.items() if each[0] in own_payloads}
+        )
+        assert verdict_counts.total() + ingress.refused["invalid"] == 6 + known
+        ends.append((numbers, verdict_counts, world.ledger(), ingress.refused, targets(world)))
     assert ends[0] == ends[1]
 
 
-def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "World") -> None:
+def test_responses_follow_an_authority_to_its_new_endpoint(world: "World") -> None:
     ingress = world.ingress("chassis")
     ingress.on_batch(answers(world, 2))
     moved = AuthorityTable({"hpc": "dash", "chassis": "chassis"})
@@ -372,25 +380,25 @@ def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "W
     assert world.egress["dash"].messages == later
 
 
-def test_a_wish_that_changes_between_two_helpings_holds_from_the_second_on(world: "World") -> None:
+def test_a_subscription_change_between_two_batches_holds_from_the_second(world: "World") -> None:
     world.directory.subscribe(CHASSIS[0], APPS[0])
-    helpings = [[event(world) for _ in range(3)] for _ in range(3)]
+    sketched_batches = [[event(world) for _ in range(3)] for _ in range(3)]
     ingress = world.ingress("chassis")
-    ingress.on_batch(helpings[0])
+    ingress.on_batch(sketched_batches[0])
     world.directory.subscribe(CHASSIS[0], APPS[2])
-    ingress.on_batch(helpings[1])
+    ingress.on_batch(sketched_batches[1])
     world.directory.unsubscribe(CHASSIS[0], APPS[0])
-    ingress.on_batch(helpings[2])
+    ingress.on_batch(sketched_batches[2])
     world.run()
-    assert world.egress["backbone"].messages == helpings[0] + helpings[1]
-    assert world.egress["dash"].messages == helpings[1] + helpings[2]
+    assert world.egress["backbone"].messages == sketched_batches[0] + sketched_batches[1]
+    assert world.egress["dash"].messages == sketched_batches[1] + sketched_batches[2]
 
 
-def test_filters_are_told_the_time_of_each_message_and_others_share_one(
+def test_filters_receive_a_time_per_message_and_other_deliveries_share_one(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
-    asked = answering([])
-    world = build(lambda delivery: (asked,) if delivery.topic == CHASSIS[0] else ())
+    recording_filter = answering([])
+    world = build(lambda delivery: (recording_filter,) if delivery.topic == CHASSIS[0] else ())
     for topic in CHASSIS[:2]:
         world.directory.subscribe(topic, APPS[0])
     ingress, reading = world.ingress("chassis"), world.clock.monotonic_ns
@@ -402,15 +410,15 @@ def test_filters_are_told_the_time_of_each_message_and_others_share_one(
     ingress._monotonic_ns = ticking
     for message in (event(world), event(world, CHASSIS[1])):
         ingress.dispatch(message)
-    asked.calls.clear()
+    recording_filter.calls.clear()
     world.times.clear()
     before_ns = world.time.now_ns
     ingress.on_batch([event(world, CHASSIS[number % 2]) for number in range(6)])
-    assert world.time.now_ns == before_ns + 4  # one for all, and one for each that a filter is asked about
-    assert [now_ns - before_ns for _, now_ns in asked.calls] == [2, 3, 4]
+    assert world.time.now_ns == before_ns + 4  # one reading for all, and one per message with a filter
+    assert [now_ns - before_ns for _, now_ns in recording_filter.calls] == [2, 3, 4]
 
 
-def test_a_filter_that_fails_takes_nothing_else_with_it(build: "type[World]") -> None:
+def test_a_failing_filter_affects_no_other_delivery(build: "type[World]") -> None:
     class Fails(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
             if message.payload == b"3":
@@ -426,13 +434,13 @@ def test_a_filter_that_fails_takes_nothing_else_with_it(build: "type[World]") ->
     assert world.verdicts().count(Verdict.DEAD_LETTERED) == 1
 
 
-def test_what_was_decided_before_an_end_in_the_middle_leaves_and_so_does_what_comes_later(
+def test_an_exception_inside_a_batch_holds_back_no_message(
     unchecked: "type[World]",
 ) -> None:
     class Ends(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
             if message.payload == b"3":
-                raise SystemExit  # no mistake of the kind that is contained
+                raise SystemExit  # not an Exception, so it is not contained
             return None
 
     world = unchecked(lambda _: (Ends(),))
@@ -445,7 +453,7 @@ def test_what_was_decided_before_an_end_in_the_middle_leaves_and_so_does_what_co
     assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"6", b"7"]
 
 
-def test_what_a_filter_holds_is_let_go_in_its_place(
+def test_a_held_message_is_released_in_its_order(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: (holding(delivery, 5 * NS_PER_MS),))
@@ -459,37 +467,43 @@ def test_what_a_filter_holds_is_let_go_in_its_place(
     assert world.verdicts().count(Verdict.THROTTLED) == 3
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# ------------------------------------------------------------------------------------------------------- column batches
 
 
-def a_run(world: "World", number: int = 4, ttl: int | None = None, topic: UUri = CHASSIS[0]) -> MessageBatch:
+def column_batch(
+    world: "World", number: int = 4, ttl: int | None = None, topic: UUri = CHASSIS[0]
+) -> MessageBatch:
     run = MessageBatch.from_messages([publish(world.id(), topic, b"%d" % n, ttl=ttl) for n in range(number)])
     assert run is not None
     return run
 
 
-def helped(world: "World", lane: str = "backbone") -> "list[tuple[Sequence[UMessage], Sequence[int], bool]]":
-    """What a lane was given at once since this was last asked."""
-    found: BatchListEgress = world.egress[lane]  # type: ignore[assignment]
-    helpings, found.batches = found.batches, []
-    return helpings
+def received_batches(
+    world: "World", egress_name: str = "backbone"
+) -> "list[tuple[Sequence[UMessage], Sequence[int], bool]]":
+    """The batches that a queue received since the last call."""
+    found: BatchListEgress = world.egress[egress_name]  # type: ignore[assignment]
+    sketched_batches, found.batches = found.batches, []
+    return sketched_batches
 
 
 @pytest.fixture
-def bulky(build: "type[World]", bulk_lane: "type[BatchListEgress]") -> "World":
-    return build(egress_class=bulk_lane)
+def bulky(build: "type[World]", batch_egress: "type[BatchListEgress]") -> "World":
+    return build(egress_class=batch_egress)
 
 
 @pytest.mark.parametrize("ttl", [None, 500])
-def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int | None) -> None:
-    """To each target, with one look at the clock."""
+def test_a_batch_without_filters_is_passed_on_whole(bulky: "World", ttl: int | None) -> None:
+    """To each target, with one clock reading."""
     for app in (APPS[0], APPS[2], APPS[3]):
         bulky.directory.subscribe(CHASSIS[0], app)
     ingress = bulky.ingress("chassis")
-    first = a_run(bulky, ttl=ttl)
+    first = column_batch(bulky, ttl=ttl)
     ingress.on_batch(first)
-    for lane in ("backbone", "dash"):
-        assert all(messages is not first for messages, *_ in helped(bulky, lane))  # there was no plan yet
+    for egress_name in ("backbone", "dash"):
+        assert all(
+            messages is not first for messages, *_ in received_batches(bulky, egress_name)
+        )  # there was no cached route yet
     reading = bulky.clock.monotonic_ns
 
     def ticking() -> int:
@@ -497,10 +511,10 @@ def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int |
         return reading()
 
     ingress._monotonic_ns = ticking
-    before_ns, run = bulky.time.now_ns, a_run(bulky, ttl=ttl)
+    before_ns, run = bulky.time.now_ns, column_batch(bulky, ttl=ttl)
     ingress.on_batch(run)
     assert bulky.time.now_ns == before_ns + 1
-    given = [*helped(bulky), *helped(bulky, "dash")]
+    given = [*received_batches(bulky), *received_batches(bulky, "dash")]
     assert len(given) == 3
     for messages, times_ns, ageing in given:
         assert messages is run
@@ -511,29 +525,29 @@ def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int |
     assert bulky.verdicts() == [Verdict.DELIVERED] * 24
 
 
-def test_a_run_of_one_is_as_that_one(bulky: "World") -> None:
+def test_a_batch_of_one_equals_the_single_message(bulky: "World") -> None:
     bulky.directory.subscribe(CHASSIS[0], APPS[0])
-    sent = [a_run(bulky, 1) for _ in range(3)]
+    sent = [column_batch(bulky, 1) for _ in range(3)]
     for each in sent:
         bulky.ingress("chassis").on_batch(each)
     bulky.run()
-    assert helped(bulky) == []
+    assert received_batches(bulky) == []
     assert bulky.egress["backbone"].messages == [*sent[0], *sent[1], *sent[2]]
 
 
 @pytest.mark.parametrize("age_ms", [19, 20, 21])
 @pytest.mark.parametrize("where", [0, 2, 4])
-def test_of_a_run_those_that_are_too_old_expire_and_the_others_go_on(
+def test_expired_messages_of_a_batch_expire_and_the_others_pass(
     bulky: "World", age_ms: int, where: int
 ) -> None:
     bulky.directory.subscribe(CHASSIS[0], APPS[0])
     ingress = bulky.ingress("chassis")
-    ingress.on_batch(a_run(bulky, ttl=20))
+    ingress.on_batch(column_batch(bulky, ttl=20))
     bulky.run()
     bulky.time.advance(ms=1_000)
     now_ms = bulky.clock.wall_ms()
     msbs = [(now_ms - (age_ms if n == where else 0)) << 16 | 0x7000 for n in range(5)]
-    attributes = a_run(bulky, ttl=20).attributes
+    attributes = column_batch(bulky, ttl=20).attributes
     run = MessageBatch(
         attributes, IdColumns(msbs, [1 << 63 | n for n in range(5)]), [b"%d" % n for n in range(5)]
     )
@@ -542,80 +556,82 @@ def test_of_a_run_those_that_are_too_old_expire_and_the_others_go_on(
     verdicts = {each.message.id: each.verdict for each in bulky.tap_calls}
     expected = [Verdict.EXPIRED if age_ms > 20 and n == where else Verdict.DELIVERED for n in range(5)]
     assert [verdicts[each.id] for each in run] == expected
-    # By the ingress, so that no target has to do with it.
+    # The ingress settles it, so no target counts it.
     late = [each.delivery for each in bulky.tap_calls if each.verdict is Verdict.EXPIRED]
     assert late == [None] * expected.count(Verdict.EXPIRED)
     (target,) = ingress.target_statistics()
     assert target.received == 4 + expected.count(Verdict.DELIVERED)
 
 
-def test_a_run_that_nobody_wants_is_in_the_books_one_by_one(bulky: "World") -> None:
+def test_each_message_of_a_batch_without_subscriber_is_in_the_ledger(bulky: "World") -> None:
     for _ in range(2):
-        bulky.ingress("chassis").on_batch(a_run(bulky))
+        bulky.ingress("chassis").on_batch(column_batch(bulky))
     assert bulky.verdicts() == [Verdict.NO_SUBSCRIBER] * 8
-    assert helped(bulky) == []
+    assert received_batches(bulky) == []
 
 
-def test_a_run_that_is_denied_or_spoofed_goes_nowhere(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+def test_a_denied_or_spoofed_batch_has_no_target(
+    build: "type[World]", batch_egress: "type[BatchListEgress]"
 ) -> None:
     rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
-    world = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=bulk_lane)
+    world = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=batch_egress)
     for topic in (CHASSIS[1], SPOOFED):
         world.directory.subscribe(topic, APPS[0])
     for _ in range(2):
         for topic in (CHASSIS[1], SPOOFED):
-            world.ingress("chassis").on_batch(a_run(world, topic=topic))
-    one_by_one = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=bulk_lane)
+            world.ingress("chassis").on_batch(column_batch(world, topic=topic))
+    one_by_one = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=batch_egress)
     for _ in range(2):
         for topic in (CHASSIS[1], SPOOFED):
-            for each in a_run(one_by_one, topic=topic):
+            for each in column_batch(one_by_one, topic=topic):
                 one_by_one.receive("chassis", each)
     assert world.dispatcher.refused_counts() == one_by_one.dispatcher.refused_counts()
     assert Counter(world.verdicts()) == Counter(one_by_one.verdicts())
-    assert helped(world) == []
+    assert received_batches(world) == []
 
 
-def test_a_run_goes_by_the_wishes_of_its_time(bulky: "World") -> None:
-    """The plan of the one before it is not used when the directory has changed."""
+def test_a_batch_uses_the_subscriptions_of_its_time(bulky: "World") -> None:
+    """A cached route is not used after a change of the directory."""
     bulky.directory.subscribe(CHASSIS[0], APPS[0])
-    ingress, runs = bulky.ingress("chassis"), [a_run(bulky) for _ in range(4)]
-    ingress.on_batch(runs[0])
+    ingress, column_batches = bulky.ingress("chassis"), [column_batch(bulky) for _ in range(4)]
+    ingress.on_batch(column_batches[0])
     bulky.directory.subscribe(CHASSIS[0], APPS[2])
-    ingress.on_batch(runs[1])
+    ingress.on_batch(column_batches[1])
     bulky.directory.unsubscribe(CHASSIS[0], APPS[0])
-    ingress.on_batch(runs[2])
+    ingress.on_batch(column_batches[2])
     bulky.directory.unsubscribe(CHASSIS[0], APPS[2])
-    ingress.on_batch(runs[3])
+    ingress.on_batch(column_batches[3])
     bulky.run()
-    assert bulky.egress["backbone"].messages == [*runs[0], *runs[1]]
-    assert bulky.egress["dash"].messages == [*runs[1], *runs[2]]
+    assert bulky.egress["backbone"].messages == [*column_batches[0], *column_batches[1]]
+    assert bulky.egress["dash"].messages == [*column_batches[1], *column_batches[2]]
     assert bulky.verdicts().count(Verdict.NO_SUBSCRIBER) == 4
 
 
-def test_of_a_run_each_is_asked_about_where_there_is_a_filter(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]", answering: "type[VerdictFilter]"
+def test_a_filter_sees_each_message_of_a_batch(
+    build: "type[World]", batch_egress: "type[BatchListEgress]", answering: "type[VerdictFilter]"
 ) -> None:
-    asked = answering([None, Verdict.THROTTLED] * 4)
-    world = build(lambda delivery: (asked,) if delivery.endpoint == "dash" else (), egress_class=bulk_lane)
+    recording_filter = answering([None, Verdict.THROTTLED] * 4)
+    world = build(
+        lambda delivery: (recording_filter,) if delivery.endpoint == "dash" else (), egress_class=batch_egress
+    )
     for app in (APPS[0], APPS[2]):
         world.directory.subscribe(CHASSIS[0], app)
-    runs = [a_run(world), a_run(world)]
-    for each in runs:
+    column_batches = [column_batch(world), column_batch(world)]
+    for each in column_batches:
         world.ingress("chassis").on_batch(each)
     world.run()
-    everything = [*runs[0], *runs[1]]
-    assert [message for message, _ in asked.calls] == everything
+    everything = [*column_batches[0], *column_batches[1]]
+    assert [message for message, _ in recording_filter.calls] == everything
     assert world.egress["backbone"].messages == everything
     assert world.egress["dash"].messages == everything[::2]
 
 
-def test_of_runs_that_are_taken_once_none_goes_twice(
-    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+def test_with_a_dedup_window_no_batch_is_forwarded_twice(
+    build: "type[World]", batch_egress: "type[BatchListEgress]"
 ) -> None:
-    world = build(dedup_windows={"chassis": 100}, egress_class=bulk_lane)
+    world = build(dedup_windows={"chassis": 100}, egress_class=batch_egress)
     world.directory.subscribe(CHASSIS[0], APPS[0])
-    first, second = a_run(world), a_run(world)
+    first, second = column_batch(world), column_batch(world)
     for each in (first, second, first, second[1:3]):
         world.ingress("chassis").on_batch(each)
     world.run()

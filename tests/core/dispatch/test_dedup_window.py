@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message that comes twice is taken once, as far as a bounded memory reaches."""
+"""A duplicate is dropped if its id is in a bounded window."""
 
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,7 @@ def id_of(number: int) -> UUID:
 
 
 @given(st.integers(1, 8), st.lists(st.integers(0, 20)))
-def test_an_id_is_remembered_for_a_window_at_least_and_never_for_more_than_two(
-    window: int, numbers: list[int]
-) -> None:
+def test_an_id_is_remembered_for_one_to_two_windows(window: int, numbers: list[int]) -> None:
     recent = DedupWindow(window)
     taken: list[int] = []
     for number in numbers:
@@ -43,12 +41,12 @@ def test_an_id_is_remembered_for_a_window_at_least_and_never_for_more_than_two(
     ("a", "b"),
     [(UUID(1, 2), UUID(2, 1)), (UUID(1, 2), UUID(1, 3)), (UUID(1, 2), UUID(3, 2)), (UUID(0, 1), UUID(1, 0))],
 )
-def test_ids_are_told_apart_by_both_halves(a: UUID, b: UUID) -> None:
+def test_ids_differ_by_either_half(a: UUID, b: UUID) -> None:
     recent = DedupWindow(4)
     assert [recent.first_seen(each) for each in (a, b, a, b)] == [True, True, False, False]
 
 
-def test_a_message_heard_again_is_counted_and_in_no_ledger(build: "type[World]") -> None:
+def test_a_duplicate_is_counted_and_not_in_the_ledger(build: "type[World]") -> None:
     world = build(dedup_windows={"chassis": 4})
     world.directory.subscribe(TOPIC, DASH)
     messages = [publish(world.id(), TOPIC, b"%d" % n) for n in range(3)]
@@ -60,23 +58,23 @@ def test_a_message_heard_again_is_counted_and_in_no_ledger(build: "type[World]")
     assert world.dispatcher.refused_counts()["chassis"]["duplicate"] == 3
 
 
-def test_a_request_heard_again_is_dispatched_once_and_answered_once(build: "type[World]") -> None:
+def test_a_duplicate_request_is_dispatched_once_and_answered_once(build: "type[World]") -> None:
     world = build(dedup_windows={"backbone": 4})
-    asked = request(world.id(), UUri("hpc", 0x10, 1, 0), UUri("mars", 1, 1, 1), ttl=1000)
+    own_request = request(world.id(), UUri("hpc", 0x10, 1, 0), UUri("mars", 1, 1, 1), ttl=1000)
     for _ in range(2):
-        world.receive("backbone", asked)
+        world.receive("backbone", own_request)
     world.run()
-    assert [each.attributes.reqid for each in world.egress["backbone"].messages] == [asked.id]
+    assert [each.attributes.reqid for each in world.egress["backbone"].messages] == [own_request.id]
 
 
-def test_where_a_loop_is_expected_each_message_is_taken_once_as_long_as_it_is(build: "type[World]") -> None:
+def test_a_loop_endpoint_drops_duplicates_while_it_is_one(build: "type[World]") -> None:
     world = build(dedup_windows={"dash": 4})
     world.directory.subscribe(TOPIC, DASH)
     world.dispatcher.set_loop_endpoints(frozenset({"chassis", "dash"}))
     message = publish(world.id(), TOPIC)
     for _ in range(3):
         world.receive("chassis", message)
-    world.dispatcher.set_loop_endpoints(frozenset({"chassis"}))  # what is remembered stays so
+    world.dispatcher.set_loop_endpoints(frozenset({"chassis"}))  # the remembered ids stay
     world.receive("chassis", message)
     world.send()
     assert world.egress["dash"].messages == [message]
@@ -89,11 +87,11 @@ def test_where_a_loop_is_expected_each_message_is_taken_once_as_long_as_it_is(bu
     assert {name: each["duplicate"] for name, each in world.dispatcher.refused_counts().items()} == {
         "self": 0,
         "chassis": 3,
-        "dash": 1,  # whose own window is as it was
+        "dash": 1,  # its own window is unchanged
     }
 
 
-def test_with_a_window_a_plan_is_kept_and_made_anew_as_without(build: "type[World]") -> None:
+def test_with_a_window_routes_are_cached_and_rebuilt_as_without(build: "type[World]") -> None:
     world = build(dedup_windows={"chassis": 100})
     world.directory.subscribe(TOPIC, DASH)
     for _ in range(10):
@@ -109,7 +107,7 @@ def test_with_a_window_a_plan_is_kept_and_made_anew_as_without(build: "type[Worl
     assert len(world.egress["dash"].messages) == 10
 
 
-def test_each_endpoint_remembers_for_itself_and_one_without_a_window_not_at_all(build: "type[World]") -> None:
+def test_each_endpoint_has_its_own_window_or_none(build: "type[World]") -> None:
     world = build(dedup_windows={"chassis": 4, "dash": 0})
     message = publish(world.id(), TOPIC)
     for endpoint in ("dash", "dash", "backbone", "chassis", "chassis"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dispatcher with everything but a network: plans, refusals, answers, dead letters, held messages, the books.
+"""The dispatcher with everything but a network: routes, refusals, responses, dead letters, held messages, the ledger.
 
 Every test ends with the ledger law, see conftest.py.
 """
@@ -58,7 +58,7 @@ def responses(world: "World", endpoint: str) -> list[UMessage]:
 
 
 def letters(world: "World") -> list[pb.DeadLetter]:
-    """What the subscriber of the dead-letter topic at the backbone has been told."""
+    """The dead letters that the subscriber at the backbone has received."""
     world.run()
     entries = []
     for message in world.egress["backbone"].messages:
@@ -69,24 +69,24 @@ def letters(world: "World") -> list[pb.DeadLetter]:
     return entries
 
 
-# ---------------------------------------------------------------------------------------------------- one message's way
+# ------------------------------------------------------------------------------------------------ the path of a message
 
 
-def test_one_event_walks_from_the_chassis_to_the_cloud(world: "World") -> None:
-    # Nobody has subscribed: one delivery, and its end.
+def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
+    # Without a subscriber: one delivery with the verdict NO_SUBSCRIBER.
     unwanted = event(world, payload=b"\x01")
     world.receive("chassis", unwanted)
     assert world.tap_calls == [(unwanted, None, Verdict.NO_SUBSCRIBER, None, 0)]
 
-    # Somebody has: it waits in the lane of the backbone, nowhere else.
+    # With a subscriber: the message waits in the queue of the backbone only.
     world.directory.subscribe(SPEED, CLOUD)
     world.time.advance(ms=5)
     message = event(world, payload=b"\x02")
     world.receive("chassis", message)
-    assert {name: len(lane) for name, lane in world.egress.items() if len(lane)} == {"backbone": 1}
+    assert {name: len(egress) for name, egress in world.egress.items() if len(egress)} == {"backbone": 1}
     assert world.ledger().queued == 1
 
-    # The lane sends it: the same object, so that neither header nor payload can have been touched.
+    # The queue sends the same object, so neither header nor payload has changed.
     world.time.advance(ms=3)
     world.send()
     ((subscriber, sent),) = world.egress["backbone"].sent
@@ -95,9 +95,9 @@ def test_one_event_walks_from_the_chassis_to_the_cloud(world: "World") -> None:
     assert (world.tap_calls[-1].verdict, world.tap_calls[-1].attempts) == (Verdict.DELIVERED, 1)
     assert world.times[-1] == (5_000_000, 8_000_000)
 
-    # The books.
-    books = world.ledger()
-    assert (books.received, books.delivered, books.no_subscriber, books.queued) == (2, 1, 1, 0)
+    # The ledger.
+    ledger = world.ledger()
+    assert (ledger.received, ledger.delivered, ledger.no_subscriber, ledger.queued) == (2, 1, 1, 0)
     assert world.dispatcher.target_statistics() == [
         TargetStatistics(SPEED, "chassis", "backbone", None, 0, 1, 1, 0)
     ]
@@ -107,27 +107,27 @@ def test_one_event_walks_from_the_chassis_to_the_cloud(world: "World") -> None:
     }
 
 
-def test_one_call_walks_to_the_chassis_and_its_answer_walks_back(world: "World") -> None:
-    asked = call(world)
-    world.receive("backbone", asked)
+def test_a_call_goes_to_the_chassis_and_its_response_returns(world: "World") -> None:
+    own_request = call(world)
+    world.receive("backbone", own_request)
     world.send()
-    assert world.egress["chassis"].sent == [(None, asked)]
-    answered = response(world.id(), asked, b"answer")
-    world.receive("chassis", answered)
+    assert world.egress["chassis"].sent == [(None, own_request)]
+    own_response = response(world.id(), own_request, b"answer")
+    world.receive("chassis", own_response)
     world.send()
-    assert world.egress["backbone"].sent == [(None, answered)]
+    assert world.egress["backbone"].sent == [(None, own_response)]
     assert world.ledger().delivered == 2
 
 
-def test_one_call_of_a_hosted_service_stays_in_the_process(world: "World") -> None:
-    asked = call(world, USUBSCRIPTION, DASH)
-    world.receive("dash", asked)
+def test_a_call_of_a_hosted_service_stays_in_the_process(world: "World") -> None:
+    own_request = call(world, USUBSCRIPTION, DASH)
+    world.receive("dash", own_request)
     world.send()
-    assert world.egress[SELF].messages == [asked]
-    answered = response(world.id(), asked)
-    world.receive(SELF, answered)
+    assert world.egress[SELF].messages == [own_request]
+    own_response = response(world.id(), own_request)
+    world.receive(SELF, own_response)
     world.send()
-    assert world.egress["dash"].sent == [(None, answered)]
+    assert world.egress["dash"].sent == [(None, own_response)]
 
 
 def test_every_unicast_subscriber_and_every_domain_gets_one_copy(world: "World") -> None:
@@ -151,15 +151,15 @@ def test_order_of_arrival_is_kept_for_each_target(world: "World") -> None:
     assert world.egress["dash"].messages == messages
 
 
-# ---------------------------------------------------------------------------------------------------- plans and changes
+# --------------------------------------------------------------------------------------------------- routes and changes
 
 
 def test_a_change_of_subscriptions_counts_from_the_next_message(world: "World") -> None:
     def targets_of_next() -> list[str]:
-        sent = {name: len(lane.sent) for name, lane in world.egress.items()}
+        sent = {name: len(egress.sent) for name, egress in world.egress.items()}
         world.receive("chassis", event(world))
         world.send()
-        return [name for name, lane in world.egress.items() if len(lane.sent) > sent[name]]
+        return [name for name, egress in world.egress.items() if len(egress.sent) > sent[name]]
 
     assert targets_of_next() == []
     world.directory.subscribe(SPEED, APP)
@@ -172,7 +172,7 @@ def test_a_change_of_subscriptions_counts_from_the_next_message(world: "World") 
     assert targets_of_next() == []
 
 
-def test_the_directory_is_asked_once_per_topic_and_version(world: "World") -> None:
+def test_the_directory_is_read_once_per_topic_and_version(world: "World") -> None:
     world.directory.subscribe(SPEED, APP)
     for _ in range(10):
         world.receive("chassis", event(world, SPEED))
@@ -184,7 +184,7 @@ def test_the_directory_is_asked_once_per_topic_and_version(world: "World") -> No
     assert world.directory.queries == 3
 
 
-def test_a_change_while_a_plan_is_made_makes_it_stale_and_not_wrong(
+def test_a_change_while_a_route_is_built_makes_the_route_stale_and_not_wrong(
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = world.directory.subscribers
@@ -192,7 +192,7 @@ def test_a_change_while_a_plan_is_made_makes_it_stale_and_not_wrong(
     def subscribers(topic: UUri) -> list[object]:
         answer: list[object] = [*ask(topic)]
         monkeypatch.undo()
-        world.directory.subscribe(SPEED, DASH)  # by another thread, after the question
+        world.directory.subscribe(SPEED, DASH)  # by another thread, after the read
         return answer
 
     monkeypatch.setattr(world.directory, "subscribers", subscribers)
@@ -204,18 +204,18 @@ def test_a_change_while_a_plan_is_made_makes_it_stale_and_not_wrong(
 
 
 class Made:
-    """A filter factory that remembers what it was asked for."""
+    """A filter factory that records its calls."""
 
     def __init__(self, make: Callable[[Delivery], Iterable[Filter]] = lambda _: ()) -> None:
-        self.asked: list[tuple[Delivery, int]] = []
+        self.recorded: list[tuple[Delivery, int]] = []
         self._make = make
 
     def __call__(self, delivery: Delivery) -> Iterable[Filter]:
-        self.asked.append((delivery, delivery.period_ns))
+        self.recorded.append((delivery, delivery.period_ns))
         return self._make(delivery)
 
 
-def test_a_delivery_and_its_filters_survive_a_change_that_is_not_theirs(
+def test_a_delivery_and_its_filters_survive_a_change_of_another_subscription(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
     made = Made(lambda _: [answering([None, Verdict.THROTTLED, None, Verdict.THROTTLED])])
@@ -231,7 +231,7 @@ def test_a_delivery_and_its_filters_survive_a_change_that_is_not_theirs(
         change()
         world.receive("chassis", event(world))
     world.run()
-    deliveries = [delivery for delivery, _ in made.asked]
+    deliveries = [delivery for delivery, _ in made.recorded]
     assert [each.subscriber for each in deliveries] == [DASH, DASH_2]
     assert [each.verdict for each in world.tap_calls if each.delivery is deliveries[0]] == [
         Verdict.THROTTLED,
@@ -241,14 +241,14 @@ def test_a_delivery_and_its_filters_survive_a_change_that_is_not_theirs(
     ]
 
 
-def test_a_changed_wish_asks_for_filters_again_with_the_same_delivery(build: "type[World]") -> None:
+def test_a_changed_period_makes_filters_again_for_the_same_delivery(build: "type[World]") -> None:
     made = Made()
     world = build(made)
     for period_ns in (5, 5, 7, 0):
         world.directory.subscribe(SPEED, DASH, period_ns)
         world.receive("chassis", event(world))
-    assert [period_ns for _, period_ns in made.asked] == [5, 7, 0]
-    assert len({id(delivery) for delivery, _ in made.asked}) == 1
+    assert [period_ns for _, period_ns in made.recorded] == [5, 7, 0]
+    assert len({id(delivery) for delivery, _ in made.recorded}) == 1
     (statistics,) = world.dispatcher.target_statistics()
     assert (statistics.period_ns, statistics.received) == (0, 4)
 
@@ -264,7 +264,7 @@ def test_the_filters_made_after_a_change_are_the_ones_that_decide(
     assert world.verdicts() == [Verdict.THROTTLED, Verdict.THROTTLED, Verdict.DELIVERED]
 
 
-def test_filters_go_by_a_wish_from_the_message_on_that_found_it_changed(build: "type[World]") -> None:
+def test_filters_use_a_new_period_from_the_next_message(build: "type[World]") -> None:
     tuned: list[tuple[int, int]] = []
 
     def filters(delivery: Delivery) -> list[Filter]:
@@ -284,8 +284,8 @@ def test_filters_go_by_a_wish_from_the_message_on_that_found_it_changed(build: "
     assert tuned[2:] == [(50_000_000, 7)]
 
 
-def test_what_filters_are_told_of_the_time_never_goes_back(build: "type[World]") -> None:
-    """The clock is read when it is a message's turn: two threads that come at once would else be decided out of order."""
+def test_the_time_that_filters_receive_never_runs_backwards(build: "type[World]") -> None:
+    """The clock is read under the lock; otherwise two threads could be dispatched out of order."""
 
     class Noting(Filter):
         times: ClassVar[list[int]] = []
@@ -297,17 +297,17 @@ def test_what_filters_are_told_of_the_time_never_goes_back(build: "type[World]")
     world = build(filters=lambda _: [Noting()])
     world.directory.subscribe(SPEED, APP)
     ingress = world.ingress("chassis")
-    asked = Event()
+    recorded = Event()
     read, world_time = ingress._monotonic_ns, world.time
 
     def slow() -> int:
-        asked.set()
+        recorded.set()
         return read()
 
     ingress._monotonic_ns = slow
     with ThreadPoolExecutor(1) as pool, ingress.paused():
         later = pool.submit(ingress.dispatch, event(world))
-        assert not asked.wait(0.05)  # it waits for the lock and has not looked at the clock
+        assert not recorded.wait(0.05)  # it waits for the lock and has not read the clock
         world_time.advance(ms=1)
         ingress.dispatch(event(world))
         world_time.advance(ms=1)
@@ -315,21 +315,21 @@ def test_what_filters_are_told_of_the_time_never_goes_back(build: "type[World]")
     assert Noting.times == [1_000_000, 2_000_000]
 
 
-def test_a_domain_is_tuned_to_its_fastest_subscriber(build: "type[World]") -> None:
+def test_a_multicast_domain_has_the_rate_of_its_fastest_subscriber(build: "type[World]") -> None:
     made = Made()
     world = build(made)
     for subscriber, period_ns in ((APP, 9), (CLOUD, 5), (CLOUD, 20)):
         world.directory.subscribe(SPEED, subscriber, period_ns)
         world.receive("chassis", event(world))
-    assert [period_ns for _, period_ns in made.asked] == [9, 5, 9]
-    assert made.asked[0][0].subscriber is None
+    assert [period_ns for _, period_ns in made.recorded] == [9, 5, 9]
+    assert made.recorded[0][0].subscriber is None
 
 
 def test_a_new_target_is_described_before_its_filters_are_made(build: "type[World]") -> None:
-    asked: list[tuple[str, str, UUri | None, UUri | None, int]] = []
+    recorded: list[tuple[str, str, UUri | None, UUri | None, int]] = []
 
     def factory(delivery: Delivery) -> Iterable[Filter]:
-        asked.append(
+        recorded.append(
             (delivery.ingress, delivery.endpoint, delivery.topic, delivery.subscriber, delivery.period_ns)
         )
         return ()
@@ -339,10 +339,10 @@ def test_a_new_target_is_described_before_its_filters_are_made(build: "type[Worl
     world.receive("chassis", event(world))
     world.receive("backbone", call(world))
     world.receive("backbone", call(world))
-    assert asked == [("chassis", "dash", SPEED, DASH, 5), ("backbone", "chassis", None, None, 0)]
+    assert recorded == [("chassis", "dash", SPEED, DASH, 5), ("backbone", "chassis", None, None, 0)]
 
 
-def test_with_its_last_subscriber_a_target_is_forgotten_and_a_new_one_starts_anew(
+def test_a_target_ends_with_its_last_subscriber_and_a_new_one_starts_from_zero(
     build: "type[World]",
 ) -> None:
     made = Made()
@@ -350,7 +350,7 @@ def test_with_its_last_subscriber_a_target_is_forgotten_and_a_new_one_starts_ane
     for change in (world.directory.subscribe, world.directory.unsubscribe, world.directory.subscribe):
         change(SPEED, DASH)
         world.receive("chassis", event(world))
-    assert len({id(delivery) for delivery, _ in made.asked}) == 2
+    assert len({id(delivery) for delivery, _ in made.recorded}) == 2
     (statistics,) = world.dispatcher.target_statistics()
     assert statistics.received == 1
 
@@ -363,12 +363,12 @@ def test_messages_of_one_topic_share_their_targets_whatever_else_their_header_sa
     world.directory.subscribe(SPEED, DASH)
     for more in ({}, {"priority": UPriority.CS5}, {"ttl": 1000}, {"payload_format": UPayloadFormat.RAW}):
         world.receive("chassis", event(world, **more))
-    assert len(made.asked) == 1
+    assert len(made.recorded) == 1
     (statistics,) = world.dispatcher.target_statistics()
     assert statistics.received == 4
 
 
-def test_the_statistics_of_a_target_count_what_it_got(
+def test_the_statistics_of_a_target_count_its_messages(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
     world = build(lambda _: [answering([None, Verdict.THROTTLED, Verdict.DENIED])])
@@ -381,7 +381,7 @@ def test_the_statistics_of_a_target_count_what_it_got(
     ]
 
 
-def test_no_more_plans_are_kept_than_the_limit_and_none_is_wrong(build: "type[World]") -> None:
+def test_the_route_cache_is_bounded_and_stays_correct(build: "type[World]") -> None:
     world = build(route_limit=3)
     ingress = world.ingress("chassis")
     topics = [SPEED.with_resource(0x8000 + n) for n in range(10)]
@@ -394,20 +394,20 @@ def test_no_more_plans_are_kept_than_the_limit_and_none_is_wrong(build: "type[Wo
     assert [each.attributes.source for each in world.egress["dash"].messages] == topics[::2] * 2
 
 
-def test_what_does_not_come_again_is_planned_and_not_kept(world: "World") -> None:
+def test_a_route_that_cannot_repeat_is_not_cached(world: "World") -> None:
     for n in range(5):
-        asked = call(world)
-        token = msgspec.structs.replace(asked.attributes, token=f"token {n}")
-        world.receive("backbone", UMessage(asked.id, token))
-        world.receive("chassis", response(world.id(), asked))
+        own_request = call(world)
+        token = msgspec.structs.replace(own_request.attributes, token=f"token {n}")
+        world.receive("backbone", UMessage(own_request.id, token))
+        world.receive("chassis", response(world.id(), own_request))
     assert not world.ingress("backbone")._routes
-    assert len(world.ingress("chassis")._routes) == 1  # of all answers from there to here
+    assert len(world.ingress("chassis")._routes) == 1  # one route for all responses
     world.send()
     assert world.ledger().delivered == 10
 
 
-def test_a_sender_who_invents_topics_does_not_fill_the_memory(build: "type[World]") -> None:
-    """Where a subscription has wildcards, the sender chooses how many topics there are."""
+def test_a_sender_that_invents_topics_does_not_fill_memory(build: "type[World]") -> None:
+    """Under a wildcard subscription the sender chooses the number of topics."""
     world = build(route_limit=8)
     world.directory.subscribe(any_at("chassis"), DASH)
     for n in range(100):
@@ -417,7 +417,7 @@ def test_a_sender_who_invents_topics_does_not_fill_the_memory(build: "type[World
     assert world.ledger().delivered == 100
 
 
-def test_a_topic_that_nobody_has_subscribed_leaves_no_trace_among_the_targets(world: "World") -> None:
+def test_a_topic_without_subscribers_has_no_target(world: "World") -> None:
     world.directory.subscribe(DOORS, DASH)
     for topic in (SPEED, DOORS):
         world.receive("chassis", event(world, topic))
@@ -433,7 +433,7 @@ def test_an_ingress_is_made_once(world: "World") -> None:
 
 
 def stale(world: "World", make: Callable[[], UMessage]) -> UMessage:
-    """A message whose ttl (in ms) has been exceeded by one millisecond when it arrives."""
+    """A message that arrives one millisecond after the end of its ttl."""
     message = make()
     world.time.advance(ms=(message.attributes.ttl or 0) + 1)
     return message
@@ -456,11 +456,11 @@ def test_an_expired_event_is_one_delivery_and_a_dead_letter_and_is_not_answered(
 
 
 def test_an_expired_request_is_answered_deadline_exceeded(world: "World") -> None:
-    asked = stale(world, lambda: call(world, ttl=50))
-    world.receive("backbone", asked)
+    own_request = stale(world, lambda: call(world, ttl=50))
+    world.receive("backbone", own_request)
     (answer,) = responses(world, "backbone")
     answer.check(strict=True)
-    assert (answer.attributes.reqid, answer.attributes.sink) == (asked.id, APP)
+    assert (answer.attributes.reqid, answer.attributes.sink) == (own_request.id, APP)
     assert answer.attributes.commstatus is UCode.DEADLINE_EXCEEDED
     assert decode_status(answer.payload).message == "ttl of 50 ms had run out on arrival at 'backbone'"
     assert world.egress["chassis"].sent == []
@@ -482,16 +482,21 @@ def test_a_message_expires_when_its_ttl_is_exceeded_also_under_a_known_plan(
     assert (world.egress["dash"].messages == [fresh, old]) is passes
 
 
-def test_a_message_whose_ttl_runs_out_in_the_lane_is_expired_and_its_sender_told(world: "World") -> None:
+def test_a_message_that_expires_in_the_queue_is_counted_and_its_requester_gets_an_error(
+    world: "World",
+) -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.egress["chassis"].failure = LINK_DOWN
-    asked = call(world, ttl=50)
-    world.receive("backbone", asked)
+    own_request = call(world, ttl=50)
+    world.receive("backbone", own_request)
     world.send()
     assert world.ledger().queued == 1
     world.time.advance(ms=51)
     (answer,) = responses(world, "backbone")
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.DEADLINE_EXCEEDED)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (
+        own_request.id,
+        UCode.DEADLINE_EXCEEDED,
+    )
     (letter,) = letters(world)
     assert (letter.endpoint, letter.attempts) == ("chassis", 1)
     assert world.ledger().expired == 1
@@ -508,7 +513,7 @@ def waits_too_long(world: "World", endpoint: str, message: UMessage, seconds: fl
     world.time.advance(s=seconds)
 
 
-def test_a_notification_of_our_own_that_nobody_hears_before_its_ttl_is_over_is_no_dead_letter(
+def test_an_expired_notification_of_a_hosted_service_is_no_dead_letter(
     world: "World",
 ) -> None:
     waits_too_long(world, SELF, notification(world.id(), UPDATES, METHOD.with_resource(0), ttl=50), 0.051)
@@ -516,7 +521,7 @@ def test_a_notification_of_our_own_that_nobody_hears_before_its_ttl_is_over_is_n
     assert (world.ledger().expired, world.ledger().dead_lettered) == (1, 0)
 
 
-def test_one_without_a_ttl_and_everybody_elses_are(world: "World") -> None:
+def test_other_expired_notifications_and_those_without_a_ttl_are_dead_letters(world: "World") -> None:
     own = notification(world.id(), UPDATES, METHOD.with_resource(0))
     foreign = notification(world.id(), APP.with_resource(0x8000), METHOD.with_resource(0), ttl=50)
     waits_too_long(world, "backbone", foreign, 0.051)
@@ -525,7 +530,7 @@ def test_one_without_a_ttl_and_everybody_elses_are(world: "World") -> None:
     assert len(letters(world)) == 2
 
 
-def test_one_that_cannot_be_sent_is_a_dead_letter_whoever_tells_it(world: "World") -> None:
+def test_a_notification_that_cannot_be_sent_is_a_dead_letter(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.egress["chassis"].failure = BROKEN
     world.receive(SELF, notification(world.id(), UPDATES, METHOD.with_resource(0), ttl=50))
@@ -533,7 +538,7 @@ def test_one_that_cannot_be_sent_is_a_dead_letter_whoever_tells_it(world: "World
     assert [each.status.code for each in letters(world)] == [UCode.INTERNAL]
 
 
-# ------------------------------------------------------------------------------------------------- invalid and spoofed
+# -------------------------------------------------------------------------------------------------- invalid and spoofed
 
 
 def broken(message: UMessage, **change: object) -> UMessage:
@@ -558,35 +563,37 @@ UNANSWERED: dict[str, Callable[["World"], UMessage]] = {
     "a request from anybody": lambda world: broken(call(world), source=UUri("*", 1, 1, 0)),
     "a publication on a method": lambda world: event(world, UUri("hpc", 0x10, 1, 1)),
     "a publication with an id of version 4": lambda world: with_id(event(world, UUri("hpc", 1, 1, 0x8000)), 4),
-    "a notification to nobody": lambda world: broken(notification(world.id(), SPEED, APP), sink=None),
+    "a notification without a sink": lambda world: broken(notification(world.id(), SPEED, APP), sink=None),
     "a response to nothing": lambda world: broken(response(world.id(), call(world)), reqid=None),
     "a message of no type": lambda world: UMessage(world.id(), UAttributes(type=UMessageType.UNSPECIFIED, source=APP)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [UMessageType.PUBLISH, UMessageType.NOTIFICATION, UMessageType.RESPONSE])
-def test_what_only_has_the_addresses_of_a_request_is_refused_and_not_answered(
+def test_an_invalid_message_with_the_addresses_of_a_request_is_not_answered(
     world: "World", kind: UMessageType
 ) -> None:
-    asked = call(world)
+    own_request = call(world)
     world.receive(
         "backbone",
-        msgspec.structs.replace(asked, attributes=msgspec.structs.replace(asked.attributes, type=kind)),
+        msgspec.structs.replace(
+            own_request, attributes=msgspec.structs.replace(own_request.attributes, type=kind)
+        ),
     )
     assert world.dispatcher.refused_counts()["backbone"]["invalid"] == 1
     assert responses(world, "backbone") == []
 
 
 @pytest.mark.parametrize("make", ANSWERED.values(), ids=ANSWERED)
-def test_an_invalid_request_is_not_in_the_books_and_is_answered_invalid_argument(
+def test_an_invalid_request_is_not_in_the_ledger_and_is_answered_invalid_argument(
     world: "World", make: Callable[["World"], UMessage]
 ) -> None:
-    asked = make(world)
-    world.receive("backbone", asked)
+    own_request = make(world)
+    world.receive("backbone", own_request)
     assert world.ingress("backbone").ledger.received == 0
     assert world.dispatcher.refused_counts()["backbone"]["invalid"] == 1
     (answer,) = responses(world, "backbone")
-    assert (answer.attributes.sink, answer.attributes.reqid) == (APP, asked.id)
+    assert (answer.attributes.sink, answer.attributes.reqid) == (APP, own_request.id)
     assert answer.attributes.commstatus is UCode.INVALID_ARGUMENT
     assert decode_status(answer.payload).message.startswith("REQUEST: expected ")
 
@@ -600,7 +607,7 @@ def test_an_invalid_message_that_has_no_requester_is_counted_and_not_answered(
     world.run()
     assert world.dispatcher.refused_counts()["backbone"]["invalid"] == 1
     assert world.ledger().received == 0
-    assert [lane.sent for lane in world.egress.values()] == [[], [], [], []]
+    assert [egress.sent for egress in world.egress.values()] == [[], [], [], []]
 
 
 def test_an_invalid_id_is_refused_also_when_the_header_is_known(world: "World") -> None:
@@ -625,20 +632,20 @@ def test_a_spoofed_event_is_denied_counted_and_neither_answered_nor_a_dead_lette
 
 
 @pytest.mark.parametrize("source", [APP, UUri("hpc", 0, 3, 0), UUri("mars", 1, 1, 0)], ids=str)
-def test_a_spoofed_request_is_answered_to_where_it_came_from_and_not_to_whom_it_names(
+def test_the_error_response_to_a_spoofed_request_goes_to_its_endpoint_and_not_to_its_source(
     world: "World", source: UUri
 ) -> None:
-    asked = call(world, METHOD, source)
-    world.receive("dash", asked)
+    own_request = call(world, METHOD, source)
+    world.receive("dash", own_request)
     (answer,) = responses(world, "dash")
     assert answer.attributes.commstatus is UCode.PERMISSION_DENIED
-    assert (answer.attributes.sink, answer.attributes.reqid) == (source, asked.id)
+    assert (answer.attributes.sink, answer.attributes.reqid) == (source, own_request.id)
     assert f"source {source} does not live behind endpoint 'dash'" in decode_status(answer.payload).message
     assert world.ledger().denied == 1
     assert [len(world.egress[name].sent) for name in ("backbone", "chassis", SELF)] == [0, 0, 0]
 
 
-# -------------------------------------------------------------------------------------------- undeliverable and answers
+# ----------------------------------------------------------------------------------------- undeliverable, and responses
 
 
 @pytest.mark.parametrize(
@@ -650,8 +657,8 @@ def test_a_request_that_cannot_be_sent_is_a_dead_letter_and_is_answered_with_the
 ) -> None:
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     world.egress["chassis"].failure = failure
-    asked = call(world, reply_to=DASH)
-    world.receive("dash", asked)
+    own_request = call(world, reply_to=DASH)
+    world.receive("dash", own_request)
     (answer,) = responses(world, "dash")
     assert decode_status(answer.payload) == failure.status
     assert answer.attributes.commstatus is code
@@ -663,8 +670,8 @@ def test_a_request_that_cannot_be_sent_is_a_dead_letter_and_is_answered_with_the
 
 def test_a_request_to_an_unknown_authority_is_unavailable(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
-    asked = call(world, NOWHERE)
-    world.receive("backbone", asked)
+    own_request = call(world, NOWHERE)
+    world.receive("backbone", own_request)
     (answer,) = responses(world, "backbone")
     assert answer.attributes.commstatus is UCode.UNAVAILABLE
     assert "no endpoint for authority 'mars'" in decode_status(answer.payload).message
@@ -674,13 +681,13 @@ def test_a_request_to_an_unknown_authority_is_unavailable(world: "World") -> Non
 
 
 def test_a_failed_request_of_a_hosted_service_is_answered_to_that_service(world: "World") -> None:
-    asked = call(world, NOWHERE, UUri("hpc", 0, 3, 0))
-    world.receive(SELF, asked)
+    own_request = call(world, NOWHERE, UUri("hpc", 0, 3, 0))
+    world.receive(SELF, own_request)
     (answer,) = responses(world, SELF)
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (own_request.id, UCode.UNAVAILABLE)
 
 
-def test_what_is_meant_for_where_it_came_from_is_nobodys_business(world: "World") -> None:
+def test_a_message_to_the_endpoint_it_came_in_at_has_no_subscriber(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.receive("backbone", call(world, UUri("cloud", 1, 1, 1)))
     assert world.verdicts() == [Verdict.NO_SUBSCRIBER]
@@ -695,7 +702,7 @@ NOT_REQUESTS: dict[str, Callable[["World"], UMessage]] = {
 
 
 @pytest.mark.parametrize("make", NOT_REQUESTS.values(), ids=NOT_REQUESTS)
-@pytest.mark.parametrize("trouble", ["expired", "spoofed", "send fails", "queue full", "nobody there"])
+@pytest.mark.parametrize("trouble", ["expired", "spoofed", "send fails", "queue full", "no endpoint"])
 def test_nothing_but_a_request_is_ever_answered(
     build: "type[World]", make: Callable[["World"], UMessage], trouble: str
 ) -> None:
@@ -710,7 +717,7 @@ def test_nothing_but_a_request_is_ever_answered(
         world.receive(
             "backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, priority=UPriority.CS6)
         )
-    elif trouble == "nobody there":
+    elif trouble == "no endpoint":
         message = broken(message, sink=message.attributes.sink and NOWHERE.with_resource(0))
         world.directory.unsubscribe(SPEED, DASH)
     world.receive("backbone" if trouble == "spoofed" else "chassis", message)
@@ -726,20 +733,20 @@ def test_the_answer_to_a_request_is_not_filtered(
     assert len(responses(world, "backbone")) == 1
 
 
-def test_an_answer_that_cannot_be_sent_is_a_dead_letter_and_the_end_of_it(world: "World") -> None:
+def test_a_response_that_cannot_be_sent_is_a_dead_letter_without_another_response(world: "World") -> None:
     world.egress["backbone"].failure = BROKEN
     world.receive("backbone", call(world, NOWHERE))
     world.run()
     assert (world.ledger().dead_lettered, world.ledger().received) == (
         2,
         4,
-    )  # and two letters that nobody wants
+    )  # and two dead letters without subscribers
 
 
 # --------------------------------------------------------------------------------------------------------- dead letters
 
 
-def test_a_dead_letter_tells_how_often_and_when_it_was_tried(world: "World") -> None:
+def test_a_dead_letter_has_the_number_and_times_of_its_attempts(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     message = notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, b"\x00\xff", UPayloadFormat.RAW)
     world.receive("backbone", message)
@@ -764,7 +771,7 @@ def test_a_message_that_expires_while_it_waits_has_the_time_of_its_last_attempt(
     sent = notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, ttl=4000)
     world.receive("backbone", sent)
     started_ms = world.clock.wall_ms()
-    for _ in range(3):  # at 2 s and at 4 s in vain, at 6 s it is too late
+    for _ in range(3):  # attempts at 2 s and 4 s fail, at 6 s it has expired
         world.time.advance(s=2)
         world.send()
     (letter,) = letters(world)
@@ -798,7 +805,7 @@ def test_dead_letters_are_published_later_and_all_together(world: "World") -> No
     assert world.fire() == 1
 
 
-def test_many_dead_letters_are_published_in_portions_and_none_of_them_is_forgotten(
+def test_many_dead_letters_are_published_in_batches_without_loss(
     build: "type[World]",
 ) -> None:
     world = build()
@@ -808,14 +815,14 @@ def test_many_dead_letters_are_published_in_portions_and_none_of_them_is_forgott
             "backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), NOWHERE.with_resource(0))
         )
     portions = 0
-    while world.fire():  # whatever else is due gets its turn in between
+    while world.fire():  # other due timers are called in between
         portions += 1
     assert portions == 90
     assert len(world.egress["backbone"]) == 9_000
     assert world.dispatcher.dead_letters.unpublished == 0
 
 
-def test_a_dead_letter_that_nobody_wants_is_a_publication_without_subscriber(world: "World") -> None:
+def test_a_dead_letter_without_subscribers_counts_as_no_subscriber(world: "World") -> None:
     world.receive("backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), NOWHERE.with_resource(0)))
     world.run()
     assert world.verdicts() == [Verdict.DEAD_LETTERED, Verdict.NO_SUBSCRIBER]
@@ -837,7 +844,7 @@ def test_a_dead_letter_never_makes_another(build: "type[World]", failure: UStatu
     assert len(world.dispatcher.dead_letters) == 0
 
 
-def test_nobody_else_can_publish_dead_letters(world: "World") -> None:
+def test_only_the_streamer_can_publish_dead_letters(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, DASH)
     world.receive("backbone", event(world, DEAD_LETTERS))
     world.run()
@@ -845,10 +852,10 @@ def test_nobody_else_can_publish_dead_letters(world: "World") -> None:
     assert world.egress["dash"].sent == []
 
 
-# ------------------------------------------------------------------------------------------------- retry and overflow
+# --------------------------------------------------------------------------------------------------- retry and overflow
 
 
-def test_what_the_link_does_not_take_now_is_kept_and_sent_later(world: "World") -> None:
+def test_a_message_that_the_link_refuses_stays_queued_and_is_sent_later(world: "World") -> None:
     world.directory.subscribe(SPEED, DASH)
     world.egress["dash"].failure = LINK_DOWN
     messages = [event(world) for _ in range(3)]
@@ -862,7 +869,7 @@ def test_what_the_link_does_not_take_now_is_kept_and_sent_later(world: "World") 
     assert [each.attempts for each in world.tap_calls] == [4, 1, 1]
 
 
-def test_a_full_lane_turns_the_newest_away_and_a_dead_letter_says_so(build: "type[World]") -> None:
+def test_a_full_queue_refuses_the_newest_message_as_a_dead_letter(build: "type[World]") -> None:
     world = build(limits=EgressLimits(queue_messages=2, subscriber_messages=2))
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     world.directory.subscribe(SPEED, DASH)
@@ -877,18 +884,21 @@ def test_a_full_lane_turns_the_newest_away_and_a_dead_letter_says_so(build: "typ
     assert world.egress["dash"].messages == messages[:2]
 
 
-def test_an_important_message_displaces_another_whose_sender_is_told_wherever_it_is(
+def test_a_message_of_higher_priority_evicts_another_whose_requester_gets_an_error(
     build: "type[World]",
 ) -> None:
     world = build(limits=EgressLimits(queue_messages=1))
-    asked = call(world, reply_to=DASH)
-    world.receive("dash", asked)
+    own_request = call(world, reply_to=DASH)
+    world.receive("dash", own_request)
     urgent = notification(
         world.id(), UUri("hpc", 1, 1, 0x8000), METHOD.with_resource(0), priority=UPriority.CS6
     )
     world.receive("backbone", urgent)
     (answer,) = responses(world, "dash")
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.RESOURCE_EXHAUSTED)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (
+        own_request.id,
+        UCode.RESOURCE_EXHAUSTED,
+    )
     assert world.egress["chassis"].messages == [urgent]
 
 
@@ -935,7 +945,7 @@ def test_a_newer_message_takes_the_place_of_the_held_one_which_is_throttled(held
     assert held_world.dispatcher.target_statistics()[0].throttled == 2
 
 
-def test_who_unsubscribes_while_a_message_is_held_does_not_get_it(held_world: "World") -> None:
+def test_a_subscriber_that_unsubscribes_does_not_get_a_held_message(held_world: "World") -> None:
     held_world.directory.subscribe(SPEED, DASH_2, SECOND_NS)
     message = event(held_world)
     held_world.receive("chassis", message)
@@ -946,7 +956,7 @@ def test_who_unsubscribes_while_a_message_is_held_does_not_get_it(held_world: "W
     assert sorted(held_world.verdicts()) == [Verdict.DELIVERED, Verdict.NO_SUBSCRIBER]
 
 
-def test_who_unsubscribes_and_comes_back_starts_anew(held_world: "World") -> None:
+def test_a_subscriber_that_returns_starts_without_held_messages(held_world: "World") -> None:
     held_world.receive("chassis", event(held_world))
     held_world.directory.unsubscribe(SPEED, DASH)
     held_world.receive("chassis", event(held_world))
@@ -962,7 +972,7 @@ def test_who_unsubscribes_and_comes_back_starts_anew(held_world: "World") -> Non
     assert held_world.egress["dash"].messages == [newest]
 
 
-def test_who_lifts_the_limit_while_a_message_is_held_gets_it_all_the_same(held_world: "World") -> None:
+def test_a_held_message_is_delivered_after_its_limit_is_lifted(held_world: "World") -> None:
     held, free = event(held_world), event(held_world)
     held_world.receive("chassis", held)
     held_world.directory.subscribe(SPEED, DASH, 0)
@@ -973,7 +983,7 @@ def test_who_lifts_the_limit_while_a_message_is_held_gets_it_all_the_same(held_w
     assert held_world.ledger().queued == 0
 
 
-def test_a_change_of_another_subscription_leaves_the_held_message_where_it_is(held_world: "World") -> None:
+def test_a_change_of_another_subscription_does_not_affect_a_held_message(held_world: "World") -> None:
     message = event(held_world)
     held_world.receive("chassis", message)
     held_world.directory.touch()
@@ -983,7 +993,7 @@ def test_a_change_of_another_subscription_leaves_the_held_message_where_it_is(he
     assert held_world.egress["dash"].messages == [message]
 
 
-def test_a_held_message_reaches_its_subscriber_also_when_there_are_more_topics_than_are_kept(
+def test_a_held_message_is_delivered_after_its_topic_was_evicted(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: [holding(delivery, SECOND_NS)], route_limit=1)
@@ -997,7 +1007,7 @@ def test_a_held_message_reaches_its_subscriber_also_when_there_are_more_topics_t
     assert world.egress["dash"].messages == messages
 
 
-def test_a_held_notification_is_wanted_whoever_has_subscribed_what(
+def test_a_held_notification_needs_no_subscription(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: [holding(delivery, SECOND_NS)])
@@ -1009,11 +1019,11 @@ def test_a_held_notification_is_wanted_whoever_has_subscribed_what(
     assert world.egress["dash"].messages == [message]
 
 
-# ------------------------------------------------------------------------------------------------------- many threads
+# --------------------------------------------------------------------------------------------------------- many threads
 
 
 class SlowFilter(Filter):
-    """Stays a while in its first call, for another thread to come in as well; remembers how many were inside."""
+    """A filter whose first call waits for a second thread; records how many threads were inside."""
 
     def __init__(self) -> None:
         self.most_inside = 0
@@ -1038,9 +1048,7 @@ class SlowFilter(Filter):
 
 
 @pytest.mark.parametrize("other", ["message", "timer"])
-def test_calls_of_a_filter_never_overlap_whichever_threads_they_come_from(
-    build: "type[World]", other: str
-) -> None:
+def test_calls_of_a_filter_never_overlap_across_threads(build: "type[World]", other: str) -> None:
     lingering = SlowFilter()
     world = build(lambda _: [lingering])
     world.directory.subscribe(SPEED, DASH)
@@ -1068,7 +1076,7 @@ def test_calls_of_a_filter_never_overlap_whichever_threads_they_come_from(
 
 @pytest.fixture
 def eager_switching() -> Iterator[None]:
-    """Lets the interpreter change threads every 10 us instead of every 5 ms."""
+    """Thread switches every 10 us instead of every 5 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -1079,7 +1087,7 @@ MESSAGES = 300
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_threads_that_dispatch_at_once_lose_nothing_and_double_nothing(build: "type[World]") -> None:
+def test_concurrent_dispatch_neither_loses_nor_duplicates(build: "type[World]") -> None:
     world = build(limits=EgressLimits(queue_messages=10**6, queue_bytes=10**9))
     sources = {
         "chassis": (SPEED, DOORS),
@@ -1116,7 +1124,7 @@ def test_threads_that_dispatch_at_once_lose_nothing_and_double_nothing(build: "t
 def test_the_law_holds_while_everything_changes_at_once(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
-    """Three endpoints receive; lanes send, fail and overflow; subscriptions come and go; filters hold; time passes."""
+    """Three endpoints receive, queues send, fail and overflow, subscriptions change, filters hold, time passes."""
 
     def factory(delivery: Delivery) -> Iterator[Filter]:
         if delivery.period_ns:
@@ -1151,9 +1159,9 @@ def test_the_law_holds_while_everything_changes_at_once(
         failures = [None, LINK_DOWN, None, BROKEN]
         turn = 0
         while not done.is_set():
-            for lane in world.egress.values():
-                lane.failure = failures[turn % len(failures)]
-                lane.send()
+            for egress in world.egress.values():
+                egress.failure = failures[turn % len(failures)]
+                egress.send()
             turn += 1
 
     def tick() -> None:
@@ -1176,8 +1184,8 @@ def test_the_law_holds_while_everything_changes_at_once(
             done.set()
         for running in background:
             running.result(30)
-    for lane in world.egress.values():
-        lane.failure = None
+    for egress in world.egress.values():
+        egress.failure = None
     world.time.advance(s=1)
     world.run()
     assert world.ledger().queued == 0

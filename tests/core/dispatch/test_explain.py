@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is explained is what happens, and each rule says its own."""
+"""The explanation of a decision equals the decision, and each rule has its reason."""
 
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ def steps(found: Explanation) -> list[tuple[str, bool]]:
     return [(each.rule, each.passed) for each in found.steps]
 
 
-def test_a_publication_names_everybody_who_subscribed_it_and_what_each_gets(world: "World") -> None:
+def test_the_explanation_of_a_publication_lists_each_subscriber_and_its_rate(world: "World") -> None:
     for who, period_ns in ((APP, 40_000_000), (CLOUD, 0), (DASH, 10**9), (NOWHERE, 0), (METHOD, 0)):
         world.directory.subscribe(SPEED, who.with_resource(0), period_ns)
     found = explained(world, "chassis", publish(ID, SPEED).attributes)
@@ -57,8 +57,8 @@ def test_a_publication_names_everybody_who_subscribed_it_and_what_each_gets(worl
         "it lives behind 'backbone'",
         "it lives behind 'backbone'",
         "it lives behind 'dash'",
-        "nobody lives at its authority",
-        "it lives behind 'chassis' and hears it there",
+        "no endpoint has its authority",
+        "it lives behind 'chassis' and receives it there",
     ]
     assert "at most 25 Hz" in found.steps[3].text
     assert found.verdict == "delivered"
@@ -68,7 +68,7 @@ def test_a_publication_names_everybody_who_subscribed_it_and_what_each_gets(worl
 @pytest.mark.parametrize(
     ("ingress", "attributes", "verdict", "rule", "text"),
     [
-        ("chassis", publish(ID, SPEED).attributes, "no_subscriber", "subscribers", "nobody has subscribed"),
+        ("chassis", publish(ID, SPEED).attributes, "no_subscriber", "subscribers", "no subscription of"),
         ("backbone", publish(ID, SPEED).attributes, "denied", "source", "but 'chassis'"),
         ("chassis", publish(ID, SPEED.with_resource(1)).attributes, "refused", "valid", "that is a topic"),
         (
@@ -87,7 +87,7 @@ def test_a_publication_names_everybody_who_subscribed_it_and_what_each_gets(worl
         ),
     ],
 )
-def test_the_rule_that_ends_it_says_why(
+def test_the_rule_that_ended_the_decision_has_the_reason(
     world: "World", ingress: str, attributes: UAttributes, verdict: str, rule: str, text: str
 ) -> None:
     found = explained(world, ingress, attributes)
@@ -115,17 +115,19 @@ def test_the_access_rule_that_decided_is_named(
     assert text in access.text
 
 
-def test_what_a_neighbour_forwards_is_left_to_it(world: "World", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_a_peer_forwards_is_explained_as_deferred(
+    world: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ForwardAll, "forwarding_role", lambda *_: ForwardingRole.DEFER)
     found = explained(world, "backbone", publish(ID, SPEED).attributes)
     assert (found.verdict, steps(found)) == ("deferred", [("peers", False)])
 
 
-def test_a_rate_is_said_in_hertz() -> None:
+def test_a_rate_is_shown_in_hertz() -> None:
     assert (rate_text(0), rate_text(40_000_000)) == ("every message", "at most 25 Hz")
 
 
-# ------------------------------------------------------------------------------------------- what is said, and what is
+# --------------------------------------------------------------------------------------------- explanation and decision
 
 ADDRESSES = [
     SPEED,
@@ -161,21 +163,21 @@ def headers(draw: st.DrawFn) -> UAttributes:
     return replace(made, priority=UPriority.CS0) if draw(st.integers(0, 9)) == 0 else made
 
 
-wishes = st.lists(st.tuples(addresses, addresses, st.sampled_from([0, 10**9])), max_size=4)
+subscription_lists = st.lists(st.tuples(addresses, addresses, st.sampled_from([0, 10**9])), max_size=4)
 
 
-@given(ingress=ends, attributes=headers(), wished=wishes, with_rules=st.booleans())
-@settings(max_examples=400)
-def test_what_is_explained_is_what_a_dispatcher_does(
+@given(ingress=ends, attributes=headers(), subscriptions=subscription_lists, with_rules=st.booleans())
+@settings(max_examples=150)
+def test_the_explanation_equals_the_decision_of_the_dispatcher(
     unchecked: "type[World]",
     ingress: str,
     attributes: UAttributes,
-    wished: list[tuple[UUri, UUri, int]],
+    subscriptions: list[tuple[UUri, UUri, int]],
     with_rules: bool,
 ) -> None:
     access = {name: AccessPolicy(name, RULES) for name in ("chassis", "backbone")} if with_rules else {}
     world = unchecked(access=access)
-    for topic, subscriber, period_ns in wished:
+    for topic, subscriber, period_ns in subscriptions:
         world.directory.subscribe(topic, subscriber.with_resource(0), period_ns)
     found = explained(world, ingress, attributes)
     message = UMessage(world.id(), attributes)

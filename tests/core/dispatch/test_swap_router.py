@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another router, or another answer of the one there is, while messages come in. Every test ends with the ledger law."""
+"""A swap of the router, or changed results of one router, while messages come in. The ledger law holds."""
 
 from collections.abc import Iterable
 from threading import Event, Thread
@@ -35,17 +35,17 @@ def sent(world: "World", endpoint: str) -> list[bytes]:
     return [message.payload for message in world.egress[endpoint].messages]
 
 
-def test_after_a_swap_the_next_message_goes_by_the_new_router_and_what_is_queued_by_the_old_one(
+def test_after_a_swap_new_messages_use_the_new_router_and_queued_ones_the_old_one(
     world: "World",
 ) -> None:
     world.directory.subscribe(SPEED, CLOUD)
-    emit(world, b"old")  # in the lane, not sent yet
+    emit(world, b"old")  # queued, not sent yet
     world.dispatcher.swap_router(router(world, chassis="chassis", cloud="dash"))
     emit(world, b"new")
     assert (sent(world, "backbone"), sent(world, "dash")) == ([b"old"], [b"new"])
 
 
-def test_a_swap_changes_every_ingress_the_streamers_own_one_too(world: "World") -> None:
+def test_a_swap_changes_every_ingress_including_the_local_one(world: "World") -> None:
     toward = {name: notification(world.id(), SPEED, TRUCK, name.encode()) for name in ("before", "after")}
     world.receive("chassis", toward["before"])
     world.dispatcher.swap_router(router(world, chassis="chassis", hpc="backbone", truck="dash"))
@@ -55,10 +55,10 @@ def test_a_swap_changes_every_ingress_the_streamers_own_one_too(world: "World") 
     assert sent(world, "dash") == [b"after"]
     settled = {each.message.id: each.verdict for each in world.tap_calls}
     assert settled[toward["before"].id] is Verdict.DEAD_LETTERED
-    assert settled[own.id] is Verdict.DENIED  # the new places host nobody
+    assert settled[own.id] is Verdict.DENIED  # the new authority table hosts no service
 
 
-def test_a_swap_asks_for_filters_anew_after_the_changes_that_come_with_it(
+def test_a_swap_makes_filters_again_after_its_changes(
     build: "type[World]", answering: "type[VerdictFilter]"
 ) -> None:
     quiet: list[bool] = [False]
@@ -75,14 +75,14 @@ def test_a_swap_asks_for_filters_anew_after_the_changes_that_come_with_it(
     assert world.ledger().denied == 1
 
 
-def test_what_a_filter_holds_over_a_swap_is_still_sent(
+def test_a_message_held_during_a_swap_is_still_sent(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     held: list[HoldingFilter] = []
 
     def filters(delivery: Delivery) -> Iterable[Filter]:
         if delivery.topic is None or held:
-            return []  # the second time: the filter is gone, and owes what it holds
+            return []  # at the second call: the removed filter still holds a message
         held.append(holding(delivery, 1_000_000))
         return held
 
@@ -94,7 +94,7 @@ def test_what_a_filter_holds_over_a_swap_is_still_sent(
     assert sent(world, "backbone") == [b"held"]
 
 
-def test_nothing_is_dispatched_anywhere_while_a_swap_takes_place(world: "World") -> None:
+def test_no_message_is_dispatched_during_a_swap(world: "World") -> None:
     world.directory.subscribe(SPEED, CLOUD)
     emit(world, b"first")
     came = Event()
@@ -132,7 +132,7 @@ def test_a_pause_holds_from_the_next_message_on(world: "World") -> None:
     assert world.ledger().no_subscriber == 1
 
 
-def test_what_a_filter_holds_for_somebody_who_pauses_has_no_subscriber_any_more(
+def test_a_held_message_for_a_paused_subscriber_has_no_subscriber(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(filters=lambda delivery: [holding(delivery, 1_000_000)] if delivery.topic else [])
@@ -148,7 +148,7 @@ def test_what_a_filter_holds_for_somebody_who_pauses_has_no_subscriber_any_more(
     assert world.ledger().no_subscriber == 1
 
 
-def test_a_dead_letter_is_kept_with_the_endpoint_it_came_in_by(world: "World") -> None:
+def test_a_dead_letter_is_stored_with_its_ingress(world: "World") -> None:
     kept: list[tuple[str, str, bytes]] = []
     world.dispatcher._on_dead_letter = lambda letter: kept.append(
         (letter.ingress, letter.endpoint, letter.message.payload)

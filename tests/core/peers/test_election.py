@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several streamers has a message. A `Town` is streamers that know of each other by what they announce."""
+"""The election of the forwarding streamer. In a `PeerNetwork` all streamers receive the announcements of all others."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from tests.core.conftest import World
 
 Homes = Mapping[str, Sequence[str]]
-"""The authorities behind each endpoint of a streamer; an endpoint is called like its network."""
+"""The authorities behind each endpoint of a streamer; an endpoint has the name of its network."""
 
 ONE_TWO: Homes = {"one": ["a", "a2"], "two": ["b"]}
 
 
 class PeerNetwork:
-    """Each streamer hears on each of its networks what all others there say, and itself."""
+    """Streamers that receive all announcements on each of their networks, their own included."""
 
     def __init__(self, streamers: Mapping[str, Homes], trusted: bool = False) -> None:
         self.streamers = {name: PeerRouters(name, f"{number:016x}") for number, name in enumerate(streamers)}
@@ -38,9 +38,9 @@ class PeerNetwork:
     def announcements(self, network: str) -> frozenset[Announcement]:
         everything = [
             each
-            for name, neighbours in self.streamers.items()
+            for name, router in self.streamers.items()
             if network in self._homes[name]
-            for each in neighbours.own_announcements(network)
+            for each in router.own_announcements(network)
         ]
         return frozenset(
             Announcement(a.instance, a.endpoint, a.authority, a.role, a.subject, self._trusted)
@@ -48,22 +48,26 @@ class PeerNetwork:
         )
 
     def exchange(self) -> None:
-        for name, neighbours in self.streamers.items():
+        for name, router in self.streamers.items():
             for network in self._homes[name]:
-                neighbours.on_announcements(network, self.announcements(network))
+                router.on_announcements(network, self.announcements(network))
 
     def remove(self, name: str) -> None:
         del self.streamers[name]
         self.exchange()
 
     def has(
-        self, network: str, source: str, sink: str | None, standing: ForwardingRole = ForwardingRole.FORWARD
+        self,
+        network: str,
+        source: str,
+        sink: str | None,
+        expected_role: ForwardingRole = ForwardingRole.FORWARD,
     ) -> list[str]:
-        """The streamers on a network to whom a message heard there has this standing."""
+        """The streamers on a network with this role for a message that came in there."""
         return [
             name
-            for name, neighbours in self.streamers.items()
-            if network in self._homes[name] and neighbours.forwarding_role(network, source, sink) is standing
+            for name, router in self.streamers.items()
+            if network in self._homes[name] and router.forwarding_role(network, source, sink) is expected_role
         ]
 
 
@@ -71,109 +75,111 @@ def side_by_side(count: int, homes: Homes = ONE_TWO) -> PeerNetwork:
     return PeerNetwork({f"g{number}": homes for number in range(count)})
 
 
-# ------------------------------------------------------------------------------------------------- one has it
+# ------------------------------------------------------------------------------------------------ one streamer forwards
 
 
-def test_alone_everything_is_ours() -> None:
-    town = side_by_side(1)
+def test_a_streamer_without_peers_forwards_everything() -> None:
+    peers = side_by_side(1)
     for source, sink in (("a", "b"), ("b", "a"), ("mars", "b"), ("a", "mars"), ("a", None)):
-        assert town.has("one", source, sink) == ["g0"]
+        assert peers.has("one", source, sink) == ["g0"]
 
 
-def test_of_two_side_by_side_one_has_what_names_its_sink_and_both_have_publications() -> None:
-    town = side_by_side(2)
-    assert len(town.has("one", "a", "b")) == 1
-    assert len(town.has("one", "a", "b", ForwardingRole.DEFER)) == 1
-    assert town.has("one", "a", None) == ["g0", "g1"]
+def test_one_of_two_peers_forwards_a_message_with_a_sink_and_both_forward_publications() -> None:
+    peers = side_by_side(2)
+    assert len(peers.has("one", "a", "b")) == 1
+    assert len(peers.has("one", "a", "b", ForwardingRole.DEFER)) == 1
+    assert peers.has("one", "a", None) == ["g0", "g1"]
 
 
-def test_what_another_has_brought_is_left_alone() -> None:
-    town = side_by_side(2)
+def test_a_message_that_a_peer_forwarded_is_deferred() -> None:
+    peers = side_by_side(2)
     for sink in ("b", None):
-        assert town.has("two", "a", sink, ForwardingRole.DEFER) == ["g0", "g1"]
+        assert peers.has("two", "a", sink, ForwardingRole.DEFER) == ["g0", "g1"]
 
 
-def test_what_lives_there_is_nobodys_to_carry_and_no_business_of_who_does_not_know_it() -> None:
-    town = PeerNetwork({"g0": {"one": ["a", "a2"], "two": ["b"]}, "g1": {"one": ["a"], "three": ["c"]}})
-    assert town.has("one", "a", "a2") == ["g0"]  # it finds that it lives where it came from
-    assert town.has("one", "a", "a2", ForwardingRole.DEFER) == ["g1"]
+def test_no_streamer_forwards_to_a_local_authority() -> None:
+    peers = PeerNetwork({"g0": {"one": ["a", "a2"], "two": ["b"]}, "g1": {"one": ["a"], "three": ["c"]}})
+    assert peers.has("one", "a", "a2") == ["g0"]  # it then finds that the sink is local
+    assert peers.has("one", "a", "a2", ForwardingRole.DEFER) == ["g1"]
 
 
-def test_the_streamer_whose_own_authority_it_is_comes_first() -> None:
+def test_the_streamer_of_the_sink_authority_has_precedence() -> None:
     homes = {"one": ["a"], "two": [f"g{number}" for number in range(8)]}
-    town = side_by_side(8, homes)
+    peers = side_by_side(8, homes)
     for number in range(8):
-        assert town.has("one", "a", f"g{number}") == [f"g{number}"]
+        assert peers.has("one", "a", f"g{number}") == [f"g{number}"]
 
 
-def test_a_name_comes_before_everyone_not_named() -> None:
+def test_a_named_authority_has_precedence_over_the_star() -> None:
     for names in (("g0", "g1"), ("g1", "g0")):
-        town = PeerNetwork({names[0]: {"one": ["a"], "two": ["b"]}, names[1]: {"one": ["a"], "two": ["*"]}})
-        assert town.has("one", "a", "b") == [names[0]]
-        assert town.has("one", "a", "c") == [names[1]]
+        peers = PeerNetwork({names[0]: {"one": ["a"], "two": ["b"]}, names[1]: {"one": ["a"], "two": ["*"]}})
+        assert peers.has("one", "a", "b") == [names[0]]
+        assert peers.has("one", "a", "c") == [names[1]]
 
 
-def test_who_does_not_know_the_source_is_no_rival() -> None:
-    town = PeerNetwork({"g0": {"one": ["a", "new"], "two": ["b"]}, "g1": {"one": ["a"], "two": ["b"]}})
-    assert town.has("one", "new", "b") == ["g0"]
-    assert town.has("one", "new", "b", ForwardingRole.FORWARD_SILENTLY) == ["g1"]
+def test_a_peer_that_does_not_know_the_source_does_not_compete() -> None:
+    peers = PeerNetwork({"g0": {"one": ["a", "new"], "two": ["b"]}, "g1": {"one": ["a"], "two": ["b"]}})
+    assert peers.has("one", "new", "b") == ["g0"]
+    assert peers.has("one", "new", "b", ForwardingRole.FORWARD_SILENTLY) == ["g1"]
 
 
-# ------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------------------ error responses
 
 
-def test_who_knows_no_way_leaves_a_request_to_who_does() -> None:
-    sinks = [f"b{number}" for number in range(20)]  # whatever the lot
-    town = PeerNetwork({"g0": {"one": ["a"], "two": sinks}, "g1": {"one": ["a"], "three": ["c"]}})
+def test_a_streamer_without_a_route_defers_to_a_peer_with_one() -> None:
+    sinks = [f"b{number}" for number in range(20)]  # for any tie-break
+    peers = PeerNetwork({"g0": {"one": ["a"], "two": sinks}, "g1": {"one": ["a"], "three": ["c"]}})
     for sink in sinks:
-        assert town.has("one", "a", sink) == ["g0"]
-        assert town.has("one", "a", sink, ForwardingRole.DEFER) == ["g1"]
+        assert peers.has("one", "a", sink) == ["g0"]
+        assert peers.has("one", "a", sink, ForwardingRole.DEFER) == ["g1"]
 
 
-def test_of_those_who_know_no_way_one_says_so() -> None:
-    town = side_by_side(4)
-    spokesmen = {tuple(town.has("one", "a", f"mars{number}")) for number in range(50)}
-    assert all(len(each) == 1 for each in spokesmen)
-    assert len(spokesmen) == 4
+def test_one_of_several_streamers_without_a_route_sends_the_error_response() -> None:
+    peers = side_by_side(4)
+    responders = {tuple(peers.has("one", "a", f"mars{number}")) for number in range(50)}
+    assert all(len(each) == 1 for each in responders)
+    assert len(responders) == 4
 
 
-def test_a_spoof_is_denied_by_all_and_answered_by_one() -> None:
-    town = side_by_side(3)
-    [speaker] = town.has("one", "mars", "b")
-    assert sorted([speaker, *town.has("one", "mars", "b", ForwardingRole.FORWARD_SILENTLY)]) == [
+def test_all_streamers_deny_a_spoofed_message_and_one_responds() -> None:
+    peers = side_by_side(3)
+    [responder] = peers.has("one", "mars", "b")
+    assert sorted([responder, *peers.has("one", "mars", "b", ForwardingRole.FORWARD_SILENTLY)]) == [
         "g0",
         "g1",
         "g2",
     ]
-    assert town.has("one", "mars", None) == ["g0", "g1", "g2"]
+    assert peers.has("one", "mars", None) == ["g0", "g1", "g2"]
 
 
-# ------------------------------------------------------------------------------------------------- any town
+# ---------------------------------------------------------------------------------------------------------- any network
 
 AUTHORITIES = ("a", "b", "c", ANY_AUTHORITY)
 
 
 @st.composite
-def towns(draw: st.DrawFn) -> dict[str, Homes]:
-    """Streamers between the same two networks; each places each authority on one of them, or knows it not at all."""
+def peer_networks(draw: st.DrawFn) -> dict[str, Homes]:
+    """Streamers between two networks; each has each authority on one of them, or does not know it."""
     streamers: dict[str, Homes] = {}
     for name in draw(
         st.lists(st.sampled_from(["g0", "g1", "g2", "a", "b"]), min_size=1, max_size=5, unique=True)
     ):
         places = [draw(st.sampled_from(["one", "two", None])) for _ in AUTHORITIES]
         streamers[name] = {
-            network: [who for who, where in zip(AUTHORITIES, places, strict=True) if where == network]
+            network: [
+                each_name for each_name, where in zip(AUTHORITIES, places, strict=True) if where == network
+            ]
             for network in ("one", "two")
         }
     return streamers
 
 
 def carriers(streamers: Mapping[str, Homes], source: str, sink: str) -> list[str]:
-    """Who would forward from "one" if alone."""
+    """The streamers that would forward from "one" without peers."""
 
-    def home(homes: Homes, who: str) -> str | None:
+    def home(homes: Homes, each_name: str) -> str | None:
         named = {each: network for network, here in homes.items() for each in here}
-        return named.get(who, named.get(ANY_AUTHORITY))
+        return named.get(each_name, named.get(ANY_AUTHORITY))
 
     return [
         name
@@ -185,8 +191,8 @@ def carriers(streamers: Mapping[str, Homes], source: str, sink: str) -> list[str
 MESSAGES = st.tuples(st.sampled_from(["a", "b", "c", "mars"]), st.sampled_from(["a", "b", "c", "mars"]))
 
 
-@given(towns(), MESSAGES)
-def test_whatever_they_know_exactly_one_forwards_if_anybody_would(
+@given(peer_networks(), MESSAGES)
+def test_exactly_one_streamer_forwards_if_any_can(
     streamers: dict[str, Homes], message: tuple[str, str]
 ) -> None:
     able = carriers(streamers, *message)
@@ -194,8 +200,8 @@ def test_whatever_they_know_exactly_one_forwards_if_anybody_would(
     assert len(forwarding) == bool(able)
 
 
-@given(towns(), MESSAGES)
-def test_whatever_they_know_nobody_else_answers_what_one_forwards(
+@given(peer_networks(), MESSAGES)
+def test_no_other_streamer_responds_to_a_forwarded_message(
     streamers: dict[str, Homes], message: tuple[str, str]
 ) -> None:
     able = carriers(streamers, *message)
@@ -206,53 +212,53 @@ def test_whatever_they_know_nobody_else_answers_what_one_forwards(
     ]
     if able:
         others = [name for name in PeerNetwork(streamers).has("one", *message) if name not in able]
-        assert set(others) <= set(residents)  # to whom it lives there, and who say nothing
+        assert set(others) <= set(residents)  # the sink is local for them, so they do not respond
 
 
 @given(st.integers(2, 6), st.integers(0, 5))
-def test_when_one_leaves_only_its_share_moves(count: int, leaving: int) -> None:
+def test_when_a_streamer_leaves_only_its_share_moves(count: int, leaving: int) -> None:
     homes = {"one": ["a"], "two": [f"b{number}" for number in range(40)]}
-    town, name = side_by_side(count, homes), f"g{leaving % count}"
-    before = {sink: town.has("one", "a", sink)[0] for sink in homes["two"]}
-    town.remove(name)
-    after = {sink: town.has("one", "a", sink)[0] for sink in homes["two"]}
+    peers, name = side_by_side(count, homes), f"g{leaving % count}"
+    before = {sink: peers.has("one", "a", sink)[0] for sink in homes["two"]}
+    peers.remove(name)
+    after = {sink: peers.has("one", "a", sink)[0] for sink in homes["two"]}
     assert {sink for sink in before if before[sink] != after[sink]} == {
-        sink for sink, who in before.items() if who == name
+        sink for sink, each_name in before.items() if each_name == name
     }
 
 
-def test_the_share_is_a_fair_one_and_the_same_after_a_restart() -> None:
+def test_shares_are_fair_and_stable_over_a_restart() -> None:
     homes = {"one": ["a"], "two": [f"b{number}" for number in range(300)]}
     first, again = side_by_side(3, homes), PeerNetwork(dict.fromkeys(("g2", "g0", "g1"), homes))
     shares = dict.fromkeys(("g0", "g1", "g2"), 0)
     for sink in homes["two"]:
-        [who] = first.has("one", "a", sink)
-        shares[who] += 1
-        assert again.has("one", "a", sink) == [who]
+        [each_name] = first.has("one", "a", sink)
+        shares[each_name] += 1
+        assert again.has("one", "a", sink) == [each_name]
     assert min(shares.values()) > 60
 
 
-# ------------------------------------------------------------------------------------------------- who is believed
+# ---------------------------------------------------------------------------------------------------------------- trust
 
 
 def claim(role: AnnouncementRole, subject: str, name: str = "evil", instance: str = "e" * 16) -> Announcement:
     return Announcement(instance, "x", name, role, subject)
 
 
-def test_who_is_not_seen_on_the_other_side_keeps_nothing_from_being_forwarded() -> None:
-    """Else any node could silence a route by saying that it carries it."""
+def test_an_untrusted_peer_does_not_stop_forwarding() -> None:
+    """Otherwise any node could stop the forwarding by a false announcement."""
     me = PeerRouters("me", "0" * 16)
     me.configure(ONE_TWO)
-    for number in range(100):  # whatever its lot
+    for number in range(100):  # for any tie-break
         name = f"evil{number}"
-        says = [
+        claims = [
             claim(AnnouncementRole.IDENTITY, name, name),
             claim(AnnouncementRole.CARRIES, "b", name),
             claim(AnnouncementRole.LOCAL, "a", name),
         ]
-        me.on_announcements("one", frozenset(says))
+        me.on_announcements("one", frozenset(claims))
         assert me.forwarding_role("one", "a", "b") is ForwardingRole.FORWARD
-    # ... nor does one that has taken the name of the sink, or that is on the other side and does not say that b lives there.
+    # Also a peer with the name of the sink, or one on the other network that does not announce b as local there.
     for name, there in (
         ("b", []),
         ("evil", [claim(AnnouncementRole.IDENTITY, "evil"), claim(AnnouncementRole.CARRIES, "b")]),
@@ -271,7 +277,7 @@ def test_who_is_not_seen_on_the_other_side_keeps_nothing_from_being_forwarded() 
         assert me.forwarding_role("one", "a", "b") is ForwardingRole.FORWARD
 
 
-def test_nor_makes_it_a_spoof_look_like_a_neighbours_message() -> None:
+def test_an_untrusted_peer_does_not_hide_a_spoofed_source() -> None:
     me = PeerRouters("me", "0" * 16)
     me.configure(ONE_TWO)
     me.on_announcements(
@@ -286,12 +292,12 @@ def test_nor_makes_it_a_spoof_look_like_a_neighbours_message() -> None:
     )
     assert (
         me.forwarding_role("one", "b", "a") is ForwardingRole.FORWARD_SILENTLY
-    )  # denied and counted, but not answered
+    )  # denied and counted without a response
     assert me.forwarding_role("one", "b", None) is ForwardingRole.FORWARD
 
 
-def test_who_is_vouched_for_is_believed_wherever_it_is_seen() -> None:
-    """A ring: both carry from A to c, one of them through B."""
+def test_a_peer_trusted_by_the_transport_needs_no_second_network() -> None:
+    """A ring: two streamers carry from A to c, one of them through B."""
     ring: dict[str, Homes] = {
         "ab": {"A": ["a"], "B": ["b", "c"]},
         "bc": {"B": ["b", "a"], "C": ["c"]},
@@ -301,63 +307,69 @@ def test_who_is_vouched_for_is_believed_wherever_it_is_seen() -> None:
     assert len(PeerNetwork(ring, trusted=True).has("A", "a", "c")) == 1
 
 
-def test_but_not_of_what_it_does_not_say() -> None:
+def test_a_trusted_peer_counts_only_for_its_announcements() -> None:
     me = PeerRouters("me", "0" * 16)
     me.configure({"one": ["a"], "two": ["*"]})
     for number in range(20):
-        says = [
+        claims = [
             (AnnouncementRole.IDENTITY, f"g{number}"),
             (AnnouncementRole.CARRIES, "*"),
             (AnnouncementRole.LOCAL, "a"),
             (AnnouncementRole.LOCAL, "b"),
         ]
         me.on_announcements(
-            "one", frozenset(Announcement("e" * 16, "x", f"g{number}", *each, trusted=True) for each in says)
+            "one",
+            frozenset(Announcement("e" * 16, "x", f"g{number}", *each, trusted=True) for each in claims),
         )
-        assert me.forwarding_role("one", "a", "b") is ForwardingRole.FORWARD  # which lives here, it says
+        assert me.forwarding_role("one", "a", "b") is ForwardingRole.FORWARD  # the peer announced b as local
 
 
-def test_who_has_not_said_all_does_not_count() -> None:
+def test_a_peer_without_its_identity_announcement_does_not_count() -> None:
     me = PeerRouters("me", "0" * 16)
     me.configure({"one": ["a"], "two": ["*"]})
-    rival = [claim(AnnouncementRole.CARRIES, "b", "b"), claim(AnnouncementRole.LOCAL, "a", "b")]
+    competitor = [claim(AnnouncementRole.CARRIES, "b", "b"), claim(AnnouncementRole.LOCAL, "a", "b")]
     there = frozenset([claim(AnnouncementRole.IDENTITY, "b", "b"), claim(AnnouncementRole.LOCAL, "b", "b")])
     me.on_announcements("two", there)
-    assert me.on_announcements("one", frozenset(rival)).joined == ()
+    assert me.on_announcements("one", frozenset(competitor)).joined == ()
     assert me.forwarding_role("one", "a", "b") is ForwardingRole.FORWARD
     assert me.on_announcements(
-        "one", frozenset([*rival, claim(AnnouncementRole.IDENTITY, "b", "b")])
+        "one", frozenset([*competitor, claim(AnnouncementRole.IDENTITY, "b", "b")])
     ).joined == (RouterId("b", "e" * 16),)
     assert me.forwarding_role("one", "a", "b") is ForwardingRole.DEFER
-    # Another one's name is not its own.
+    # An identity announcement with another name does not count.
     assert me.on_announcements(
-        "one", frozenset([*rival, claim(AnnouncementRole.IDENTITY, "c", "b")])
+        "one", frozenset([*competitor, claim(AnnouncementRole.IDENTITY, "c", "b")])
     ).departed == (RouterId("b", "e" * 16),)
 
 
-def test_only_changes_are_news() -> None:
+def test_only_changed_announcements_are_reported() -> None:
     me = PeerRouters("me", "0" * 16)
     me.configure(ONE_TWO)
-    said = frozenset([claim(AnnouncementRole.IDENTITY, "evil"), *me.own_announcements("one")])
-    assert me.on_announcements("one", said).changed
-    assert not me.on_announcements("one", said).changed
+    announced = frozenset([claim(AnnouncementRole.IDENTITY, "evil"), *me.own_announcements("one")])
+    assert me.on_announcements("one", announced).changed
+    assert not me.on_announcements("one", announced).changed
     assert me.peers_at("one") == (RouterId("evil", "e" * 16),)
-    assert me.on_announcements("one", said | {claim(AnnouncementRole.CARRIES, "b")}) == ((), (), (), True)
+    assert me.on_announcements("one", announced | {claim(AnnouncementRole.CARRIES, "b")}) == (
+        (),
+        (),
+        (),
+        True,
+    )
     gone = me.on_announcements("one", frozenset())
     assert (gone.joined, gone.departed) == ((), (RouterId("evil", "e" * 16),))
 
 
-def test_a_million_senders_do_not_fill_the_memory() -> None:
-    town = side_by_side(2)
-    me = town.streamers["g0"]
+def test_the_role_cache_is_bounded() -> None:
+    peers = side_by_side(2)
+    me = peers.streamers["g0"]
     for number in range(10_000):
         me.forwarding_role("one", "a", f"mars{number}")
     assert len(me._view.cached_roles) <= 4096
 
 
-def test_another_configuration_is_announced_and_decided_by_at_once() -> None:
-    town = side_by_side(2)
-    one = town.streamers["g0"]
+def test_a_new_configuration_is_announced_and_used_at_once() -> None:
+    peers = side_by_side(2)
+    one = peers.streamers["g0"]
     one.configure({"one": ["a"], "two": ["b", "new"]})
     assert AnnouncementRole.CARRIES in {
         each.role for each in one.own_announcements("one") if each.subject == "new"
@@ -366,23 +378,23 @@ def test_another_configuration_is_announced_and_decided_by_at_once() -> None:
     assert one.own_announcements("elsewhere") == frozenset()
 
 
-# ------------------------------------------------------------------------------------------------- what goes round
+# ---------------------------------------------------------------------------------------------------------------- loops
 
 
-def test_one_network_behind_two_endpoints_is_noticed_and_its_echo_left_alone() -> None:
+def test_two_endpoints_on_one_network_are_detected_and_echoes_deferred() -> None:
     me = PeerRouters("me", "0" * 16)
     me.configure({"first": ["a"], "second": ["b"], "third": ["c"]})
     both = me.own_announcements("first") | me.own_announcements("second")
-    assert not me.on_announcements("first", both).changed  # anybody there may have said so
+    assert not me.on_announcements("first", both).changed  # any node there may have forged it
     assert me.loop_endpoints() == frozenset()
     assert set(me.on_announcements("second", both).shared_endpoints) == {"first", "second"}
     assert me.on_announcements("second", both).shared_endpoints == ()
     me.on_announcements("third", me.own_announcements("third"))
     assert me.loop_endpoints() == {"first", "second"}
     assert me.shared_network_endpoints() == {"first": {"second"}, "second": {"first"}}
-    assert me.forwarding_role("second", "a", "c") is ForwardingRole.DEFER  # heard at "first" as well
+    assert me.forwarding_role("second", "a", "c") is ForwardingRole.DEFER  # also received at "first"
     assert me.forwarding_role("first", "a", "c") is ForwardingRole.FORWARD
-    assert me.forwarding_role("second", "c", "b") is ForwardingRole.FORWARD  # a spoof is one
+    assert me.forwarding_role("second", "c", "b") is ForwardingRole.FORWARD  # spoofed
 
 
 @pytest.mark.parametrize(
@@ -404,25 +416,23 @@ def test_one_network_behind_two_endpoints_is_noticed_and_its_echo_left_alone() -
         ),
     ],
 )  # fmt: skip
-def test_a_window_is_needed_where_a_ring_may_close_and_nowhere_else(
-    streamers: dict[str, Homes], loops: set[str]
-) -> None:
+def test_only_endpoints_in_a_loop_need_a_dedup_window(streamers: dict[str, Homes], loops: set[str]) -> None:
     assert PeerNetwork(streamers).streamers["g0"].loop_endpoints() == loops
 
 
-# ------------------------------------------------------------------------------------------------- what becomes of it
+# ------------------------------------------------------------------------------------------------------ in a dispatcher
 
 
-def beside(build: "type[World]", *claims: tuple[AnnouncementRole, str]) -> "World":
-    """A streamer with another one, `other`, on its backbone, which is vouched for and first for whatever bears its name."""
-    neighbours = PeerRouters("hpc", "0" * 16)
-    neighbours.configure({"backbone": ["hpc", "cloud"], "chassis": ["chassis", "other"], "dash": ["dash"]})
-    said = [(AnnouncementRole.IDENTITY, "other"), *claims]
-    neighbours.on_announcements(
-        "backbone", frozenset(Announcement("1" * 16, "x", "other", *each, trusted=True) for each in said)
+def world_with_peer(build: "type[World]", *claims: tuple[AnnouncementRole, str]) -> "World":
+    """A world with a trusted peer `other` on its backbone, which has precedence for its own authority."""
+    router = PeerRouters("hpc", "0" * 16)
+    router.configure({"backbone": ["hpc", "cloud"], "chassis": ["chassis", "other"], "dash": ["dash"]})
+    announced = [(AnnouncementRole.IDENTITY, "other"), *claims]
+    router.on_announcements(
+        "backbone", frozenset(Announcement("1" * 16, "x", "other", *each, trusted=True) for each in announced)
     )
     return build(
-        peers=neighbours,
+        peers=router,
         authorities={
             "hpc": "backbone",
             "cloud": "backbone",
@@ -444,17 +454,19 @@ CARRIER = [
 @pytest.mark.parametrize(
     ("source", "sink"),
     [
-        pytest.param(UUri("cloud", 1, 1, 0), UUri("other", 1, 1, 1), id="it carries it"),
-        pytest.param(UUri("cloud", 1, 1, 0), UUri("mars", 1, 1, 1), id="it knows the way"),
-        pytest.param(UUri("chassis", 1, 1, 0), UUri("cloud", 1, 1, 1), id="it has brought it"),
-        pytest.param(UUri("chassis", 1, 1, 0), UUri("hpc", 0, 3, 1), id="it has brought it, be it for us"),
-        pytest.param(UUri("cloud", 1, 1, 5), UUri("other", 1, 1, 1), id="and be it invalid"),
+        pytest.param(UUri("cloud", 1, 1, 0), UUri("other", 1, 1, 1), id="the peer carries it"),
+        pytest.param(UUri("cloud", 1, 1, 0), UUri("mars", 1, 1, 1), id="only the peer has a route"),
+        pytest.param(UUri("chassis", 1, 1, 0), UUri("cloud", 1, 1, 1), id="the peer forwarded it"),
+        pytest.param(
+            UUri("chassis", 1, 1, 0), UUri("hpc", 0, 3, 1), id="the peer forwarded it to this streamer"
+        ),
+        pytest.param(UUri("cloud", 1, 1, 5), UUri("other", 1, 1, 1), id="an invalid message"),
     ],
 )
-def test_what_is_left_to_another_is_counted_and_nothing_else(
+def test_a_deferred_message_is_counted_and_has_no_other_effect(
     build: "type[World]", source: UUri, sink: UUri
 ) -> None:
-    world = beside(build, *CARRIER)
+    world = world_with_peer(build, *CARRIER)
     attributes = UAttributes(
         type=UMessageType.REQUEST, source=source, sink=sink, priority=UPriority.CS4, ttl=1000
     )
@@ -466,11 +478,11 @@ def test_what_is_left_to_another_is_counted_and_nothing_else(
     }
     assert world.ledger().received == 0
     assert world.tap_calls == []
-    assert all(lane.messages == [] for lane in world.egress.values())
+    assert all(egress.messages == [] for egress in world.egress.values())
 
 
-def test_what_is_ours_whoever_is_there_is_dealt_with_as_ever(build: "type[World]") -> None:
-    world = beside(build, *CARRIER)
+def test_a_message_that_this_streamer_forwards_is_handled_as_without_peers(build: "type[World]") -> None:
+    world = world_with_peer(build, *CARRIER)
     to_ourselves = request(world.id(), UUri("cloud", 1, 1, 0), UUri("hpc", 0, 3, 1), ttl=1000)
     world.receive("backbone", to_ourselves)
     world.receive("dash", notification(world.id(), UUri("dash", 7, 1, 0x8000), UUri("cloud", 1, 1, 0)))
@@ -479,24 +491,24 @@ def test_what_is_ours_whoever_is_there_is_dealt_with_as_ever(build: "type[World]
     assert len(world.egress["backbone"].messages) == 1
 
 
-def test_our_own_words_that_we_hear_back_are_no_spoof(build: "type[World]") -> None:
-    neighbours = PeerRouters("hpc", "0" * 16)
-    neighbours.configure({"backbone": ["hpc", "cloud"], "chassis": ["chassis"], "dash": ["dash"]})
-    world = build(peers=neighbours)
+def test_an_echo_of_an_own_message_is_not_spoofed(build: "type[World]") -> None:
+    router = PeerRouters("hpc", "0" * 16)
+    router.configure({"backbone": ["hpc", "cloud"], "chassis": ["chassis"], "dash": ["dash"]})
+    world = build(peers=router)
     for count in (1, 0):
         call = request(world.id(), UUri("hpc", 0, 3, 0), UUri("chassis", 0, 3, 1), ttl=1000)
         world.receive("backbone", call)
         world.run()
         refused = world.dispatcher.refused_counts()["backbone"]
         assert (refused["spoofed"], refused["deferred_to_peer"]) == (1, 1 - count)
-        both = neighbours.own_announcements("backbone") | neighbours.own_announcements("chassis")
+        both = router.own_announcements("backbone") | router.own_announcements("chassis")
         for endpoint in ("backbone", "chassis"):
-            neighbours.on_announcements(endpoint, both)
+            router.on_announcements(endpoint, both)
         world.dispatcher.invalidate_routes()
 
 
-def test_a_request_of_a_stranger_whom_another_knows_is_denied_in_silence(build: "type[World]") -> None:
-    world = beside(
+def test_a_request_from_a_source_that_a_peer_knows_is_denied_without_a_response(build: "type[World]") -> None:
+    world = world_with_peer(
         build,
         (AnnouncementRole.LOCAL, "new"),
         (AnnouncementRole.CARRIES, "other"),

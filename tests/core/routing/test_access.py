@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may send what at an endpoint, as a table."""
+"""The access rules of an endpoint, as a table."""
 
 from typing import TYPE_CHECKING
 
@@ -57,11 +57,11 @@ def rule(allow: bool, **parts: str) -> AccessRule:
 @pytest.mark.parametrize(
     ("rules", "let_in"),
     [
-        # Without rules everything, with rules what they say, and Responses always.
+        # Without rules every message passes, with rules the matching ones, and Responses always.
         ([], EVERYTHING.keys()),
         ([rule(YES)], EVERYTHING.keys()),
         ([rule(NO)], RESPONSES),
-        # By source, in all that it sends.
+        # By source, for all types.
         ([rule(YES, source=ANY_OF_APP)], {"PUBLISH", "REQUEST", "OTHER_REQUEST", "NOTIFICATION"} | RESPONSES),
         ([rule(YES, source="//phone/10/1/8001")], {"PUBLISH", "NOTIFICATION"} | RESPONSES),
         ([rule(YES, source="//phone/10/1/8002")], RESPONSES),
@@ -71,7 +71,7 @@ def rule(allow: bool, **parts: str) -> AccessRule:
         ([rule(YES, type="publish")], {"PUBLISH", "OTHERS_PUBLISH"} | RESPONSES),
         ([rule(YES, type="notification")], {"NOTIFICATION"} | RESPONSES),
         ([rule(YES, type="request")], {"REQUEST", "OTHER_REQUEST", "OTHERS_REQUEST"} | RESPONSES),
-        # A publication has no sink, so a rule with one does not concern it.
+        # A publication has no sink, so a rule with a sink does not apply to it.
         (
             [rule(YES, sink="//*/FFFFFFFF/FF/FFFF")],
             {"REQUEST", "OTHER_REQUEST", "OTHERS_REQUEST", "NOTIFICATION"} | RESPONSES,
@@ -87,7 +87,7 @@ def rule(allow: bool, **parts: str) -> AccessRule:
             [rule(YES, source=ANY_OF_APP, type="publish"), rule(NO, type="publish"), rule(YES)],
             EVERYTHING.keys() - {"OTHERS_PUBLISH"},
         ),
-        # Responses are concerned by rules of their own only, and may pass where none matches.
+        # Only rules with type = "response" apply to Responses; without a match they pass.
         ([rule(YES), rule(NO, type="response")], EVERYTHING.keys() - RESPONSES),
         ([rule(NO, source=ANY_OF_APP, type="response")], {"OTHERS_RESPONSE"}),
         ([rule(YES, source=ANY_OF_APP, type="response"), rule(NO, type="response")], {"RESPONSE"}),
@@ -113,7 +113,7 @@ def test_the_first_rule_that_matches_decides(rules: list[AccessRule], let_in: se
         ),
     ],
 )
-def test_a_refusal_names_the_rule_and_the_message(
+def test_a_denial_names_the_rule_and_the_message(
     rules: list[AccessRule], attributes: UAttributes, text: str
 ) -> None:
     assert AccessPolicy("phone", rules).deny_reason(attributes) == UStatus(UCode.PERMISSION_DENIED, text)
@@ -138,12 +138,12 @@ def test_a_refusal_names_the_rule_and_the_message(
         ({"source": "//*/1/1/0", "sink": "//*/1/1/0"}, "sink: no message has such a resource"),
     ],
 )
-def test_a_rule_that_nothing_can_match_is_a_mistake(parts: dict[str, str], text: str) -> None:
+def test_a_rule_that_no_message_can_match_is_an_error(parts: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text.replace("*", r"\*")):
         rule(YES, **parts)
 
 
-# ------------------------------------------------------------------------------------------------------- in the router
+# -------------------------------------------------------------------------------------------------------- in the router
 
 
 def router(*rules: AccessRule) -> Router:
@@ -156,23 +156,23 @@ def router(*rules: AccessRule) -> Router:
     )
 
 
-def test_a_denied_message_has_no_targets_and_is_counted_as_such() -> None:
+def test_a_denied_message_has_no_targets_and_is_counted_as_denied() -> None:
     decision = router(rule(NO)).decide("phone", PUBLISH)
     assert (decision.targets, decision.verdict, decision.denied_as) == ((), Verdict.DENIED, "access")
     assert router(rule(YES)).decide("phone", PUBLISH).targets == (Target("chassis"),)
 
 
-def test_the_rules_of_an_endpoint_are_about_what_comes_in_there_and_not_about_what_goes_out() -> None:
+def test_the_rules_of_an_endpoint_apply_to_incoming_messages_only() -> None:
     back = notification(ID, METHOD.with_resource(0x8001), APP).attributes
     assert router(rule(NO)).decide("chassis", back).targets == (Target("phone"),)
 
 
-def test_no_rule_lets_in_a_source_that_lives_elsewhere() -> None:
+def test_no_rule_accepts_a_source_that_lives_behind_another_endpoint() -> None:
     decision = router(rule(YES)).decide("phone", publish(ID, METHOD.with_resource(0x8001)).attributes)
     assert (decision.verdict, decision.denied_as) == (Verdict.DENIED, "spoofed")
 
 
-def test_rules_are_asked_when_a_plan_is_made_and_not_for_every_message(
+def test_rules_are_checked_per_route_and_not_per_message(
     build: "type[World]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[UAttributes] = []

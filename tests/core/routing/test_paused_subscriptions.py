@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who paused a topic is left out of it, and nobody else is."""
+"""A pause removes the subscriptions of one subscriber and no other."""
 
 from collections.abc import Sequence
 
@@ -19,38 +19,40 @@ FLEET, DASH = UUri("cloud", 1, 1, 0), UUri("dash", 2, 1, 0)
 
 @pytest.fixture
 def directory() -> PausedDirectory:
-    wishes = [Subscription(topic, who) for topic in (SPEED, DOORS) for who in (FLEET, DASH)]
-    return PausedDirectory(StaticDirectory(wishes))
+    subscriptions = [
+        Subscription(topic, subscriber) for topic in (SPEED, DOORS) for subscriber in (FLEET, DASH)
+    ]
+    return PausedDirectory(StaticDirectory(subscriptions))
 
 
-def who(directory: PausedDirectory, topic: UUri) -> Sequence[UUri]:
-    return [wish.subscriber for wish in directory.subscribers(topic)]
+def subscriber(directory: PausedDirectory, topic: UUri) -> Sequence[UUri]:
+    return [subscription.subscriber for subscription in directory.subscribers(topic)]
 
 
-def test_a_paused_topic_is_kept_from_who_paused_it_until_it_is_resumed(directory: PausedDirectory) -> None:
+def test_a_subscriber_does_not_receive_a_paused_topic_until_it_resumes(directory: PausedDirectory) -> None:
     assert directory.pause(SPEED, FLEET)
-    assert (who(directory, SPEED), who(directory, DOORS)) == ([DASH], [FLEET, DASH])
+    assert (subscriber(directory, SPEED), subscriber(directory, DOORS)) == ([DASH], [FLEET, DASH])
     assert directory.resume(SPEED, FLEET)
-    assert who(directory, SPEED) == [FLEET, DASH]
+    assert subscriber(directory, SPEED) == [FLEET, DASH]
 
 
-def test_a_pattern_pauses_all_that_it_matches_and_is_resumed_as_it_was_said(
+def test_a_pattern_pauses_all_matching_topics_and_is_resumed_by_the_same_pattern(
     directory: PausedDirectory,
 ) -> None:
     directory.pause(ALL, DASH)
-    assert (who(directory, SPEED), who(directory, DOORS)) == ([FLEET], [FLEET])
+    assert (subscriber(directory, SPEED), subscriber(directory, DOORS)) == ([FLEET], [FLEET])
     assert not directory.resume(SPEED, DASH)
-    assert who(directory, SPEED) == [FLEET]
+    assert subscriber(directory, SPEED) == [FLEET]
     assert directory.resume(ALL, DASH)
-    assert who(directory, SPEED) == [FLEET, DASH]
+    assert subscriber(directory, SPEED) == [FLEET, DASH]
 
 
-def test_saying_it_again_is_no_news(directory: PausedDirectory) -> None:
+def test_a_repeated_pause_or_resume_changes_nothing(directory: PausedDirectory) -> None:
     assert [directory.pause(SPEED, FLEET), directory.pause(SPEED, FLEET)] == [True, False]
     assert [directory.resume(SPEED, FLEET), directory.resume(SPEED, FLEET)] == [True, False]
 
 
-def test_what_is_paused_is_told_in_a_stable_order(directory: PausedDirectory) -> None:
+def test_paused_topics_are_listed_in_a_stable_order(directory: PausedDirectory) -> None:
     for topic, subscriber in [(DOORS, DASH), (SPEED, FLEET), (SPEED, DASH)]:
         directory.pause(topic, subscriber)
     assert directory.paused_by(DASH) == [SPEED, DOORS]
@@ -61,7 +63,7 @@ def test_what_is_paused_is_told_in_a_stable_order(directory: PausedDirectory) ->
 @pytest.mark.parametrize(
     ("limit", "others"), [("MAX_PAUSED", DASH), ("MAX_PAUSED_PER_SUBSCRIBER", FLEET)], ids=["all", "one"]
 )
-def test_what_is_paused_is_bounded(
+def test_the_number_of_paused_topics_is_bounded(
     directory: PausedDirectory, monkeypatch: pytest.MonkeyPatch, limit: str, others: UUri
 ) -> None:
     monkeypatch.setattr(module, limit, 2)
@@ -70,12 +72,12 @@ def test_what_is_paused_is_bounded(
     with pytest.raises(UStatusError, match="2 topics") as refused:
         directory.pause(ALL, FLEET)
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
-    assert not directory.pause(SPEED, FLEET)  # what is paused already takes no room
+    assert not directory.pause(SPEED, FLEET)  # a repeated pause does not count
     assert directory.resume(SPEED, FLEET)
     assert directory.pause(ALL, FLEET)
 
 
-def test_the_version_is_that_of_the_directory_behind_it(directory: PausedDirectory) -> None:
+def test_the_version_is_that_of_the_inner_directory(directory: PausedDirectory) -> None:
     directory.pause(SPEED, FLEET)
     assert directory.version == directory.inner.version == 0
     places = AuthorityTable({})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shares a plan is decided about alike."""
+"""Messages that share a route have equal decisions."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from ustreamer.uprotocol.uuri import UUri
 METHODS = [UUri("chassis", 0x1234, 1, each) for each in (1, 2, 0, 0x8001, 0xFFFF)]
 CALLERS = [UUri("hpc", 0x10, 1, 0), UUri("hpc", 0x10, 1, 1), UUri("mars", 1, 1, 0), UUri("chassis", 1, 1, 0)]
 RULES = [AccessRule(allow=False, source="//chassis/1234/1/2", type="response")]
-"""Of a Response too, by name."""
+"""Fields that matter for a Response too, by name."""
 
 attributes = st.builds(
     UAttributes,
@@ -54,14 +54,14 @@ def decided(each: UAttributes) -> RoutingDecision | str:
 
 
 @given(attributes, attributes)
-def test_what_has_the_same_key_is_decided_alike(one: UAttributes, other: UAttributes) -> None:
-    # Most pairs differ in what matters: so the other is given the ends of the first.
+def test_attributes_with_equal_keys_have_equal_decisions(one: UAttributes, other: UAttributes) -> None:
+    # Most random pairs differ in what matters, so the second one gets source and sink of the first.
     other = msgspec.structs.replace(other, source=one.source, sink=one.sink)
     if cache_key(one) == cache_key(other):
         assert decided(one) == decided(other)
 
 
-def test_answers_share_a_plan_and_whatever_is_no_valid_answer_does_not() -> None:
+def test_valid_responses_share_a_key_and_invalid_ones_do_not() -> None:
     answer = UAttributes(
         type=UMessageType.RESPONSE,
         source=METHODS[0],
@@ -91,27 +91,25 @@ reqids = st.lists(
 
 
 @given(attributes, st.none() | reqids)
-def test_a_run_has_the_key_that_each_of_its_messages_has(
-    of_all: UAttributes, named: list[UUID] | None
-) -> None:
+def test_a_batch_has_the_key_of_each_of_its_messages(of_all: UAttributes, named: list[UUID] | None) -> None:
     of_all, number = msgspec.structs.replace(of_all, reqid=None), 3 if named is None else len(named)
-    run = MessageBatch(of_all, IdColumns([0x7000] * number, [1 << 63] * number), [b""] * number, named)
-    keys = [cache_key(each.attributes) for each in run]
-    # Where a key is the attributes themselves, those of answers differ, and no two are the same.
+    batch = MessageBatch(of_all, IdColumns([0x7000] * number, [1 << 63] * number), [b""] * number, named)
+    keys = [cache_key(each.attributes) for each in batch]
+    # If the key is the attributes, the keys of Responses differ.
     if type(keys[0]) is tuple or named is None:
-        assert [batch_cache_key(run)] * number == keys
+        assert [batch_cache_key(batch)] * number == keys
     else:
-        assert batch_cache_key(run) == keys[0]
+        assert batch_cache_key(batch) == keys[0]
     if named is None:
-        assert batch_cache_key(run) is of_all
+        assert batch_cache_key(batch) is of_all
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_run_of_answers_has_the_key_of_their_ends(named: bool) -> None:
+def test_a_batch_of_responses_has_the_key_of_source_and_sink(named: bool) -> None:
     answer = UAttributes(
         type=UMessageType.RESPONSE, source=METHODS[0], sink=CALLERS[0], priority=UPriority.CS4
     )
-    run = MessageBatch(
+    batch = MessageBatch(
         answer, IdColumns([0x7000], [1 << 63]), [b""], [UUID(0x7000, 1 << 63)] if named else None
     )
-    assert batch_cache_key(run) == ((METHODS[0], CALLERS[0]) if named else answer)
+    assert batch_cache_key(batch) == ((METHODS[0], CALLERS[0]) if named else answer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a message goes, as a table. Endpoints: zenoh (multicast), someip and wamp (unicast), and the streamer itself."""
+"""Routing decisions as a table. Endpoints: zenoh (multicast), someip and wamp (unicast), and the streamer itself."""
 
 from collections.abc import Callable
 
@@ -20,32 +20,34 @@ from ustreamer.uprotocol.uuri import UUri, any_at
 
 AUTHORITIES = {"hpc": "zenoh", "cloud": "zenoh", "chassis": "someip", "brake": "someip", "dash": "wamp"}
 UNICAST = {"zenoh": False, "someip": True, "wamp": True, SELF: False}
-HOSTED = [UUri("hpc", 0, 3, 0), UUri("chassis", 0, 3, 0)]  # our uSubscription serves chassis too
+HOSTED = [UUri("hpc", 0, 3, 0), UUri("chassis", 0, 3, 0)]  # the own uSubscription serves chassis too
 
 ID = UUID(0x018D548EA8E07000, 0x8000000000000001)
 SPEED = UUri("chassis", 0x1234, 1, 0x8001)
 HPC_TOPIC = UUri("hpc", 0x99, 1, 0x8000)
-CHANGES = UUri("hpc", 0, 3, 0x8000)  # the topic of our own uSubscription
+CHANGES = UUri("hpc", 0, 3, 0x8000)  # the topic of the own uSubscription
 APP, OTHER_APP, CLOUD = UUri("hpc", 0x10, 1, 0), UUri("hpc", 0x11, 1, 0), UUri("cloud", 1, 1, 0)
 BRAKE, BRAKE_2, DASH = UUri("brake", 0x55, 1, 0), UUri("brake", 0x10055, 1, 0), UUri("dash", 7, 1, 0)
 CHASSIS_METHOD = UUri("chassis", 0x1234, 1, 1)
 
 
-def router(*wishes: tuple[UUri, UUri, int], authorities: dict[str, str] | None = None) -> Router:
+def router(*subscriptions: tuple[UUri, UUri, int], authorities: dict[str, str] | None = None) -> Router:
     places = AuthorityTable(AUTHORITIES if authorities is None else authorities, HOSTED)
-    return Router(places, StaticDirectory([Subscription(*wish) for wish in wishes]), UNICAST)
+    return Router(
+        places, StaticDirectory([Subscription(*subscription) for subscription in subscriptions]), UNICAST
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- publications
+# --------------------------------------------------------------------------------------------------------- publications
 
 
 @pytest.mark.parametrize(
-    ("ingress", "topic", "wishes", "targets"),
+    ("ingress", "topic", "subscriptions", "targets"),
     [
         ("someip", SPEED, [], []),
         ("someip", SPEED, [(HPC_TOPIC, APP, 0)], []),
         ("someip", SPEED, [(SPEED, APP, 0)], [Target("zenoh")]),
-        # A multicast domain is one target, at the fastest rate that anyone there asked for.
+        # A multicast domain is one target, at the fastest subscribed rate.
         ("someip", SPEED, [(SPEED, APP, 9), (SPEED, CLOUD, 5), (SPEED, OTHER_APP, 7)], [Target("zenoh", None, 5)]),
         ("someip", SPEED, [(SPEED, APP, 9), (SPEED, CLOUD, 0)], [Target("zenoh", None, 0)]),
         # Each unicast subscriber is a target of its own, at its own rate.
@@ -55,36 +57,38 @@ def router(*wishes: tuple[UUri, UUri, int], authorities: dict[str, str] | None =
             [(HPC_TOPIC, BRAKE, 9), (HPC_TOPIC, BRAKE_2, 0), (HPC_TOPIC, DASH, 5)],
             [Target("someip", BRAKE, 9), Target("someip", BRAKE_2, 0), Target("wamp", DASH, 5)],
         ),
-        # Both kinds at once: domains first.
+        # Both kinds: multicast domains first.
         ("someip", SPEED, [(SPEED, DASH, 5), (SPEED, APP, 9)], [Target("zenoh", None, 9), Target("wamp", DASH, 5)]),
-        # Never back to where it came from: who is there has heard it.
+        # Never back to its endpoint: the subscribers there have received it.
         ("someip", SPEED, [(SPEED, BRAKE, 0)], []),
         ("zenoh", HPC_TOPIC, [(HPC_TOPIC, CLOUD, 0), (HPC_TOPIC, DASH, 3)], [Target("wamp", DASH, 3)]),
-        # Nobody knows where this subscriber lives.
+        # The authority of this subscriber is unknown.
         ("someip", SPEED, [(SPEED, UUri("mars", 1, 1, 0), 0), (SPEED, APP, 0)], [Target("zenoh")]),
-        # What a hosted service subscribes stays in this process, and what it publishes comes from there.
+        # Subscriptions and publications of a hosted service belong to the endpoint "self".
         ("someip", SPEED, [(SPEED, UUri("hpc", 0, 3, 0), 0)], [Target(SELF)]),
         (SELF, CHANGES, [(CHANGES, APP, 0), (CHANGES, DASH, 4)], [Target("zenoh"), Target("wamp", DASH, 4)]),
-        # A pattern of topics, as a fixed subscription may have it.
+        # A pattern of topics, as in a configured subscription.
         ("someip", SPEED, [(any_at("chassis"), DASH, 4)], [Target("wamp", DASH, 4)]),
     ],
 )  # fmt: skip
 def test_a_publication_goes_to_its_subscribers(
-    ingress: str, topic: UUri, wishes: list[tuple[UUri, UUri, int]], targets: list[Target]
+    ingress: str, topic: UUri, subscriptions: list[tuple[UUri, UUri, int]], targets: list[Target]
 ) -> None:
-    assert router(*wishes).decide(ingress, publish(ID, topic).attributes) == RoutingDecision(tuple(targets))
+    assert router(*subscriptions).decide(ingress, publish(ID, topic).attributes) == RoutingDecision(
+        tuple(targets)
+    )
 
 
 @pytest.mark.parametrize(
-    "wishes", [[(SPEED, DASH, 5), (any_at("chassis"), DASH, 3)], [(SPEED, DASH, 3), (SPEED, DASH, 5)]]
+    "subscriptions", [[(SPEED, DASH, 5), (any_at("chassis"), DASH, 3)], [(SPEED, DASH, 3), (SPEED, DASH, 5)]]
 )
-def test_a_unicast_subscriber_whose_wishes_overlap_is_one_target_at_its_fastest_rate(
-    wishes: list[tuple[UUri, UUri, int]],
+def test_a_unicast_subscriber_with_overlapping_subscriptions_is_one_target_at_its_fastest_rate(
+    subscriptions: list[tuple[UUri, UUri, int]],
 ) -> None:
-    assert router(*wishes).subscribed_targets("someip", SPEED) == (Target("wamp", DASH, 3),)
+    assert router(*subscriptions).subscribed_targets("someip", SPEED) == (Target("wamp", DASH, 3),)
 
 
-# ------------------------------------------------------------------------------------------------- everything with a sink
+# ------------------------------------------------------------------------------------------------- messages with a sink
 
 
 def notify(source: UUri, sink: UUri) -> UAttributes:
@@ -106,38 +110,38 @@ def answer(source: UUri, sink: UUri) -> UAttributes:
         ("someip", answer(CHASSIS_METHOD, APP), "zenoh"),
         ("someip", notify(SPEED, DASH), "wamp"),
         ("wamp", call(DASH, UUri("cloud", 1, 1, 1)), "zenoh"),
-        # A service that the streamer hosts is in this process, under any authority and of any version.
+        # A hosted service is in this process, under any of its authorities and in any version.
         ("zenoh", call(APP, UUri("hpc", 0, 3, 1)), SELF),
         ("wamp", call(DASH, UUri("hpc", 0, 4, 1)), SELF),
         ("zenoh", call(APP, UUri("chassis", 0, 3, 1)), SELF),
         (SELF, answer(UUri("hpc", 0, 3, 1), APP), "zenoh"),
         (SELF, notify(CHANGES, DASH), "wamp"),
-        # The same entity at another authority is another one, and so is another instance.
+        # The same ue_id at another authority is another entity, and so is another instance.
         ("someip", notify(SPEED, UUri("cloud", 0, 3, 0)), "zenoh"),
         ("someip", notify(SPEED, UUri("hpc", 0x10000, 3, 0)), "zenoh"),
     ],
 )
-def test_what_has_a_sink_goes_to_the_endpoint_that_the_sink_lives_behind(
+def test_a_message_with_a_sink_goes_to_the_endpoint_of_the_sink(
     ingress: str, attributes: UAttributes, endpoint: str
 ) -> None:
     assert router().decide(ingress, attributes) == RoutingDecision((Target(endpoint),))
 
 
 @pytest.mark.parametrize("make", [notify, answer])
-def test_nothing_with_a_sink_asks_who_has_subscribed(make: Callable[[UUri, UUri], UAttributes]) -> None:
+def test_a_message_with_a_sink_does_not_read_the_directory(make: Callable[[UUri, UUri], UAttributes]) -> None:
     source = SPEED if make is notify else CHASSIS_METHOD
     decision = router((SPEED, APP, 0)).decide("someip", make(source, DASH))
     assert decision == RoutingDecision((Target("wamp"),))
 
 
-def test_nothing_goes_back_to_where_it_came_from() -> None:
+def test_no_message_returns_to_the_endpoint_it_came_in_at() -> None:
     decision = router().decide("zenoh", call(APP, UUri("cloud", 1, 1, 1)))
     assert (decision.targets, decision.verdict) == ((), Verdict.NO_SUBSCRIBER)
     assert decision.reason is not None
     assert decision.reason.message == "sink up://cloud/1/1/1 lives behind 'zenoh', where it came from"
 
 
-def test_a_sink_that_nobody_knows_is_unavailable() -> None:
+def test_an_unknown_sink_is_unavailable() -> None:
     decision = router().decide("zenoh", call(APP, UUri("mars", 1, 1, 1)))
     assert (decision.targets, decision.verdict) == ((), Verdict.DEAD_LETTERED)
     assert decision.reason is not None
@@ -145,7 +149,7 @@ def test_a_sink_that_nobody_knows_is_unavailable() -> None:
     assert decision.reason.message == "no endpoint for authority 'mars' of sink up://mars/1/1/1"
 
 
-def test_everyone_not_named_lives_behind_the_endpoint_with_the_star() -> None:
+def test_unnamed_authorities_live_behind_the_endpoint_with_the_star() -> None:
     everyone = router(authorities={"chassis": "someip", "*": "zenoh"})
     assert everyone.decide("someip", notify(SPEED, UUri("mars", 1, 1, 0))).targets == (Target("zenoh"),)
     assert everyone.decide("zenoh", call(UUri("mars", 1, 1, 0), CHASSIS_METHOD)).targets == (
@@ -154,12 +158,12 @@ def test_everyone_not_named_lives_behind_the_endpoint_with_the_star() -> None:
     assert everyone.decide("zenoh", call(UUri("mars", 1, 1, 0), UUri("venus", 1, 1, 1))).targets == ()
 
 
-def test_a_star_is_no_name_of_an_authority() -> None:
+def test_a_star_is_not_the_name_of_an_authority() -> None:
     assert AuthorityTable({"*": "zenoh"}).endpoint_of(UUri("x", 1, 1, 0)) == "zenoh"
     assert AuthorityTable({"x": "zenoh"}).endpoint_of(UUri("*", 1, 1, 0)) is None
 
 
-# ---------------------------------------------------------------------------------------------------- who is not believed
+# ------------------------------------------------------------------------------------------------------ spoofed sources
 
 
 @pytest.mark.parametrize(
@@ -172,14 +176,14 @@ def test_a_star_is_no_name_of_an_authority() -> None:
         ("wamp", notify(SPEED, APP), "'someip'"),
         ("zenoh", publish(ID, UUri("mars", 1, 1, 0x8000)).attributes, "None"),
         ("zenoh", publish(ID, UUri("", 1, 1, 0x8000)).attributes, "None"),
-        # Its authority lives here, yet the service is ours.
+        # Its authority lives here, but the service is hosted by the streamer.
         ("zenoh", publish(ID, CHANGES).attributes, "'self'"),
         ("zenoh", publish(ID, UUri("hpc", 0, 9, 0x8000)).attributes, "'self'"),
         ("someip", answer(UUri("chassis", 0, 3, 1), APP), "'self'"),
         (SELF, publish(ID, HPC_TOPIC).attributes, "'zenoh'"),
     ],
 )
-def test_a_source_that_does_not_live_where_it_comes_from_is_denied(
+def test_a_source_that_lives_behind_another_endpoint_is_denied(
     ingress: str, attributes: UAttributes, home: str
 ) -> None:
     decision = router((SPEED, DASH, 0), (CHANGES, DASH, 0)).decide(ingress, attributes)
@@ -199,8 +203,8 @@ def test_attributes_that_break_the_rules_of_their_type_are_refused() -> None:
     assert refusal.value.code is UCode.INVALID_ARGUMENT
 
 
-def test_what_known_libraries_get_wrong_is_let_in() -> None:
-    """up-python answers without a ttl."""
+def test_known_deviations_of_other_libraries_are_accepted() -> None:
+    """up-python sends Responses without a ttl."""
     lax = UAttributes(
         type=UMessageType.RESPONSE,
         source=CHASSIS_METHOD,
@@ -215,23 +219,23 @@ def test_what_known_libraries_get_wrong_is_let_in() -> None:
     ("authorities", "authority", "endpoint"),
     [
         (AUTHORITIES, "chassis", "someip"),
-        (AUTHORITIES, "hpc", "zenoh"),  # whatever is hosted there
+        (AUTHORITIES, "hpc", "zenoh"),  # hosted services do not matter
         (AUTHORITIES, "mars", None),
         ({**AUTHORITIES, "*": "wamp"}, "mars", "wamp"),
         ({**AUTHORITIES, "*": "wamp"}, "chassis", "someip"),
     ],
 )
-def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_one_for_everyone_else(
+def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_default_one(
     authorities: dict[str, str], authority: str, endpoint: str | None
 ) -> None:
     assert AuthorityTable(authorities, HOSTED).endpoint_of_authority(authority) == endpoint
 
 
-# -------------------------------------------------------------------------------------------------- other streamers there
+# ---------------------------------------------------------------------------------------------------------------- peers
 
 
 def with_peer(authority: str = "g2") -> PeerRouters:
-    """Ours, and another streamer between zenoh and someip, which comes first for everything in dispute: it is named so."""
+    """The peers of a streamer: one with precedence for `authority`, between zenoh and someip."""
     ours = PeerRouters("hpc", "1" * 16)
     behind = {"zenoh": ["hpc", "cloud"], "someip": ["chassis", "brake"], "wamp": ["dash"]}
     ours.configure(behind)
@@ -248,18 +252,17 @@ def router_with_peer(authority: str = "chassis") -> Router:
     return Router(authority_table, StaticDirectory([]), UNICAST, None, forwarding)
 
 
-def test_what_was_sent_to_us_alone_is_ours_whoever_else_is_there() -> None:
-    asked = request(ID, CHASSIS_METHOD.with_resource(0), UUri("cloud", 7, 1, 1), ttl=100).attributes
-    assert router_with_peer("cloud").decide("someip", asked).targets == (Target("zenoh"),)
+def test_a_message_from_a_unicast_endpoint_is_forwarded_whatever_peers_exist() -> None:
+    call = request(ID, CHASSIS_METHOD.with_resource(0), UUri("cloud", 7, 1, 1), ttl=100).attributes
+    assert router_with_peer("cloud").decide("someip", call).targets == (Target("zenoh"),)
 
 
-def test_what_everybody_there_hears_is_anothers() -> None:
-    asked = request(ID, CLOUD, CHASSIS_METHOD, ttl=100).attributes
-    assert router_with_peer().decide("zenoh", asked).deferred
+def test_a_message_from_a_multicast_domain_is_deferred_to_the_elected_peer() -> None:
+    call = request(ID, CLOUD, CHASSIS_METHOD, ttl=100).attributes
+    assert router_with_peer().decide("zenoh", call).deferred
 
 
-def test_an_answer_is_for_whoever_has_forwarded_the_request() -> None:
-    """Which only that one knows, where it is not by the address that who asked is told apart."""
-    asked = request(ID, UUri("chassis", 5, 1, 0), UUri("cloud", 7, 1, 1), ttl=100)
-    answer = response(ID, asked).attributes
+def test_a_response_to_a_unicast_requester_is_forwarded_by_the_streamer_of_the_request() -> None:
+    call = request(ID, UUri("chassis", 5, 1, 0), UUri("cloud", 7, 1, 1), ttl=100)
+    answer = response(ID, call).attributes
     assert router_with_peer().decide("zenoh", answer).targets == (Target("someip"),)

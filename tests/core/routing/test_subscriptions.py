@@ -27,7 +27,7 @@ SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x
 ANY_CHASSIS = UUri("chassis", 0xFFFFFFFF, 0xFF, 0xFFFF)
 CLOUD, DASH = UUri("cloud", 1, 1, 0), UUri("dash", 2, 1, 0)
 
-# ------------------------------------------------------------------------------------------------------------ periods
+# -------------------------------------------------------------------------------------------------------------- periods
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_frequency_is_a_period_rounded_up(hertz: float, period_ns: int) -> Non
 
 
 @pytest.mark.parametrize("hertz", [0.0, -0.0, -1.0, math.inf, -math.inf, math.nan, 9.9e-10, 5e-324])
-def test_what_is_no_positive_frequency_is_refused_by_name(hertz: float) -> None:
+def test_an_invalid_frequency_is_named_in_the_error(hertz: float) -> None:
     with pytest.raises(UStatusError) as refusal:
         period_of(hertz)
     assert refusal.value.code is UCode.INVALID_ARGUMENT
@@ -70,11 +70,11 @@ def test_the_rate_is_never_above_the_limit_and_less_than_a_nanosecond_below(hert
     ("periods", "shortest"),
     [([], UNLIMITED), ([7], 7), ([7, 5, 9], 5), ([7, UNLIMITED, 5], UNLIMITED), ([UNLIMITED], UNLIMITED)],
 )
-def test_the_fastest_wish_serves_everybody_and_no_limit_wins(periods: list[int], shortest: int) -> None:
+def test_the_fastest_period_serves_all_and_no_limit_wins(periods: list[int], shortest: int) -> None:
     assert fastest_period(iter(periods)) == shortest
 
 
-# -------------------------------------------------------------------------------------------------------- directories
+# ---------------------------------------------------------------------------------------------------------- directories
 
 
 def test_fixed_subscriptions_are_found_by_topic_and_by_pattern_in_a_stable_order() -> None:
@@ -91,20 +91,20 @@ def test_fixed_subscriptions_are_found_by_topic_and_by_pattern_in_a_stable_order
 
 
 class Changing:
-    """A directory with one answer and a version that can be set."""
+    """A directory with fixed subscriptions and a settable version."""
 
-    def __init__(self, *wishes: Subscription) -> None:
+    def __init__(self, *subscriptions: Subscription) -> None:
         self.version = 0
-        self._wishes = wishes
+        self._subscriptions = subscriptions
 
     def subscribers(self, topic: UUri) -> tuple[Subscription, ...]:
-        return self._wishes
+        return self._subscriptions
 
 
 @pytest.mark.parametrize(
     ("first_ns", "second_ns", "kept_ns"), [(5, 7, 5), (7, 5, 5), (0, 5, 0), (5, 0, 0), (5, 5, 5)]
 )
-def test_a_subscriber_that_two_directories_know_counts_once_with_its_faster_wish(
+def test_a_subscriber_in_two_directories_counts_once_with_its_faster_subscription(
     first_ns: int, second_ns: int, kept_ns: int
 ) -> None:
     both = MergedDirectory(
@@ -129,22 +129,22 @@ def test_a_change_of_any_directory_changes_the_version_of_all() -> None:
     assert len(set(versions)) == len(versions)
 
 
-def test_one_directory_stays_itself_so_that_reading_its_version_costs_nothing() -> None:
+def test_a_single_directory_is_not_wrapped() -> None:
     only: SubscriptionDirectory = Changing()
     assert merge_directories([only]) is only
 
 
-def test_without_any_directory_nobody_has_subscribed() -> None:
-    nobody = merge_directories([])
-    assert nobody.version == 0
-    assert list(nobody.subscribers(SPEED)) == []
+def test_without_any_directory_there_are_no_subscribers() -> None:
+    empty = merge_directories([])
+    assert empty.version == 0
+    assert list(empty.subscribers(SPEED)) == []
 
 
-# ------------------------------------------------------------------------------------------------------------ watching
+# ------------------------------------------------------------------------------------------------------------- watching
 
 
 class Silent:
-    """A directory that cannot tell."""
+    """A directory without `watch`."""
 
     version = 0
 
@@ -152,47 +152,49 @@ class Silent:
         return []
 
 
-def test_who_watches_several_directories_is_told_by_each_that_can() -> None:
-    wishes = [Subscription(SPEED, CLOUD, 5), Subscription(SPEED, DASH)]
-    told: list[tuple[Subscription, Change]] = []
+def test_a_watch_of_a_merged_directory_receives_changes_of_each_watchable_one() -> None:
+    subscriptions = [Subscription(SPEED, CLOUD, 5), Subscription(SPEED, DASH)]
+    changes: list[tuple[Subscription, Change]] = []
     directories: list[SubscriptionDirectory] = [
-        StaticDirectory(wishes),
+        StaticDirectory(subscriptions),
         Silent(),
-        StaticDirectory(wishes[:1]),
+        StaticDirectory(subscriptions[:1]),
     ]
     watch_directory(
-        PausedDirectory(merge_directories(directories)), lambda each, change: told.append((each, change))
+        PausedDirectory(merge_directories(directories)), lambda each, change: changes.append((each, change))
     )
-    assert told == [(each, Change.PRESENT) for each in (*wishes, wishes[0])]
+    assert changes == [(each, Change.PRESENT) for each in (*subscriptions, subscriptions[0])]
 
 
-# ------------------------------------------------------------------------------- directories that tell of their changes
+# ---------------------------------------------------------------------------------------------- unversioned directories
 
 
 class VersionCountingDirectory:
-    """A directory that tells of its changes in another way; its version must not be read."""
+    """A directory that reports changes by a callback; its version must not be read."""
 
-    def __init__(self, *wishes: Subscription) -> None:
-        self._behind = StaticDirectory(wishes)
+    def __init__(self, *subscriptions: Subscription) -> None:
+        self._inner = StaticDirectory(subscriptions)
 
     @property
     def version(self) -> int:
-        raise AssertionError("nobody looks at it for every message")
+        raise AssertionError("the version of an unversioned directory was read")
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        return self._behind.subscribers(topic)
+        return self._inner.subscribers(topic)
 
 
-def test_a_directory_that_tells_of_its_changes_is_asked_but_not_looked_at() -> None:
+def test_an_unversioned_directory_is_read_but_its_version_is_not() -> None:
     both = merge_directories(
         [StaticDirectory([Subscription(SPEED, CLOUD, 5)])],
         [VersionCountingDirectory(Subscription(SPEED, DASH, 7), Subscription(SPEED, CLOUD, 2))],
     )
-    assert {(wish.subscriber, wish.period_ns) for wish in both.subscribers(SPEED)} == {(DASH, 7), (CLOUD, 2)}
+    assert {
+        (subscription.subscriber, subscription.period_ns) for subscription in both.subscribers(SPEED)
+    } == {(DASH, 7), (CLOUD, 2)}
     assert both.version == 0
 
 
-def test_what_is_looked_at_for_every_message_is_the_only_one_that_changes() -> None:
+def test_the_version_source_is_the_only_changing_directory() -> None:
     class Versioned:
         version = 4
 

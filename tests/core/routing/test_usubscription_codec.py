@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of core.usubscription, said and understood: what one function writes, its counterpart reads."""
+"""Payloads of core.usubscription: the reader of each payload reads what its writer wrote."""
 
 import pytest
 
@@ -32,25 +32,25 @@ ID = UUID(0x7000, 2 << 62)
 
 
 @pytest.mark.parametrize("expire_ms", [None, 1_781_565_900_123])
-def test_a_subscribe_is_read_as_it_was_written(expire_ms: int | None) -> None:
-    wish = SubscribeRequest(TOPIC, expire_ms)
-    assert subscribe_in(3, subscribe_request(wish).SerializeToString(), PROTOBUF) == wish
+def test_a_subscribe_round_trips(expire_ms: int | None) -> None:
+    subscription = SubscribeRequest(TOPIC, expire_ms)
+    assert subscribe_in(3, subscribe_request(subscription).SerializeToString(), PROTOBUF) == subscription
 
 
 def test_a_subscribe_of_version_4_is_read_with_its_period() -> None:
-    asked = pb4.SubscribeRequest(topic=TOPIC.to_pb(), sample_period=20)
-    assert subscribe_in(4, asked.SerializeToString(), PROTOBUF) == SubscribeRequest(TOPIC, None, 20_000_000)
+    request = pb4.SubscribeRequest(topic=TOPIC.to_pb(), sample_period=20)
+    assert subscribe_in(4, request.SerializeToString(), PROTOBUF) == SubscribeRequest(TOPIC, None, 20_000_000)
 
 
 def test_an_unsubscribe_is_read_in_both_versions() -> None:
     assert unsubscribe_in(3, unsubscribe_request(TOPIC).SerializeToString(), PROTOBUF) == TOPIC
-    asked = pb4.UnsubscribeRequest(topic=TOPIC.to_pb())
-    assert unsubscribe_in(4, asked.SerializeToString(), PROTOBUF) == TOPIC
+    request = pb4.UnsubscribeRequest(topic=TOPIC.to_pb())
+    assert unsubscribe_in(4, request.SerializeToString(), PROTOBUF) == TOPIC
 
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("read", [subscribe_in, unsubscribe_in])
-def test_a_request_without_a_topic_says_what_is_missing(version: int, read: object) -> None:
+def test_a_request_without_a_topic_is_an_error_that_names_the_field(version: int, read: object) -> None:
     assert callable(read)
     with pytest.raises(UStatusError, match="topic: missing") as refused:
         read(version, b"", PROTOBUF)
@@ -59,15 +59,15 @@ def test_a_request_without_a_topic_says_what_is_missing(version: int, read: obje
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("status", [Status.UNSUBSCRIBED, Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED])
-def test_an_answer_and_a_change_say_the_status_in_both_versions(version: int, status: Status) -> None:
+def test_a_response_and_an_update_have_the_status_in_both_versions(version: int, status: Status) -> None:
     answer = subscribe_response(version, TOPIC, status, "because")
     assert status_in(version, *pack_payload(answer, PROTOBUF)) is status
 
     payload = update_message(version, TOPIC, US, status, "because").SerializeToString()
-    told = notification(ID, UUri("chassis", 0, version, CHANGE_RESOURCE), US, payload, PROTOBUF)
-    assert subscription_update_in(told) == SubscriptionUpdate(TOPIC, US, status)
+    update = notification(ID, UUri("chassis", 0, version, CHANGE_RESOURCE), US, payload, PROTOBUF)
+    assert subscription_update_in(update) == SubscriptionUpdate(TOPIC, US, status)
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_the_answer_to_an_unsubscribe_is_empty(version: int) -> None:
+def test_the_response_to_an_unsubscribe_is_empty(version: int) -> None:
     assert unsubscribe_response(version).SerializeToString() == b""

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clock, deadlines and link states: values that every other package of the core uses.
+"""Values that every other package of the core uses: time goes in, due keys, due calls and link states go out.
 
-Read clock.py first.
+clock.py            the two clocks, and a manual one for tests; read it first
+deadline_queue.py   one deadline per key, for all heaps of deadlines
+timers.py           calls to make at a given time
+links.py            the reachability of authorities
+decoder.py          the type of a payload decoder
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who can be reached: what the endpoints know of their links, by the authorities behind them."""
+"""The reachability of authorities: link states of endpoints go in, states by authority and notifications go out."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class LinkState(NamedTuple):
-    """Whether a link is up, and how often it has come up (0: never heard of)."""
+    """Whether a link is up, and how often it has come up (0: no report yet)."""
 
     up: bool
     up_count: int
@@ -22,32 +22,32 @@ def _no_endpoint(authority: str) -> str | None:
 
 
 class LinkStates:
-    """Whether authorities can be reached, as far as their endpoints know; what nobody knows about counts as up (X-15).
+    """Whether authorities are reachable, as far as their endpoints report it; unknown counts as up (X-15).
 
-    Who keeps the `times_up` it has seen notices also an outage that was over before it looked.
+    A caller that remembers `up_count` also notices an outage that ended before the caller read the state.
     """
 
     def __init__(self, endpoint_of: Callable[[str], str | None] = _no_endpoint) -> None:
-        """`endpoint_of` gives the name of the endpoint behind which an authority lives, or None."""
+        """`endpoint_of` returns the name of the endpoint behind which an authority lives, or None."""
         self._endpoint_of = endpoint_of
         self._lock = Lock()
         self._links: dict[str, LinkState] = {}
         self._watchers: tuple[Callable[[], None], ...] = ()
 
     def state_of(self, authority: str) -> LinkState:
-        """The link to `authority` at this moment. Safe from any thread, and cheap."""
+        """The present state of the link to `authority`. Safe from any thread, and cheap."""
         endpoint = self._endpoint_of(authority)
         return _UNKNOWN_LINK if endpoint is None else self._links.get(endpoint, _UNKNOWN_LINK)
 
     def state_of_endpoint(self, endpoint: str) -> LinkState:
-        """The link to everybody behind an endpoint."""
+        """The present state of the link of an endpoint."""
         return self._links.get(endpoint, _UNKNOWN_LINK)
 
     def set_state(self, endpoint: str, *, up: bool) -> None:
-        """The link of an endpoint came up or was lost; to be lost twice is no news. Safe from any thread.
+        """Record that the link of an endpoint came up or was lost. Safe from any thread.
 
-        One that is up may come up again: somebody has joined, or come back before anybody noticed that it had gone.
-        All watchers are called; what one of them raises is raised when all have been.
+        A second loss in a row is ignored. A link that is up may come up again: a node joined, or returned before its
+        loss was noticed. Every watcher is called; an exception of a watcher is raised after all calls.
         """
         with self._lock:
             previous = self._links.get(endpoint)
@@ -59,10 +59,10 @@ class LinkStates:
         _call_watchers(watchers)
 
     def on_peer_joined(self, endpoint: str) -> None:
-        """Somebody at an endpoint whose link is up has become ready: as if the link had come up again.
+        """Record that a peer at an endpoint whose link is up has become ready, as if the link had come up again.
 
-        Zenoh connects two nodes before either knows what the other listens to. Who sends when the link comes up may be too
-        early, and is told here that it is time.
+        Zenoh connects two nodes before either knows the subscribers of the other. A message sent at link-up may be too
+        early; this second notification comes in time.
         """
         with self._lock:
             previous = self.state_of_endpoint(endpoint)
@@ -73,13 +73,13 @@ class LinkStates:
         _call_watchers(watchers)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called after every change, on the thread that noticed it: it must be quick."""
+        """Call `changed` after every change, on the reporting thread. `changed` must be quick."""
         with self._lock:
             self._watchers = (*self._watchers, changed)
 
 
 def _call_watchers(watchers: Iterable[Callable[[], None]]) -> None:
-    """Without a lock: a watcher may ask, and watch."""
-    with ExitStack() as calls:  # which calls the last first, and all whatever one raises
+    """Call without a lock: a watcher may read states and add watchers."""
+    with ExitStack() as calls:  # calls the last one first, and all of them even if one raises
         for changed in reversed(tuple(watchers)):
             calls.callback(changed)

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which message ids have been seen lately, in a bounded memory."""
+"""Recently received message ids, in bounded memory: an id goes in, whether it is new goes out."""
 
 from ustreamer.uprotocol.uuid import UUID
 
 
 class DedupWindow:
-    """Remembers the last `window` ids at least, and twice as many at most. Not locked.
+    """Remembers at least the last `size` ids, and at most twice as many. Not locked.
 
-    Two generations: when the young one is full it becomes the old one, and the old one goes as a whole. So an id costs
-    two look-ups and one insertion (0.2 us), and no eviction of its own. An id takes about 100 bytes.
+    There are two generations. A full young generation replaces the old one. So an id costs two look-ups and one
+    insertion (0.2 us), and no eviction of its own. An id takes about 100 bytes.
     """
 
     def __init__(self, size: int) -> None:
-        """`window` is above 0."""
+        """`size` is positive."""
         self.size = size
         self._young: set[int] = set()
         self._old: set[int] = set()
 
     def first_seen(self, id: UUID) -> bool:
-        """Whether `id` is not among those remembered, among which it is from now on."""
+        """Whether `id` is new. It is remembered from now on."""
         key = id.msb << 64 | id.lsb
         if key in self._young or key in self._old:
             return False
@@ -28,5 +28,5 @@ class DedupWindow:
         return True
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """The number of remembered ids."""
         return len(self._young) + len(self._old)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deliveries of one ingress. State of filters and counters lives in them and outlasts a plan; they go with their last
-subscriber.
+"""The deliveries of one ingress: topics and targets go in, deliveries with their filters and counters go out.
+
+A delivery outlives a cached route and ends with its last subscriber.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class TargetStatistics(msgspec.Struct, frozen=True):
-    """What one target of one topic got: counts since its first subscription; `period_ns` 0 is no limit."""
+    """The counts of one target of one topic since its first subscription; `period_ns` 0 is no limit."""
 
     topic: UUri
     ingress: str
@@ -32,7 +33,7 @@ class TargetStatistics(msgspec.Struct, frozen=True):
 
 
 class DeliveryRegistry:
-    """By topic and target, and of unicast messages by endpoint. Not locked: its ingress is."""
+    """Deliveries by topic and target, and of unicast messages by endpoint. Locked by its ingress."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class DeliveryRegistry:
         limit: int,
         on_evicted: Callable[[AbstractSet[UUri]], None],
     ) -> None:
-        """`forgotten` is told of all topics, just before they are forgotten because there are `limit` of them."""
+        """At `limit` topics all of them are evicted; `on_evicted` receives them just before."""
         self._owner = owner
         self._dispatcher = dispatcher
         self._limit = limit
@@ -56,11 +57,11 @@ class DeliveryRegistry:
 
     @property
     def topics(self) -> AbstractSet[UUri]:
-        """Those that have any."""
+        """The topics with deliveries."""
         return self._by_topic.keys()
 
     def for_topic(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> tuple[Delivery, ...]:
-        """The deliveries of a topic: kept where the target was there before, tuned to its present wish."""
+        """The deliveries of a topic. A target that had one keeps it, with its new period."""
         before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
         deliveries = tuple(
             self._with_period(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
@@ -73,8 +74,8 @@ class DeliveryRegistry:
         return deliveries
 
     def _store(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
-        # Bounded, because under a wildcard subscription it is the sender who chooses how many topics there are. Plans go
-        # too, or a topic could have two deliveries, each with a filter of its own.
+        # Bounded, because under a wildcard subscription the sender chooses the number of topics. The routes are cleared
+        # too, or a topic could have two deliveries, each with its own filter.
         if topic not in self._by_topic and len(self._by_topic) >= self._limit:
             self._on_evicted(self._by_topic.keys())
             self._by_topic.clear()
@@ -91,7 +92,7 @@ class DeliveryRegistry:
         return delivery
 
     def for_unicast(self, endpoint: str, now_ns: int) -> Delivery:
-        """The delivery of what is routed by its sink to an endpoint."""
+        """The delivery of messages that are routed to an endpoint by their sink."""
         delivery = self._unicast.get(endpoint)
         if delivery is None:
             delivery = self._unicast[endpoint] = Delivery(self._owner, self._dispatcher.egress[endpoint])
@@ -99,7 +100,7 @@ class DeliveryRegistry:
         return delivery
 
     def rebuild_filters(self, now_ns: int) -> None:
-        """Ask for the filters of every target anew."""
+        """Make the filters of every target again."""
         for each in self:
             self._rebuild_filters_of(each, now_ns)
 
@@ -108,13 +109,13 @@ class DeliveryRegistry:
         factory = self._dispatcher.filters
         try:
             delivery.set_filters(tuple(factory(delivery)))
-        # Foreign code. Without its filters nothing passes: who asked for a limit or a ban must not get all.
+        # Foreign code. Without its filters no message passes: a limit or a ban must hold.
         except Exception as error:  # noqa: BLE001
             self._owner.on_filter_error(factory, error)
             delivery.set_filters((FailedFilter(describe_error(factory, error)),))
 
     def statistics(self) -> list[TargetStatistics]:
-        """A snapshot of every topic's targets."""
+        """A snapshot of the targets of all topics."""
         return [
             TargetStatistics(
                 topic,
@@ -132,7 +133,7 @@ class DeliveryRegistry:
 
 
 class FailedFilter(Filter):
-    """Stands in for filters that could not be made."""
+    """Replaces filters that could not be made; fails every message."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dispatcher: its ingresses (`ustreamer.core.dispatch.ingress`), what they share, the dead letters and the books."""
+"""The dispatcher: all ingresses, what they share, dead letters, error responses and the ledger.
+
+Messages come in at `ustreamer.core.dispatch.ingress`; dead letters and error responses go out here.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -21,14 +24,14 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 LOOP_WINDOW = 10_000
-"""Ids to remember where a loop is: all that can be on its way round. A second's worth at full load; 2 MB."""
+"""The dedup window of an endpoint in a loop: one second of messages at full load, 2 MB."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
-_DEAD_LETTER_BATCH = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
+_DEAD_LETTER_BATCH = 100  # 3 ms, the longest delay of other timers, such as those of a throttle
 
 
 class Dispatcher:
-    """The routing core of a streamer: its ingresses, what they share, and the books."""
+    """The routing core of a streamer: its ingresses, what they share, and the ledger."""
 
     def __init__(
         self,
@@ -43,10 +46,10 @@ class Dispatcher:
         on_dead_letter: Callable[[DeadLetter], None] = lambda _: None,
         dedup_windows: Mapping[str, int] | None = None,
     ) -> None:
-        """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
+        """`egress` has one queue per endpoint name, SELF included; it may be filled after construction.
 
-        `keep` is given every dead letter, on the path and under locks: it takes a note and calls nobody.
-        `duplicate_windows` are how many ids to remember at an endpoint, so that a message is taken there once; 0: none.
+        `on_dead_letter` receives every dead letter, on the path and under locks: it must return at once and take no
+        lock of an ingress. `dedup_windows` has the number of remembered ids by endpoint; 0: no dedup.
         """
         self.authority = authority
         self.clock = clock
@@ -66,7 +69,7 @@ class Dispatcher:
         self._ingresses: dict[str, Ingress] = {SELF: self._local}
 
     def ingress(self, name: str) -> Ingress:
-        """The ingress of the endpoint `name`, made at the first asking."""
+        """The ingress of the endpoint `name`, made at the first call."""
         known = self._ingresses.get(name)
         if known is None:
             known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
@@ -78,9 +81,9 @@ class Dispatcher:
     def restored_delivery(
         self, ingress: str, endpoint: str, topic: UUri | None, subscriber: UUri | None
     ) -> Delivery:
-        """A delivery for what an earlier process accepted and kept. It has no plan and no filters: those it has passed.
+        """A delivery for messages that an earlier process accepted and kept. They have passed their filters.
 
-        What came in at an endpoint that is no more counts as the streamer's own.
+        A message from an endpoint that no longer exists counts as the streamer's own.
         """
         owner = self.ingress(ingress) if ingress in self.egress else self._local
         return Delivery(owner, self.egress[endpoint], topic, subscriber)
@@ -88,31 +91,31 @@ class Dispatcher:
     def _dedup_window_of(self, name: str) -> int:
         return self._dedup_windows.get(name, 0) or (LOOP_WINDOW if name in self._loop_endpoints else 0)
 
-    # --- other plans --------------------------------------------------------------------------------------------------
+    # --- routes -------------------------------------------------------------------------------------------------------
 
     def invalidate_routes(self) -> None:
-        """Have every plan made again with the next message: what the router reads has changed."""
+        """Build every route again with its next message, because the inputs of the router have changed."""
         for each in self._ingresses.values():
             each.invalidate_routes()
 
     def invalidate_topics(self, topics: frozenset[UUri]) -> None:
-        """As `replan`, but for these topics only: other streamers put them, or do no more."""
+        """As `invalidate_routes`, for these topics only."""
         for each in self._ingresses.values():
             each.invalidate_topics(topics)
 
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
-        """Take each message once at these endpoints, whatever their windows: there, what was sent may come in again."""
+        """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""
         self._loop_endpoints = endpoints
         for name, each in self._ingresses.items():
             each.set_dedup_window(self._dedup_window_of(name))
 
     def swap_router(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
-        """Route by `router` from the next message on, and ask for all filters anew.
+        """Route by `router` from the next message on, and make all filters again.
 
-        One step for all ingresses: nothing is dispatched anywhere while it is taken, and what was dispatched before it
-        ends on its old plan. `changes` is called in it, such as what makes other filters; it must be quick.
+        The swap is one step for all ingresses: no message is dispatched meanwhile, and earlier messages finish on their
+        old route. `changes` is called in this step, for example to change the filters; it must be quick.
         """
-        # The own one comes first in the dict, and is locked last.
+        # The local ingress is first in the dict, and is locked last.
         with ExitStack() as locks:
             for each in reversed(self._ingresses.values()):
                 locks.enter_context(each.paused())
@@ -122,9 +125,9 @@ class Dispatcher:
                 each.set_router(router)
 
     def attach_taps(self, factory: Callable[[str], Tap]) -> Callable[[], None]:
-        """Have every verdict from now on seen by what `make` makes for each endpoint, SELF included.
+        """Call the taps of `factory`, one per endpoint and SELF, with every verdict from now on.
 
-        What is returned ends that.
+        The returned function detaches them.
         """
         taps: list[tuple[Ingress, Tap]] = []
 
@@ -143,16 +146,16 @@ class Dispatcher:
         return end
 
     def watch_clock(self) -> None:
-        """Look at the clocks now and every second from now on."""
+        """Check the clocks for a step now and every second from now on."""
         self.expiry.observe_clock()
         self.schedule(self.clock.monotonic_ns() + _NS_PER_S, self.watch_clock)
 
-    # --- what the streamer itself says --------------------------------------------------------------------------------
+    # --- dead letters and error responses -----------------------------------------------------------------------------
 
     def respond_error(self, message: UMessage, status: UStatus, endpoint: str) -> None:
-        """Tell the requester at `endpoint` that its request failed; nothing for any other message (DSP-17).
+        """Send an error Response for a request that came in at `endpoint`; nothing for another message (DSP-17).
 
-        The answer goes back the way the request came, wherever its source claims to be.
+        The Response goes to that endpoint, whatever the source of the request is.
         """
         if _is_answerable_request(message):
             self._local.respond_error(message, status, endpoint)
@@ -167,7 +170,7 @@ class Dispatcher:
         last_ns: int,
         ingress: str,
     ) -> None:
-        """Have a dead letter kept, and note it to be published soon. A dead letter never makes another."""
+        """Store a dead letter, and schedule its publication. A dead letter never makes another dead letter."""
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
@@ -187,9 +190,9 @@ class Dispatcher:
             self.schedule(now_ns, self.publish_dead_letters)
 
     def on_undelivered(self, item: QueuedMessage, status: UStatus) -> None:
-        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock.
+        """An egress queue gave up a message: make a dead letter, and an error response for a request.
 
-        A Notification of the streamer's own whose ttl is over has had its time, and makes no dead letter.
+        Called without the lock of the queue. An expired Notification of the streamer's own makes no dead letter.
         """
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
@@ -202,21 +205,21 @@ class Dispatcher:
         self.respond_error(item.message, status, ingress)
 
     def abandon_held(self, reason: UStatus) -> list[UMessage]:
-        """Make dead letters of what filters hold back, and answer who asked; what that was."""
+        """Make dead letters of all held messages, with error responses; returns those messages."""
         return [each for ingress in self._ingresses.values() for each in ingress.abandon_held(reason)]
 
     def publish_dead_letters(self) -> None:
-        """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
+        """Publish the buffered dead letters. Called from a timer, because a full queue may have made the letters."""
         letters = self.dead_letters.pop_letters(_DEAD_LETTER_BATCH)
         if self.dead_letters:  # before the first is published, in case that raises
             self.schedule(self.clock.monotonic_ns(), self.publish_dead_letters)
         for letter in letters:
             self._local.publish_dead_letter(letter)
 
-    # --- the books ----------------------------------------------------------------------------------------------------
+    # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def ledger_snapshot(self, egress_ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:
-        """The ledger of this moment; `lanes` and `queued` are what the host's lanes know."""
+        """The ledger of this moment; `egress_ledgers` and `queued` come from the queues of the host."""
         held = sum(ingress.held for ingress in self._ingresses.values())
         return snapshot(
             [*(ingress.ledger for ingress in self._ingresses.values()), *egress_ledgers], queued + held
@@ -226,23 +229,23 @@ class Dispatcher:
         return [target for ingress in self._ingresses.values() for target in ingress.target_statistics()]
 
     def refused_counts(self) -> dict[str, dict[str, int]]:
-        """What each ingress did not accept, by reason."""
+        """The messages that each ingress did not accept, by reason."""
         return {name: dict(ingress.refused) for name, ingress in self._ingresses.items()}
 
     def plugin_errors(self) -> dict[str, dict[str, int]]:
-        """What plugins got wrong with what came in at each endpoint, by the names of `PluginErrors.counts`."""
+        """The errors of plugins by ingress, with the names of `PluginErrors.counts`."""
         return {name: ingress.plugin_errors.counts() for name, ingress in self._ingresses.items()}
 
 
 def _is_expired_notification(message: UMessage, status: UStatus) -> bool:
-    """Whether it is a Notification whose ttl is over: of our own services, which tell many who do not listen (DSP-4)."""
+    """Whether it is an expired Notification: hosted services notify many subscribers that may be absent (DSP-4)."""
     attributes = message.attributes
     expired = bool(attributes.ttl) and status.code is UCode.DEADLINE_EXCEEDED
     return expired and attributes.type is UMessageType.NOTIFICATION
 
 
 def _is_answerable_request(message: UMessage) -> bool:
-    """Whether an error Response to `message` would have a requester to go to and a method to come from."""
+    """Whether an error Response to `message` has a valid requester and a valid method."""
     attributes = message.attributes
     sink = attributes.sink
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ingresses of a dispatcher have in common, as they see it: they do not import the dispatcher."""
+"""The dispatcher as its ingresses see it, so that they do not import it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -14,11 +14,11 @@ from ustreamer.uprotocol.ustatus import UStatus
 
 FilterFactory = Callable[[Delivery], Iterable[Filter]]
 Schedule = Callable[[int, Callable[[], None]], None]
-"""Have a call made at a monotonic time in ns."""
+"""Schedules a call at a monotonic time in ns."""
 
 
 class DispatcherPort(Protocol):
-    """The dispatcher."""
+    """The services of a dispatcher for its ingresses."""
 
     authority: str
     clock: Clock

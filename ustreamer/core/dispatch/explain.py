@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a message would go where: what the router decides, and rule by rule what made it decide so.
+"""The reasons of a routing decision: attributes go in, the verdict and a list of rules go out.
 
-The decision is the router's own. What is said about the rules before the one that ended it follows from that: it got so far.
+The decision is the router's own. All rules before the one that ended the decision have passed.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A rule that was asked; `passed` is False for the one that ended it, and for a subscriber that gets nothing."""
+    """One rule. `passed` is False for the rule that ended the decision, and for a subscriber without a target."""
 
     rule: str
     passed: bool
@@ -24,10 +24,10 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What becomes of a message that comes in at `ingress`.
+    """The decision for a message that comes in at `ingress`.
 
-    `verdict` is the one in the ledger, `delivered` if there are targets: each of them may still throttle, fail or expire
-    it. `refused` is what is no valid message, and `deferred` what another streamer of that network forwards.
+    `verdict` is the one in the ledger, or `delivered` if there are targets; each target may still throttle it, fail or
+    let it expire. `refused`: the message is invalid. `deferred`: another streamer of that network forwards it.
     """
 
     ingress: str
@@ -37,7 +37,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(router: Router, ingress: str, attributes: UAttributes) -> Explanation:
-    """What `router` decides about a message with these attributes that comes in at `ingress`, and why."""
+    """The decision of `router` for a message with these attributes that comes in at `ingress`, with its reasons."""
     try:
         decision = router.decide(ingress, attributes)
     except InvalidMessage as refused:
@@ -82,7 +82,7 @@ def _sink(sink: UUri | None, decision: RoutingDecision, reason: str) -> Step:
 def _subscriber_steps(router: Router, ingress: str, topic: UUri) -> tuple[Step, ...]:
     subscriptions = router.directory.subscribers(topic)
     if not subscriptions:
-        return (Step("subscribers", passed=False, text=f"nobody has subscribed {topic}"),)
+        return (Step("subscribers", passed=False, text=f"no subscription of {topic}"),)
     return tuple(
         _subscriber_step(subscription, router.authority_table.endpoint_of(subscription.subscriber), ingress)
         for subscription in subscriptions
@@ -94,14 +94,16 @@ def _subscriber_step(subscription: Subscription, endpoint: str | None, ingress: 
         f"{subscription.subscriber} has subscribed {subscription.topic}, {rate_text(subscription.period_ns)}"
     )
     if endpoint is None:
-        return Step("subscriber", passed=False, text=f"{subscribed}; nobody lives at its authority")
+        return Step("subscriber", passed=False, text=f"{subscribed}; no endpoint has its authority")
     if endpoint == ingress:
         return Step(
-            "subscriber", passed=False, text=f"{subscribed}; it lives behind {ingress!r} and hears it there"
+            "subscriber",
+            passed=False,
+            text=f"{subscribed}; it lives behind {ingress!r} and receives it there",
         )
     return Step("subscriber", passed=True, text=f"{subscribed}; it lives behind {endpoint!r}")
 
 
 def rate_text(period_ns: int) -> str:
-    """A period in words."""
+    """A period as text."""
     return f"at most {_NS_PER_S / period_ns:g} Hz" if period_ns else "every message"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hops 4 to 6: a message comes in at an endpoint; its plan is looked up or made; every target's filters are asked.
+"""Stages 4 to 6: messages come in at an endpoint, deliveries with passed filters go out to the egress queues.
 
-The path of a message is `Ingress.dispatch` from top to bottom, and that of many is `Ingress.dispatch_all`. An ingress is a
-monitor: one lock, whoever comes, so its plans, filters and counters have one writer at a time. Lanes (hop 7) are the only
-thing that two ingresses share.
+The path of a message is `Ingress.dispatch` from top to bottom; `Ingress.on_batch` is the path of a batch. The ingress
+looks up the cached route of a message, or builds it. An ingress is a monitor: with one lock, its routes, filters and
+counters have one writer at a time. Two ingresses share only the egress queues (stage 7).
 
-Order of locks: any ingress, then the ingress of the streamer itself, then a lane. Nobody goes the other way.
+Lock order: any ingress, then the ingress of the streamer itself, then an egress queue.
 """
 
 from collections.abc import Sequence
@@ -33,21 +33,21 @@ from ustreamer.uprotocol.uuri import UUri
 
 _MS_PER_DAY = 86_400_000
 _REASONS = ("invalid", "spoofed", "access", "duplicate", "deferred_to_peer")
-"""Why a message is not accepted, or is denied."""
+"""The counters of messages that are not accepted or denied."""
 
 
 class Ingress:
-    """Where the messages of one endpoint come in: `dispatch` is the listener that its transport calls."""
+    """The entry of all messages of one endpoint: `dispatch` is the listener that its transport calls."""
 
     def __init__(
         self, name: str, dispatcher: DispatcherPort, taps: tuple[Tap, ...] = (), route_limit: int = 16_384
     ) -> None:
         self.name = name
         self.taps = taps
-        self._taps_lock = Lock()  # a leaf: one that fails is switched off under the lock of a lane
+        self._taps_lock = Lock()  # a leaf: a failing tap is removed under the lock of an egress queue
         self.ledger = Ledger()
         self.plugin_errors = PluginErrors(name)
-        self.held = 0  # messages that filters hold back at present
+        self.held = 0  # messages that filters hold at present
         self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
@@ -57,18 +57,18 @@ class Ingress:
         self._lock = RLock()
         self._routes: dict[CacheKey, CachedRoute] = {}
         self._route_limit = route_limit
-        # Where messages are taken once, `_routes` stays empty, so that each comes to `_route_for`, and these are kept instead. So
-        # everybody else pays nothing for it.
+        # With a dedup window `_routes` stays empty, so every message passes through `_route_for`, and the routes are in
+        # `_routes_of_new_ids`. Endpoints without a dedup window pay nothing for it.
         self._dedup_window: DedupWindow | None = None
         self._routes_of_new_ids: dict[CacheKey, CachedRoute] = {}
         self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topics_evicted)
 
     def dispatch(self, message: UMessage) -> None:
-        """Decide about `message` and hand it on. Never waits for a network, and raises nothing, whatever a plugin does."""
+        """Decide about `message` and pass it to its targets. Never waits for a network, never raises."""
         attributes = message.attributes
         id = message.id
         with self._lock:
-            # Not before the lock: two threads may come here, and what filters are told must not go back.
+            # Read under the lock: with two threads, the time that filters receive must not run backwards.
             now_ns = self._monotonic_ns()
             route = self._routes.get(attributes if attributes.reqid is None else cache_key(attributes))
             if (
@@ -82,13 +82,13 @@ class Ingress:
                     return
             deliveries = route.deliveries
             if not deliveries:
-                # Before its age: what is denied, or not for us to deliver, is neither our dead letter nor ours to answer.
+                # Before the ttl: a denied or deferred message makes no dead letter and no error response here.
                 self._settle_without_target(message, route.decision, now_ns)
                 return
             if (
                 attributes.ttl
                 and self._wall_ms() > (id.msb >> 16) + attributes.ttl
-                and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
+                and self._is_expired(id.msb >> 16, attributes.ttl)  # false after a clock step
             ):
                 self._drop_expired(message, now_ns)
                 return
@@ -99,11 +99,11 @@ class Ingress:
     __call__ = dispatch
 
     def on_batch(self, messages: Sequence[UMessage]) -> None:
-        """As `dispatch` of each, in their order, and cheaper; what is for one target leaves together.
+        """The fast path of `dispatch` for a batch, with the same result in the same order.
 
-        Locks, clocks and counters are for all of them: 0.5 us a message instead of 0.85, and a lane and a transport save more.
-        They came before this is called, so one version of the directory and one time are right for all. Only filters, which
-        count by time, are told that of each message. And what is alike and all goes on is decided about once (`_take_run`).
+        The batch shares lock, clock reading and counters: 0.5 us per message instead of 0.85, and more in queue and
+        transport. The messages came in before the call, so one directory version and one time hold for all. Filters
+        receive a time per message. A batch of equal attributes needs one decision (`_dispatch_column_batch`).
         """
         routes, batched = self._routes, []
         received, ageing = 0, False
@@ -148,15 +148,16 @@ class Ingress:
                             batched.append(delivery)
                         delivery.batch.append(message)
                         delivery.batch_times_ns.append(now_ns)
-            finally:  # a mistake in the middle must not keep here what was decided before it
+            finally:  # an exception must not hold back the messages decided before it
                 self.ledger.received += received
                 for delivery in batched:
                     delivery.flush_batch(ageing=ageing)
 
     def _dispatch_column_batch(self, batch: MessageBatch) -> bool:
-        """Take messages all of which go on; False, and nothing has changed, if each has to be looked at.
+        """Dispatch a batch as a whole; False, without any effect, if each message needs its own decision.
 
-        That is where no plan is at hand, a filter counts them, or one may be too old: 0.35 us a message, and 0.05 so.
+        That is without a cached route, with a filter, or if one message may have expired. 0.05 us per message instead
+        of 0.35.
         """
         attributes = batch.attributes
         route = self._routes.get(batch_cache_key(batch))
@@ -172,14 +173,14 @@ class Ingress:
             delivery.offer_batch(batch, now_ns)
         return True
 
-    # --- plans --------------------------------------------------------------------------------------------------------
+    # --- routes -------------------------------------------------------------------------------------------------------
 
     def _route_for(self, message: UMessage, now_ns: int) -> CachedRoute | None:
-        """The plan for a message of which none is at hand; None if it is not accepted."""
+        """The route of a message without a valid cached route; None if the message is not accepted."""
         if self._dedup_window is None:
             return self._build_route(message, self._routes, now_ns)
         if not self._dedup_window.first_seen(message.id):
-            self.refused["duplicate"] += 1  # not accepted, so the ledger does not know it
+            self.refused["duplicate"] += 1  # not accepted, so not in the ledger
             return None
         route = self._routes_of_new_ids.get(cache_key(message.attributes))
         if route is None or route.version != self._directory.version or not message.id.is_valid:
@@ -189,9 +190,9 @@ class Ingress:
     def _build_route(
         self, message: UMessage, routes: dict[CacheKey, CachedRoute], now_ns: int
     ) -> CachedRoute | None:
-        """Make a plan, and keep it among `plans` if these attributes are likely to come again; None if they are invalid."""
+        """Build a route; cache it in `routes` if more messages may share it. None for an invalid message."""
         attributes = message.attributes
-        # Read before the question: a change in between then makes the plan stale, not wrong.
+        # Read before the decision: a change in between makes the route stale, not wrong.
         version = self._directory.version
         try:
             if not message.id.is_valid:
@@ -202,7 +203,7 @@ class Ingress:
             return None
         except Exception as error:  # noqa: BLE001  # foreign code: the directory is a plugin's
             self.plugin_errors.record_directory_error(self._directory, error)
-            self._router.forwarding.withdraw({attributes.source})  # nobody must rely on us for it
+            self._router.forwarding.withdraw({attributes.source})  # no peer may rely on this streamer for it
             text = f"subscription directory {describe_error(self._directory, error)}"
             return CachedRoute(
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
@@ -226,12 +227,12 @@ class Ingress:
     def _deliveries_of(
         self, attributes: UAttributes, decision: RoutingDecision, now_ns: int
     ) -> tuple[tuple[Delivery, ...], RoutingDecision]:
-        """What a plan does, and why. What another streamer puts is no part of it, but its filters go on knowing what they know."""
+        """The deliveries of a route and its decision. Filters of deferred targets keep their state."""
         if attributes.type is not UMessageType.PUBLISH:
             return tuple(
                 self._deliveries.for_unicast(each.endpoint, now_ns) for each in decision.targets
             ), decision
-        # What is denied here, or left as a whole, says nothing about what comes in where its source lives.
+        # A denied or deferred message does not withdraw the topic at the endpoint of its source.
         is_forwarded = decision.reason is None and not decision.deferred
         share = (
             self._forwarding_share(attributes.source, decision.targets, now_ns)
@@ -245,7 +246,7 @@ class Ingress:
         return forwarded, decision if forwarded else DEFERRED
 
     def _forwarding_share(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
-        """Whose the targets of a publication are; of what comes from us there is no other."""
+        """The share of this streamer in the targets of a publication. Only this streamer has its own publications."""
         if self.name == SELF:
             return ForwardingShare(targets)
         share = self._router.forwarding.assign(topic, targets, now_ns)
@@ -254,11 +255,11 @@ class Ingress:
         return share
 
     def defers_to_peer(self, attributes: UAttributes, endpoint: str) -> bool:
-        """Whether another streamer brings to `endpoint`, or wherever it goes, what comes in here with these attributes."""
+        """Whether another streamer forwards a message with these attributes to `endpoint`, or to all its targets."""
         with self._lock:
             try:
                 decision = self._router.decide(self.name, attributes)
-            except Exception:  # noqa: BLE001  # foreign code, or an invalid message: whoever dispatches it will see
+            except Exception:  # noqa: BLE001  # foreign code, or an invalid message: dispatch reports it
                 return False
             if attributes.type is not UMessageType.PUBLISH or not decision.targets:
                 return decision.deferred
@@ -274,12 +275,12 @@ class Ingress:
     # --- another router -----------------------------------------------------------------------------------------------
 
     def invalidate_routes(self) -> None:
-        """Make every plan again; deliveries, and what filters know, stay."""
+        """Build every route again. Deliveries and the state of filters stay."""
         with self._lock:
             self._clear_routes()
 
     def invalidate_topics(self, topics: frozenset[UUri]) -> None:
-        """Make the plans of these topics again."""
+        """Build the routes of these topics again."""
         with self._lock:
             affected = topics & self._deliveries.topics
             if not affected:
@@ -290,9 +291,9 @@ class Ingress:
                         del routes[each]
 
     def set_dedup_window(self, window: int) -> None:
-        """Take each message once from now on, by its id, as far as the last `window` of them; 0: take all.
+        """Drop messages whose id is among the last `window` ids; 0: accept all.
 
-        For a network that hands over what it has handed over before. Ids that are remembered stay so.
+        For a network that delivers a message twice. An unchanged `window` keeps the remembered ids.
         """
         with self._lock:
             if window != (self._dedup_window.size if self._dedup_window else 0):
@@ -300,17 +301,17 @@ class Ingress:
                 self._clear_routes()
 
     def paused(self) -> AbstractContextManager[object]:
-        """Nothing is dispatched here within a `with` block of it."""
+        """A context manager: no message is dispatched here within its block."""
         return self._lock
 
     def set_router(self, router: Router) -> None:
-        """Decide by `router`, and ask for the filters of every target. Called while held still."""
+        """Decide by `router`, and make the filters of every target again. Called within `paused`."""
         self._router = router
         self._directory = router.version_source
         self._clear_routes()
         self._deliveries.rebuild_filters(self._monotonic_ns())
 
-    # --- what does not go on ------------------------------------------------------------------------------------------
+    # --- messages without a target ------------------------------------------------------------------------------------
 
     def _refuse(self, message: UMessage, status: UStatus) -> None:
         self.refused["invalid"] += 1
@@ -325,7 +326,7 @@ class Ingress:
         self._settle_without_target(message, expired, now_ns)
 
     def _settle_without_target(self, message: UMessage, decision: RoutingDecision, now_ns: int) -> None:
-        """A message without a target is one delivery, and this is the end of it; one of a neighbour's is none of ours."""
+        """Settle a message without a target as one delivery. A deferred message is no delivery."""
         if decision.deferred:
             self.refused["deferred_to_peer"] += 1
             return
@@ -345,12 +346,12 @@ class Ingress:
         if not decision.silent:
             self._dispatcher.respond_error(message, decision.reason, self.name)
 
-    # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
+    # --- verdicts and errors of plugins -------------------------------------------------------------------------------
 
     def on_filter_stop(
         self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
     ) -> None:
-        """A filter has ended a delivery: tell the requester, and bury what ended for no good reason."""
+        """A filter ended a delivery: send an error response, and make a dead letter of a failed delivery."""
         if verdict is Verdict.DEAD_LETTERED:
             now_ns = self._monotonic_ns()
             self._dispatcher.dead_letter(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
@@ -368,12 +369,12 @@ class Ingress:
             self.taps = tuple(each for each in self.taps if each is not tap)
 
     def add_tap(self, tap: Tap) -> None:
-        """Have `tap` see every verdict from now on."""
+        """Call `tap` with every verdict from now on."""
         with self._lock, self._taps_lock:
             self.taps = (*self.taps, tap)
 
     def remove_tap(self, tap: Tap) -> None:
-        """Have `tap` see no more verdicts; one that is being told on another thread may still come."""
+        """Call `tap` no more. A call on another thread may still be in progress."""
         with self._lock:
             self._drop_tap(tap)
             if not self.taps:
@@ -383,7 +384,7 @@ class Ingress:
     # --- messages that a filter holds ---------------------------------------------------------------------------------
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None:
-        """Have `holder` release its message at `when_ns`."""
+        """Make `holder` release its message at `when_ns`."""
         self._dispatcher.schedule(when_ns, lambda: self._release_held(delivery, holder))
 
     def _release_held(self, delivery: Delivery, holder: Filter) -> None:
@@ -393,26 +394,26 @@ class Ingress:
                 subscribed = delivery.topic is None or self._is_still_subscribed(
                     delivery, delivery.topic, now_ns
                 )
-            except Exception as error:  # noqa: BLE001  # foreign code; it was wanted when it was accepted
+            except Exception as error:  # noqa: BLE001  # foreign code; there was a subscription when it came in
                 self.plugin_errors.record_directory_error(self._directory, error)
                 subscribed = True
             delivery.release_held(holder, now_ns, subscribed=subscribed)
 
     def _is_still_subscribed(self, delivery: Delivery, topic: UUri, now_ns: int) -> bool:
-        """Whether somebody still subscribes what a filter has held back in the meantime."""
+        """Whether the target of a held message still has a subscription."""
         targets = self._forwarding_share(
             topic, self._router.subscribed_targets(self.name, topic), now_ns
         ).targets
         if topic in self._deliveries.topics:
-            # Who came back since has a delivery of its own.
+            # A target that came back has a new delivery.
             return delivery in self._deliveries.for_topic(topic, targets, now_ns)
-        # Forgotten with all others when there were too many topics, which is no reason to lose a message.
+        # The topic was evicted at the limit, which is no reason to lose a message.
         return any(
             (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets
         )
 
     def abandon_held(self, reason: UStatus) -> list[UMessage]:
-        """Make dead letters of all that filters hold, and answer who asked; what that was."""
+        """Make dead letters of all held messages, with error responses; returns those messages."""
         with self._lock:
             return [
                 each
@@ -423,7 +424,7 @@ class Ingress:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def target_statistics(self) -> list[TargetStatistics]:
-        """A snapshot of every topic's targets."""
+        """A snapshot of the targets of all topics."""
         with self._lock:
             return self._deliveries.statistics()
 
@@ -438,7 +439,7 @@ class LocalIngress(Ingress):
         self._response_deliveries: dict[str, Delivery] = {}
 
     def respond_error(self, request: UMessage, status: UStatus, endpoint: str) -> None:
-        """Send an error Response to the requester at `endpoint`, wherever its source claims to be."""
+        """Send an error Response to the endpoint that the request came in at, whatever its source is."""
         with self._lock:
             delivery = self._response_deliveries.get(endpoint)
             if delivery is None:
@@ -449,6 +450,6 @@ class LocalIngress(Ingress):
             delivery.offer(error_response(self._ids.next(), request, status), self._monotonic_ns())
 
     def publish_dead_letter(self, letter: DeadLetter) -> None:
-        """Tell the subscribers of the dead-letter topic."""
+        """Publish a dead letter to the subscribers of the dead-letter topic."""
         with self._lock:
             self.dispatch(letter.to_message(self._ids.next(), self._topic))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other streamers on the same network, and which of us carries what from there. Decides; is told who is there.
+"""The election between peer streamers on one network: announcements go in, the forwarding role for a message goes out.
 
-Every streamer announces on each of its networks who it is, which authorities it carries messages to from there, and which
-live there. So of those between the same networks exactly one takes what names its sink, and answers if it cannot be
-delivered; the others leave it alone. Publications go through the streamers that were asked for them: `ustreamer.core.peers.topic_advertisements`.
+Every streamer announces on each of its networks its identity, the authorities it carries messages to, and the
+authorities that live there. Of the streamers between the same networks exactly one forwards a message with a sink,
+and sends the error response if it cannot be delivered. The peers drop that message. Publications go through the
+streamers with a subscription: `ustreamer.core.peers.topic_advertisements`.
 
-Announcements are words, and who carries may also drop. So a claim that would keep a message from being forwarded is believed
-of a streamer that is seen on both sides, or that the transport vouches for. What only keeps an answer back needs no proof.
+Announcements are unauthenticated, and a false one could make all streamers drop a message. So this streamer defers
+only to a peer that it sees on both networks, or that the transport trusts. Suppressing an error response needs no
+such proof.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,25 +23,25 @@ from ustreamer.core.routing.forwarding import ForwardingRole
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 _MAX_CACHED_ROLES: Final = 4096
-"""Pairs of authorities whose standing is kept; a sender chooses them."""
+"""The bound of the role cache; senders choose the pairs of authorities in it."""
 
 
 class AnnouncementRole(StrEnum):
-    """What an announcement says about its subject, an authority."""
+    """The relation between the announcing streamer and the subject, an authority."""
 
     IDENTITY = "is"
-    """The announcer's own; said last, when it is ready for messages."""
+    """The streamer's own authority; announced last, when it is ready for messages."""
     CARRIES = "carries"
-    """Messages to it are taken from this network to another."""
+    """The streamer forwards messages to it from this network to another one."""
     LOCAL = "here"
     """It lives on this network."""
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """One thing that a streamer says of itself on one network. `*` as `subject` is everyone whom it does not name.
+    """One claim of a streamer on one network. `*` as `subject` stands for all authorities that it does not name.
 
-    `instance` is a process, `endpoint` the announcing one of its endpoints, `authority` the streamer's own. `vouched` is
-    said by the transport that brought it, of an announcer who need not be seen on the other side to be believed.
+    `instance` is the process, `endpoint` the announcing endpoint, `authority` the streamer's own. The receiving
+    transport sets `trusted` for a streamer that is trusted without being seen on the other network.
     """
 
     instance: str
@@ -51,14 +53,14 @@ class Announcement(msgspec.Struct, frozen=True):
 
 
 class RouterId(NamedTuple):
-    """A streamer: its own authority, and the process, so that two by one name are still two."""
+    """A streamer: its own authority and its process, so that two processes with one authority differ."""
 
     authority: str
     instance: str
 
 
 class PeerChanges(NamedTuple):
-    """What has changed: who has come to a network and who has gone, and which of our endpoints turn out to share one."""
+    """A change on a network: joined and departed peers, and own endpoints that newly share their network."""
 
     joined: tuple[RouterId, ...]
     departed: tuple[RouterId, ...]
@@ -67,29 +69,29 @@ class PeerChanges(NamedTuple):
 
 
 class _Claims(msgspec.Struct, frozen=True):
-    """What one streamer says of one network."""
+    """The claims of one streamer on one network."""
 
     carries: frozenset[str]
     local: frozenset[str]
     trusted: bool = False
 
     def serves_locally(self, authority: str) -> bool:
-        """Whether `authority` lives on this network, by name or as one of all others."""
+        """Whether `authority` lives on this network, by its name or by `*`."""
         return authority in self.local or (ANY_AUTHORITY in self.local and authority not in self.carries)
 
     def carries_to(self, authority: str) -> int:
-        """How surely messages to `authority` are carried away: 2 by its name, 1 with all others, 0 not at all."""
+        """Whether the streamer carries messages to `authority`: 2 by its name, 1 by `*`, 0 not."""
         if authority in self.carries:
             return 2
         return int(ANY_AUTHORITY in self.carries and authority not in self.local)
 
     def feeds_into(self, other: "_Claims") -> bool:
-        """Whether some authority behind this streamer lives on the network for the other one."""
+        """Whether an authority that this streamer carries to is local for the other streamer."""
         return any(other.serves_locally(each) for each in self.carries)
 
 
 class _View(msgspec.Struct, frozen=True):
-    """All of this at one moment; replaced, never changed, for routing reads it without a lock."""
+    """All claims at one moment. Replaced, never changed, because routing reads it without a lock."""
 
     own_claims: Mapping[str, _Claims]
     home_endpoints: Mapping[str, str]
@@ -99,10 +101,10 @@ class _View(msgspec.Struct, frozen=True):
 
 
 class PeerRouters:
-    """The streamers on each of our networks. Safe from any thread."""
+    """The peers on each network of this streamer. Safe from any thread."""
 
     def __init__(self, authority: str, instance: str = "") -> None:
-        """`instance` differs from that of every other process that could be met; it is used in the keys of networks."""
+        """`instance` is unique among all processes on the networks; transports use it in their keys."""
         self._local_id = RouterId(authority, instance)
         self._lock = Lock()
         self._announcements: dict[str, frozenset[Announcement]] = {}
@@ -110,16 +112,16 @@ class PeerRouters:
 
     @property
     def authority(self) -> str:
-        """Our own."""
+        """The authority of this streamer."""
         return self._local_id.authority
 
     @property
     def local_id(self) -> RouterId:
-        """As the others see us."""
+        """The id of this streamer, as its peers see it."""
         return self._local_id
 
     def configure(self, authorities: Mapping[str, Sequence[str]]) -> None:
-        """State who lives behind each of our endpoints."""
+        """Set the authorities behind each endpoint of this streamer."""
         home_endpoints = {authority: endpoint for endpoint, each in authorities.items() for authority in each}
         own_claims = {
             endpoint: _Claims(frozenset(home_endpoints) - frozenset(local), frozenset(local))
@@ -129,7 +131,7 @@ class PeerRouters:
             self._view = self._build_view(own_claims, home_endpoints)
 
     def own_announcements(self, endpoint: str) -> frozenset[Announcement]:
-        """What we have to say on the network of `endpoint`."""
+        """The announcements of this streamer on the network of `endpoint`."""
         own_claims = self._view.own_claims.get(endpoint)
         if own_claims is None:
             return frozenset()
@@ -144,7 +146,7 @@ class PeerRouters:
         )
 
     def on_announcements(self, endpoint: str, announcements: frozenset[Announcement]) -> PeerChanges:
-        """Take note of all that is announced on the network of `endpoint` at this moment."""
+        """Replace the announcements on the network of `endpoint` by these."""
         with self._lock:
             before = self._view
             self._announcements[endpoint] = announcements
@@ -172,7 +174,7 @@ class PeerRouters:
                 peer_claims[endpoint] = claims
         shared_networks = {}
         for endpoint, seen_endpoints in own_endpoints.items():
-            # Both ways: somebody on one network can say there what he likes, but not on the other.
+            # In both directions, because a node on one network can forge announcements there, but not on the other.
             shared = frozenset(
                 each for each in seen_endpoints - {endpoint} if endpoint in own_endpoints.get(each, ())
             )
@@ -180,12 +182,13 @@ class PeerRouters:
                 shared_networks[endpoint] = shared
         return _View(own_claims, home_endpoints, peer_claims, shared_networks, {})
 
-    # --- whose a message is -------------------------------------------------------------------------------------------
+    # --- the election -------------------------------------------------------------------------------------------------
 
     def forwarding_role(self, ingress: str, source: str, sink: str | None) -> ForwardingRole:
-        """Whose a message between these authorities is that was heard at `ingress`. Without a sink: of a publication, or of what is for us.
+        """The role for a message between these authorities that came in at `ingress`.
 
-        Every streamer there that sees the same comes to the same result: one has it.
+        `sink` is None for a publication, and for a message to this streamer. All streamers with the same view elect the
+        same one.
         """
         view = self._view
         if ingress not in view.peer_claims and ingress not in view.shared_networks:
@@ -230,10 +233,10 @@ class PeerRouters:
     def _role_for_unknown_source(
         self, view: _View, ingress: str, source: str, sink: str | None
     ) -> ForwardingRole:
-        """A source that does not live there for us: forwarded by another, or somebody whom we do not know, or a spoof."""
+        """The role if the source is not local there: a peer forwarded it, or the source is unknown or spoofed."""
         peer_claims = view.peer_claims.get(ingress, {})
         if _home_endpoint(view, source) in view.shared_networks.get(ingress, ()):
-            return ForwardingRole.DEFER  # what another endpoint of ours has heard as well, or has put there
+            return ForwardingRole.DEFER  # another endpoint of this streamer received or sent it
         carriers = {router: each for router, each in peer_claims.items() if each.carries_to(source)}
         if any(_is_trusted_for(view, router, each, source) for router, each in carriers.items()):
             return ForwardingRole.DEFER
@@ -250,19 +253,22 @@ class PeerRouters:
         )
 
     def _is_responder(self, peer_claims: Mapping[RouterId, _Claims], sink: str) -> bool:
-        """Whether it is ours to say that nobody carries to `sink`."""
-        return max((self._local_id, *peer_claims), key=lambda who: election_key(who, sink)) == self._local_id
+        """Whether this streamer sends the error response if no streamer carries to `sink`."""
+        return (
+            max((self._local_id, *peer_claims), key=lambda router: election_key(router, sink))
+            == self._local_id
+        )
 
-    # --- who puts what it hears elsewhere -----------------------------------------------------------------------------
+    # --- publications through peers -----------------------------------------------------------------------------------
 
     def may_arrive_via_peer(self, endpoint: str, authority: str) -> bool:
-        """Whether another streamer on the network of `endpoint` has `authority` elsewhere, and so may bring what it publishes."""
+        """Whether a peer on the network of `endpoint` carries to `authority`, so it may forward its publications."""
         return any(each.carries_to(authority) for each in self._view.peer_claims.get(endpoint, {}).values())
 
     def is_trusted(self, endpoint: str, router: RouterId, authority: str) -> bool:
-        """Whether `who` can be believed to bring what `authority` publishes onto the network of `endpoint`.
+        """Whether `router` is trusted to forward publications of `authority` to the network of `endpoint`.
 
-        It has to be there, and to be seen where `authority` lives, so that it hears what it promises to bring.
+        The peer must be on that network, and be seen on the network of `authority`, so that it receives them.
         """
         view = self._view
         claims = view.peer_claims.get(endpoint, {}).get(router)
@@ -270,13 +276,13 @@ class PeerRouters:
             return False
         return _is_trusted_for(view, router, claims, authority)
 
-    # --- what goes round ----------------------------------------------------------------------------------------------
+    # --- loops --------------------------------------------------------------------------------------------------------
 
     def loop_endpoints(self) -> frozenset[str]:
-        """Endpoints at which what we sent may come in again, as if it were new.
+        """Endpoints at which messages that this streamer sent may come in again, as if they were new.
 
-        That is where another endpoint of ours is heard, and where somebody brings what lives there for us, if somebody takes
-        from another network of ours.
+        That is an endpoint that shares its network with another endpoint of this streamer. It is also one where a peer
+        forwards from authorities that are local there, if there is a peer on another network too.
         """
         view = self._view
         loop_endpoints = {
@@ -288,16 +294,16 @@ class PeerRouters:
         return frozenset(loop_endpoints | view.shared_networks.keys())
 
     def shared_network_endpoints(self) -> Mapping[str, frozenset[str]]:
-        """Endpoints that share their network with others of ours, and which."""
+        """Endpoints that share their network with other endpoints of this streamer, and those endpoints."""
         return self._view.shared_networks
 
     def peers_at(self, endpoint: str) -> tuple[RouterId, ...]:
-        """The streamers on the network of `endpoint`, but for this one."""
+        """The peers on the network of `endpoint`."""
         return tuple(self._view.peer_claims.get(endpoint, ()))
 
 
 def _claims_by_router(announcements: Iterable[Announcement]) -> dict[RouterId, _Claims]:
-    """What each streamer says that has said all."""
+    """The claims of each streamer that has announced its identity, which comes last."""
     by_router: dict[RouterId, list[Announcement]] = {}
     for each in announcements:
         by_router.setdefault(RouterId(each.authority, each.instance), []).append(each)
@@ -317,12 +323,12 @@ def _claims_by_router(announcements: Iterable[Announcement]) -> dict[RouterId, _
 
 
 def _home_endpoint(view: _View, authority: str) -> str:
-    """Our endpoint behind which `authority` lives; "" if we do not know."""
+    """The endpoint of this streamer behind which `authority` lives; "" if unknown."""
     return view.home_endpoints.get(authority, view.home_endpoints.get(ANY_AUTHORITY, ""))
 
 
 def _is_trusted_for(view: _View, router: RouterId, claims: _Claims, authority: str) -> bool:
-    """Whether `who` can be believed to carry between here and `authority`: it is where that lives for us, and says so."""
+    """Whether `router` is trusted to carry to `authority`: it is seen on the network where that authority lives."""
     if claims.trusted:
         return True
     claims_at_home = view.peer_claims.get(_home_endpoint(view, authority), {}).get(router)
@@ -330,9 +336,10 @@ def _is_trusted_for(view: _View, router: RouterId, claims: _Claims, authority: s
 
 
 def election_key(router: RouterId, sink: str) -> tuple[bool, bytes, str]:
-    """Who comes first for `sink`, or a topic: whose own it is, else by lot. With every one that goes, only its share moves.
+    """The precedence of a streamer for `sink` or a topic: its own authority first, else a hash (rendezvous hashing).
 
-    The lot is by name, so that a streamer that restarts has the share it had.
+    When a streamer leaves, only its share moves. The hash is over the name, so a restarted streamer has its share
+    again.
     """
     tie_break = blake2b(f"{router.authority}/{sink}".encode(), digest_size=8).digest()
     return router.authority == sink, tie_break, router.instance

@@ -44,7 +44,7 @@ class PeerForwarding:
         return self._peers.forwarding_role(ingress, attributes.source.authority_name, authority)
 
     def _requester_is_unicast(self, sink: UUri) -> bool:
-        """Whether only the streamer that forwarded a request can forward its response, because of the requester's endpoint."""
+        """Whether only the streamer that forwarded the request can forward its response."""
         home = self._authority_table.endpoint_of(sink)
         return home is not None and bool(self._unicast.get(home))
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publications that several streamers could put onto one network, and which of them does. Decides; is told who is there.
+"""Topic advertisements: targets of a publication and advertisements of peers go in, this streamer's share goes out.
 
-A subscription is known to the streamer that granted it. If entities of one network have asked several streamers for one topic,
-each of those announces on that network that it puts the topic there, and how often. One of them does: the one with the highest
-rate, which is what a network gets anyway if its entities ask for several, and of equals one by lot. The others leave the network
-out. It is decided when a plan is made, and nothing of it runs per message.
+Only the streamer that granted a subscription knows it. If subscribers on one network use several streamers for one
+topic, each streamer advertises there that it forwards the topic, and at which period. One of them forwards: the one
+with the highest rate, because a multicast domain gets the highest subscribed rate anyway. Equal rates are decided by
+`election_key`. The other streamers leave that network out. The decision is part of a route; nothing runs per message.
 
-What keeps a message from being lost: a streamer leaves a topic only to one whose word it has, and who is believed to hear the
-topic where it comes from (`PeerRouters.is_trusted`). All go by one order, so whoever is left to either puts, or has left it to
-somebody still higher. Whoever takes its word back, or puts less often from now on, goes on as before for `LINGER_NS`, until the
-others have heard of it. So a change of hands may double a message, and does not lose one.
+No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
+receive the topic at its source (`PeerRouters.is_trusted`). All streamers use one order, so the peer either forwards
+or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its rate, keeps
+forwarding for `GRACE_PERIOD_NS`. A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
@@ -25,18 +25,18 @@ from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_ADVERTISEMENTS: Final = 4096
-"""Topics that are announced on one network. Under a wildcard subscription it is the sender who chooses how many there are."""
+"""The limit of own advertisements per network. Under a wildcard subscription the sender chooses the topics."""
 
 MAX_ADVERTISEMENTS_PER_TOPIC: Final = 16
-"""On one topic of a network: all are compared when a plan is made (10 us each), and a hostile node could say thousands. An honest
-streamer says one, and two while its rate changes."""
+"""The limit of peer advertisements per topic and network: a route compares all of them (10 us each), and a hostile node
+could send thousands. An honest streamer has one, and two while its rate changes."""
 
 GRACE_PERIOD_NS: Final = 1_000_000_000
-"""For how long what was promised is done after it was taken back: others hear of that within 50 ms, on a busy machine later."""
+"""The time to keep forwarding after a withdrawal. Peers receive it within 50 ms, on a busy machine later."""
 
 
 class TopicAdvertisement(msgspec.Struct, frozen=True):
-    """A streamer's word that it puts `topic` onto the network of its `endpoint`, at most every `period_ns` (0: each message)."""
+    """A streamer forwards `topic` to the network of its `endpoint`, at most every `period_ns` (0: each message)."""
 
     instance: str
     endpoint: str
@@ -55,14 +55,14 @@ def _ignore_change(endpoint: str) -> None:
 
 
 class TopicAdvertisements:
-    """What we and the other streamers on each network put there. Safe from any thread; its lock is a leaf."""
+    """The advertisements of this streamer and of its peers, by network. Safe from any thread; its lock is a leaf."""
 
     def __init__(self, peers: PeerRouters, on_change: Callable[[str], None] = _ignore_change) -> None:
-        """`changed` is called with an endpoint for which `announced` has changed, under the caller's locks: it takes a note."""
+        """`on_change(endpoint)` is called when `advertised` changed, under the caller's locks; it returns at once."""
         self.suppressed = Counter[str]()
-        """Plans whose topic was one too many to be announced, by endpoint."""
+        """Routes whose topic was not advertised because of the limit, by endpoint."""
         self.over_limit = Counter[str]()
-        """Words on a topic of which there were too many, by endpoint."""
+        """Advertisements of peers over the limit of a topic, by endpoint."""
         self._peers = peers
         self._on_change = on_change
         self._lock = Lock()
@@ -71,10 +71,10 @@ class TopicAdvertisements:
         self._grace: dict[UUri, dict[str, _Grace]] = {}
         self._peer_advertisements: dict[str, dict[UUri, set[TopicAdvertisement]]] = {}
 
-    # --- our own --------------------------------------------------------------------------------------------------------
+    # --- own advertisements -------------------------------------------------------------------------------------------
 
     def assign(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
-        """Which of the targets of a publication from a network are ours. Also gives, or takes back, our word on it."""
+        """The share of this streamer in the targets of a publication. Advertises or withdraws the topic accordingly."""
         periods_ns = {each.endpoint: each.period_ns for each in targets if each.subscriber is None}
         contested = [
             name for name in periods_ns if self._peers.may_arrive_via_peer(name, topic.authority_name)
@@ -105,7 +105,7 @@ class TopicAdvertisements:
     def _advertise(
         self, endpoint: str, topic: UUri, advertised_ns: int | None, wanted_ns: int | None
     ) -> bool:
-        """Give our word for `wish`, or none any more; whether that is news."""
+        """Advertise `wanted_ns`, or withdraw with None; whether the advertisements changed."""
         if wanted_ns == advertised_ns:
             return False
         advertised = self._advertised.setdefault(endpoint, {})
@@ -123,9 +123,9 @@ class TopicAdvertisements:
     def _start_grace(
         self, endpoint: str, topic: UUri, advertised_ns: int | None, wanted_ns: int | None, now_ns: int
     ) -> int:
-        """Note that what we have promised is to be done for a while yet; until when.
+        """Start a grace period if an advertisement ends or slows down; returns its end, or 0.
 
-        Also if nobody has said that it could do it: somebody may have, and left it to us, and we have not heard it yet.
+        Also without a known peer: a peer may have deferred to this streamer with an advertisement still on its way.
         """
         if advertised_ns is None or (
             wanted_ns is not None and wanted_ns <= advertised_ns
@@ -140,7 +140,7 @@ class TopicAdvertisements:
         return now_ns + GRACE_PERIOD_NS
 
     def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int) -> bool:
-        """Whether somebody is believed to put the topic there who comes before us at this rate."""
+        """Whether a trusted peer advertises the topic there and has precedence at this rate."""
         advertisements = self._peer_advertisements.get(endpoint, {}).get(topic)
         if not advertisements:
             return False
@@ -153,7 +153,7 @@ class TopicAdvertisements:
         )
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:
-        """End what has lingered for long enough."""
+        """End the grace periods of `topic` that are over."""
         with self._lock:
             grace = self._grace.get(topic, {})
             still = {name: each for name, each in grace.items() if each.until_ns > now_ns}
@@ -163,7 +163,7 @@ class TopicAdvertisements:
                 self._grace.pop(topic, None)
 
     def withdraw(self, topics: AbstractSet[UUri]) -> None:
-        """Take back our word on these, at once; their plans are to be made again."""
+        """Withdraw the advertisements of these topics at once; the caller builds their routes again."""
         with self._lock:
             changed_endpoints = [
                 name for name, advertised in self._advertised.items() if _remove_topics(advertised, topics)
@@ -173,16 +173,16 @@ class TopicAdvertisements:
             self._on_change(name)
 
     def withdraw_all(self) -> None:
-        """Take back every word: another configuration may not let us keep it. All plans are to be made again."""
+        """Withdraw all advertisements, before a new configuration; the caller builds all routes again."""
         with self._lock:
             changed_endpoints, self._advertised, self._grace = list(self._advertised), {}, {}
         for name in changed_endpoints:
             self._on_change(name)
 
     def withdraw_all_for_shutdown(self) -> bool:
-        """Take back every word for good, and go on as before; whether there was any.
+        """Withdraw all advertisements for good but keep forwarding; whether there were any.
 
-        For a stop: when the others have heard of it, after some 50 ms, they do without us.
+        For a stop: peers receive the withdrawal after some 50 ms and take over.
         """
         with self._lock:
             self._shutting_down = True
@@ -192,7 +192,7 @@ class TopicAdvertisements:
         return bool(changed_endpoints)
 
     def advertised(self, endpoint: str) -> frozenset[TopicAdvertisement]:
-        """What we have to say on the network of `endpoint`."""
+        """The advertisements of this streamer on the network of `endpoint`."""
         local_id = self._peers.local_id
         with self._lock:
             advertised = list(self._advertised.get(endpoint, {}).items())
@@ -200,14 +200,14 @@ class TopicAdvertisements:
             TopicAdvertisement(local_id.instance, endpoint, local_id.authority, *each) for each in advertised
         )
 
-    # --- the others' ----------------------------------------------------------------------------------------------------
+    # --- advertisements of peers --------------------------------------------------------------------------------------
 
     def on_advertisements(
         self, endpoint: str, added: Iterable[TopicAdvertisement], removed: Iterable[TopicAdvertisement]
     ) -> frozenset[UUri]:
-        """Take note of what is said on the network of `endpoint`, and is said no more; the topics it is about.
+        """Record added and removed advertisements on the network of `endpoint`; returns the changed topics.
 
-        Their plans are to be made again. What we say ourselves is no news.
+        The caller builds the routes of those topics again. Own advertisements are ignored.
         """
         own_instance = self._peers.local_id.instance
         changed = set()
@@ -233,7 +233,7 @@ class TopicAdvertisements:
 
 
 def _with_grace(targets: tuple[Target, ...], grace: Mapping[str, _Grace]) -> tuple[Target, ...]:
-    """These targets as they are while something lingers: at the old rate, and those that are gone as well."""
+    """The targets during grace periods: ended targets included, and slowed targets at their old rate."""
     if not grace:
         return targets
     adjusted = []

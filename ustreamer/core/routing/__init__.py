@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a message goes: attributes in, targets or the reason for none out.
+"""Routing: the attributes of a message go in, its targets or the reason for none go out.
 
-Read router.py first: `decide` is the one question; sublist.py matches topics to subscriptions.
+    router.py                 `Router.decide`; read it first
+    forwarding.py             the interface to redundant streamers, and the policy without them
+    access.py                 the access rules of an endpoint
+    subscriptions.py          the interface to subscription directories; static and merged directories
+    paused_subscriptions.py   a directory without the subscriptions that their subscribers paused
+    sublist.py                address patterns and the values under them
+    route_cache.py            the cached route, and its key
+    usubscription_codec.py    payloads of core.usubscription, versions 3 and 4
+
+Nothing here runs per message, except the look-up key of a cached route.
 """

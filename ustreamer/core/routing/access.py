@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may send what: the rules of one endpoint for what comes in there, asked when a plan is made. The first match decides.
+"""The access rules of one endpoint for messages that come in there. The first matching rule decides.
 
     [[endpoints.chassis.access]]
     allow = true
     type = "publish"
     source = "//chassis/1234/1/FFFF"
 
-Without rules everything may come in whose source lives behind the endpoint. With rules, what none of them matches is
-denied; but for a Response, which needs no rule of its own: it answers a request that was let in on the other side.
+The router reads the rules when a route is built. Without rules, every message whose source lives behind the endpoint is
+accepted. With rules, a message that matches no rule is denied. A Response needs no rule: it belongs to a request that
+was accepted at the other endpoint.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,7 @@ from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, UUri
 
-MAX_RULES: Final = (
-    256  # they are gone through one by one (0.6 us each) for what carries a reqid, a token or a trace
-)
+MAX_RULES: Final = 256  # a linear search (0.6 us per rule) for each message with a reqid, a token or a trace
 
 TypeName = Literal["publish", "notification", "request", "response"]
 
@@ -34,9 +33,9 @@ TYPES: Final[dict[TypeName, UMessageType]] = {
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rule. `source` and `sink` are UUri patterns; what is not said matches everything.
+    """One rule. `source` and `sink` are UUri patterns; a missing pattern matches every UUri.
 
-    A rule with a `sink` does not concern publications, which have none; one without a `type` does not concern Responses.
+    A rule with a `sink` does not apply to publications. A rule without a `type` does not apply to Responses.
     """
 
     allow: bool
@@ -45,7 +44,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     type: TypeName | None = None
 
     def __post_init__(self) -> None:
-        """ValueError for what is no pattern, and for a rule that no message can match."""
+        """Raises ValueError for an invalid pattern, and for a rule that no message can match."""
         source, sink = _pattern("source", self.source), _pattern("sink", self.sink)
         if self.type == "publish" and sink is not None:
             raise ValueError("sink: a publication has none; leave it out, or choose another type")
@@ -58,7 +57,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def message_types(self) -> tuple[UMessageType, ...]:
-        """The types of messages that the rule is asked about."""
+        """The message types that the rule applies to."""
         if self.type is not None:
             return (TYPES[self.type],)
         if self.sink is not None:
@@ -89,7 +88,7 @@ def _pattern(key: str, text: str | None) -> UUri | None:
 
 
 def _can_match(type: UMessageType, source: UUri, sink: UUri | None) -> bool:
-    """Whether resources of these patterns occur in messages of this type (`RULES` in uattributes.py, as on receipt)."""
+    """Whether the resources of these patterns occur in messages of this type (`RULES` in uattributes.py)."""
     source_resource, sink_resource = source.resource_id, ANY_RESOURCE if sink is None else sink.resource_id
     sink_is_method = sink_resource == ANY_RESOURCE or (sink is not None and sink.is_method)
     match type:
@@ -107,7 +106,7 @@ def _can_match(type: UMessageType, source: UUri, sink: UUri | None) -> bool:
 
 
 class _ParsedRule(NamedTuple):
-    """A rule, read, and its place in the file."""
+    """A rule with parsed patterns, and its position in the file."""
 
     position: int
     allow: bool
@@ -116,7 +115,7 @@ class _ParsedRule(NamedTuple):
 
 
 class AccessPolicy:
-    """The rules of one endpoint, ready to be asked. Reads only; safe from any thread."""
+    """The parsed rules of one endpoint. Reads only; safe from any thread."""
 
     def __init__(self, endpoint: str, rules: Sequence[AccessRule]) -> None:
         self._section = f"endpoints.{endpoint}.access"
@@ -129,7 +128,7 @@ class AccessPolicy:
         }
 
     def deny_reason(self, attributes: UAttributes) -> UStatus | None:
-        """Why a message with these valid attributes may not come in; None if it may."""
+        """The reason to deny a message with these valid attributes; None if it is accepted."""
         rule = self._first_match(attributes)
         if rule is not None:
             return None if rule.allow else _denied(attributes, f"{self._section}[{rule.position}] denies")
@@ -137,7 +136,7 @@ class AccessPolicy:
         return None if may_pass else _denied(attributes, f"no rule of {self._section} allows")
 
     def allow_reason(self, attributes: UAttributes) -> str:
-        """Why a message that may come in may."""
+        """The reason why an accepted message is accepted."""
         rule = self._first_match(attributes)
         if rule is not None:
             return f"{self._section}[{rule.position}] allows it"

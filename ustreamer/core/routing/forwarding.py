@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The question whether this streamer forwards a message, where several streamers share a network.
 
-Router and ingress know this interface only. Without redundant streamers, `FORWARD_ALL` is the policy and costs nothing per
-message: the policy is called when a route is built. `ustreamer.core.peers.forwarding` has the policy for redundant streamers.
+Router and ingress know this interface only. Without redundant streamers the policy is `FORWARD_ALL`. A policy costs
+nothing per message: it is called when a route is built. `ustreamer.core.peers.forwarding` has the other policy.
 """
 
 from collections.abc import Set as AbstractSet
@@ -16,7 +16,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The destination of one copy of a message: an endpoint and, behind a unicast endpoint, one subscriber of a topic."""
+    """The destination of one copy of a message: an endpoint and, behind a unicast endpoint, one subscriber."""
 
     endpoint: str
     subscriber: UUri | None = None

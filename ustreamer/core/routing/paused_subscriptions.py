@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has asked not to be sent a topic for now (DSP-16): a subscription directory without those wishes."""
+"""A subscription directory without the subscriptions that their subscribers have paused (DSP-16)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
@@ -15,21 +15,22 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_PAUSED: Final = 10_000
-MAX_PAUSED_PER_SUBSCRIBER: Final = 1_000  # so that one subscriber does not use up everybody's
+MAX_PAUSED_PER_SUBSCRIBER: Final = 1_000  # one subscriber must not use up the limit of all
 
 
 class PausedDirectory:
-    """Another directory but for the wishes of subscribers that have paused a topic. Safe from any thread.
+    """The inner directory without paused subscriptions. Safe from any thread.
 
-    `version` is the other one's: a pause is told to whoever keeps plans (`Dispatcher.invalidate_routes`), so that nothing more is
-    read for every message. Who shares a multicast domain with a subscriber that has not paused hears the topic on.
+    `version` is that of the inner directory. After a pause the caller invalidates the cached routes
+    (`Dispatcher.invalidate_routes`), so a pause costs nothing per message. In a multicast domain a paused subscriber
+    still receives a topic that another subscriber there has not paused.
     """
 
     def __init__(self, directory: SubscriptionDirectory) -> None:
         self.inner = directory
-        """The other one, whose `version` is cheaper to read there than here."""
+        """The wrapped directory; its `version` is cheaper to read than the one of this object."""
         self._lock = Lock()
-        # Replaced, never changed: routing reads them without the lock. By subscriber, and of each the patterns.
+        # Patterns by subscriber. Replaced, never changed: routing reads them without the lock.
         self._paused: dict[UUri, frozenset[UUri]] = {}
 
     @property
@@ -37,11 +38,11 @@ class PausedDirectory:
         return self.inner.version
 
     def watch(self, on_change: SubscriptionWatch) -> None:
-        """Watch the other one; a pause is no change of a subscription."""
+        """Watch the inner directory; a pause does not change a subscription."""
         watch_directory(self.inner, on_change)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        """As SubscriptionDirectory says; without the wishes that are paused."""
+        """The subscriptions of `topic` that are not paused."""
         subscriptions = self.inner.subscribers(topic)
         paused = self._paused
         if not paused:
@@ -53,9 +54,9 @@ class PausedDirectory:
         ]
 
     def pause(self, topic: UUri, subscriber: UUri) -> bool:
-        """Leave `subscriber` out of what goes to `topic`, a pattern or one; whether that is news.
+        """Pause the subscriptions of `subscriber` to `topic`, an address or a pattern; False if they were paused.
 
-        Raises UStatusError(RESOURCE_EXHAUSTED) above MAX_PAUSED of all, or MAX_PAUSED_PER_SUBSCRIBER of one subscriber.
+        Raises UStatusError(RESOURCE_EXHAUSTED) above MAX_PAUSED, or MAX_PAUSED_PER_SUBSCRIBER of this subscriber.
         """
         with self._lock:
             before = self._paused.get(subscriber, frozenset())
@@ -69,7 +70,7 @@ class PausedDirectory:
         return True
 
     def resume(self, topic: UUri, subscriber: UUri) -> bool:
-        """Undo a `pause` of the same two; whether there was one."""
+        """Undo a `pause` with the same arguments; whether there was one."""
         with self._lock:
             before = self._paused.get(subscriber, frozenset())
             if topic not in before:
@@ -80,11 +81,11 @@ class PausedDirectory:
         return True
 
     def paused_by(self, subscriber: UUri) -> Sequence[UUri]:
-        """What `subscriber` has paused, in a stable order."""
+        """The topics and patterns that `subscriber` has paused, in a stable order."""
         return sorted(self._paused.get(subscriber, ()))
 
     def all_paused(self) -> Iterator[tuple[UUri, UUri]]:
-        """Every pair of topic and subscriber, in the order of topics and then of subscribers."""
+        """Every pair of topic and subscriber, ordered by topic and then by subscriber."""
         yield from sorted(
             (topic, subscriber) for subscriber, topics in self._paused.items() for topic in topics
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decided once for many messages, and by what it is found again."""
+"""The cached route: the decision and the deliveries for all messages with equal attributes, and the key to find it."""
 
 from typing import Final
 
@@ -14,14 +14,14 @@ from ustreamer.uprotocol.uuri import UUri
 _MIN_RESPONSE_PRIORITY: Final = int(UPriority.CS4)
 
 CacheKey = UAttributes | tuple[UUri, UUri]
-"""What has one plan: attributes, or the source and the sink of answers."""
+"""The key of a route: attributes, or the source and the sink of Responses."""
 
 
 def cache_key(attributes: UAttributes) -> CacheKey:
-    """By what the plan of attributes with a reqid is kept: no two answers have the same, but where they go is all alike.
+    """The key for attributes with a reqid. Each Response has its own reqid, but Responses share a route.
 
-    Of a Response the router asks for source, sink and type, and whether priority and reqid are valid. The attributes
-    themselves where one of these is not.
+    For a Response the router reads source, sink and type, and whether priority and reqid are valid. If one of them is
+    invalid, the key is the attributes.
     """
     reqid, sink = attributes.reqid, attributes.sink
     if (
@@ -37,7 +37,7 @@ def cache_key(attributes: UAttributes) -> CacheKey:
 
 
 def batch_cache_key(batch: MessageBatch) -> CacheKey:
-    """As `plan_key` of each message of a run."""
+    """The `cache_key` that all messages of a batch share."""
     attributes = batch.attributes
     if batch.reqids is None:
         return attributes
@@ -45,7 +45,7 @@ def batch_cache_key(batch: MessageBatch) -> CacheKey:
 
 
 class CachedRoute(msgspec.Struct, frozen=True, gc=False):
-    """What to do with every message of the same attributes, as long as the directory has this version."""
+    """The handling of all messages with equal attributes, as long as the directory has this version."""
 
     version: int
     deliveries: tuple[Delivery, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the core asks of a subscription service: who subscribed this topic, and has anything changed since?"""
+"""The interface between routing and subscription services: a topic goes in, its subscriptions go out."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """One subscriber's wish for one topic. `period_ns` is the shortest time between two messages; 0 is no limit."""
+    """One subscriber of one topic. `period_ns` is the shortest time between two messages; 0: no limit."""
 
     topic: UUri
     subscriber: UUri
@@ -26,10 +26,10 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class SubscriptionDirectory(Protocol):
-    """The bookkeeping that routing asks. It is asked when a plan is built, never per message.
+    """The subscriptions that routing reads when it builds a route, never per message.
 
-    `version` grows with every change; it is read for every message (so keep it a plain attribute), and a plan made
-    under another version is made again. `subscribers` may be called from any thread and must not block on I/O.
+    `version` grows with every change. The ingress reads it for every message, so keep it a plain attribute. A route of
+    another version is built again. `subscribers` may be called from any thread and must not block on I/O.
     """
 
     @property
@@ -40,7 +40,7 @@ class SubscriptionDirectory(Protocol):
 
 
 class Change(IntEnum):
-    """What happened to a subscription. PRESENT: it was there when the watching began; CHANGED: it has another period."""
+    """A change of a subscription. PRESENT: it existed when the watch began. CHANGED: it has another period."""
 
     PRESENT = 0
     SUBSCRIBED = 1
@@ -49,9 +49,9 @@ class Change(IntEnum):
 
 
 class SubscriptionWatch(Protocol):
-    """Is told of subscriptions, on the thread that changes them: it takes a note and returns.
+    """Receives subscriptions on the thread that changes them; it must return at once.
 
-    Of one that is UNSUBSCRIBED it is told what stood before.
+    With UNSUBSCRIBED it receives the subscription before the change.
     """
 
     def __call__(self, subscription: Subscription, change: Change, /) -> None: ...
@@ -59,10 +59,10 @@ class SubscriptionWatch(Protocol):
 
 @runtime_checkable
 class WatchableDirectory(Protocol):
-    """A directory that tells of its changes."""
+    """A directory that reports its changes."""
 
     def watch(self, on_change: SubscriptionWatch) -> None:
-        """Have `told` called for every subscription that is there, now or when they are loaded, and for every change.
+        """Call `on_change` for every present subscription, now or when it is loaded, and for every change.
 
         Called before the directory is in use.
         """
@@ -70,15 +70,15 @@ class WatchableDirectory(Protocol):
 
 
 def watch_directory(directory: SubscriptionDirectory, on_change: SubscriptionWatch) -> None:
-    """Watch `directory`; nothing is heard of one that is not Watchable."""
+    """Watch `directory` if it is a WatchableDirectory."""
     if isinstance(directory, WatchableDirectory):
         directory.watch(on_change)
 
 
 def period_of(max_frequency: float) -> int:
-    """The period in ns of a frequency in Hz; INVALID_ARGUMENT unless it is a positive finite number.
+    """The period in ns of a frequency in Hz; raises INVALID_ARGUMENT unless it is a positive finite number.
 
-    60 Hz is 16 666 667 ns, never 17 ms (58.8 Hz); the period is rounded up, so the rate is never above the limit.
+    60 Hz is 16 666 667 ns, never 17 ms (58.8 Hz). The period is rounded up, so the rate never exceeds the limit.
     """
     if not _NS_PER_S / MAX_PERIOD_NS <= max_frequency < math.inf:
         raise invalid_argument(f"max_frequency {max_frequency} Hz: expected a finite number of at least 1e-9")
@@ -86,12 +86,12 @@ def period_of(max_frequency: float) -> int:
 
 
 def fastest_period(periods: Iterable[int]) -> int:
-    """The period that serves everybody who asked for one of `periods`: the shortest, or no limit if one has none."""
+    """The period that serves all subscribers with these `periods`: the shortest, or no limit if one has no limit."""
     return min(periods, default=UNLIMITED)  # UNLIMITED is 0, so it wins
 
 
 class StaticDirectory:
-    """Subscriptions that are fixed by the configuration, such as SOME/IP receivers without service discovery."""
+    """Subscriptions from the configuration, such as SOME/IP receivers without service discovery."""
 
     def __init__(self, subscriptions: Iterable[Subscription]) -> None:
         self.version = 0
@@ -108,19 +108,19 @@ class StaticDirectory:
 
 
 class MergedDirectory:
-    """Several directories as one; a subscriber that two of them know counts once, with its faster wish."""
+    """Several directories as one; a subscriber in two directories counts once, with the faster subscription."""
 
     def __init__(
         self, directories: Sequence[SubscriptionDirectory], unversioned: Sequence[SubscriptionDirectory] = ()
     ) -> None:
-        """`unversioned` are those that tell of changes in another way, so that nobody has to look."""
+        """`unversioned` directories report changes by a callback, so their `version` is not read."""
         self._directories = (*directories, *unversioned)
-        # What never changes need not be asked for every message.
+        # A static directory never changes, so its version is not read per message.
         self._changing = tuple(each for each in directories if not isinstance(each, StaticDirectory))
 
     @property
     def version_source(self) -> SubscriptionDirectory:
-        """The only one with a version that changes, or itself: what to look at for every message."""
+        """The object whose `version` is read per message: the only changing directory, or this one."""
         return self._changing[0] if len(self._changing) == 1 else self
 
     @property
@@ -128,7 +128,7 @@ class MergedDirectory:
         return sum([directory.version for directory in self._changing])
 
     def watch(self, on_change: SubscriptionWatch) -> None:
-        """Each of them on its own: who is in two is told of twice."""
+        """Watch each directory separately: a subscription in two directories is reported twice."""
         for directory in self._directories:
             watch_directory(directory, on_change)
 
@@ -145,7 +145,7 @@ class MergedDirectory:
 def merge_directories(
     directories: Sequence[SubscriptionDirectory], unversioned: Sequence[SubscriptionDirectory] = ()
 ) -> SubscriptionDirectory:
-    """One directory for all: the only one itself, so that its plain `version` is what is read for every message."""
+    """One directory for all: a single directory unchanged, so that its plain `version` is read per message."""
     if len(directories) == 1 and not unversioned:
         return directories[0]
     return MergedDirectory(directories, unversioned)

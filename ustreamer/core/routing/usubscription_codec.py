@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""core.usubscription on the wire, for who is one, who asks one, and who stands in for one: versions 3 and 4.
+"""Payloads of core.usubscription, versions 3 and 4: bytes in, checked values out, and the reverse.
 
-Payloads and the rules for what stands in them; what becomes of a subscription is decided elsewhere.
+The service, its clients and its proxies use it. It holds no state of subscriptions.
 """
 
 import struct
@@ -37,14 +37,14 @@ CHANGE_RESOURCE: Final = 0x8000
 
 
 class UsubscriptionMethod(IntEnum):
-    """Those with the same number in both versions."""
+    """The methods with the same number in both versions."""
 
     SUBSCRIBE = 1
     UNSUBSCRIBE = 2
 
 
 class Status(IntEnum):
-    """What a subscriber is to a topic; the numbers are those of version 3."""
+    """The state of a subscription; the numbers are those of version 3."""
 
     UNSUBSCRIBED = 0
     SUBSCRIBE_PENDING = 1
@@ -63,12 +63,12 @@ _MAX_PERIOD_MS: Final = 0xFFFF_FFFF
 
 
 def unpack_payload(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
-    """The message in a payload; INVALID_ARGUMENT if it is none."""
+    """The message of type `kind` in a payload; raises INVALID_ARGUMENT for an invalid payload."""
     match payload_format:
         case UPayloadFormat.PROTOBUF | UPayloadFormat.UNSPECIFIED:
             return _parse(kind, payload)
         case UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
-            # Nothing at all is an empty message, wrapped or not.
+            # An empty payload is an empty message, wrapped or not.
             return _unwrap(kind, _parse(Any, payload)) if payload else kind()
         case other:
             raise invalid_argument(
@@ -97,9 +97,9 @@ def _parse(kind: type[M], data: bytes) -> M:
 
 
 def pack_payload(message: Message, request_format: UPayloadFormat) -> tuple[bytes, UPayloadFormat]:
-    """An answer in the style of its request: wrapped in Any, or else PROTOBUF.
+    """A response in the format of its request: wrapped in Any, or else PROTOBUF.
 
-    The format is set for an empty answer too: without it up-rust refuses to read one.
+    The format is set for an empty response too: up-rust rejects a response without it.
     """
     data = message.SerializeToString()
     if request_format is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
@@ -112,7 +112,7 @@ def pack_payload(message: Message, request_format: UPayloadFormat) -> tuple[byte
 
 
 def period_ns_of(attributes: SubscribeAttributes) -> int:
-    """The shortest interval asked for.
+    """The requested period.
 
     Field 3 is `sample_period_ms` (uint32) or, in a draft, `max_frequency` (double, Hz); where a message has both, the
     slower one holds (X-11).
@@ -128,13 +128,13 @@ def period_ns_of(attributes: SubscribeAttributes) -> int:
     ]
     if not frequencies:
         return sampled
-    # Of several the last one holds, as for any field.
+    # Of several values the last one holds, as for any field.
     [hertz] = struct.unpack("<d", struct.pack("<Q", frequencies[-1]))
     return max(sampled, period_of(hertz))
 
 
 def expire_ms_of(expire: Timestamp) -> int:
-    """When a subscription ends, in whole ms and never early."""
+    """The end of a subscription in ms since the epoch, rounded up."""
     seconds, nanos = expire.seconds, expire.nanos
     if seconds not in _TIMESTAMP_SECONDS or not 0 <= nanos < 1_000_000_000:
         raise invalid_argument(
@@ -149,19 +149,19 @@ def timestamp_of(expire_ms: int) -> Timestamp:
 
 
 def sample_period_ms_of(period_ns: int) -> int | None:
-    """A period in ms, rounded down so that nobody who subscribes by it starves a reader.
+    """A period in ms, rounded down so that a subscription with it does not starve a reader.
 
-    Below a millisecond it is None, to be left out, which means every message. A max_frequency of 1e-9 Hz is more than a
-    uint32 holds: that is told as the longest period that there is, 49 days.
+    None, to be left out, for less than a millisecond: every message. The period of 1e-9 Hz exceeds a uint32 and becomes
+    the longest one, 49 days.
     """
     return min(period_ns // NS_PER_MS, _MAX_PERIOD_MS) or None
 
 
-# --- what a client says -----------------------------------------------------------------------------------------------
+# --- requests of a client ---------------------------------------------------------------------------------------------
 
 
 class SubscribeRequest(NamedTuple):
-    """What a Subscribe asks for. `expire_ms` is wall-clock time, None for ever; `period_ns` 0 is every message."""
+    """The content of a Subscribe. `expire_ms` is wall-clock time, None: no end; `period_ns` 0 is every message."""
 
     topic: UUri
     expire_ms: int | None = None
@@ -169,7 +169,7 @@ class SubscribeRequest(NamedTuple):
 
 
 def subscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> SubscribeRequest:
-    """What a Subscribe of `version` asks for; INVALID_ARGUMENT naming what makes no sense in it."""
+    """The content of a Subscribe of `version`; raises INVALID_ARGUMENT that names the invalid field."""
     if version == VERSION_3:
         request_v3 = unpack_payload(pb3.SubscriptionRequest, payload, payload_format)
         attributes = request_v3.attributes
@@ -181,7 +181,7 @@ def subscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -
 
 
 def unsubscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> UUri:
-    """The topic of an Unsubscribe of `version`; INVALID_ARGUMENT if there is none."""
+    """The topic of an Unsubscribe of `version`; raises INVALID_ARGUMENT if it is missing."""
     if version == VERSION_3:
         return _topic_in(unpack_payload(pb3.UnsubscribeRequest, payload, payload_format))
     return _topic_in(unpack_payload(pb4.UnsubscribeRequest, payload, payload_format))
@@ -208,11 +208,11 @@ def unsubscribe_request(topic: UUri) -> Message:
     return pb3.UnsubscribeRequest(topic=topic.to_pb())
 
 
-# --- what a uSubscription says ----------------------------------------------------------------------------------------
+# --- messages of a uSubscription --------------------------------------------------------------------------------------
 
 
 class SubscriptionUpdate(NamedTuple):
-    """What a notification of change says."""
+    """The content of a notification of SubscriptionChange."""
 
     topic: UUri
     subscriber: UUri
@@ -225,7 +225,7 @@ class _VersionCodec(NamedTuple):
 
 
 def subscribe_response(version: int, topic: UUri, status: Status, reason: str = "") -> Message:
-    """The answer to a Subscribe of `version`."""
+    """The response to a Subscribe of `version`."""
     if version == VERSION_3:
         status_pb = pb3.SubscriptionStatus(state=int(status), message=reason)
         return pb3.SubscriptionResponse(status=status_pb, topic=topic.to_pb())
@@ -233,12 +233,12 @@ def subscribe_response(version: int, topic: UUri, status: Status, reason: str = 
 
 
 def unsubscribe_response(version: int) -> Message:
-    """The answer to an Unsubscribe of `version`: an empty one says UNSUBSCRIBED (X-3)."""
+    """The response to an Unsubscribe of `version`: an empty response means UNSUBSCRIBED (X-3)."""
     return pb3.UnsubscribeResponse() if version == VERSION_3 else pb4.UnsubscribeResponse()
 
 
 def update_message(version: int, topic: UUri, subscriber: UUri, status: Status, reason: str = "") -> Message:
-    """What topic SubscriptionChange of `version` carries."""
+    """The payload of topic SubscriptionChange of `version`."""
     if version == VERSION_3:
         return pb3.Update(
             topic=topic.to_pb(),
@@ -253,12 +253,12 @@ def _in_version_4(status: Status) -> int:
 
 
 def status_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> Status:
-    """What the answer to a Subscribe of `version` says; INVALID_ARGUMENT if that is nothing."""
+    """The status in the response to a Subscribe of `version`; raises INVALID_ARGUMENT if there is none."""
     return _status(_VERSION_CODECS[version].status(payload, payload_format))
 
 
 def is_update(message: UMessage) -> bool:
-    """Whether a Notification is one of change from a uSubscription."""
+    """Whether a Notification is a SubscriptionChange of a uSubscription."""
     source = message.attributes.source
     return (
         source.ue_version_major in _VERSION_CODECS
@@ -268,7 +268,7 @@ def is_update(message: UMessage) -> bool:
 
 
 def subscription_update_in(message: UMessage) -> SubscriptionUpdate | None:
-    """What a message says if it is a notification of change."""
+    """The content of a SubscriptionChange; None for any other message and for an invalid payload."""
     if not is_update(message):
         return None
     attributes = message.attributes
@@ -277,7 +277,7 @@ def subscription_update_in(message: UMessage) -> SubscriptionUpdate | None:
         topic, subscriber, status = codec.update(message.payload, attributes.payload_format)
         return SubscriptionUpdate(UUri.from_pb(topic), UUri.from_pb(subscriber), _status(status))
     except UStatusError:
-        return None  # nobody waits for it, and nothing hangs on it: it is a hint
+        return None  # a hint only: no component waits for it
 
 
 def _status(number: int) -> Status:
@@ -291,7 +291,7 @@ def _status(number: int) -> Status:
 
 def _status_3(payload: bytes, payload_format: UPayloadFormat) -> int:
     response = unpack_payload(pb3.SubscriptionResponse, payload, payload_format)
-    if not response.HasField("status"):  # its default would end everybody's subscription
+    if not response.HasField("status"):  # the default value would end the subscription of every subscriber
         raise invalid_argument(f"payload of {len(payload)} bytes: status of the subscription is missing")
     return int(response.status.state)
 
