@@ -298,7 +298,7 @@ class TransportContract(ABC):
         wait_until(lambda: any(m.id == local.id for m in inbox.messages), "the message")
         assert inbox.messages[-1].attributes.source == TOPIC
 
-    def test_the_sink_that_a_streamer_may_put_into_a_publication_is_not_carried(self, pair: Pair) -> None:
+    def test_the_sink_that_a_streamer_adds_to_a_publication_is_not_transmitted(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         self.wait_connected(pair)
@@ -326,7 +326,9 @@ class TransportContract(ABC):
     # --- listeners ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("name", FILTERS)
-    def test_a_listener_gets_what_its_filters_match_and_nothing_else(self, pair: Pair, name: str) -> None:
+    def test_a_listener_receives_exactly_the_messages_that_its_filters_match(
+        self, pair: Pair, name: str
+    ) -> None:
         case = FILTERS[name]
         inbox, all_published, all_addressed = Mailbox(), Mailbox(), Mailbox()
         pair.b.register_listener(case.source, case.sink, inbox)
@@ -403,7 +405,7 @@ class TransportContract(ABC):
         assert other.wait(3) == sent
         assert inbox.wait(2) == [sent[0], sent[2]]
 
-    def test_unregistering_what_is_not_registered_is_not_found(self, pair: Pair) -> None:
+    def test_unregistering_an_unknown_listener_is_not_found(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         wrong: list[tuple[UUri, UUri | None, Mailbox]] = [
@@ -415,7 +417,7 @@ class TransportContract(ABC):
         assert codes == [UCode.NOT_FOUND] * 3
 
     @pytest.mark.parametrize("name", BAD_FILTERS)
-    def test_filters_that_match_nothing_are_refused(self, pair: Pair, name: str) -> None:
+    def test_filters_that_match_no_message_are_refused(self, pair: Pair, name: str) -> None:
         source, sink = BAD_FILTERS[name]
         assert code_of(lambda: pair.b.register_listener(source, sink, print)) is UCode.INVALID_ARGUMENT
         assert code_of(lambda: pair.b.unregister_listener(source, sink, print)) is UCode.INVALID_ARGUMENT
@@ -430,7 +432,7 @@ class TransportContract(ABC):
         assert code_of(fill) is UCode.RESOURCE_EXHAUSTED
         assert code_of(lambda: pair.b.register_listener(TOPIC, None, first)) is UCode.OK  # nothing new
 
-    def test_a_listener_that_raises_is_counted_and_stops_nobody(self, pair: Pair) -> None:
+    def test_a_listener_that_raises_is_counted_and_affects_no_other(self, pair: Pair) -> None:
         def broken(message: UMessage) -> None:
             raise ValueError(message.id)
 
@@ -471,7 +473,7 @@ class TransportContract(ABC):
         assert code_of(lambda: pair.a.send(invalid_messages()[name])) is UCode.INVALID_ARGUMENT
         assert pair.a.statistics()["sent"] == 0
 
-    def test_what_was_refused_once_is_refused_again(self, pair: Pair) -> None:
+    def test_a_refused_message_is_refused_again(self, pair: Pair) -> None:
         """A cache of what has been checked must not let the second one pass."""
         inbox = Mailbox()
         pair.b.register_listener(ANY, None, inbox)
@@ -484,7 +486,7 @@ class TransportContract(ABC):
         assert {first is second for first, second in codes[1:]} == {True}
         assert {first for first, _ in codes[1:]} == {UCode.INVALID_ARGUMENT}
 
-    def test_no_transport_is_pulled(self, pair: Pair) -> None:
+    def test_no_transport_supports_receive(self, pair: Pair) -> None:
         assert code_of(lambda: pair.a.receive(TOPIC)) is UCode.UNIMPLEMENTED
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -509,7 +511,7 @@ class TransportContract(ABC):
         assert code_of(lambda: unopened.a.send(message)) is UCode.UNAVAILABLE
         assert code_of(lambda: unopened.a.send(publish(new_id(), METHOD))) is UCode.INVALID_ARGUMENT
 
-    def test_after_stop_receiving_nothing_comes_in_and_sending_goes_on(self, pair: Pair) -> None:
+    def test_after_stop_receiving_no_message_arrives_and_sending_works(self, pair: Pair) -> None:
         stopped, other = Mailbox(), Mailbox()
         pair.b.register_listener(TOPIC, None, stopped)
         pair.a.register_listener(ANY, None, other)
@@ -537,7 +539,7 @@ class TransportContract(ABC):
             transport.stop_receiving()
         assert set(threading.enumerate()) <= before
 
-    def test_what_was_never_opened_can_be_closed(self, unopened: Pair) -> None:
+    def test_a_transport_that_was_never_opened_can_be_closed(self, unopened: Pair) -> None:
         unopened.a.stop_receiving()
         unopened.a.close()
         unopened.b.close()
@@ -557,7 +559,7 @@ class TransportContract(ABC):
         assert after[1]["received"] - before[1]["received"] == 3
         assert all(type(value) is int for each in after for value in each.values())
 
-    def test_what_is_unregistered_stays_counted(self, pair: Pair) -> None:
+    def test_counters_of_unregistered_listeners_are_kept(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         self.wait_connected(pair)

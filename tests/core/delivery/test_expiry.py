@@ -88,7 +88,7 @@ class Watch:
         (50, YEARS_MS, -1),
     ],
 )
-def test_what_is_left_of_a_ttl_is_counted_from_the_id_and_never_more_than_the_ttl(
+def test_the_remaining_ttl_counts_from_the_id_and_never_exceeds_the_ttl(
     ttl: int, age_ms: int, left_ms: int
 ) -> None:
     watch = Watch(TODAY_MS)
@@ -97,7 +97,7 @@ def test_what_is_left_of_a_ttl_is_counted_from_the_id_and_never_more_than_the_tt
 
 
 @pytest.mark.parametrize("ttl", [None, 0])
-def test_a_message_without_ttl_may_wait_as_long_as_the_bound_says(ttl: int | None) -> None:
+def test_a_message_without_ttl_expires_at_the_maximum_age(ttl: int | None) -> None:
     watch = Watch(TODAY_MS)
     assert watch.expiry.deadline_ns(message(BOOT_MS, ttl), 7, 30) == 37
 
@@ -147,7 +147,7 @@ STORIES = [
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_a_leap_neither_expires_a_message_nor_saves_one_that_is_late(story: Story) -> None:
+def test_a_clock_step_neither_expires_a_message_nor_saves_an_expired_one(story: Story) -> None:
     watch = Watch(story.ours)
     watch.step(story.leap)
     watch.wait(story.since)
@@ -158,7 +158,7 @@ def test_a_leap_neither_expires_a_message_nor_saves_one_that_is_late(story: Stor
 @pytest.mark.parametrize(
     "leap_ms", [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, IN_2039_MS - TODAY_MS]
 )
-def test_a_message_that_waits_keeps_its_deadline_whatever_the_wall_clock_does(leap_ms: int) -> None:
+def test_a_queued_message_keeps_its_deadline_across_clock_steps(leap_ms: int) -> None:
     watch = Watch(TODAY_MS)
     deadline_ns = watch.expiry.deadline_ns(message(TODAY_MS - 100, 1_000), watch.now_ns, 0)
     watch.step(leap_ms)
@@ -168,7 +168,7 @@ def test_a_message_that_waits_keeps_its_deadline_whatever_the_wall_clock_does(le
     assert watch.now_ns > deadline_ns
 
 
-def test_a_small_step_is_no_leap() -> None:
+def test_a_small_clock_correction_is_no_clock_step() -> None:
     watch = Watch(TODAY_MS)
     for step_ms in (CLOCK_STEP_MS, -CLOCK_STEP_MS, CLOCK_STEP_MS, CLOCK_STEP_MS):
         watch.step(step_ms)
@@ -179,7 +179,7 @@ def test_a_small_step_is_no_leap() -> None:
     assert watch.expiry.clock_steps == 1
 
 
-def test_a_clock_that_has_come_back_to_within_a_small_step_was_never_another_one() -> None:
+def test_a_clock_that_returns_to_its_offset_is_no_second_clock() -> None:
     watch = Watch(TODAY_MS)
     watch.step(-DAY_MS)
     watch.wait(1_000)
@@ -190,7 +190,7 @@ def test_a_clock_that_has_come_back_to_within_a_small_step_was_never_another_one
     assert watch.expiry.deadline_ns(late, watch.now_ns, HOUR_MS * NS) < watch.now_ns
 
 
-def test_a_thread_that_is_stopped_between_two_clocks_has_seen_no_leap() -> None:
+def test_a_thread_suspended_between_two_readings_detects_no_clock_step() -> None:
     time = ManualClock(TODAY_MS)
     stopped = False
 
@@ -207,7 +207,7 @@ def test_a_thread_that_is_stopped_between_two_clocks_has_seen_no_leap() -> None:
     assert expiry.clock_steps == 0
 
 
-def test_a_clock_that_leaps_and_leaps_does_not_fill_the_memory() -> None:
+def test_the_number_of_remembered_clock_steps_is_bounded() -> None:
     watch = Watch(TODAY_MS)
     for _ in range(1_000):
         watch.step(HOUR_MS)
@@ -215,7 +215,7 @@ def test_a_clock_that_leaps_and_leaps_does_not_fill_the_memory() -> None:
     assert (watch.expiry.clock_steps, len(watch.expiry._steps)) == (1_000, MAX_CLOCK_STEPS)
 
 
-def test_a_leap_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clock_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(TODAY_MS)
     watch.step(-HOUR_MS)
     watch.expiry.observe_clock()
@@ -233,7 +233,7 @@ events = st.lists(st.tuples(moments, leaps), max_size=MAX_CLOCK_STEPS)
 
 
 @given(events, st.integers(1, 30_000), st.integers(0, 20_000), st.integers(0, 100_000))
-def test_nobody_on_our_own_clock_ever_loses_a_message_before_its_time(
+def test_no_message_of_our_own_clock_expires_early(
     story: list[tuple[int, int]], ttl: int, until_made: int, wire: int
 ) -> None:
     """wrongly_expired = 0: made on this machine at any time of any story, it arrives within its ttl and lives."""
@@ -264,7 +264,7 @@ def test_nobody_on_our_own_clock_ever_loses_a_message_before_its_time(
     st.integers(1, 60_000),
     st.booleans(),
 )
-def test_what_is_late_is_expired_on_either_side_of_a_leap_forward(
+def test_a_late_message_is_expired_on_both_sides_of_a_forward_step(
     leap: int, before: int, after: int, ttl: int, right_clock: bool
 ) -> None:
     """never_expired = 0, exactly: by our own clock, and by one that was right all the time."""
@@ -280,7 +280,7 @@ def test_what_is_late_is_expired_on_either_side_of_a_leap_forward(
 # ---------------------------------------------------------------------------------------------------------- in a dispatcher
 
 
-def test_what_was_on_the_way_when_the_clock_leapt_is_delivered(world: "World") -> None:
+def test_messages_in_flight_during_a_clock_step_are_delivered(world: "World") -> None:
     world.dispatcher.watch_clock()
     world.directory.subscribe(TOPIC, UUri("dash", 7, 1, 0))
     on_the_way = publish(world.id(), TOPIC, b"on the way", ttl=1_000)
@@ -302,7 +302,7 @@ def test_what_was_on_the_way_when_the_clock_leapt_is_delivered(world: "World") -
     ],
     ids=["who lives elsewhere", "on the way to a neighbour"],
 )
-def test_the_age_of_a_message_is_of_no_interest_where_it_goes_nowhere(
+def test_a_message_without_target_is_not_checked_for_expiry(
     world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict
 ) -> None:
     """A neighbour that is late is not ours to answer, and a stranger does not fill the dead letters with old ids."""
@@ -315,7 +315,7 @@ def test_the_age_of_a_message_is_of_no_interest_where_it_goes_nowhere(
     assert told == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
 
 
-def test_the_clock_is_looked_at_every_second(world: "World") -> None:
+def test_the_clock_is_observed_every_second(world: "World") -> None:
     world.dispatcher.watch_clock()
     for n in range(3):
         world.time.step(s=100)
@@ -324,7 +324,7 @@ def test_the_clock_is_looked_at_every_second(world: "World") -> None:
         assert world.dispatcher.expiry.clock_steps == n + 1
 
 
-def test_who_has_a_clock_that_was_never_set_is_told_so(world: "World") -> None:
+def test_a_clock_that_was_never_set_is_reported(world: "World") -> None:
     asked = request(
         UUID(BOOT_MS << 16 | 0x7000, 1 << 63), UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), ttl=1_000
     )
@@ -343,7 +343,7 @@ def test_the_grace_is_longer_than_any_usual_ttl_and_shorter_than_a_drive() -> No
 
 
 @pytest.mark.parametrize("leap_s", [0, 3_600])
-def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is_asked_for(
+def test_unexpired_yields_messages_up_to_the_first_expired_one_each_checked_on_demand(
     leap_s: int,
 ) -> None:
     time = ManualClock()
@@ -394,7 +394,7 @@ def batch_made(made_ms: list[int], ttl: int | None) -> MessageBatch:
         (None, 10_000_000, True),
     ],
 )
-def test_a_run_stays_one_if_none_of_it_expires_soon(
+def test_a_batch_stays_whole_if_no_message_expires_soon(
     ttl: int | None, age_ms: int, lasts: bool, where: int, reqids: list[UUID] | None
 ) -> None:
     time = ManualClock()
@@ -407,7 +407,7 @@ def test_a_run_stays_one_if_none_of_it_expires_soon(
     assert list(found) == list(run)[: where if late else None]
 
 
-def test_what_stays_a_run_is_in_time_as_long_as_it_was_said_to_be() -> None:
+def test_a_batch_returned_whole_stays_unexpired_for_the_send_time() -> None:
     time = ManualClock()
     expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
     run = batch_made([now_ms - 400, now_ms], 400 + BATCH_SEND_MS)
@@ -420,7 +420,7 @@ def test_what_stays_a_run_is_in_time_as_long_as_it_was_said_to_be() -> None:
     assert list(expiry.unexpired(run)) == []
 
 
-def test_of_a_run_that_may_expire_each_is_looked_at_when_it_is_asked_for() -> None:
+def test_a_batch_that_may_expire_is_checked_message_by_message() -> None:
     time = ManualClock()
     expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
     run = batch_made([now_ms, now_ms, now_ms - 45, now_ms], 50)
@@ -430,6 +430,6 @@ def test_of_a_run_that_may_expire_each_is_looked_at_when_it_is_asked_for() -> No
     assert list(asked) == []
 
 
-def test_of_no_run_nothing_is_in_time() -> None:
+def test_an_empty_batch_has_no_unexpired_messages() -> None:
     assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], 50))) == []
     assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], None))) == []

@@ -32,7 +32,7 @@ def test_a_delivery_without_a_verdict_is_unaccounted_and_one_settled_twice_is_to
     assert snapshot([ledger(1, verdict, verdict)], queued=0).unaccounted == -1
 
 
-def test_what_waits_is_measured_and_not_counted() -> None:
+def test_queued_messages_are_measured_and_not_counted() -> None:
     counted = ledger(3, Verdict.QUEUED, Verdict.DELIVERED)
     assert snapshot([counted], queued=2) == LedgerSnapshot(
         received=3,
@@ -47,7 +47,7 @@ def test_what_waits_is_measured_and_not_counted() -> None:
     assert snapshot([counted], queued=2).unaccounted == 0
 
 
-def test_the_books_of_ingresses_and_lanes_add_up() -> None:
+def test_ledgers_of_ingresses_and_queues_add_up() -> None:
     """What an ingress has received, a lane settles."""
     ingresses = [ledger(4, Verdict.THROTTLED), ledger(2, Verdict.DENIED)]
     lanes = [ledger(0, Verdict.DELIVERED, Verdict.DELIVERED), ledger(0, Verdict.EXPIRED)]
@@ -56,5 +56,5 @@ def test_the_books_of_ingresses_and_lanes_add_up() -> None:
     assert books.unaccounted == 0
 
 
-def test_empty_books_are_balanced() -> None:
+def test_empty_ledgers_are_balanced() -> None:
     assert snapshot([], queued=0).unaccounted == 0

@@ -54,9 +54,7 @@ def parked(delivery: Delivery, told: Counting) -> BlockedRoutes:
     return waiting
 
 
-def test_no_more_of_what_has_grown_too_old_is_taken_out_than_was_asked_for(
-    parked: BlockedRoutes, told: Counting
-) -> None:
+def test_pop_expired_returns_at_most_its_limit(parked: BlockedRoutes, told: Counting) -> None:
     assert names(parked.pop_expired(lambda item: True, 4)) == ["CS1.0", "CS1.1", "CS1.2", "CS1.3"]
     assert (parked.messages, parked.messages_in(1), told.messages[1]) == (7, 6, 6)
     assert names(parked.pop_expired(lambda item: True, 6)) == [f"CS1.{number}" for number in range(4, 10)]
@@ -65,14 +63,14 @@ def test_no_more_of_what_has_grown_too_old_is_taken_out_than_was_asked_for(
     assert (parked.messages, parked.bytes, told.bytes, parked.closed_routes) == (0, 0, 0, 0)
 
 
-def test_a_route_that_opens_is_due_from_then_on_and_no_earlier_than_others(parked: BlockedRoutes) -> None:
+def test_a_retried_route_is_due_at_once_and_not_before_others(parked: BlockedRoutes) -> None:
     assert (parked.due_routes(4), parked.due_routes(6)) == ([], ["R"])
     assert parked.retry_route("S", 6)
     assert parked.due_routes(6) == ["R", "S"]
     assert parked.next_due_ns == 5
 
 
-def test_what_is_released_comes_by_stream_and_is_counted_no_more(
+def test_released_messages_are_grouped_by_stream_and_no_longer_counted(
     parked: BlockedRoutes, told: Counting
 ) -> None:
     [(rank, items)] = parked.release_route("R")

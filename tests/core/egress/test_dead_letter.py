@@ -39,7 +39,7 @@ def letter(text: str = "link down", message: UMessage = LOST) -> DeadLetter:
     )
 
 
-def test_the_topic_is_that_of_the_streamer_of_an_authority() -> None:
+def test_the_dead_letter_topic_belongs_to_the_streamer_of_the_authority() -> None:
     assert str(dead_letter_topic("hpc.vin1")) == "up://hpc.vin1/4/1/8000"
 
 
@@ -64,7 +64,7 @@ def test_a_dead_letter_is_a_publication_with_header_payload_reason_and_history()
 # ----------------------------------------------------------------------------------------------------------- the box
 
 
-def test_letters_are_collected_once_in_the_order_they_came() -> None:
+def test_letters_are_popped_once_in_order() -> None:
     box = DeadLetterBuffer()
     letters = [letter(text) for text in "abc"]
     for each in letters:
@@ -75,21 +75,21 @@ def test_letters_are_collected_once_in_the_order_they_came() -> None:
     assert len(box) == 0
 
 
-def test_only_the_first_letter_in_an_empty_box_calls_for_collection() -> None:
+def test_only_the_first_letter_in_an_empty_buffer_requires_a_pop() -> None:
     box = DeadLetterBuffer()
     assert [box.add_letter(letter()), box.add_letter(letter())] == [True, False]
     box.pop_letters()
     assert box.add_letter(letter()) is True
 
 
-def test_a_full_box_turns_the_newest_away_and_counts_it() -> None:
+def test_a_full_buffer_drops_and_counts_the_newest_letter() -> None:
     box = DeadLetterBuffer(limit=2)
     assert [box.add_letter(letter(text)) for text in "abcd"] == [True, False, False, False]
     assert [each.status.message for each in box.pop_letters()] == ["a", "b"]
     assert box.unpublished == 2
 
 
-def test_a_box_is_bounded_in_bytes_too_and_has_room_again_when_some_are_collected() -> None:
+def test_the_byte_bound_is_freed_by_popped_letters() -> None:
     box = DeadLetterBuffer(limit_bytes=2 * _size(letter()))
     assert [box.add_letter(letter(text)) for text in "abc"] == [True, False, False]
     assert box.unpublished == 1
@@ -112,7 +112,7 @@ class Interrupted(list[DeadLetter]):
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 2])
-def test_a_letter_that_is_added_while_another_thread_collects_is_not_forgotten(waiting: int) -> None:
+def test_a_letter_added_during_a_pop_on_another_thread_is_kept(waiting: int) -> None:
     """Either it is collected, or `add` says that somebody should come; else no later letter would say so either."""
     box = DeadLetterBuffer()
     box._waiting = queue = Interrupted()

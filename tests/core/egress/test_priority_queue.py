@@ -36,7 +36,7 @@ def queued(delivery: Delivery, rank: int, number: int, size: int = 0) -> QueuedM
     return QueuedMessage(delivery, message(rank, number, size), number, size + OVERHEAD_BYTES)
 
 
-def test_what_it_holds_of_each_class_is_told_whatever_is_done(delivery: Delivery) -> None:
+def test_class_counts_and_bytes_match_after_any_operation(delivery: Delivery) -> None:
     told = Counting()
     classes = WeightedPriorityQueue(told)
     for number, (rank, size) in enumerate([(0, 10), (4, 20), (0, 30), (1, 0), (4, 5)]):

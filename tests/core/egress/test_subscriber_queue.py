@@ -66,13 +66,13 @@ def taken(queue: EgressQueue, limit: int = 64) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- bounds
 
 
-def test_half_of_an_endpoints_queue_is_for_one_subscriber_if_nothing_else_is_said() -> None:
+def test_one_subscriber_gets_half_of_the_endpoint_queue_by_default() -> None:
     assert EgressLimits().per_subscriber == (5_000, 8_000_000)
     assert EgressLimits(queue_messages=1, queue_bytes=1).per_subscriber == (1, 1)
     assert EgressLimits(subscriber_messages=7, subscriber_bytes=9).per_subscriber == (7, 9)
 
 
-def test_a_subscriber_may_fill_its_own_bounds_and_not_those_of_the_endpoint() -> None:
+def test_a_subscriber_can_fill_its_own_bounds_but_not_the_endpoint() -> None:
     queue = EgressQueue(bounded(messages=9, own=3))
     for number in range(3):
         assert push(queue, ANN, 1, number) == []
@@ -93,7 +93,7 @@ def test_a_subscriber_is_bounded_by_bytes_as_well() -> None:
     assert push(queue, BOB, 1, 3, 100) == []
 
 
-def test_what_had_to_go_says_whose_bounds_it_was() -> None:
+def test_an_evicted_message_names_the_exceeded_bounds() -> None:
     queue = filled(bounded(messages=3, own=2), (ANN, 1), (ANN, 0), (BOB, 1))
     [own] = queue.push(FOR[ANN], on(TOPIC, 4, 10), 10)
     [of_all] = queue.push(FOR[BOB], on(TOPIC, 4, 11), 11)
@@ -101,7 +101,7 @@ def test_what_had_to_go_says_whose_bounds_it_was() -> None:
     assert (names([of_all]), of_all.evicted_by_subscriber_limit) == (["CS1.0"], False)
 
 
-def test_above_its_own_bounds_the_important_displaces_only_what_is_for_the_same_subscriber() -> None:
+def test_above_subscriber_bounds_only_messages_of_that_subscriber_are_evicted() -> None:
     queue = filled(bounded(messages=6, own=3), (BOB, 0), (None, 0), (ANN, 1), (ANN, 2), (ANN, 1))
     assert push(queue, ANN, 4, 10) == ["CS1.4"]
     assert push(queue, ANN, 4, 11) == ["CS1.2"]
@@ -111,7 +111,7 @@ def test_above_its_own_bounds_the_important_displaces_only_what_is_for_the_same_
     assert sorted(taken(queue)) == ["CS0.0", "CS0.1", "CS4.10", "CS4.11", "CS4.12"]
 
 
-def test_where_both_bounds_are_exceeded_its_own_come_first_and_nobody_goes_in_vain() -> None:
+def test_subscriber_bounds_are_checked_before_endpoint_bounds_and_no_eviction_is_in_vain() -> None:
     size = 100 + OVERHEAD_BYTES
     queue = EgressQueue(bounded(size=4 * size, own_size=2 * size))
     for number, (subscriber, rank) in enumerate([(BOB, 5), (BOB, 5), (ANN, 0), (ANN, 5)]):
@@ -122,7 +122,7 @@ def test_where_both_bounds_are_exceeded_its_own_come_first_and_nobody_goes_in_va
     assert len(queue) == 4
 
 
-def test_what_is_parked_for_a_subscriber_makes_room_for_what_can_be_sent_to_it() -> None:
+def test_blocked_messages_of_a_subscriber_are_evicted_for_its_sendable_ones() -> None:
     queue = filled(bounded(own=2), (ANN, 1), (ANN, 1))
     for item in queue.pop_batch(9):
         if not serving_queue(queue).blocked.enqueue_blocked(item):
@@ -132,7 +132,7 @@ def test_what_is_parked_for_a_subscriber_makes_room_for_what_can_be_sent_to_it()
     assert names(queue.push(FOR[ANN], on(OTHER, 1, 3), 3)) == ["CS1.1"]
 
 
-def test_a_full_endpoint_is_freed_first_of_what_cannot_be_sent_at_present() -> None:
+def test_a_full_endpoint_evicts_unsendable_messages_first() -> None:
     queue = filled(bounded(messages=5), (BOB, 0), (CAT, 1), (ANN, 1), (ANN, 1), (CAT, 0))
     queue.pause(queue_of(queue, ANN), NS_PER_S)
     assert push(queue, BOB, 1, 10) == ["CS0.0"]  # a lower class goes first, whoever it is for
@@ -144,7 +144,7 @@ def test_a_full_endpoint_is_freed_first_of_what_cannot_be_sent_at_present() -> N
     assert sorted(taken(queue)) == ["CS1.1", "CS1.10", "CS1.11", "CS1.12", "CS1.2"]
 
 
-def test_other_bounds_hold_from_the_next_message_on() -> None:
+def test_new_bounds_apply_from_the_next_message() -> None:
     queue = filled(bounded(own=3), (ANN, 1), (ANN, 1), (ANN, 1))
     queue.set_limits(bounded(own=2))
     assert push(queue, ANN, 1, 3) == ["CS1.3"]
@@ -153,7 +153,7 @@ def test_other_bounds_hold_from_the_next_message_on() -> None:
     assert push(queue, ANN, 1, 5) == []
 
 
-def test_a_lane_is_there_as_long_as_something_waits_in_it() -> None:
+def test_a_subscriber_queue_exists_while_it_has_messages() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (CAT, 1))
     queue.pop_batch()
     queue.end_turn()
@@ -170,7 +170,7 @@ def test_a_lane_is_there_as_long_as_something_waits_in_it() -> None:
     assert queue.pop_due(2 * NS_PER_S) is None
 
 
-def test_a_lane_that_has_made_room_with_all_it_had_is_gone() -> None:
+def test_a_subscriber_queue_emptied_by_eviction_is_removed() -> None:
     queue = filled(bounded(messages=2), (ANN, 0), (BOB, 1))
     assert push(queue, BOB, 1, 9) == ["CS0.0"]
     assert list(queue._subscriber_queues) == [BOB]
@@ -179,7 +179,7 @@ def test_a_lane_that_has_made_room_with_all_it_had_is_gone() -> None:
 # --------------------------------------------------------------------------------------------------------------- turns
 
 
-def test_a_flood_for_one_delays_the_first_of_another_by_no_more_than_a_turn() -> None:
+def test_a_flood_for_one_subscriber_delays_another_by_at_most_one_turn() -> None:
     queue = filled(EgressLimits(), *[(ANN, 1)] * 5_000)
     assert len(queue.pop_batch(64)) == 64  # as long as nobody else waits
     push(queue, BOB, 1, 9_001)
@@ -188,7 +188,7 @@ def test_a_flood_for_one_delays_the_first_of_another_by_no_more_than_a_turn() ->
     assert len(order) == 5_000 - 64 + 1
 
 
-def test_among_many_a_turn_is_short_and_everybody_has_one() -> None:
+def test_with_many_subscribers_turns_are_short_and_each_gets_one() -> None:
     subscribers = [UUri("dash", entity, 1, 0) for entity in range(1, 101)]
     queue = EgressQueue(EgressLimits(queue_messages=10**6))
     deliveries = [to(subscriber) for subscriber in subscribers]
@@ -200,12 +200,12 @@ def test_among_many_a_turn_is_short_and_everybody_has_one() -> None:
     assert {batch[0].delivery.subscriber for batch in first} == set(subscribers)
 
 
-def test_two_share_what_is_sent_in_one_go() -> None:
+def test_two_subscribers_share_one_batch() -> None:
     queue = filled(EgressLimits(), *[(ANN, 1), (None, 1)] * 200)
     assert [len(queue.pop_batch(64)) for _ in range(4)] == [32] * 4
 
 
-def test_each_lane_has_its_own_classes_and_their_shares() -> None:
+def test_each_subscriber_queue_has_its_own_classes_and_shares() -> None:
     queue = filled(EgressLimits(), *[(ANN, 6)] * 300, *[(ANN, 0)] * 5, (BOB, 0))
     order = taken(queue, 65)
     assert order.index("CS0.305") <= 65
@@ -216,7 +216,7 @@ def test_each_lane_has_its_own_classes_and_their_shares() -> None:
 # -------------------------------------------------------------------------------------------------------------- pauses
 
 
-def test_a_lane_that_is_paused_gives_nothing_and_holds_up_nobody() -> None:
+def test_a_paused_subscriber_queue_delays_no_other() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (ANN, 5), (None, 1))
     queue.pause(queue_of(queue, ANN), NS_PER_S)
     push(queue, ANN, 6, 10)
@@ -228,7 +228,7 @@ def test_a_lane_that_is_paused_gives_nothing_and_holds_up_nobody() -> None:
     assert taken(queue) == ["CS6.10", "CS5.2", "CS1.0"]
 
 
-def test_what_is_put_back_waits_where_it_was_until_its_lane_goes_on() -> None:
+def test_requeued_messages_wait_in_place_until_their_queue_resumes() -> None:
     queue = filled(bounded(), (ANN, 1), (ANN, 1), (BOB, 1))
     batch = queue.pop_batch(9)
     queue.requeue(batch)
@@ -238,7 +238,7 @@ def test_what_is_put_back_waits_where_it_was_until_its_lane_goes_on() -> None:
     assert taken(queue) == ["CS1.0", "CS1.1"]
 
 
-def test_a_link_that_comes_up_ends_all_pauses_and_counts_failures_anew() -> None:
+def test_a_link_that_comes_up_ends_all_pauses_and_resets_failures() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (None, 1))
     for lane in (*queue.subscriber_queues(), queue.shared_queue):
         lane.failures = 3
@@ -249,7 +249,7 @@ def test_a_link_that_comes_up_ends_all_pauses_and_counts_failures_anew() -> None
     assert sorted(taken(queue)) == ["CS1.0", "CS1.1", "CS1.2"]
 
 
-def test_a_route_that_opens_is_tried_in_every_lane_that_waits_for_it() -> None:
+def test_an_opened_route_is_retried_in_every_waiting_queue() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (CAT, 1))
     for route in ("R", "R", "S"):
         [item] = queue.pop_batch(1)
@@ -263,7 +263,7 @@ def test_a_route_that_opens_is_tried_in_every_lane_that_waits_for_it() -> None:
     assert not queue.retry_route("T")
 
 
-def test_what_nobody_may_overtake_is_in_the_same_lane() -> None:
+def test_only_messages_of_the_same_queue_must_not_be_overtaken() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1))
     message = on(TOPIC, 6, 9)
     assert [queue.may_bypass(FOR[each], message) for each in (ANN, BOB, CAT, None)] == [
@@ -287,7 +287,7 @@ def serving_queue(queue: EgressQueue) -> SubscriberQueue:
     return queue.serving
 
 
-def test_what_can_only_wait_behind_its_stream_wakes_nobody() -> None:
+def test_a_message_behind_a_blocked_stream_wakes_no_thread() -> None:
     queue = filled(bounded(), (ANN, 1))
     [item] = queue.pop_batch(1)
     queue.block(serving_queue(queue), item, "R", NS_PER_S)
@@ -303,7 +303,7 @@ def test_what_can_only_wait_behind_its_stream_wakes_nobody() -> None:
     assert taken(queue) == ["CS1.0", "CS1.1", "CS1.2"]
 
 
-def test_who_is_scheduled_again_and_again_takes_no_more_room() -> None:
+def test_repeated_scheduling_does_not_grow_the_heap() -> None:
     turns, queue = RoundRobin(), EgressQueue(bounded())
     lanes = [SubscriberQueue(subscriber, queue) for subscriber in (ANN, BOB)]
     for now_ns in range(10, 10_000, 10):
@@ -540,14 +540,14 @@ class Story(RuleBasedStateMachine):
         self.each_stream_is_in_order()
 
 
-def test_who_makes_room_and_what_is_sent_is_as_a_model_without_lanes_has_it() -> None:
+def test_evictions_and_sends_equal_those_of_a_simple_model() -> None:
     run_state_machine_as_test(
-        Story, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+        Story, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
     )
 
 
 @pytest.mark.parametrize("subscriber", [ANN, None])
-def test_what_an_earlier_process_has_left_is_taken_in_whatever_the_bounds_are(
+def test_restored_messages_are_accepted_above_the_bounds(
     subscriber: UUri | None,
 ) -> None:
     queue = EgressQueue(bounded(messages=4, own=2))
