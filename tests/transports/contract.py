@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every EndpointTransport must do: subclass `TransportContract` in a test module, and say how a pair is made.
+"""The contract of every EndpointTransport: subclass `TransportContract` in a test module and implement `make_pair`.
 
     class TestMyTransport(TransportContract):
         @contextmanager
-        def made(self) -> Iterator[Pair]:
+        def make_pair(self) -> Iterator[Pair]:
             yield Pair(MyTransport(...at ALPHA...), MyTransport(...at BETA...))
 
 The suite opens `b` before `a`, closes both, and sends from `a` (authority ALPHA) to `b` (authority BETA). A protocol that
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Mailbox:
-    """A listener that keeps what it is given."""
+    """A listener that records its messages."""
 
     def __init__(self) -> None:
         self._messages: list[UMessage] = []
@@ -117,15 +117,17 @@ def response_from(source: UUri, sink: UUri) -> UMessage:
 
 
 def four_messages() -> Sequence[UMessage]:
-    """One message of each type from ALPHA to BETA, with everything that a header can say."""
+    """One message of each type from ALPHA to BETA, with every header field."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     asked = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
-    told = notification(new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3)
+    notified = notification(
+        new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3
+    )
     return (
         publish(
             new_id(), TOPIC, bytes(range(256)), UPayloadFormat.SOMEIP, priority=UPriority.CS6, ttl=10_000
         ),
-        told,
+        notified,
         msgspec.structs.replace(
             asked,
             attributes=msgspec.structs.replace(
@@ -219,15 +221,15 @@ class TransportContract(ABC):
         """Two transports that can reach each other once `b` and then `a` are opened."""
 
     def messages(self) -> Sequence[UMessage]:
-        """What `a` can send to `b`, one message of each type that the protocol can carry."""
+        """The messages from `a` to `b`: one of each type that the protocol supports."""
         return four_messages()
 
     def expected(self, sent: UMessage) -> UMessage:
-        """What `b` makes of `sent`; to be overridden where the protocol loses part of a header."""
+        """The message that `b` receives for `sent`; overridden where the protocol drops part of a header."""
         return sent
 
     def wait_connected(self, pair: Pair) -> None:
-        """Return when what `a` sends reaches the listeners of `b` that are registered by now."""
+        """Return when messages of `a` reach the listeners of `b` that are registered now."""
         arrived = Mailbox()
         pair.b.register_listener(PROBE, None, arrived)
         deadline = time.monotonic() + DEADLINE_S
@@ -268,7 +270,7 @@ class TransportContract(ABC):
             lambda: {m.id for m in published} <= {m.id for m in publications.messages}, "the publications"
         )
         assert [m for m in publications.messages if m.attributes.source != PROBE] == published
-        # What is more important may overtake.
+        # A message of a higher class may overtake.
         assert by_id(addressed.wait(len(others))) == by_id(others)
 
     @pytest.mark.parametrize("size", [0, 1, 1_400, 70_000, 1_000_000])
@@ -474,7 +476,7 @@ class TransportContract(ABC):
         assert pair.a.statistics()["sent"] == 0
 
     def test_a_refused_message_is_refused_again(self, pair: Pair) -> None:
-        """A cache of what has been checked must not let the second one pass."""
+        """A cache of checked messages must not accept the second one."""
         inbox = Mailbox()
         pair.b.register_listener(ANY, None, inbox)
         pair.b.register_listener(ANY, ANY, inbox)

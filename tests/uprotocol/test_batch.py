@@ -102,7 +102,7 @@ def test_the_repr_of_a_batch_shows_size_and_attributes() -> None:
     assert repr(batch_of(numbered(3))) == f"<MessageBatch of 3, {ATTRIBUTES}>"
 
 
-# --- what is alike --------------------------------------------------------------------------------------------------
+# --- what is alike ----------------------------------------------------------------------------------------------------
 
 
 def test_equal_attributes_need_not_be_identical() -> None:
@@ -152,7 +152,7 @@ def test_no_messages_form_no_batch() -> None:
     assert MessageBatch.from_messages(batch_of(numbered(9))[9:]) is None
 
 
-# --- ids as their two halves ----------------------------------------------------------------------------------------
+# --- ids as their two halves ------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(uint64, uint64), max_size=20), slices)
@@ -163,7 +163,7 @@ def test_a_slice_of_ids_has_both_halves(ids: list[tuple[int, int]], part: slice)
     assert halves.sliced(part).msb_lsb_columns() == (msbs[part], lsbs[part])
 
 
-# --- answers, which differ in their reqid ---------------------------------------------------------------------------
+# --- answers, which differ in their reqid -----------------------------------------------------------------------------
 
 ANSWERING = msgspec.structs.replace(ATTRIBUTES, type=UMessageType.RESPONSE, sink=any_at("beta.vin1"))
 valid_ids = st.builds(
@@ -213,7 +213,7 @@ def test_a_slice_of_a_response_batch_keeps_the_reqids(messages: list[UMessage], 
     assert type(some) is MessageBatch
     assert list(some) == expected
     assert [some[at] for at in range(-len(expected), len(expected))] == expected * 2
-    # Also of none: what a part is of does not change with its length.
+    # Also for an empty slice: the attributes do not depend on the length.
     assert some.reqids == [each.attributes.reqid for each in expected]
     assert list(some[1:]) == expected[1:]
 

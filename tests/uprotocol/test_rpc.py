@@ -26,7 +26,7 @@ Answer = Callable[[UMessage], None]
 
 
 class Line(UTransport):
-    """Notes what is sent and lets `answer` say something back, on the caller's thread or on any other."""
+    """Records sent messages and calls `answer` to respond, on the caller's thread or on another one."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.sent: list[UMessage] = []
@@ -160,8 +160,8 @@ def test_errors_of_the_transport_are_raised_unchanged() -> None:
     def answer(message: UMessage) -> None:
         raise UStatusError(UCode.UNAVAILABLE, "link down")
 
-    calling = client(Line(answer), max_open=1)
-    for _ in range(3):  # and leaves no call open behind it
+    calling = client(Line(answer), max_pending=1)
+    for _ in range(3):  # no call stays pending
         assert refusal(lambda: calling.call(METHOD)) == UStatus(UCode.UNAVAILABLE, "link down")
 
 
@@ -177,12 +177,12 @@ def test_an_invalid_call_is_refused_without_waiting(how: dict[str, int], word: s
 
 def other_than_the_answer(asked: UMessage) -> list[UMessage]:
     other = response(IDS.next(), UMessage(IDS.next(), asked.attributes), b"of another call")
-    told = notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP)
+    notified = notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP)
     return [
         other,
-        UMessage(told.id, msgspec.structs.replace(told.attributes, reqid=asked.id), b"no response"),
+        UMessage(notified.id, msgspec.structs.replace(notified.attributes, reqid=asked.id), b"no response"),
         publish(IDS.next(), UUri("hpc", 1, 1, 0x8000)),
-        told,
+        notified,
         asked,
     ]
 
@@ -209,7 +209,7 @@ def test_a_late_response_is_dropped() -> None:
 
 
 def calls_at_once(line: Line, calling: RpcClient, n: int) -> list[bytes]:
-    """What n threads that call at once are answered, in their order; the test plays the answers backwards."""
+    """The responses of n concurrent calls in order of the threads; the test responds in reverse order."""
     answers = [b""] * n
     line.answer = lambda message: None
 
@@ -238,7 +238,7 @@ def test_each_concurrent_call_gets_its_own_response() -> None:
 
 def test_above_its_bound_a_call_is_refused_before_anything_is_sent() -> None:
     line = Line()
-    calling = client(line, max_open=1)
+    calling = client(line, max_pending=1)
     refused: list[UStatus] = []
 
     def call_again(message: UMessage) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that lie side by side, as columns: what reading them row by row gives, however many there are."""
+"""Columns of adjacent records equal the records unpacked row by row, for any number of records."""
 
 from random import Random
 from struct import Struct, error

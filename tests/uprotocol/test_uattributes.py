@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UAttributes: every rule of every message type broken once, and what the rules let pass."""
+"""UAttributes: every rule of every message type broken once, and valid attributes."""
 
 from enum import IntEnum
 
@@ -55,7 +55,7 @@ TRACE = "traceparent empty or as W3C Trace Context has it"
 REQID = "reqid, the id of the request"
 
 # fmt: off
-BREACHES = [  # type, expectation, what breaks it, the value that the error shows
+BREACHES = [  # type, expectation, invalid change, value in the error
     (PUBLISH, NO_WILDCARD, {"source": UUri("*", 0x10AB, 3, 0x80CD)}, "up://*/10AB/3/80CD"),
     (PUBLISH, NO_WILDCARD, {"source": TOPIC.with_resource(0xFFFF)}, "up://device1/10AB/3/FFFF"),
     (PUBLISH, TOPIC_SOURCE, {"source": TOPIC.with_resource(0x7FFF)}, "up://device1/10AB/3/7FFF"),
@@ -200,7 +200,7 @@ def test_an_invalid_traceparent_is_refused(traceparent: str) -> None:
         check_attributes(msgspec.structs.replace(VALID[PUBLISH], traceparent=traceparent), strict=True)
 
 
-# ---------------------------------------------------------------------------------------------------------- small facts
+# --------------------------------------------------------------------------------------------------------- small facts
 
 
 @pytest.mark.parametrize(

@@ -164,10 +164,10 @@ COUNTS = st.integers(0, 40) | st.sampled_from([4_095, 4_097])
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(COUNTS, st.integers(0, 3), st.booleans()), max_size=6))
-def test_ids_in_columns_equal_ids_drawn_one_by_one(story: list[tuple[int, int, bool]]) -> None:
+def test_ids_in_columns_equal_ids_drawn_one_by_one(operations: list[tuple[int, int, bool]]) -> None:
     now = 1_700_000_000_000
     one, many = (UuidSource(lambda: now, lambda count: 2**count - 1) for _ in range(2))
-    for count, pause_ms, back in story:
+    for count, pause_ms, back in operations:
         now += -pause_ms if back else pause_ms
         expected = [one.next() for _ in range(count)]
         assert many.next_n(count) == expected
@@ -175,7 +175,7 @@ def test_ids_in_columns_equal_ids_drawn_one_by_one(story: list[tuple[int, int, b
 
 
 class Draws:
-    """Random bits that contain the number of their id: for one id, or 64 bits per id for many. The top two do not count."""
+    """Random bits that contain the number of their id: for one id, or 64 bits per id; the top two do not count."""
 
     def __init__(self) -> None:
         self._drawn = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UUri: the specification's vectors (`uuri_*.feature`), its pattern matching table, and what must be refused."""
+"""UUri: the specification's vectors (`uuri_*.feature`), its pattern matching table, and invalid input."""
 
 import pytest
 from hypothesis import example, given

@@ -113,7 +113,7 @@ def read_pb(data: bytes) -> pb.UAttributes:
     return message
 
 
-# ---------------------------------------------------------------------------------------------------------- the vectors
+# --------------------------------------------------------------------------------------------------------- the vectors
 
 
 @vectors
@@ -375,7 +375,7 @@ def test_any_bytes_are_a_header_or_an_invalid_argument(data: bytes) -> None:
         assert decode(encode(id, read)) == result
 
 
-# ------------------------------------------------------------------------------------------------- what is kept, and how much
+# ------------------------------------------------------------------------------------------ what is kept, and how much
 
 
 def topics(count: int) -> list[UAttributes]:

@@ -307,12 +307,12 @@ def bulky(
     build: "type[World]", bulk_lane: "type[BatchListEgress]"
 ) -> "tuple[BatchListEgress, Delivery, World]":
     world = build(egress_class=bulk_lane)
-    lane: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
-    return lane, Delivery(world.ingress("chassis"), lane, TOPIC), world
+    queue: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
+    return queue, Delivery(world.ingress("chassis"), queue, TOPIC), world
 
 
 def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, ageing: bool = False) -> list[int]:
-    """As an ingress does with what has passed the filters; when each came."""
+    """Collect messages as an ingress does after the filters, each with its arrival time."""
     world.ingress("chassis").ledger.received += len(messages)
     times_ns = list(range(len(messages)))
     delivery.batch, delivery.batch_times_ns = list(messages), list(times_ns)
@@ -342,19 +342,19 @@ def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
     given: type | None,
     ageing: bool,
 ) -> None:
-    lane, delivery, world = bulky
+    queue, delivery, world = bulky
     messages = [publish(world.id(), TOPIC, b"%d" % n, ttl=500 if ageing else None) for n in range(number)]
     if differ:
         messages[-1] = publish(messages[-1].id, TOPIC.with_resource(0x8002), b"last")
     times_ns = leave(world, delivery, messages, ageing=ageing)
     if given is None:
-        assert lane.batches == []
+        assert queue.batches == []
     else:
-        ((together, at_ns, said),) = lane.batches
+        ((together, at_ns, said),) = queue.batches
         assert (type(together), list(together)) == (given, messages)
         assert (at_ns, said) == (times_ns, ageing)
     world.run()
-    assert lane.messages == messages
+    assert queue.messages == messages
 
 
 @pytest.mark.parametrize("ttl", [None, 500])
@@ -362,18 +362,18 @@ def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
 def test_a_batch_is_offered_unchanged_however_short(
     bulky: "tuple[BatchListEgress, Delivery, World]", number: int, ttl: int | None
 ) -> None:
-    lane, delivery, world = bulky
+    queue, delivery, world = bulky
     run = MessageBatch.from_messages([publish(world.id(), TOPIC, b"%d" % n, ttl=ttl) for n in range(number)])
     assert run is not None
     world.ingress("chassis").ledger.received += number
     delivery.offer_batch(run, 7)
     assert delivery.received == number
     if number > 1:
-        ((together, at_ns, ageing),) = lane.batches
+        ((together, at_ns, ageing),) = queue.batches
         assert together is run
         assert (list(at_ns), ageing) == ([7] * number, ttl is not None)
     world.run()
-    assert (lane.messages, delivery.delivered) == (list(run), number)
+    assert (queue.messages, delivery.delivered) == (list(run), number)
     assert [received_ns for received_ns, _ in world.times] == [7] * number
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No leap of a clock expires a message before its time, and none keeps one for ever."""
+"""No clock step expires a message early, and none keeps a message forever."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +42,7 @@ def message(made_ms: int, ttl: int | None) -> UMessage:
 
 
 class Watch:
-    """A clock, and what watches it once a second as a timer does."""
+    """A clock, and an Expiry that observes it once a second."""
 
     def __init__(self, wall_ms: int) -> None:
         self.time = ManualClock(wall_ms)
@@ -73,7 +73,7 @@ class Watch:
         return -1 if left_ns < 0 else left_ns // NS
 
 
-# ------------------------------------------------------------------------------------------------------ a clock that is set
+# ------------------------------------------------------------------------------------------------- a clock that is set
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_message_without_ttl_expires_at_the_maximum_age(ttl: int | None) -> No
     assert watch.expiry.deadline_ns(message(BOOT_MS, ttl), 7, 30) == 37
 
 
-# --------------------------------------------------------------------------------------------------------- a clock that leaps
+# -------------------------------------------------------------------------------------------------- clock steps
 
 
-class Story(NamedTuple):
-    """Our clock shows `ours`, leaps by `leap` and is looked at `since` later; a message was made `age` before that."""
+class Scenario(NamedTuple):
+    """Our clock shows `ours`, steps by `clock_step` and is read `since` later; a message is `age` old then."""
 
     name: str
     ours: int
-    leap: int
+    clock_step: int
     since: int
     made: int  # by the clock of its maker
     ttl: int
@@ -118,50 +118,50 @@ class Story(NamedTuple):
 
 
 AFTER_BOOT = BOOT_MS + 100_000
-STORIES = [
-    # Made 6 s before we look, 5 s after which the clock leapt: on our own clock, before the leap.
-    Story("made before the leap", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 10_000, 4_000),
-    Story("made before the leap, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
-    Story("made after the leap", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
-    Story("made after the leap, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
-    # By somebody whose clock was right all the time.
-    Story("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
-    Story("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
-    # By somebody who boots in 2000 as we did and has not leapt yet.
-    Story("from a clock still in 2000", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_800, 500, 300),
-    Story("from a clock still in 2000, late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_000, 500, -1),
-    Story("from one that takes 9 minutes", AFTER_BOOT, YEARS_MS, 540_000, AFTER_BOOT + 539_900, 500, 400),
-    Story("from one that never leaps", AFTER_BOOT, YEARS_MS, 700_000, AFTER_BOOT + 699_900, 500, -1),
-    Story("a ttl of more than the grace", AFTER_BOOT, YEARS_MS, 690_000, AFTER_BOOT - 1_000, 900_000, 209_000),
-    # Back: what was made before is from the future.
-    Story("back an hour, made before", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 10_000),
-    Story("back an hour, made after", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - HOUR_MS + 1_000, 10_000, 9_000),
-    Story("back an hour, late", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 2 * HOUR_MS, 10_000, -1),
-    Story("forward an hour, made before", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
-    Story("forward an hour, late", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 9_000, 10_000, -1),
-    Story("into 2039", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
-    Story("into 2039, made there", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, IN_2039_MS + 1_000, 10_000, 9_000),
-    # A sleep of which the monotonic clock knows nothing: what was on the way has not aged.
-    Story("slept for an hour", TODAY_MS, HOUR_MS, 10, TODAY_MS - 5_000, 10_000, 4_990),
+SCENARIOS = [
+    # Created 6 s before the check by our own clock, 1 s before the clock step.
+    Scenario("created before the step", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 10_000, 4_000),
+    Scenario("created before the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
+    Scenario("created after the step", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
+    Scenario("created after the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
+    # By a sender whose clock was always right.
+    Scenario("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
+    Scenario("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
+    # By a sender that booted in 2000 too and has had no clock step yet.
+    Scenario("from a clock still in 2000", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_800, 500, 300),
+    Scenario("from a clock still in 2000, late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_000, 500, -1),
+    Scenario("from one that takes 9 minutes", AFTER_BOOT, YEARS_MS, 540_000, AFTER_BOOT + 539_900, 500, 400),
+    Scenario("from a clock without step", AFTER_BOOT, YEARS_MS, 700_000, AFTER_BOOT + 699_900, 500, -1),
+    Scenario("a ttl of more than the grace", AFTER_BOOT, YEARS_MS, 690_000, AFTER_BOOT - 1_000, 900_000, 209_000),
+    # A step back: earlier messages are from the future.
+    Scenario("back an hour, made before", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 10_000),
+    Scenario("back an hour, made after", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - HOUR_MS + 1_000, 10_000, 9_000),
+    Scenario("back an hour, late", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 2 * HOUR_MS, 10_000, -1),
+    Scenario("forward an hour, made before", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
+    Scenario("forward an hour, late", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 9_000, 10_000, -1),
+    Scenario("into 2039", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
+    Scenario("into 2039, made there", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, IN_2039_MS + 1_000, 10_000, 9_000),
+    # A sleep that the monotonic clock does not count: messages in flight have not aged.
+    Scenario("slept for an hour", TODAY_MS, HOUR_MS, 10, TODAY_MS - 5_000, 10_000, 4_990),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_a_clock_step_neither_expires_a_message_nor_saves_an_expired_one(story: Story) -> None:
-    watch = Watch(story.ours)
-    watch.step(story.leap)
-    watch.wait(story.since)
-    assert watch.remaining_ms(message(story.made, story.ttl)) == story.left
-    assert watch.expiry.is_expired(story.made, story.ttl) is (story.left < 0)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_clock_step_neither_expires_a_message_nor_saves_an_expired_one(scenario: Scenario) -> None:
+    watch = Watch(scenario.ours)
+    watch.step(scenario.clock_step)
+    watch.wait(scenario.since)
+    assert watch.remaining_ms(message(scenario.made, scenario.ttl)) == scenario.left
+    assert watch.expiry.is_expired(scenario.made, scenario.ttl) is (scenario.left < 0)
 
 
 @pytest.mark.parametrize(
-    "leap_ms", [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, IN_2039_MS - TODAY_MS]
+    "clock_step_ms", [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, IN_2039_MS - TODAY_MS]
 )
-def test_a_queued_message_keeps_its_deadline_across_clock_steps(leap_ms: int) -> None:
+def test_a_queued_message_keeps_its_deadline_across_clock_steps(clock_step_ms: int) -> None:
     watch = Watch(TODAY_MS)
     deadline_ns = watch.expiry.deadline_ns(message(TODAY_MS - 100, 1_000), watch.now_ns, 0)
-    watch.step(leap_ms)
+    watch.step(clock_step_ms)
     watch.wait(900)
     assert watch.now_ns == deadline_ns  # not above it, so not expired
     watch.wait(1)
@@ -185,7 +185,7 @@ def test_a_clock_that_returns_to_its_offset_is_no_second_clock() -> None:
     watch.wait(1_000)
     watch.step(DAY_MS + 30)
     watch.wait(1_000)
-    late = message(watch.wall_ms - 70, ttl=60)  # 40 ms old by the clock of before the leaps
+    late = message(watch.wall_ms - 70, ttl=60)  # 40 ms old by the clock before the steps
     assert watch.expiry.is_expired(late.id.time_ms, 60)
     assert watch.expiry.deadline_ns(late, watch.now_ns, HOUR_MS * NS) < watch.now_ns
 
@@ -224,29 +224,31 @@ def test_a_clock_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- any story
+# ----------------------------------------------------------------------------------------------------------- any story
 
 moments = st.integers(0, 20_000)
-# All multiples of 2 s: of two times less than LEAP_MS apart the later one is right, and a ttl below that may be misjudged.
-leaps = st.sampled_from([YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 10_000])
-events = st.lists(st.tuples(moments, leaps), max_size=MAX_CLOCK_STEPS)
+# All multiples of 2 s: of two times less than CLOCK_STEP_MS apart the later is right; a smaller ttl may be misjudged.
+observed_steps = st.sampled_from(
+    [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 10_000]
+)
+events = st.lists(st.tuples(moments, observed_steps), max_size=MAX_CLOCK_STEPS)
 
 
 @given(events, st.integers(1, 30_000), st.integers(0, 20_000), st.integers(0, 100_000))
 def test_no_message_of_our_own_clock_expires_early(
-    story: list[tuple[int, int]], ttl: int, until_made: int, wire: int
+    scenario: list[tuple[int, int]], ttl: int, until_made: int, wire: int
 ) -> None:
     """wrongly_expired = 0: made on this machine at any time of any story, it arrives within its ttl and lives."""
     watch = Watch(BOOT_MS)
     made_ms, born_ns = watch.wall_ms, watch.now_ns
-    for pause, leap in story:
+    for pause, clock_step in scenario:
         if until_made > 0:
             watch.wait(min(pause, until_made))
             made_ms, born_ns = watch.wall_ms, watch.now_ns
             until_made -= pause
         else:
             watch.wait(pause)
-        watch.step(leap)
+        watch.step(clock_step)
         watch.expiry.observe_clock()
     watch.wait(wire % 5_000)
     age_ms = (watch.now_ns - born_ns) // NS
@@ -265,19 +267,19 @@ def test_no_message_of_our_own_clock_expires_early(
     st.booleans(),
 )
 def test_a_late_message_is_expired_on_both_sides_of_a_forward_step(
-    leap: int, before: int, after: int, ttl: int, right_clock: bool
+    clock_step: int, before: int, after: int, ttl: int, right_clock: bool
 ) -> None:
     """never_expired = 0, exactly: by our own clock, and by one that was right all the time."""
     watch = Watch(BOOT_MS)
-    made_ms = watch.wall_ms + (leap if right_clock else 0)
+    made_ms = watch.wall_ms + (clock_step if right_clock else 0)
     watch.wait(before)
-    watch.step(leap)
+    watch.step(clock_step)
     watch.wait(after)
     age_ms = before + after
     assert watch.remaining_ms(message(made_ms, ttl)) == (ttl - age_ms if age_ms <= ttl else -1)
 
 
-# ---------------------------------------------------------------------------------------------------------- in a dispatcher
+# ----------------------------------------------------------------------------------------------------- in a dispatcher
 
 
 def test_messages_in_flight_during_a_clock_step_are_delivered(world: "World") -> None:
@@ -305,14 +307,14 @@ def test_messages_in_flight_during_a_clock_step_are_delivered(world: "World") ->
 def test_a_message_without_target_is_not_checked_for_expiry(
     world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict
 ) -> None:
-    """A neighbour that is late is not ours to answer, and a stranger does not fill the dead letters with old ids."""
+    """A late peer gets no response from us, and an unknown sender cannot fill the dead letters with old ids."""
     asked = request(world.id(), source, sink, ttl=10)
     world.time.advance(ms=100)
     world.receive(ingress, asked)
     assert (world.verdicts(), len(world.dispatcher.dead_letters)) == ([verdict], 0)
     world.run()
-    told = [each.attributes.commstatus for each in world.egress[ingress].messages]
-    assert told == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
+    notified = [each.attributes.commstatus for each in world.egress[ingress].messages]
+    assert notified == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
 
 
 def test_the_clock_is_observed_every_second(world: "World") -> None:
@@ -342,9 +344,9 @@ def test_the_grace_is_longer_than_any_usual_ttl_and_shorter_than_a_drive() -> No
     assert 60 <= STEP_GRACE_NS / 1e9 <= 3600
 
 
-@pytest.mark.parametrize("leap_s", [0, 3_600])
+@pytest.mark.parametrize("step_s", [0, 3_600])
 def test_unexpired_yields_messages_up_to_the_first_expired_one_each_checked_on_demand(
-    leap_s: int,
+    step_s: int,
 ) -> None:
     time = ManualClock()
     clock = time.clock()
@@ -356,7 +358,7 @@ def test_unexpired_yields_messages_up_to_the_first_expired_one_each_checked_on_d
     ]
     assert list(expiry.unexpired(messages)) == messages
     time.advance(ms=11)
-    time.step(s=leap_s)
+    time.step(s=step_s)
     asked = iter(expiry.unexpired(messages))
     assert [next(asked) for _ in range(3)] == messages[:3]
     time.advance(ms=60)

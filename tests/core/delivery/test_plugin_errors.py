@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin that raises, or answers nonsense, on the path of messages: contained, counted, said once."""
+"""A plugin that raises or returns an invalid verdict on the message path: contained, counted, logged once."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ DASH, DASH_2 = UUri("dash", 7, 1, 0), UUri("dash", 8, 1, 0)
 
 
 class Broken(Filter):
-    """Raises whatever it is asked."""
+    """Always raises."""
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
         raise KeyError("speed")
@@ -43,7 +43,7 @@ def event(world: "World") -> UMessage:
     return publish(world.id(), SPEED)
 
 
-# --------------------------------------------------------------------------------------------------------------- filters
+# ------------------------------------------------------------------------------------------------------------- filters
 
 
 def test_a_filter_that_raises_passes_no_message_and_the_dead_letter_names_it(build: "type[World]") -> None:
@@ -110,7 +110,7 @@ def test_an_invalid_verdict_is_a_failure_of_the_filter(
     assert world.verdicts() == [Verdict.DEAD_LETTERED]
     assert world.tap_calls[0].reason is not None
     assert world.tap_calls[0].reason.message.startswith(
-        f"filter Verdicts raised TypeError: {answer!r} is no answer"
+        f"filter VerdictFilter raised TypeError: admit returned {answer!r}"
     )
 
 
@@ -178,7 +178,7 @@ def test_held_messages_become_dead_letters_if_release_raises(
     assert [(each.message, each.verdict) for each in world.tap_calls] == [(message, Verdict.DEAD_LETTERED)]
     assert world.ledger().queued == 0
 
-    # What it hands out too late is nobody's any more.
+    # A message released too late is ignored.
     monkeypatch.undo()
     world.ingress("chassis").wake_at(world.time.now_ns, holders[0].delivery, holders[0])
     world.run()
@@ -214,7 +214,7 @@ def test_filters_that_cannot_be_created_pass_no_message(build: "type[World]") ->
     assert "OSError: no table" in world.tap_calls[0].reason.message
 
 
-# ------------------------------------------------------------------------------------------------------------ directories
+# --------------------------------------------------------------------------------------------------------- directories
 
 
 def test_a_directory_that_raises_costs_its_message_and_the_ledger_balances(
@@ -245,7 +245,7 @@ def test_a_held_message_is_sent_after_a_directory_failure(
     assert world.egress["dash"].messages == [message]
 
 
-# ------------------------------------------------------------------------------------------------------------------ taps
+# ---------------------------------------------------------------------------------------------------------------- taps
 
 
 class LineTap:
@@ -253,7 +253,7 @@ class LineTap:
 
     def __init__(self) -> None:
         self.lines: list[tuple[UMessage, int, int, int, int]] = []
-        self.helpings: list[tuple[list[UMessage], list[int]]] = []
+        self.batches: list[tuple[list[UMessage], list[int]]] = []
 
     def __call__(
         self,
@@ -305,12 +305,12 @@ class ManyTap(LineTap):
         self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
     ) -> None:
         if self.broken:
-            raise RuntimeError("of a helping")
-        self.helpings.append((list(messages), list(times_ns)))
+            raise RuntimeError("of a batch")
+        self.batches.append((list(messages), list(times_ns)))
 
 
 def together_at(delivery: Delivery, world: "World", messages: Sequence[UMessage], *times_ns: int) -> None:
-    """A lane has sent these in one go."""
+    """An egress queue has sent these as one batch."""
     ledger = world.ingress("chassis").ledger
     ledger.received += len(messages)
     delivery.settle_delivered(ledger, messages, times_ns)
@@ -322,7 +322,7 @@ def test_a_batch_tap_is_called_once_per_delivered_batch(build: "type[World]") ->
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
     messages = [event(world) for _ in range(3)]
     together_at(delivery, world, messages, 5, 7, 7)
-    assert together.helpings == [(messages, [5, 7, 7])]
+    assert together.batches == [(messages, [5, 7, 7])]
     assert alone.lines == [(each, at, at, at, at) for each, at in zip(messages, (5, 7, 7), strict=True)]
     assert together.lines == []
 
@@ -342,7 +342,7 @@ def test_taps_receive_the_arrival_time_of_held_messages(
     together_at(delivery, world, [held, other], 110, 110)
     assert together.lines == [(held, 10, 110, 110, 110), (other, 110, 110, 110, 110)]
     together_at(delivery, world, [other], 120)
-    assert together.helpings == [([other], [120])]
+    assert together.batches == [([other], [120])]
 
 
 def test_a_failing_batch_tap_affects_no_delivery_and_is_disabled(build: "type[World]") -> None:
@@ -367,7 +367,7 @@ def test_a_tap_can_be_disabled_in_the_middle_of_a_batch(build: "type[World]") ->
     assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
 
 
-# ----------------------------------------------------------------------------------------------------------- the counters
+# -------------------------------------------------------------------------------------------------------- the counters
 
 
 @pytest.fixture

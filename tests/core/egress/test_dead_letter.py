@@ -44,15 +44,15 @@ def test_the_dead_letter_topic_belongs_to_the_streamer_of_the_authority() -> Non
 
 
 def test_a_dead_letter_is_a_publication_with_header_payload_reason_and_history() -> None:
-    told = letter().to_message(OTHER_ID, dead_letter_topic("hpc"))
-    told.check(strict=True)
-    assert told.id == OTHER_ID
-    assert told.attributes.type is UMessageType.PUBLISH
-    assert told.attributes.source == UUri("hpc", 4, 1, 0x8000)
-    assert told.attributes.payload_format is UPayloadFormat.PROTOBUF
+    publication = letter().to_message(OTHER_ID, dead_letter_topic("hpc"))
+    publication.check(strict=True)
+    assert publication.id == OTHER_ID
+    assert publication.attributes.type is UMessageType.PUBLISH
+    assert publication.attributes.source == UUri("hpc", 4, 1, 0x8000)
+    assert publication.attributes.payload_format is UPayloadFormat.PROTOBUF
 
     entry = pb.DeadLetter()
-    entry.ParseFromString(told.payload)
+    entry.ParseFromString(publication.payload)
     assert decode(entry.attributes.SerializeToString()) == (ID, LOST.attributes)
     assert entry.payload == LOST.payload
     assert (entry.status.code, entry.status.message) == (UCode.UNAVAILABLE, "link down")
@@ -113,7 +113,7 @@ class Interrupted(list[DeadLetter]):
 
 @pytest.mark.parametrize("waiting", [0, 1, 2])
 def test_a_letter_added_during_a_pop_on_another_thread_is_kept(waiting: int) -> None:
-    """Either it is collected, or `add` says that somebody should come; else no later letter would say so either."""
+    """Either the letter is popped, or `add_letter` requests a pop; otherwise no later letter would request one."""
     box = DeadLetterBuffer()
     box._waiting = queue = Interrupted()
     for _ in range(waiting):

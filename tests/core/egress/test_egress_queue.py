@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The egress queue: order, bounds, who makes room for whom; and when to give up and when to try again."""
+"""The egress queue: order, bounds, eviction, blocked routes and the retry delay."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def delivery(world: "World") -> Delivery:
 
 
 def message(rank: int, number: int = 0, size: int = 0) -> UMessage:
-    """A message of class CS<rank> that can be told from others by its id."""
+    """A message of class CS<rank> with its own id."""
     id = UUID(0x018D548EA8E07000, 1 << 63 | number)
     return publish(id, TOPIC, bytes(size), priority=UPriority(rank + 1))
 
@@ -279,7 +279,7 @@ def test_requeued_messages_in_flight_may_exceed_the_limits(delivery: Delivery) -
 def test_a_queue_above_its_limits_refuses_what_no_eviction_can_fit(
     delivery: Delivery,
 ) -> None:
-    """A lane that gets its unsent batch back is over its limits, and messages keep coming."""
+    """A queue with its unsent batch put back is above its limits, and more messages arrive."""
     queue = pushed(delivery, bounded(messages=2), 1)
     taken = queue.pop_batch()
     for number in (10, 11):
@@ -326,12 +326,12 @@ def test_every_message_is_in_one_place_and_order_holds(
             if not put_back:
                 assert queue.messages <= messages
                 assert queue.bytes <= size
-            elif displaced:  # what is above the limits does not grow
+            elif displaced:  # the excess over the limits does not grow
                 assert len(queue) <= before
         elif step == "take":
             in_air += queue.pop_batch(count_or_rank)
         else:
-            # A lane puts back the last of what it took; the messages before have been sent.
+            # The endpoint queue puts back the end of a batch; the messages before it have been sent.
             sent, back = in_air[:count_or_rank], in_air[count_or_rank:]
             gone += names(sent)
             put_back = put_back or bool(back)
@@ -458,7 +458,7 @@ NOBODY = cast("DeliveryOwner", None)
 
 
 class BlockedQueueMachine(RuleBasedStateMachine):
-    """A lane's use of its queue: streams stay in order and everything is in one place, whatever routes do."""
+    """The endpoint queue's use of an egress queue: streams keep order, and each message is in one place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -520,11 +520,11 @@ class BlockedQueueMachine(RuleBasedStateMachine):
             assert numbers == sorted(numbers)
 
 
-TestParkedQueue = BlockedQueueMachine.TestCase
-TestParkedQueue.settings = settings(max_examples=70, deadline=None)
+TestBlockedQueue = BlockedQueueMachine.TestCase
+TestBlockedQueue.settings = settings(max_examples=70, deadline=None)
 
 
-# ------------------------------------------------------------------------------------------------ giving up, trying again
+# --------------------------------------------------------------------------------------------- giving up, trying again
 
 
 def test_a_message_keeps_its_deadline_in_every_state(delivery: Delivery) -> None:

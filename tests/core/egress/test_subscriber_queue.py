@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes of subscribers in the queue of their endpoint: bounds, who makes room, turns and pauses; and a model of all of it."""
+"""Subscriber queues of an endpoint: bounds, eviction, turns and pauses; and a comparison with a simple model."""
 
 from collections import defaultdict
 from collections.abc import Hashable
@@ -49,7 +49,7 @@ def filled(limits: EgressLimits, *pushed: tuple[UUri | None, int]) -> EgressQueu
 
 
 def queue_of(queue: EgressQueue, subscriber: UUri) -> SubscriberQueue:
-    [found] = [lane for lane in queue.subscriber_queues() if lane.subscriber == subscriber]
+    [found] = [own_queue for own_queue in queue.subscriber_queues() if own_queue.subscriber == subscriber]
     return found
 
 
@@ -80,7 +80,7 @@ def test_a_subscriber_can_fill_its_own_bounds_but_not_the_endpoint() -> None:
     assert push(queue, ANN, 0, 4) == ["CS0.4"]
     assert push(queue, BOB, 0, 5) == []
     for number in range(6, 11):
-        assert push(queue, None, 0, number) == []  # what is for nobody in particular has the rest
+        assert push(queue, None, 0, number) == []  # messages without subscriber have the rest
     assert push(queue, None, 0, 11) == ["CS0.11"]
     assert (len(queue), queue.evicted_by_subscriber_limit) == (9, 2)
 
@@ -135,10 +135,10 @@ def test_blocked_messages_of_a_subscriber_are_evicted_for_its_sendable_ones() ->
 def test_a_full_endpoint_evicts_unsendable_messages_first() -> None:
     queue = filled(bounded(messages=5), (BOB, 0), (CAT, 1), (ANN, 1), (ANN, 1), (CAT, 0))
     queue.pause(queue_of(queue, ANN), NS_PER_S)
-    assert push(queue, BOB, 1, 10) == ["CS0.0"]  # a lower class goes first, whoever it is for
+    assert push(queue, BOB, 1, 10) == ["CS0.0"]  # a lower class is evicted first, for any subscriber
     assert push(queue, BOB, 1, 11) == ["CS0.4"]
-    assert push(queue, BOB, 1, 12) == ["CS1.3"]  # of its own class, what is for a subscriber that is away
-    assert push(queue, ANN, 1, 13) == ["CS1.13"]  # which pushes out nobody of its class itself
+    assert push(queue, BOB, 1, 12) == ["CS1.3"]  # of its own class, messages of a disconnected subscriber
+    assert push(queue, ANN, 1, 13) == ["CS1.13"]  # which evicts no message of its own class
     queue.resume(queue_of(queue, ANN))
     assert push(queue, BOB, 1, 14) == ["CS1.14"]
     assert sorted(taken(queue)) == ["CS1.1", "CS1.10", "CS1.11", "CS1.12", "CS1.2"]
@@ -157,7 +157,7 @@ def test_a_subscriber_queue_exists_while_it_has_messages() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (CAT, 1))
     queue.pop_batch()
     queue.end_turn()
-    assert [lane.subscriber for lane in queue.subscriber_queues()] == [BOB, CAT]
+    assert [own_queue.subscriber for own_queue in queue.subscriber_queues()] == [BOB, CAT]
     queue.pause(queue_of(queue, BOB), NS_PER_S)
     assert taken(queue) == ["CS1.2"]
     assert names(queue.pop_all()) == ["CS1.1"]
@@ -181,7 +181,7 @@ def test_a_subscriber_queue_emptied_by_eviction_is_removed() -> None:
 
 def test_a_flood_for_one_subscriber_delays_another_by_at_most_one_turn() -> None:
     queue = filled(EgressLimits(), *[(ANN, 1)] * 5_000)
-    assert len(queue.pop_batch(64)) == 64  # as long as nobody else waits
+    assert len(queue.pop_batch(64)) == 64  # as long as no other subscriber waits
     push(queue, BOB, 1, 9_001)
     order = taken(queue)
     assert order.index("CS1.9001") <= 64
@@ -240,9 +240,9 @@ def test_requeued_messages_wait_in_place_until_their_queue_resumes() -> None:
 
 def test_a_link_that_comes_up_ends_all_pauses_and_resets_failures() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (None, 1))
-    for lane in (*queue.subscriber_queues(), queue.shared_queue):
-        lane.failures = 3
-        queue.pause(lane, NS_PER_S)
+    for own_queue in (*queue.subscriber_queues(), queue.shared_queue):
+        own_queue.failures = 3
+        queue.pause(own_queue, NS_PER_S)
     assert (taken(queue), queue.is_failing) == ([], True)
     queue.on_link_up(0)
     assert not queue.is_failing
@@ -305,18 +305,18 @@ def test_a_message_behind_a_blocked_stream_wakes_no_thread() -> None:
 
 def test_repeated_scheduling_does_not_grow_the_heap() -> None:
     turns, queue = RoundRobin(), EgressQueue(bounded())
-    lanes = [SubscriberQueue(subscriber, queue) for subscriber in (ANN, BOB)]
+    queues = [SubscriberQueue(subscriber, queue) for subscriber in (ANN, BOB)]
     for now_ns in range(10, 10_000, 10):
-        for lane in lanes:
-            lane.paused_until_ns = now_ns + 10**6  # a long pause
-            turns.schedule_service(lane)
-            lane.paused_until_ns = now_ns  # that ends at once
-            turns.schedule_service(lane)
+        for own_queue in queues:
+            own_queue.paused_until_ns = now_ns + 10**6  # a long pause
+            turns.schedule_service(own_queue)
+            own_queue.paused_until_ns = now_ns  # that ends at once
+            turns.schedule_service(own_queue)
         assert turns.pop_due(now_ns) is not None
         assert turns.pop_due(now_ns) is not None
     assert len(turns._due) < 100
-    for lane in lanes:
-        turns.remove(lane)
+    for own_queue in queues:
+        turns.remove(own_queue)
     assert turns.pop_due(10**9) is None
 
 
@@ -335,31 +335,33 @@ class ModelMessage(NamedTuple):
     size: int
 
 
-class Story(RuleBasedStateMachine):
-    """A lane's use of its queue, beside a list of all that is in it."""
+class Scenario(RuleBasedStateMachine):
+    """The endpoint queue's use of an egress queue, next to a list of all queued messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue = EgressQueue(LIMITS)
         self.numbers = count()
         self.inside: dict[int, ModelMessage] = {}
-        self.parked: set[int] = set()
+        self.blocked_items: set[int] = set()
         self.paused: set[UUri | None] = set()
         self.sent: dict[Hashable, list[int]] = defaultdict(list)
 
-    # --- what the model says --------------------------------------------------------------------------------------------
+    # --- what the model says ------------------------------------------------------------------------------------------
 
     def _of(self, subscriber: UUri | None) -> list[ModelMessage]:
         return [each for each in self.inside.values() if each.subscriber == subscriber]
 
     def _cannot_be_sent(self, each: ModelMessage) -> bool:
         away = each.subscriber is not None and each.subscriber in self.paused
-        return away or each.number in self.parked
+        return away or each.number in self.blocked_items
 
     def _may_go(self, new: ModelMessage) -> list[ModelMessage]:
-        """Who may have to make room for it, wherever that is."""
+        """The messages that can be evicted for it."""
         stream = [
-            each for each in self.inside.values() if each.number in self.parked and each[1:4] == new[1:4]
+            each
+            for each in self.inside.values()
+            if each.number in self.blocked_items and each[1:4] == new[1:4]
         ]
         held = bool(stream) or (new.subscriber is not None and new.subscriber in self.paused)
         return [
@@ -373,7 +375,7 @@ class Story(RuleBasedStateMachine):
         messages, size = (6, 6 * 260) if own else (14, 14 * 250)
         return len(waiting) > messages or sum(each.size for each in waiting) > size
 
-    # --- steps ------------------------------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------------------------------
 
     @rule(
         subscriber=st.sampled_from([ANN, ANN, BOB, CAT, None]),
@@ -403,26 +405,30 @@ class Story(RuleBasedStateMachine):
         self._check_victims(for_its_own, own_may_go, own, own=True)
         left = [each for each in everybody if each not in for_its_own]
         self._check_victims(for_all, [each for each in may_go if each not in for_its_own], left, own=False)
-        self.parked -= {each.number for each in gone}
+        self.blocked_items -= {each.number for each in gone}
         self.inside[new.number] = new
         streams = {
-            (each.subscriber, each.topic, each.rank) for each in map(self.inside.get, self.parked) if each
+            (each.subscriber, each.topic, each.rank)
+            for each in map(self.inside.get, self.blocked_items)
+            if each
         }
         if (subscriber, topic, rank) in streams:
             self._find_out_where(new)
 
     def _find_out_where(self, new: ModelMessage) -> None:
         """With its stream, or on its way there: both are right."""
-        lane = self._queue(new.subscriber)
-        parked = {
-            item.received_ns for stream in lane.blocked._streams[new.rank].values() for item in stream.items
+        own_queue = self._queue(new.subscriber)
+        blocked_items = {
+            item.received_ns
+            for stream in own_queue.blocked._streams[new.rank].values()
+            for item in stream.items
         }
-        self.parked |= parked & {new.number}
+        self.blocked_items |= blocked_items & {new.number}
 
     def _check_victims(
         self, gone: list[ModelMessage], may_go: list[ModelMessage], waiting: list[ModelMessage], *, own: bool
     ) -> None:
-        """They were allowed to go, the least important first, of these the youngest of a stream; and no more than needed."""
+        """They were evictable, lowest class first, of these the newest of a stream; and no more than needed."""
         assert set(gone) <= set(may_go)
         assert not self._too_much([each for each in waiting if each not in gone], own)
         if gone:
@@ -430,11 +436,12 @@ class Story(RuleBasedStateMachine):
         stay = [each for each in may_go if each not in gone]
         for each in gone:
             assert all(other.rank >= each.rank for other in stay)
-            # What is parked of a stream goes before what is on its way there.
+            # Blocked messages of a stream precede its later messages.
             beside = [
                 other
                 for other in stay
-                if other[1:4] == each[1:4] and (other.number in self.parked) == (each.number in self.parked)
+                if other[1:4] == each[1:4]
+                and (other.number in self.blocked_items) == (each.number in self.blocked_items)
             ]
             assert all(other.number < each.number for other in beside)
 
@@ -460,17 +467,17 @@ class Story(RuleBasedStateMachine):
                     self.paused.add(sender.subscriber)
                 break
             if sender.blocked.messages and sender.blocked.enqueue_blocked(item):
-                self.parked.add(item.received_ns)
+                self.blocked_items.add(item.received_ns)
             elif closed and item.message.attributes.source == OTHER:
                 self.queue.block(sender, item, OTHER, 0)
-                self.parked.add(item.received_ns)
+                self.blocked_items.add(item.received_ns)
             else:
                 self._send(item)
         self.queue.end_turn()
 
     def _send(self, item: QueuedMessage) -> None:
         held = self.inside.pop(item.received_ns)
-        assert held.number not in self.parked
+        assert held.number not in self.blocked_items
         self.sent[held[1:4]].append(held.number)
 
     @rule(subscriber=st.sampled_from([ANN, BOB, CAT, None]))
@@ -483,19 +490,19 @@ class Story(RuleBasedStateMachine):
     def try_the_route(self, subscriber: UUri | None, opens: bool) -> None:
         if subscriber in self.paused or not (self._of(subscriber) or subscriber is None):
             return
-        lane = self._queue(subscriber)
-        item = lane.blocked.pop_head(OTHER)
+        own_queue = self._queue(subscriber)
+        item = own_queue.blocked.pop_head(OTHER)
         if item is None:
             return
         if not opens:
-            self.queue.block(lane, item, OTHER, 0)
+            self.queue.block(own_queue, item, OTHER, 0)
             return
-        self.parked -= {each.number for each in self._of(subscriber)}
+        self.blocked_items -= {each.number for each in self._of(subscriber)}
         self._send(item)
-        self.queue.release_route(lane, OTHER)
-        self.queue._remove_if_empty(lane)
+        self.queue.release_route(own_queue, OTHER)
+        self.queue._remove_if_empty(own_queue)
 
-    # --- what holds ---------------------------------------------------------------------------------------------------------
+    # --- what holds ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def all_of_it_is_there_and_counted(self) -> None:
@@ -503,18 +510,21 @@ class Story(RuleBasedStateMachine):
         assert len(queue) == len(self.inside) == queue.waiting + queue.blocked
         assert (queue.bytes, queue.blocked) == (
             sum(each.size for each in self.inside.values()),
-            len(self.parked),
+            len(self.blocked_items),
         )
         for rank in (0, 1, 4):
             held = [each for each in self.inside.values() if each.rank == rank and self._cannot_be_sent(each)]
             assert queue._unsendable_messages[rank] == len(held)
             assert queue._unsendable_bytes[rank] == sum(each.size for each in held)
-        lanes = {lane.subscriber: (lane.messages, lane.bytes) for lane in queue.subscriber_queues()}
+        queues = {
+            own_queue.subscriber: (own_queue.messages, own_queue.bytes)
+            for own_queue in queue.subscriber_queues()
+        }
         theirs = {each.subscriber for each in self.inside.values()} - {None}
-        assert lanes == {
+        assert queues == {
             who: (len(self._of(who)), sum(each.size for each in self._of(who))) for who in theirs
         }
-        self.paused &= {*lanes, None}  # a lane in which nothing waits is forgotten, and its pause with it
+        self.paused &= {*queues, None}  # an empty subscriber queue is removed together with its pause
 
     @invariant()
     def bounds_hold(self) -> None:
@@ -528,11 +538,11 @@ class Story(RuleBasedStateMachine):
             assert numbers == sorted(numbers)
 
     def teardown(self) -> None:
-        """Whoever may be sent to gets all that is left, in order."""
-        for lane in [*self.queue.subscriber_queues(), self.queue.shared_queue]:
-            self.queue.resume(lane)
-            self.queue.release_route(lane, OTHER)
-        self.parked.clear()
+        """Each sendable subscriber receives all remaining messages in order."""
+        for own_queue in [*self.queue.subscriber_queues(), self.queue.shared_queue]:
+            self.queue.resume(own_queue)
+            self.queue.release_route(own_queue, OTHER)
+        self.blocked_items.clear()
         while batch := self.queue.pop_batch(3):
             for item in batch:
                 self._send(item)
@@ -542,7 +552,7 @@ class Story(RuleBasedStateMachine):
 
 def test_evictions_and_sends_equal_those_of_a_simple_model() -> None:
     run_state_machine_as_test(
-        Story, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
+        Scenario, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
     )
 
 

@@ -74,7 +74,7 @@ def test_a_request_without_listener_is_refused_on_a_closed_network(refuses: bool
         assert refused.value.code is UCode.UNIMPLEMENTED
     else:
         sender.send(asked)
-    sender.send(publish(new_id(), reply_to.with_resource(0x8000)))  # of which nobody need hear
+    sender.send(publish(new_id(), reply_to.with_resource(0x8000)))  # which needs no listener
     inbox = Mailbox()
     service.register_listener(ANY, method, inbox)
     sender.send(asked)

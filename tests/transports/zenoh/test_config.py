@@ -57,16 +57,16 @@ def test_keys_override_those_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "config, listen, connect and scouting can reach nobody"),
-        ("listen = []\nconnect = []", "can reach nobody"),
+        ("", "config, listen, connect and scouting has no connection"),
+        ("listen = []\nconnect = []", "has no connection"),
         ('listen = ["127.0.0.1:7447"]', "listen: '127.0.0.1:7447' is no Zenoh endpoint; expected protocol/address"),
         ('connect = ["tcp/"]', "connect: 'tcp/' is no Zenoh endpoint"),
         ('connect = "tcp/127.0.0.1:7447"', r"Expected `array \| null`, got `str` - at `\$.connect`"),
         ('mode = "cloud"', r"\$.mode"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 100', r">= 1024 - at `\$.queue`"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 5000', r"<= 4096 - at `\$.queue`"),
-        ('scouting = true\nneighbours = ["*"]', "peers: '\\*' is nobody's own authority"),
-        ('scouting = true\nneighbours = ["G1"]', "peers: UUri 'G1': authority 'G1' is not"),
+        ('scouting = true\npeers = ["*"]', "peers: '\\*' is not the authority of a streamer"),
+        ('scouting = true\npeers = ["G1"]', "peers: UUri 'G1': authority 'G1' is not"),
         ('listne = ["tcp/127.0.0.1:7447"]', "unknown field `listne`"),
     ],
 )  # fmt: skip

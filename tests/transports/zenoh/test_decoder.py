@@ -168,7 +168,7 @@ def test_an_invalid_sample_is_refused_with_its_reason(read: Decode, name: str) -
 
 
 def test_every_reason_has_a_case() -> None:
-    # A delete is told by the kind of the sample, which tests/transports/zenoh/test_wire.py does.
+    # A delete is recognized by the kind of the sample: see tests/transports/zenoh/test_wire.py.
     assert {case.reason for case in REFUSED.values()} == set(SampleRefusalReason) - {
         SampleRefusalReason.DELETE
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zenoh's words, for people."""
+"""Readable texts of Zenoh errors."""
 
 import pytest
 import zenoh

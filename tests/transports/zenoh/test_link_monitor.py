@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the kernel says of a link: what may be lost with the node at its other end."""
+"""The possible losses with a node, from the kernel's state of its link."""
 
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,7 +18,7 @@ CLOSE: Final = 4
 
 
 class Kernel:
-    """Says of a link what a test has it say. Something is put all the time: 10 bytes in a look of 50 ms."""
+    """A link with a simulated state. Messages are put all the time: 10 bytes per sample of 50 ms."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -58,7 +58,7 @@ class Kernel:
             self.node.sample(self.now_ms * MS)
 
     def lost_ms(self) -> float:
-        """For how long before its end what was put may be lost."""
+        """The time before the loss since which puts may be lost."""
         self.node.sample(self.now_ms * MS)
         return self.now_ms - self.node.lost_since_ns(self.now_ms * MS, LEASE_NS) / MS
 
@@ -96,7 +96,7 @@ def test_a_killed_node_loses_the_last_moments(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])
 def test_puts_until_the_detection_of_a_killed_node_are_lost(kernel: Kernel, late_ms: int) -> None:
-    """On a machine that has no time for us: what went into the dead connection is no less lost."""
+    """On a busy machine: puts into the dead connection are lost too."""
     kernel.ended = True
     kernel.now_ms += late_ms
     assert kernel.lost_ms() == late_ms + 100
@@ -112,7 +112,7 @@ def test_a_killed_node_that_was_sending_loses_the_last_moments(kernel: Kernel) -
 
 
 def test_puts_since_a_node_froze_are_lost(kernel: Kernel) -> None:
-    kernel.frozen = True  # its kernel goes on to acknowledge; it was last heard at 20 000
+    kernel.frozen = True  # its kernel keeps acknowledging; its last data came at 20 000
     kernel.run(9_300)
     kernel.closed = True
     assert kernel.lost_ms() == 10_000 + 100
@@ -149,7 +149,7 @@ def test_a_busy_link_can_be_known_to_keep_up(kernel: Kernel) -> None:
     kernel.closed = True
     assert (
         kernel.lost_ms() == 9_300 + 50 + 100
-    )  # what was written by the look before is known to have arrived
+    )  # bytes written by the previous sample are known to have arrived
 
 
 def test_reads_of_a_slow_node_do_not_acknowledge_its_backlog(kernel: Kernel) -> None:
@@ -251,7 +251,7 @@ def test_a_node_is_lost_with_its_connection_before_zenoh_reports_it() -> None:
     kernel.closed = True
     links._tick(kernel.now_ms * MS)
     assert len(links) == 1
-    # Another lease later Zenoh says so, and only then that nobody listens any more.
+    # Another lease later Zenoh reports the node as lost, and only then its subscribers.
     assert not links._apply_event(event("cut", here=False), 25_000 * MS)
     assert len(links) == 1
     assert links.lost_since_ns(25_010 * MS) == 4_900 * MS
@@ -266,16 +266,16 @@ def run(links: LinkMonitor, kernel: Kernel, ms: int) -> None:
 def test_a_link_without_progress_for_4_s_is_down_until_progress(kernel: Kernel) -> None:
     links = monitor_of("slow")
     connect_kernel(links, "slow", kernel)
-    told: list[bool] = []
-    links.add_watcher(told.append)
+    notified: list[bool] = []
+    links.add_watcher(notified.append)
     kernel.is_cut = True
     run(links, kernel, 4_000)
     assert links.up
     run(links, kernel, 50)
-    assert (links.up, told) == (False, [False])
+    assert (links.up, notified) == (False, [False])
     kernel.is_cut = False
     run(links, kernel, 50)
-    assert (links.up, told) == (True, [False, True])
+    assert (links.up, notified) == (True, [False, True])
 
 
 def test_a_link_with_little_progress_or_no_data_is_up(
@@ -308,27 +308,27 @@ def test_a_node_joining_a_stalled_one_is_served_at_once(
 ) -> None:
     links = monitor_of("stuck")
     connect_kernel(links, "stuck", kernel)
-    told: list[bool] = []
-    links.add_watcher(told.append)
+    notified: list[bool] = []
+    links.add_watcher(notified.append)
     kernel.is_cut = True
     run(links, kernel, 5_000)
     assert not links._apply_event(event("stuck", here=False), kernel.now_ms * MS)
-    assert told == [False]
+    assert notified == [False]
     assert links._apply_event(event("new", here=True), kernel.now_ms * MS)
     assert links.up
 
 
 def test_a_lost_last_connection_is_reported_once() -> None:
     links = monitor_of("only")
-    told: list[bool] = []
-    links.add_watcher(told.append)
+    notified: list[bool] = []
+    links.add_watcher(notified.append)
     kernel = Kernel()
     connect_kernel(links, "only", kernel)
     kernel.closed = True
     links._tick(10_000 * MS)
     assert not links.up
     assert not links._apply_event(event("only", here=False), 20_000 * MS)
-    assert told == [False]
+    assert notified == [False]
     assert links._apply_event(event("only", here=True), 21_000 * MS)
     assert links.up
 

@@ -38,7 +38,7 @@ def announcements_of(authority: str = "g1.vin", instance: str = G1) -> frozenset
 
 
 class AnnouncementRecorder:
-    """What a watcher was told last."""
+    """The last notification of a watcher."""
 
     def __init__(self) -> None:
         self.now: frozenset[Announcement] = frozenset()
@@ -76,7 +76,7 @@ def test_announcements_and_token_keys_are_one_to_one(own: str, role: Announcemen
         ("up-streamer/1/1/one/g1/is/g1", "expected up-streamer/1/instance/"),
         (f"up-streamer/1/{G1}/One/g1/is/g1", "expected up-streamer/1/instance/"),
         (f"up-streamer/1/{G1}/one/g1/was/g1", "role 'was' (have: is, carries, here)"),
-        (f"up-streamer/1/{G1}/one/%2A/is/g1", "'*' is nobody's own authority"),
+        (f"up-streamer/1/{G1}/one/%2A/is/g1", "'*' is not the authority of a streamer"),
         (f"up-streamer/1/{G1}/one/g1/here/%2a", "'%2a' is not percent-encoded as expected"),
         (f"up-streamer/1/{G1}/one/g1/here/%67", "'%67' is not percent-encoded as expected"),
         (f"up-streamer/1/{G1}/one/g1/here/%FF", "'%FF' is not percent-encoded as expected"),
@@ -181,7 +181,7 @@ def test_stop_receiving_and_close_withdraw_all_announcements(street: TokenNetwor
 
 
 def test_an_announced_streamer_already_listens(street: TokenNetwork) -> None:
-    """A put is lost where nobody listens yet, so whoever sees the token may send."""
+    """A put without subscriber is lost, but a peer that sees the token may send."""
     inbox = Mailbox()
     one = endpoint("g1.vin", connect=(street._locator,))
     one.register_listener(ANY, None, inbox)
@@ -195,13 +195,13 @@ def test_an_announced_streamer_already_listens(street: TokenNetwork) -> None:
 
 
 def test_an_identity_is_announced_last_and_withdrawn_first(street: TokenNetwork, locator: str) -> None:
-    """Whoever has it has all the rest."""
+    """A peer that has the identity has all other announcements."""
     order: list[str] = []
-    with plain_session("client", connect=[locator]) as stranger:
-        stranger.liveliness().declare_subscriber(
+    with plain_session("client", connect=[locator]) as unknown_sender:
+        unknown_sender.liveliness().declare_subscriber(
             "up-streamer/1/**", lambda sample: order.append(str(sample.key_expr).split("/")[5])
         )
-        wait_declared(stranger)
+        wait_declared(unknown_sender)
         one = street.streamer()
         one.announce(announcements_of())
         wait_until(lambda: len(order) == len(announcements_of()), "all is said")
@@ -236,7 +236,7 @@ def test_with_peers_false_a_streamer_neither_watches_nor_announces(street: Token
 
 
 def test_access_control_restricts_the_declaration_of_tokens(locator: str) -> None:
-    """As docs/configuration.md says: else a name is no proof."""
+    """See docs/configuration.md: without access control a name is no proof."""
     rules = {
         "enabled": True,
         "default_permission": "allow",
@@ -277,9 +277,9 @@ def test_invalid_tokens_are_refused_counted_and_logged_once(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING, "ustreamer.zenoh"),
-        plain_session("client", connect=[locator]) as stranger,
+        plain_session("client", connect=[locator]) as unknown_sender,
     ):
-        tokens = [stranger.liveliness().declare_token(f"up-streamer/1/rubbish/{n}") for n in range(3)]
+        tokens = [unknown_sender.liveliness().declare_token(f"up-streamer/1/rubbish/{n}") for n in range(3)]
         wait_until(lambda: street.observer.statistics()["refused_announcement"] == 3, "all are refused")
         street.streamer().announce(announcements_of())
         street.watched.wait(announcements_of())
@@ -300,14 +300,14 @@ def test_the_number_of_announcements_is_bounded(
 
 
 def test_watchers_are_notified_at_most_50_times_a_second(street: TokenNetwork, locator: str) -> None:
-    with plain_session("client", connect=[locator]) as stranger:
+    with plain_session("client", connect=[locator]) as unknown_sender:
         key = announcement_key(Announcement(G2, "x", "g2.vin", AnnouncementRole.IDENTITY, "g2.vin"))
         until_ns = CLOCK.monotonic_ns() + 500_000_000
         while CLOCK.monotonic_ns() < until_ns or street.watched.times < 2:
-            stranger.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
+            unknown_sender.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
         street.streamer().announce(announcements_of())
         street.watched.wait(announcements_of())
-    times = street.watched.times  # what was in the queues may still be told of
+    times = street.watched.times  # queued tokens may still cause a notification
     took_s = (CLOCK.monotonic_ns() - until_ns) / 1e9 + 0.5
     assert 1 < times <= 50 * took_s + 2
 
@@ -315,18 +315,18 @@ def test_watchers_are_notified_at_most_50_times_a_second(street: TokenNetwork, l
 def test_a_watcher_that_raises_is_notified_again(locator: str, caplog: pytest.LogCaptureFixture) -> None:
     street = TokenNetwork(locator)
     try:
-        told: list[int] = []
+        notified: list[int] = []
 
         def clumsy(announcements: frozenset[Announcement]) -> None:
-            told.append(len(announcements))
+            notified.append(len(announcements))
             raise RuntimeError("clumsy")
 
         street.observer.watch_peers(clumsy)
         one = street.streamer()
         one.announce(announcements_of())
-        wait_until(lambda: told[-1:] == [len(announcements_of())], "it is told")
+        wait_until(lambda: notified[-1:] == [len(announcements_of())], "the notification")
         one.announce(frozenset())
-        wait_until(lambda: told[-1:] == [0], "it is told again")
+        wait_until(lambda: notified[-1:] == [0], "the second notification")
     finally:
         street.close()
     assert [each.message for each in caplog.records].count("zenoh.peer_watcher_failed") == 1

@@ -72,7 +72,7 @@ every_batch = pytest.mark.parametrize("batch_of", BATCHES.values(), ids=BATCHES)
 
 
 class Bench:
-    """A sender on a real session with one connected client, `visitor`. The tests set the clock and the start of a loss."""
+    """A sender on a real session with one connected client, `visitor`; tests set the clock and the start of a loss."""
 
     def __init__(self, stack: ExitStack, replay: RetransmitConfig) -> None:
         self._stack = stack
@@ -103,7 +103,7 @@ class Bench:
     def freeze(self) -> None:
         """Stop the sender's clock, and let only the test change `links.up`.
 
-        A batch with a ttl ends after BATCH_SEND_MS, which a busy machine exceeds. The monitor restores `up` every 50 ms.
+        A batch with a ttl ends after BATCH_SEND_MS, which a busy machine exceeds. The monitor sets `up` every 50 ms.
         """
         self.frozen_ns = CLOCK.monotonic_ns()
         self.links._update_state = lambda: False  # type: ignore[method-assign]
@@ -255,7 +255,7 @@ def test_an_expired_message_is_not_put_again(make_bench: MakeBench) -> None:
 
 
 def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
-    """An event is never treated as answered, whatever reqid a response has."""
+    """An event is never treated as answered, for any reqid of a response."""
     bench = make_bench()
     subscriber = bench.listen()
     asked, event = (
@@ -266,7 +266,7 @@ def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
     assert received(subscriber, 4) == [0, 1, 2, 3]
     bench.answered.add_reqids([asked[0].id, event.id])
     bench.unsubscribe(subscriber)
-    bench.answered.add_reqids([asked[2].id])  # while nobody was there
+    bench.answered.add_reqids([asked[2].id])  # while no subscriber was connected
     subscriber = bench.listen()
     assert sorted(received(subscriber, 2)) == [1, 3]
     last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
@@ -807,7 +807,7 @@ def test_a_possibly_lost_response_batch_is_put_again(
 
 # --- slow batches -----------------------------------------------------------------------------------------------------
 
-SOON_NS = BATCH_SEND_MS * 1_000_000
+SEND_NS = BATCH_SEND_MS * 1_000_000
 
 
 class SlowPut:
@@ -831,13 +831,13 @@ class SlowPut:
 @pytest.mark.parametrize(
     ("ttl", "each_ns", "taken"),
     [
-        (60_000, SOON_NS // 4, 5),
-        (60_000, SOON_NS // 19, 20),
-        (60_000, SOON_NS, 2),
-        (60_000, SOON_NS + 1, 1),
+        (60_000, SEND_NS // 4, 5),
+        (60_000, SEND_NS // 19, 20),
+        (60_000, SEND_NS, 2),
+        (60_000, SEND_NS + 1, 1),
         (60_000, 0, 20),
-        (0, 2 * SOON_NS, 20),
-        (None, 2 * SOON_NS, 20),
+        (0, 2 * SEND_NS, 20),
+        (None, 2 * SEND_NS, 20),
     ],
 )
 def test_a_batch_with_ttl_ends_when_its_puts_take_too_long(
@@ -878,7 +878,7 @@ class _LockThatWaits:
 
 
 @pytest.mark.parametrize(
-    ("ttl", "ns", "taken"), [(60_000, SOON_NS, 20), (60_000, SOON_NS + 1, 0), (None, 2 * SOON_NS, 20)]
+    ("ttl", "ns", "taken"), [(60_000, SEND_NS, 20), (60_000, SEND_NS + 1, 0), (None, 2 * SEND_NS, 20)]
 )
 def test_waiting_for_another_sender_counts_against_the_send_time(
     make_bench: MakeBench, ttl: int | None, ns: int, taken: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of what was put: exactly that, in order, and within its bounds, however it was noted."""
+"""The retransmit buffer keeps exactly the last puts, in order and within its bounds, single or in batches."""
 
 import msgspec
 import pytest
@@ -32,7 +32,7 @@ def head(number: int) -> bytes:
 
 
 class BufferModel:
-    """What a memory is told, and what it should know."""
+    """A buffer and a list of all puts, from which the expected content follows."""
 
     def __init__(self, **bounds: int) -> None:
         self.replay = RetransmitConfig(**bounds)
@@ -69,18 +69,18 @@ steps = st.lists(
 @example([(16, 0, 0, False, 0), (47, 1, 0, False, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1)
 @example(
     [(62, 4, 0, True, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1
-)  # the first fills nearly all by itself
+)  # the first nearly fills the bounds
 @example([(128, 0, 0, True, 0), (1, 0, 0, False, 0)], 128, 60_000, 1)
 @example([(67, 4, 1, False, 0), (1, 1, 1, False, 0), (1, 1, 0, True, 0)], 190, 64 * 201, 100)
 def test_the_newest_messages_are_kept_within_all_bounds(
-    story: list[tuple[int, int, int, bool, int]], messages: int, size: int, window_ms: int
+    operations: list[tuple[int, int, int, bool, int]], messages: int, size: int, window_ms: int
 ) -> None:
     notes = BufferModel(messages=messages, bytes=size, ms=window_ms)
     largest = 0
-    for count, payload, publisher, together, pause_ms in story:
+    for count, payload, publisher, together, pause_ms in operations:
         notes.now_ns += pause_ms * NS_PER_MS
         notes.append(count, payload, publisher, together=together)
-        at_once = count if together else 1  # such a helping is let go of as a whole
+        at_once = count if together else 1  # such a batch is dropped as a whole
         largest = max(largest, at_once * (payload + OVERHEAD_BYTES))
         known = notes.stored()
         assert known == notes.appended[len(notes.appended) - len(known) :]  # the newest, as they were
@@ -171,10 +171,10 @@ def test_parts_of_a_block_keep_their_time_tail_and_publisher(turn: int) -> None:
     st.sampled_from([64, 64 * 7, 64 * 200]),
 )
 def test_tails_and_times_are_kept_apart_in_blocks_of_any_size(
-    story: list[tuple[int, bytes, int, int]], messages: int
+    operations: list[tuple[int, bytes, int, int]], messages: int
 ) -> None:
     notes = BufferModel(messages=messages, ms=WINDOW_MS)
-    for count, tail, publisher, pause_ns in story:
+    for count, tail, publisher, pause_ns in operations:
         tailed(notes, count, tail, publisher)
         notes.now_ns += pause_ns
     known = notes.stored()
@@ -185,7 +185,7 @@ def test_tails_and_times_are_kept_apart_in_blocks_of_any_size(
 @pytest.mark.parametrize("late_ns", [0, 1, BLOCK_MS * NS_PER_MS])
 @pytest.mark.parametrize("together", [True, False])
 def test_a_block_is_as_old_as_the_newest_in_it(late_ns: int, together: bool) -> None:
-    """What is older than the window is known until all of its block is."""
+    """Messages older than the window stay until their whole block is older."""
     notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
     begun_ns = notes.now_ns
     tailed(notes, 3, b"t")
@@ -250,17 +250,17 @@ halves = st.integers(0, 2**64 - 1)
 @example(
     2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)]
 )  # one that came twice
-def test_the_last_answered_requests_are_known(most: int, story: list[tuple[list[UUID], bool]]) -> None:
+def test_the_last_answered_requests_are_known(most: int, operations: list[tuple[list[UUID], bool]]) -> None:
     answered = AnsweredRequests(most)
-    told: list[UUID] = []
-    for helping, asks in story:
-        answered.add_reqids(helping)
-        told += helping
+    notified: list[UUID] = []
+    for batch, asks in operations:
+        answered.add_reqids(batch)
+        notified += batch
         if not asks:
             continue
-        assert all(each in answered for each in told[len(told) - min(most, len(told)) :])
-        assert sum(each in answered for each in set(told)) <= most
-        assert UUID(3, 4) not in answered or UUID(3, 4) in told
+        assert all(each in answered for each in notified[len(notified) - min(most, len(notified)) :])
+        assert sum(each in answered for each in set(notified)) <= most
+        assert UUID(3, 4) not in answered or UUID(3, 4) in notified
 
 
 def test_unread_answered_requests_are_bounded() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a receiving thread hands on, and to whom, without a session around it."""
+"""The receiving thread of a subscription without a session: decoding, batches, listener calls."""
 
 import logging
 from collections import deque
@@ -44,7 +44,7 @@ ALL = ListenerFilters(ANY, any_at(REMOTE_CLIENT.authority_name))
 
 
 class RecordingListener:
-    """Remembers what came together, and what by itself."""
+    """Records batches and single messages."""
 
     def __init__(self) -> None:
         self.batches: list[list[UMessage]] = []
@@ -103,7 +103,7 @@ def test_filters_are_evaluated_once_per_source_and_sink(
 
 
 class Sample(NamedTuple):
-    """What is asked of a zenoh.Sample, which cannot be made."""
+    """A stand-in for zenoh.Sample, which has no constructor."""
 
     key_expr: zenoh.KeyExpr
     attachment: zenoh.ZBytes | None
@@ -145,7 +145,7 @@ class Channel:
 
 
 class BatchRecorder:
-    """Remembers what came together, as it came."""
+    """Records the batches unchanged."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[UMessage]] = []
@@ -162,7 +162,7 @@ class BatchRecorder:
 
 
 class SubscriptionRig:
-    """A reception of publications without a session, which has seen one that is like those to come."""
+    """A subscription of publications without a session, which has decoded one message of each topic."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class SubscriptionRig:
             self.subscription._decoder.decode(key_of(like), attachment_of(like), b"")
 
     def run_samples(self, samples: Sequence[Sample], *, pauses: bool = False) -> None:
-        """All that is in a channel, until it ends."""
+        """Run the receiving loop over the samples of a channel until it ends."""
         channel = cast("zenoh.Handler[zenoh.Sample]", Channel(samples, pauses=pauses))
         self.subscription._run(channel)
 
@@ -311,9 +311,9 @@ def test_a_listener_for_every_sink_receives_no_publications(count: int) -> None:
     receiving.run_samples(list(map(sample, published(count))))
     assert receiving.inbox.batches == []
     assert (receiving.subscription.received, receiving.refused) == (0, {})
-    told = [notification(new_id(), TOPIC, REMOTE_CLIENT, b"x") for _ in range(count)]
-    receiving.run_samples(list(map(sample, [*published(count), *told])))
-    assert receiving.inbox.messages == told
+    notified = [notification(new_id(), TOPIC, REMOTE_CLIENT, b"x") for _ in range(count)]
+    receiving.run_samples(list(map(sample, [*published(count), *notified])))
+    assert receiving.inbox.messages == notified
     assert (receiving.subscription.received, receiving.refused) == (count, {})
 
 
@@ -380,7 +380,7 @@ def test_a_failing_batch_listener_is_counted_and_logged_with_the_first_message(
 
 
 def test_queued_samples_are_delivered_after_undeclare() -> None:
-    """Real samples, of which the channel ends in the middle of a helping."""
+    """Real samples; the channel ends in the middle of a batch."""
     receiving, messages = SubscriptionRig(), published(MAX_BATCH + 20)
     key = key_of(LIKE[0])
     channel: FifoChannel[zenoh.Sample] = FifoChannel(1_000)
@@ -388,7 +388,7 @@ def test_queued_samples_are_delivered_after_undeclare() -> None:
     here = free_locator()
     with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:
         subscriber = session.declare_subscriber(key, channel)
-        # Told of all that the other one has when it is told of something later.
+        # A later sample arrives after all samples of the other subscriber.
         _last = session.declare_subscriber("last", lambda last: seen.append(last.payload.to_bytes()))
         block = zenoh.CongestionControl.BLOCK
         both = [there.declare_publisher(each, congestion_control=block) for each in (key, "last")]

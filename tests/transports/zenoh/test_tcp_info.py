@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of connections that belong to somebody else."""
+"""The kernel's state of connections that another library owns."""
 
 import os
 import socket

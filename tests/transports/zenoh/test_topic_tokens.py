@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What streamers say that they put, as liveliness tokens: their keys, and real sessions on the loopback interface."""
+"""Topic advertisements as liveliness tokens: their keys, and real sessions on the loopback interface."""
 
 import logging
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def advertisement(number: int = 1, period_ns: int = 0, instance: str = G1) -> To
 
 
 class AdvertisementRecorder:
-    """What a watcher knows by what it was told."""
+    """The advertisements that a watcher knows by its notifications."""
 
     def __init__(self) -> None:
         self.now: frozenset[TopicAdvertisement] = frozenset()
@@ -156,7 +156,7 @@ def test_a_changed_rate_is_advertised_before_the_old_one_is_withdrawn(street: To
     known: set[TopicAdvertisement] = set()
     for came, went in street.watched.history:
         known = (known | came) - went
-        assert known  # somebody's word is there all the time
+        assert known  # at every moment at least one advertisement is visible
 
 
 def test_a_late_peer_sees_earlier_advertisements_and_its_own(street: TopicTokenNetwork) -> None:
@@ -219,8 +219,8 @@ def test_the_number_of_advertisements_is_bounded(
 
 
 def test_invalid_advertisements_are_refused_and_counted(street: TopicTokenNetwork) -> None:
-    with plain_session("client", connect=[street.locator]) as stranger:
-        tokens = [stranger.liveliness().declare_token(f"up-streamer/1/{G1}/one/g1/puts/x/0")]
+    with plain_session("client", connect=[street.locator]) as unknown_sender:
+        tokens = [unknown_sender.liveliness().declare_token(f"up-streamer/1/{G1}/one/g1/puts/x/0")]
         wait_until(lambda: street.observer.statistics()["refused_announcement"] == 1, "it is refused")
         street.streamer().advertise_topics(frozenset([advertisement(1)]))
         street.watched.wait(frozenset([advertisement(1)]))

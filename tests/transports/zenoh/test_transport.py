@@ -64,7 +64,7 @@ class TestClientsOfARouterContract(TransportContract):
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whom a message is meant is waited for, however long a busy machine takes to say that it listens."""
+    """A send waits for the subscriber, however long a busy machine takes to declare it."""
     for each in ("_SETTLING_FIRST_NS", "_SETTLING_NS"):
         monkeypatch.setattr(f"ustreamer.transports.zenoh.link_monitor.{each}", 30_000_000_000)
 
@@ -94,7 +94,7 @@ def test_the_send_window_requires_a_known_window_of_every_link(pair: Pair) -> No
 
 
 def test_puts_within_the_send_window_never_wait_for_a_stalled_node() -> None:
-    """What the transport says it has room for fits into the kernel's buffer: so the rule of a lane's caller."""
+    """Messages within `send_window` fit into the kernel's buffer, so an inline send never waits."""
     here = free_locator()
     program = f"""
 import time
@@ -243,7 +243,7 @@ def test_listeners_of_the_same_filters_share_a_subscriber_and_a_thread(pair: Pai
 def test_samples_during_a_registration_reach_its_listener(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has waited for somebody to listen sends at once."""
+    """A caller that waited for a subscriber sends at once."""
     start = ZenohSubscription.start
 
     def started_late(reception: ZenohSubscription, session: zenoh.Session) -> None:
@@ -446,7 +446,7 @@ def test_a_response_without_reqid_is_refused_after_valid_ones(pair: Pair) -> Non
 
 @pytest.mark.usefixtures("patient")
 def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
-    """What Zenoh itself does: every put in an outage of the router is lost without a word."""
+    """Zenoh's own behaviour: every put in an outage of the router is lost silently."""
     here = free_locator()
     # Clients: a router passes nothing on between peers.
     sender, receiver = (endpoint(each, mode="client", connect=(here,)) for each in (ALPHA, BETA))
@@ -466,7 +466,7 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
         # At the very moment of the new link: the subscriber may be back a little later than we are.
         message = publish(new_id(), TOPIC, b"after")
         wait_until(lambda: code_of(lambda: sender.send(message)) is UCode.OK, "a send that works")
-        assert inbox.wait(2) == [*sent, message]  # the router said goodbye, so nothing was lost with it
+        assert inbox.wait(2) == [*sent, message]  # the router closed its session, so nothing was lost with it
         sender.close()
         receiver.close()
 

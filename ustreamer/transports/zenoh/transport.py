@@ -56,8 +56,8 @@ class ZenohTransport(EndpointTransport):
 
     A successful send means that Zenoh accepted the message, not that the message arrived. Without a connected node
     `send` raises UNAVAILABLE. Just after a link comes up, it waits for a matching subscriber (1 s, after an outage 5 s).
-    The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put shortly
-    before a route lost its subscribers are put again when they are back (`replay_ms`), except answered requests.
+    The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put
+    shortly before a route lost its subscribers are put again when they are back (`replay_ms`), except answered requests.
     """
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
