@@ -79,7 +79,7 @@ class Mailbox:
 
 
 class BatchMailbox(Mailbox):
-    """Takes many at once where a transport knows of it. The first call waits until `go`, so that others pile up."""
+    """A batch listener. The first call waits until `go`, so that a backlog builds up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class BatchMailbox(Mailbox):
 
 
 class Pair(NamedTuple):
-    """Two transports of one network, not yet open: `a` for the entities of ALPHA, `b` for those of BETA."""
+    """Two transports of one network, not yet open: `a` for the entities of ALPHA, `b` for the entities of BETA."""
 
     a: EndpointTransport
     b: EndpointTransport

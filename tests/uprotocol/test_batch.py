@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as columns: the sequence that they were made from, for all that are alike and for no others."""
+"""Messages as columns: a batch equals its list of messages, and exists only for messages with equal attributes."""
 
 import msgspec
 import pytest

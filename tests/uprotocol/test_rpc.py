@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls over a transport whose other end the test plays."""
+"""Calls over a transport with the test as the service."""
 
 import threading
 import time
@@ -192,7 +192,7 @@ def test_only_the_response_with_the_right_reqid_ends_a_call() -> None:
         for other in other_than_the_answer(message):
             line.arrive(other)
         line.arrive(response(IDS.next(), message, b"right"))
-        line.arrive(response(IDS.next(), message, b"once more"))  # answers nothing any more
+        line.arrive(response(IDS.next(), message, b"once more"))  # matches no pending call
 
     line = Line(answer)
     calling = client(line)

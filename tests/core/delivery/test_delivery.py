@@ -207,7 +207,7 @@ def test_a_tap_receives_the_times_of_arrival_release_send_and_settling(
     delivery.set_filters((first, second))
     offer(now_ns=10)
     delivery.release_held(first, 110)
-    delivery.release_held(second, 160)  # two have held it: it arrived when the first one was asked
+    delivery.release_held(second, 160)  # two filters held it: the arrival is the call of the first one
     world.time.advance(ns=200)
     world.send()
     delivery.set_filters(())

@@ -86,7 +86,7 @@ class Wire(EndpointTransport):
         self.fault: UCode | None = None
         self.slow = False
         self.closed: set[Hashable] = set()
-        self.away: set[UUri | None] = set()  # subscribers that take nothing
+        self.away: set[UUri | None] = set()  # disconnected subscribers
         self.sent: list[Sent] = []
         self._time = time
 
@@ -140,7 +140,7 @@ class Datagrams(Wire):
 
 
 class Stream(Wire):
-    """Takes a few small messages without waiting, each time that it is asked."""
+    """Accepts a few small messages per `send_window` without waiting."""
 
     def send_window(self) -> int:
         return 3 * OVERHEAD_BYTES

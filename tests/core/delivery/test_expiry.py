@@ -64,7 +64,7 @@ class Watch:
         self.time.advance(ms=ms)
 
     def step(self, ms: int) -> None:
-        """The wall clock is set, and the timer goes off some time in the next second."""
+        """Set the wall clock; the timer observes it within the next second."""
         self.time.step(ms=ms)
 
     def remaining_ms(self, each: UMessage) -> int:
@@ -238,7 +238,7 @@ events = st.lists(st.tuples(moments, observed_steps), max_size=MAX_CLOCK_STEPS)
 def test_no_message_of_our_own_clock_expires_early(
     scenario: list[tuple[int, int]], ttl: int, until_made: int, wire: int
 ) -> None:
-    """wrongly_expired = 0: made on this machine at any time of any story, it arrives within its ttl and lives."""
+    """wrongly_expired = 0: a message created on this machine at any time that arrives within its ttl is not expired."""
     watch = Watch(BOOT_MS)
     made_ms, born_ns = watch.wall_ms, watch.now_ns
     for pause, clock_step in scenario:
@@ -255,7 +255,7 @@ def test_no_message_of_our_own_clock_expires_early(
     left_ms = watch.remaining_ms(message(made_ms, ttl))
     if age_ms <= ttl:
         assert left_ms >= ttl - age_ms
-    # never_expired = 0: it is gone one ttl after its arrival at the latest.
+    # never_expired = 0: a message expires one ttl after its arrival at the latest.
     assert left_ms <= ttl
 
 

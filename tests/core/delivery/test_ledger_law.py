@@ -116,7 +116,7 @@ class MoodyTap:
 
 
 class Chains:
-    """A filter factory that gives each new delivery the next of several kinds of chain."""
+    """A filter factory that returns the next of several filter chains for each new delivery."""
 
     def __init__(
         self, kinds: list[str], holding: "type[HoldingFilter]", answering: "type[VerdictFilter]"
@@ -288,7 +288,7 @@ class LedgerLaw(RuleBasedStateMachine):
             assert len(queue) <= queue._limits.queue_messages
 
     def teardown(self) -> None:
-        """In the end every message has its verdict, and none has gone back to where it came from."""
+        """At the end every message has a verdict, and none was sent to its own ingress."""
         if self._count == 0:
             return
         for queue in self.world.egress.values():

@@ -249,7 +249,7 @@ def test_a_held_message_is_sent_after_a_directory_failure(
 
 
 class LineTap:
-    """Keeps of each verdict the message and its four times."""
+    """Records the message and the four times of each verdict."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[UMessage, int, int, int, int]] = []
@@ -297,7 +297,7 @@ def test_a_failing_tap_is_disabled_at_its_endpoint(
 
 
 class ManyTap(LineTap):
-    """Takes many notes at once, until it breaks."""
+    """A batch tap that can fail."""
 
     broken = False
 

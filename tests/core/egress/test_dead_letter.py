@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters as messages, and the box in which they wait. How they come about is in test_dispatcher.py."""
+"""Dead letters as messages, and their buffer. Their creation is tested in test_dispatcher.py."""
 
 from collections.abc import Callable
 from threading import Thread
@@ -122,7 +122,7 @@ def test_a_letter_added_during_a_pop_on_another_thread_is_kept(waiting: int) -> 
 
     def collect() -> None:
         collector.start()
-        collector.join(0.05)  # if the box has a lock, the other thread comes afterwards
+        collector.join(0.05)  # with a lock in the buffer the other thread runs afterwards
 
     queue.interrupt = collect
     called_for = box.add_letter(letter("meanwhile"))

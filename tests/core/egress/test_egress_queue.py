@@ -126,7 +126,7 @@ def flood(delivery: Delivery, counts: Sequence[int]) -> EgressQueue:
 
 
 def drained(queue: EgressQueue, limit: int) -> list[QueuedMessage]:
-    """All that waits, taken in batches."""
+    """All waiting messages, popped in batches."""
     taken: list[QueuedMessage] = []
     while batch := queue.pop_batch(limit):
         assert len(batch) <= limit
@@ -444,7 +444,7 @@ def test_a_stream_can_change_its_blocking_route(delivery: Delivery) -> None:
 
 
 class NullEgress:
-    """An egress that nothing is offered to: a queue asks a delivery for its subscriber only."""
+    """An egress without `offer`: a queue reads only the subscriber of a delivery."""
 
     name, unicast = "backbone", False
 

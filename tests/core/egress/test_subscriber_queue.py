@@ -54,7 +54,7 @@ def queue_of(queue: EgressQueue, subscriber: UUri) -> SubscriberQueue:
 
 
 def taken(queue: EgressQueue, limit: int = 64) -> list[str]:
-    """All that can be taken, in turns."""
+    """All messages that can be popped, in turns."""
     all_of_it = []
     while batch := queue.pop_batch(limit):
         assert len({item.delivery.subscriber for item in batch}) == 1
@@ -116,7 +116,7 @@ def test_subscriber_bounds_are_checked_before_endpoint_bounds_and_no_eviction_is
     queue = EgressQueue(bounded(size=4 * size, own_size=2 * size))
     for number, (subscriber, rank) in enumerate([(BOB, 5), (BOB, 5), (ANN, 0), (ANN, 5)]):
         assert push(queue, subscriber, rank, number, 100) == []
-    # Its own CS0 would make room among its own, and then there is none among all.
+    # Evicting its own CS0 satisfies the subscriber bounds, but not the endpoint bounds.
     assert push(queue, ANN, 4, 9, 101) == ["CS4.9"]
     assert push(queue, ANN, 4, 9, 100) == ["CS0.2"]
     assert len(queue) == 4
@@ -292,7 +292,7 @@ def test_a_message_behind_a_blocked_stream_wakes_no_thread() -> None:
     [item] = queue.pop_batch(1)
     queue.block(serving_queue(queue), item, "R", NS_PER_S)
     assert push(queue, ANN, 1, 1) == []
-    assert queue.has_ready()  # others of its stream may be in the air
+    assert queue.has_ready()  # others of its stream may be in flight
     [item] = queue.pop_batch(1)
     assert serving_queue(queue).blocked.enqueue_blocked(item)
     queue.end_turn()
@@ -326,7 +326,7 @@ LIMITS = bounded(messages=14, own=6, size=14 * 250, own_size=6 * 260)
 
 
 class ModelMessage(NamedTuple):
-    """A message as the model has it: everything that decides about it, and nothing of how the queue keeps it."""
+    """A message of the model: all fields that decide about it, independent of the queue's data structures."""
 
     number: int
     subscriber: UUri | None

@@ -44,7 +44,7 @@ Decode = Callable[[str, bytes | None, bytes], UMessage | SampleRefusal]
 
 
 def decoder_twice(key: str, attachment: bytes | None, payload: bytes) -> UMessage | SampleRefusal:
-    """The caching decoder, asked a second time, when it may answer from its caches."""
+    """The second result of the caching decoder, possibly from its caches."""
     decoder = SampleDecoder()
     first = decoder.decode(key, attachment, payload)
     second = decoder.decode(key, attachment, payload)

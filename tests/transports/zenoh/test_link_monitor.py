@@ -47,7 +47,7 @@ class Kernel:
         self.received_at_ms = self.now_ms
 
     def run(self, ms: int) -> None:
-        """Time passes, with a look every 50 ms and, unless the node is away, a keep-alive every 2.5 s."""
+        """Advance the time, with a sample every 50 ms and, unless the node is away, a keep-alive every 2.5 s."""
         for _ in range(ms // 50):
             self.now_ms += 50
             self.written += 10
@@ -225,7 +225,7 @@ def test_a_lost_subscriber_belongs_to_the_node_lost_at_the_same_time() -> None:
     links._losses.extend([_NodeLoss(10_000 * MS, 9_900 * MS), _NodeLoss(10_030 * MS, 10_030 * MS)])
     assert links.lost_since_ns(10_002 * MS) == 9_900 * MS
     assert links.lost_since_ns(10_028 * MS) == 10_030 * MS
-    # Behind a node that is still there, and that has taken all there was.
+    # Behind a connected node, which has read everything.
     assert links.lost_since_ns(12_000 * MS) == 12_000 * MS
     assert monitor_of().lost_since_ns(5) == 5
 

@@ -110,7 +110,7 @@ def test_any_key_is_a_token_or_an_invalid_argument(text: str) -> None:
 
 
 class TokenNetwork:
-    """A network, `watcher` on it, and streamers that come."""
+    """Rig: a network with `watcher` on it, and streamers that connect later."""
 
     def __init__(self, locator: str, **keys: object) -> None:
         self._locator = locator

@@ -247,9 +247,7 @@ halves = st.integers(0, 2**64 - 1)
 @example(
     2, [([UUID(1, 2)], True), ([UUID(2, 1)], True), ([UUID(1, 1), UUID(2, 2)], True)]
 )  # two halves are no id
-@example(
-    2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)]
-)  # one that came twice
+@example(2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)])  # a repeated one
 def test_the_last_answered_requests_are_known(most: int, operations: list[tuple[list[UUID], bool]]) -> None:
     answered = AnsweredRequests(most)
     notified: list[UUID] = []
@@ -269,4 +267,4 @@ def test_unread_answered_requests_are_bounded() -> None:
         answered.add_reqids([UUID(number, number)])
         assert len(answered._unindexed) <= 2 * 20
     assert [number for number in range(1_000) if UUID(number, number) in answered] == list(range(990, 1_000))
-    assert not answered._unindexed  # looked at once, and not at every question
+    assert not answered._unindexed  # indexed once, and not at every query

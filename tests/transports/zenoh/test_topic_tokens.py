@@ -79,12 +79,12 @@ def test_advertisements_and_token_keys_are_one_to_one(topic: UUri, period_ns: in
         ("up%3A%2F%2Fa%2F1%2F1%2F8001/1000000000000000001", "a period of 1000000000000000001 ns, expected 10"),
         ("up%3A%2F%2Fa%2F1%2F1%2F8001/0/0", "expected up-streamer/1/instance/"),
         ("up%3a%2F%2Fa%2F1%2F1%2F8001/0", "is not percent-encoded as expected"),
-        ("%2F%2Fa%2F1%2F1%2F8001/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2Fa%2F01%2F1%2F8001/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2Fa%2F1%2F1%2F7FFF/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2Fa%2F1%2F1%2FFFFF/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2F%2A%2F1%2F1%2F8001/0", "is not the one way to write one topic"),
-        ("up%3A%2F1%2F1%2F8001/0", "is not the one way to write one topic"),
+        ("%2F%2Fa%2F1%2F1%2F8001/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2Fa%2F01%2F1%2F8001/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2Fa%2F1%2F1%2F7FFF/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2Fa%2F1%2F1%2FFFFF/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2F%2A%2F1%2F1%2F8001/0", "is not the canonical form of one topic"),
+        ("up%3A%2F1%2F1%2F8001/0", "is not the canonical form of one topic"),
         ("up%3A%2F%2FA%2F1%2F1%2F8001/0", "authority 'A' is not"),
         ("a/0", "UUri 'a': expected"),
     ],
@@ -101,7 +101,7 @@ def test_an_invalid_advertisement_is_refused_with_a_reason(what: str, why: str) 
 
 
 class TopicTokenNetwork:
-    """A network, `watcher` on it, and streamers that come."""
+    """Rig: a network with `watcher` on it, and streamers that connect later."""
 
     def __init__(self, **keys: object) -> None:
         self.locator = free_locator()

@@ -124,7 +124,7 @@ time.sleep(60)
                 sent += 1
                 assert sent < 10_000, "80 MB were taken for somebody who does not read"
             assert sent
-            # A put that waits does so until the reader goes on, which this one never does, or for 5 s.
+            # A blocked put waits until the reader continues, which this one never does, or for 5 s.
             assert longest_s < 4.5
         finally:
             reader.kill()
@@ -473,7 +473,7 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
 
 @pytest.mark.parametrize("replay_ms", [15_000, 0])
 def test_a_returning_provider_receives_unanswered_requests_again(patient: None, replay_ms: int) -> None:
-    """A method may not bear to be called twice; with `replay_ms` 0 nothing is asked again."""
+    """A second call of a method can do harm; with `replay_ms` 0 no request is sent again."""
     here = free_locator()
     streamer = endpoint(ALPHA, "streamer", connect=(here,), replay_ms=replay_ms)
     streamer._link_monitor.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost
@@ -662,7 +662,9 @@ def test_a_backlog_is_delivered_in_batches_in_order() -> None:
             sender.send(message)
         other = publish(new_id(), OTHER_TOPIC)
         sender.send(other)
-        assert alone.wait(1) == [other]  # so all before it wait in the channel, but for those in hand
+        assert alone.wait(1) == [
+            other
+        ]  # so all earlier samples wait in the channel, except those being delivered
         inbox.go.set()
         assert inbox.wait(300) == sent
         assert 1 < inbox.largest <= MAX_BATCH

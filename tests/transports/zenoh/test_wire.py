@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes and keys on a real Zenoh network, against a session that knows nothing of us.
+"""The bytes and keys on a real Zenoh network, with a plain session as the other node.
 
 Keys and attachments are written by hand from the specification; nothing here is made by the code under test.
 """
