@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No clock step expires a message early, and none keeps a message forever."""
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -435,3 +436,16 @@ def test_a_batch_that_may_expire_is_checked_message_by_message() -> None:
 def test_an_empty_batch_has_no_unexpired_messages() -> None:
     assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], 50))) == []
     assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], None))) == []
+
+
+@given(
+    st.lists(st.integers(-50, 400), max_size=12), st.none() | st.integers(0, 400), st.sampled_from([0, 3_600])
+)
+def test_unexpired_equals_is_expired_per_message(ages_ms: list[int], ttl: int | None, step_s: int) -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    batch = batch_made([now_ms - age_ms for age_ms in ages_ms], ttl)
+    time.step(s=step_s)
+    expected = list(takewhile(lambda each: not (ttl and expiry.is_expired(each.id.time_ms, ttl)), batch))
+    assert list(expiry.unexpired(batch)) == expected
+    assert list(expiry.unexpired(list(batch))) == expected

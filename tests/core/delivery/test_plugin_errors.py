@@ -327,6 +327,24 @@ def test_a_batch_tap_is_called_once_per_delivered_batch(build: "type[World]") ->
     assert together.lines == []
 
 
+def test_settling_a_batch_equals_settling_each_message(build: "type[World]") -> None:
+    batch_lines, single_lines = LineTap(), LineTap()
+    counts, messages, times_ns = [], [event(build()) for _ in range(3)], (5, 7, 7)
+    for tap in (batch_lines, single_lines):
+        world = build(taps=[tap])
+        ledger = world.ingress("chassis").ledger
+        ledger.received += len(messages)
+        delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+        if tap is batch_lines:
+            delivery.settle_delivered(ledger, messages, times_ns)
+        else:
+            for message, at_ns in zip(messages, times_ns, strict=True):
+                delivery.settle(ledger, message, Verdict.DELIVERED, at_ns, at_ns, None, 1, at_ns)
+        counts.append((ledger.settled, delivery.delivered))
+    assert batch_lines.lines == single_lines.lines
+    assert counts[0] == counts[1]
+
+
 def test_taps_receive_the_arrival_time_of_held_messages(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
