@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every EndpointTransport must do: subclass `TransportContract` in a test module, and say how a pair is made.
+"""The contract of every EndpointTransport: subclass `TransportContract` in a test module and implement `make_pair`.
 
     class TestMyTransport(TransportContract):
         @contextmanager
-        def made(self) -> Iterator[Pair]:
+        def make_pair(self) -> Iterator[Pair]:
             yield Pair(MyTransport(...at ALPHA...), MyTransport(...at BETA...))
 
 The suite opens `b` before `a`, closes both, and sends from `a` (authority ALPHA) to `b` (authority BETA). A protocol that
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Mailbox:
-    """A listener that keeps what it is given."""
+    """A listener that records its messages."""
 
     def __init__(self) -> None:
         self._messages: list[UMessage] = []
@@ -79,7 +79,7 @@ class Mailbox:
 
 
 class BatchMailbox(Mailbox):
-    """Takes many at once where a transport knows of it. The first call waits until `go`, so that others pile up."""
+    """A batch listener. The first call waits until `go`, so that a backlog builds up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class BatchMailbox(Mailbox):
 
 
 class Pair(NamedTuple):
-    """Two transports of one network, not yet open: `a` for the entities of ALPHA, `b` for those of BETA."""
+    """Two transports of one network, not yet open: `a` for the entities of ALPHA, `b` for the entities of BETA."""
 
     a: EndpointTransport
     b: EndpointTransport
@@ -117,15 +117,17 @@ def response_from(source: UUri, sink: UUri) -> UMessage:
 
 
 def four_messages() -> Sequence[UMessage]:
-    """One message of each type from ALPHA to BETA, with everything that a header can say."""
+    """One message of each type from ALPHA to BETA, with every header field."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     asked = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
-    told = notification(new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3)
+    notified = notification(
+        new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3
+    )
     return (
         publish(
             new_id(), TOPIC, bytes(range(256)), UPayloadFormat.SOMEIP, priority=UPriority.CS6, ttl=10_000
         ),
-        told,
+        notified,
         msgspec.structs.replace(
             asked,
             attributes=msgspec.structs.replace(
@@ -219,15 +221,15 @@ class TransportContract(ABC):
         """Two transports that can reach each other once `b` and then `a` are opened."""
 
     def messages(self) -> Sequence[UMessage]:
-        """What `a` can send to `b`, one message of each type that the protocol can carry."""
+        """The messages from `a` to `b`: one of each type that the protocol supports."""
         return four_messages()
 
     def expected(self, sent: UMessage) -> UMessage:
-        """What `b` makes of `sent`; to be overridden where the protocol loses part of a header."""
+        """The message that `b` receives for `sent`; overridden where the protocol drops part of a header."""
         return sent
 
     def wait_connected(self, pair: Pair) -> None:
-        """Return when what `a` sends reaches the listeners of `b` that are registered by now."""
+        """Return when messages of `a` reach the listeners of `b` that are registered now."""
         arrived = Mailbox()
         pair.b.register_listener(PROBE, None, arrived)
         deadline = time.monotonic() + DEADLINE_S
@@ -268,7 +270,7 @@ class TransportContract(ABC):
             lambda: {m.id for m in published} <= {m.id for m in publications.messages}, "the publications"
         )
         assert [m for m in publications.messages if m.attributes.source != PROBE] == published
-        # What is more important may overtake.
+        # A message of a higher class may overtake.
         assert by_id(addressed.wait(len(others))) == by_id(others)
 
     @pytest.mark.parametrize("size", [0, 1, 1_400, 70_000, 1_000_000])
@@ -298,7 +300,7 @@ class TransportContract(ABC):
         wait_until(lambda: any(m.id == local.id for m in inbox.messages), "the message")
         assert inbox.messages[-1].attributes.source == TOPIC
 
-    def test_the_sink_that_a_streamer_may_put_into_a_publication_is_not_carried(self, pair: Pair) -> None:
+    def test_the_sink_that_a_streamer_adds_to_a_publication_is_not_transmitted(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         self.wait_connected(pair)
@@ -326,7 +328,9 @@ class TransportContract(ABC):
     # --- listeners ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("name", FILTERS)
-    def test_a_listener_gets_what_its_filters_match_and_nothing_else(self, pair: Pair, name: str) -> None:
+    def test_a_listener_receives_exactly_the_messages_that_its_filters_match(
+        self, pair: Pair, name: str
+    ) -> None:
         case = FILTERS[name]
         inbox, all_published, all_addressed = Mailbox(), Mailbox(), Mailbox()
         pair.b.register_listener(case.source, case.sink, inbox)
@@ -403,7 +407,7 @@ class TransportContract(ABC):
         assert other.wait(3) == sent
         assert inbox.wait(2) == [sent[0], sent[2]]
 
-    def test_unregistering_what_is_not_registered_is_not_found(self, pair: Pair) -> None:
+    def test_unregistering_an_unknown_listener_is_not_found(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         wrong: list[tuple[UUri, UUri | None, Mailbox]] = [
@@ -415,7 +419,7 @@ class TransportContract(ABC):
         assert codes == [UCode.NOT_FOUND] * 3
 
     @pytest.mark.parametrize("name", BAD_FILTERS)
-    def test_filters_that_match_nothing_are_refused(self, pair: Pair, name: str) -> None:
+    def test_filters_that_match_no_message_are_refused(self, pair: Pair, name: str) -> None:
         source, sink = BAD_FILTERS[name]
         assert code_of(lambda: pair.b.register_listener(source, sink, print)) is UCode.INVALID_ARGUMENT
         assert code_of(lambda: pair.b.unregister_listener(source, sink, print)) is UCode.INVALID_ARGUMENT
@@ -430,7 +434,7 @@ class TransportContract(ABC):
         assert code_of(fill) is UCode.RESOURCE_EXHAUSTED
         assert code_of(lambda: pair.b.register_listener(TOPIC, None, first)) is UCode.OK  # nothing new
 
-    def test_a_listener_that_raises_is_counted_and_stops_nobody(self, pair: Pair) -> None:
+    def test_a_listener_that_raises_is_counted_and_affects_no_other(self, pair: Pair) -> None:
         def broken(message: UMessage) -> None:
             raise ValueError(message.id)
 
@@ -471,8 +475,8 @@ class TransportContract(ABC):
         assert code_of(lambda: pair.a.send(invalid_messages()[name])) is UCode.INVALID_ARGUMENT
         assert pair.a.statistics()["sent"] == 0
 
-    def test_what_was_refused_once_is_refused_again(self, pair: Pair) -> None:
-        """A cache of what has been checked must not let the second one pass."""
+    def test_a_refused_message_is_refused_again(self, pair: Pair) -> None:
+        """A cache of checked messages must not accept the second one."""
         inbox = Mailbox()
         pair.b.register_listener(ANY, None, inbox)
         pair.b.register_listener(ANY, ANY, inbox)
@@ -484,7 +488,7 @@ class TransportContract(ABC):
         assert {first is second for first, second in codes[1:]} == {True}
         assert {first for first, _ in codes[1:]} == {UCode.INVALID_ARGUMENT}
 
-    def test_no_transport_is_pulled(self, pair: Pair) -> None:
+    def test_no_transport_supports_receive(self, pair: Pair) -> None:
         assert code_of(lambda: pair.a.receive(TOPIC)) is UCode.UNIMPLEMENTED
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -509,7 +513,7 @@ class TransportContract(ABC):
         assert code_of(lambda: unopened.a.send(message)) is UCode.UNAVAILABLE
         assert code_of(lambda: unopened.a.send(publish(new_id(), METHOD))) is UCode.INVALID_ARGUMENT
 
-    def test_after_stop_receiving_nothing_comes_in_and_sending_goes_on(self, pair: Pair) -> None:
+    def test_after_stop_receiving_no_message_arrives_and_sending_works(self, pair: Pair) -> None:
         stopped, other = Mailbox(), Mailbox()
         pair.b.register_listener(TOPIC, None, stopped)
         pair.a.register_listener(ANY, None, other)
@@ -537,7 +541,7 @@ class TransportContract(ABC):
             transport.stop_receiving()
         assert set(threading.enumerate()) <= before
 
-    def test_what_was_never_opened_can_be_closed(self, unopened: Pair) -> None:
+    def test_a_transport_that_was_never_opened_can_be_closed(self, unopened: Pair) -> None:
         unopened.a.stop_receiving()
         unopened.a.close()
         unopened.b.close()
@@ -557,7 +561,7 @@ class TransportContract(ABC):
         assert after[1]["received"] - before[1]["received"] == 3
         assert all(type(value) is int for each in after for value in each.values())
 
-    def test_what_is_unregistered_stays_counted(self, pair: Pair) -> None:
+    def test_counters_of_unregistered_listeners_are_kept(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         self.wait_connected(pair)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as columns: the sequence that they were made from, for all that are alike and for no others."""
+"""Messages as columns: a batch equals its list of messages, and exists only for messages with equal attributes."""
 
 import msgspec
 import pytest
@@ -49,19 +49,19 @@ def is_the_sequence(run: MessageBatch, messages: list[UMessage]) -> None:
 
 
 @given(messages_alike)
-def test_a_run_is_the_sequence_of_its_messages(messages: list[UMessage]) -> None:
+def test_a_batch_equals_the_list_of_its_messages(messages: list[UMessage]) -> None:
     is_the_sequence(batch_of(messages), messages)
 
 
 @given(messages_alike)
-def test_the_sizes_of_a_run_are_those_of_its_payloads(messages: list[UMessage]) -> None:
+def test_the_sizes_of_a_batch_are_its_payload_sizes(messages: list[UMessage]) -> None:
     run = batch_of(messages)
     expected = [len(each.payload) for each in messages]
     assert run.sizes.tolist() == run.sizes.tolist() == expected
     assert run[1:].sizes.tolist() == expected[1:]
 
 
-def test_a_size_that_all_are_known_to_have_is_that_of_each() -> None:
+def test_a_common_size_is_the_size_of_each_payload() -> None:
     messages = [UMessage(each.id, ATTRIBUTES, b"four") for each in numbered(5)]
     run = batch_of(messages)
     known = MessageBatch(run.attributes, run.ids, run.payloads, size=4)
@@ -72,7 +72,7 @@ def test_a_size_that_all_are_known_to_have_is_that_of_each() -> None:
 @given(messages_alike, slices)
 @example(numbered(3), slice(3, None))
 @example(numbered(3), slice(None, None, -1))
-def test_a_part_of_a_run_is_the_run_of_that_part(messages: list[UMessage], part: slice) -> None:
+def test_a_slice_of_a_batch_is_the_batch_of_that_slice(messages: list[UMessage], part: slice) -> None:
     some, expected = batch_of(messages)[part], messages[part]
     assert type(some) is MessageBatch
     assert list(some) == expected
@@ -90,7 +90,7 @@ def test_its_messages_share_their_attributes_and_keep_their_payloads() -> None:
             assert each.payload is of.payload
 
 
-def test_the_columns_are_those_of_the_messages() -> None:
+def test_the_columns_equal_the_fields_of_the_messages() -> None:
     run = batch_of(numbered(3))
     msbs, lsbs = run.ids.msb_lsb_columns()
     assert list(msbs) == [0x07000, 0x17000, 0x27000]
@@ -98,14 +98,14 @@ def test_the_columns_are_those_of_the_messages() -> None:
     assert list(run.payloads) == [b"0", b"1", b"2"]
 
 
-def test_a_run_says_how_long_it_is_and_what_of() -> None:
+def test_the_repr_of_a_batch_shows_size_and_attributes() -> None:
     assert repr(batch_of(numbered(3))) == f"<MessageBatch of 3, {ATTRIBUTES}>"
 
 
-# --- what is alike --------------------------------------------------------------------------------------------------
+# --- what is alike ----------------------------------------------------------------------------------------------------
 
 
-def test_attributes_that_are_equal_need_not_be_the_same() -> None:
+def test_equal_attributes_need_not_be_identical() -> None:
     messages = [
         msgspec.structs.replace(each, attributes=msgspec.structs.replace(ATTRIBUTES)) for each in numbered(9)
     ]
@@ -129,41 +129,41 @@ OTHERS: dict[str, object] = {
 
 @pytest.mark.parametrize("field", OTHERS)
 @pytest.mark.parametrize("position", [0, 1, 4, 8])
-def test_one_that_says_something_else_keeps_them_apart(field: str, position: int) -> None:
+def test_one_different_message_prevents_a_batch(field: str, position: int) -> None:
     messages = numbered(9)
     other = msgspec.structs.replace(ATTRIBUTES, **{field: OTHERS[field]})
     messages[position] = msgspec.structs.replace(messages[position], attributes=other)
     assert MessageBatch.from_messages(messages) is None
 
 
-def test_answers_are_no_run_even_to_one_request() -> None:
+def test_responses_form_no_batch() -> None:
     answer = msgspec.structs.replace(ATTRIBUTES, type=UMessageType.RESPONSE, reqid=UUID(0x7000, 1 << 63))
     assert MessageBatch.from_messages(numbered(9, answer)) is None
 
 
-def test_what_is_a_run_already_is_left_as_it_is() -> None:
+def test_a_batch_is_returned_unchanged() -> None:
     run = batch_of(numbered(9))
     assert MessageBatch.from_messages(run) is run
 
 
-def test_of_nothing_there_is_no_run() -> None:
+def test_no_messages_form_no_batch() -> None:
     assert MessageBatch.from_messages([]) is None
     assert MessageBatch.from_messages(()) is None
     assert MessageBatch.from_messages(batch_of(numbered(9))[9:]) is None
 
 
-# --- ids as their two halves ----------------------------------------------------------------------------------------
+# --- ids as their two halves ------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(uint64, uint64), max_size=20), slices)
-def test_a_part_of_ids_has_both_halves_of_some(ids: list[tuple[int, int]], part: slice) -> None:
+def test_a_slice_of_ids_has_both_halves(ids: list[tuple[int, int]], part: slice) -> None:
     msbs, lsbs = [msb for msb, _ in ids], [lsb for _, lsb in ids]
     halves = IdColumns(msbs, lsbs)
     assert halves.msb_lsb_columns() == (msbs, lsbs)
     assert halves.sliced(part).msb_lsb_columns() == (msbs[part], lsbs[part])
 
 
-# --- answers, which differ in their reqid ---------------------------------------------------------------------------
+# --- answers, which differ in their reqid -----------------------------------------------------------------------------
 
 ANSWERING = msgspec.structs.replace(ATTRIBUTES, type=UMessageType.RESPONSE, sink=any_at("beta.vin1"))
 valid_ids = st.builds(
@@ -199,7 +199,7 @@ def responses_as_batch(messages: list[UMessage]) -> MessageBatch:
 
 
 @given(answers_alike)
-def test_a_run_of_answers_is_the_sequence_of_them_each_with_its_reqid(messages: list[UMessage]) -> None:
+def test_a_response_batch_equals_the_list_of_its_messages(messages: list[UMessage]) -> None:
     run = responses_as_batch(messages)
     is_the_sequence(run, messages)
     assert MessageBatch.from_messages(run) is run
@@ -208,17 +208,17 @@ def test_a_run_of_answers_is_the_sequence_of_them_each_with_its_reqid(messages: 
 @given(answers_alike, slices)
 @example(numbered_responses(3), slice(3, None))
 @example(numbered_responses(3), slice(None, None, -1))
-def test_a_part_of_a_run_of_answers_keeps_their_reqids(messages: list[UMessage], part: slice) -> None:
+def test_a_slice_of_a_response_batch_keeps_the_reqids(messages: list[UMessage], part: slice) -> None:
     some, expected = responses_as_batch(messages)[part], messages[part]
     assert type(some) is MessageBatch
     assert list(some) == expected
     assert [some[at] for at in range(-len(expected), len(expected))] == expected * 2
-    # Also of none: what a part is of does not change with its length.
+    # Also for an empty slice: the attributes do not depend on the length.
     assert some.reqids == [each.attributes.reqid for each in expected]
     assert list(some[1:]) == expected[1:]
 
 
-def test_a_run_of_answers_says_what_they_have_in_common() -> None:
+def test_the_repr_of_a_response_batch_shows_common_attributes() -> None:
     run = responses_as_batch(numbered_responses(3))
     assert repr(run) == f"<MessageBatch of 3, {ANSWERING}>"
     assert run.attributes.reqid is None
@@ -226,5 +226,5 @@ def test_a_run_of_answers_says_what_they_have_in_common() -> None:
     assert batch_of(numbered(3))[1:].reqids is None
 
 
-def test_of_no_answers_there_is_no_run() -> None:
+def test_no_responses_form_no_batch() -> None:
     assert MessageBatch.from_messages(responses_as_batch(numbered_responses(9))[9:]) is None

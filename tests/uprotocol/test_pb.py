@@ -250,7 +250,7 @@ VECTORS: dict[str, tuple[Message, str]] = {
 
 
 @pytest.mark.parametrize(("message", "wire"), VECTORS.values(), ids=VECTORS.keys())
-def test_bytes_of_other_implementations_are_read_and_written(message: Message, wire: str) -> None:
+def test_bytes_of_other_implementations_are_decoded_and_encoded(message: Message, wire: str) -> None:
     parsed = type(message).FromString(bytes.fromhex(wire))
     assert parsed == message
     assert not len(UnknownFieldSet(parsed))
@@ -265,7 +265,7 @@ def test_bytes_of_other_implementations_are_read_and_written(message: Message, w
         (usubscription_v3.NotificationsRequest, "0a120a076465766963653210ab21180320cd8102"),
     ],
 )
-def test_a_legacy_peers_subscriber_is_read_from_the_end_of_a_request(cls: type[Message], wire: str) -> None:
+def test_a_legacy_subscriber_is_decoded_from_the_end_of_a_request(cls: type[Message], wire: str) -> None:
     modern = cls.FromString(bytes.fromhex(wire))
     assert not modern.HasField("subscriber")
     legacy: Any = cls.FromString(bytes.fromhex(wire + "120d0a0b0a07646576696365311803"))
@@ -459,14 +459,14 @@ def run_beside_a_package_named_uprotocol(
 
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 @pytest.mark.parametrize("order", ["load_theirs(); load_ours()", "load_ours(); load_theirs()"])
-def test_another_librarys_uprotocol_messages_load_beside_ours(
+def test_uprotocol_messages_of_another_library_load_next_to_ours(
     order: str, implementation: str, tmp_path: Path
 ) -> None:
     finished = run_beside_a_package_named_uprotocol(order + CHECKS, tmp_path, implementation)
     assert (finished.stderr, finished.stdout) == ("", "both loaded\n")
 
 
-def test_in_one_pool_the_two_would_clash(tmp_path: Path) -> None:
+def test_both_libraries_clash_in_one_pool(tmp_path: Path) -> None:
     finished = run_beside_a_package_named_uprotocol(CLASH, tmp_path, "upb")
     assert "TypeError: Couldn't build proto file into descriptor pool" in finished.stderr
 
@@ -498,7 +498,7 @@ def test_a_timestamp_has_the_well_known_methods_and_is_no_timestamp_of_the_defau
         attributes.expire.CopyFrom(foreign)  # type: ignore[arg-type]
 
 
-def test_json_shows_what_an_any_holds_when_given_the_pool() -> None:
+def test_json_shows_the_message_in_an_any_with_the_pool() -> None:
     status = ustatus.UStatus(code=ucode.UNAVAILABLE)
     status.details.add().Pack(TOPIC)
     shown = json_format.MessageToDict(status, descriptor_pool=pb.POOL)
@@ -526,7 +526,7 @@ def generated(directory: Path) -> dict[str, str]:
 @pytest.mark.skipif(
     importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed: cannot run protoc"
 )
-def test_the_checked_in_modules_are_what_the_proto_files_make(tmp_path: Path) -> None:
+def test_the_checked_in_modules_match_the_proto_files(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", ROOT / "proto" / "generate.py", tmp_path], check=True)
     assert generated(PB) == generated(tmp_path), "run: make proto"
 
@@ -554,7 +554,7 @@ def names_in_literals(node: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize(("path", "stub"), STUBS.items(), ids=STUBS.keys())
-def test_a_stub_says_of_a_message_what_holds_at_run_time(path: str, stub: ast.ClassDef) -> None:
+def test_stubs_match_the_messages_at_run_time(path: str, stub: ast.ClassDef) -> None:
     cls = find(path)
     assert f"{cls.__module__}.{cls.__qualname__}" == f"{pb.__name__}.{path}"
     message = cls()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls over a transport whose other end the test plays."""
+"""Calls over a transport with the test as the service."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ Answer = Callable[[UMessage], None]
 
 
 class Line(UTransport):
-    """Notes what is sent and lets `answer` say something back, on the caller's thread or on any other."""
+    """Records sent messages and calls `answer` to respond, on the caller's thread or on another one."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.sent: list[UMessage] = []
@@ -72,14 +72,14 @@ def test_a_call_is_a_request_from_the_reply_address_to_the_method() -> None:
     assert (asked.payload, attributes.payload_format) == (b"200", UPayloadFormat.RAW)
 
 
-def test_a_call_has_the_least_priority_of_a_request_and_5_s_if_nothing_else_is_said() -> None:
+def test_a_call_defaults_to_cs4_and_5_s() -> None:
     line = Line()
     client(line).call(METHOD)
     [asked] = line.sent
     assert (asked.attributes.ttl, asked.attributes.priority, asked.payload) == (5_000, UPriority.CS4, b"")
 
 
-def test_a_client_listens_for_what_is_sent_to_its_address() -> None:
+def test_a_client_listens_at_its_address() -> None:
     line = Line()
     calling = client(line)
     assert [(source, sink) for source, sink, _ in line.listeners] == [(ANY, APP)]
@@ -90,14 +90,14 @@ def test_a_client_listens_for_what_is_sent_to_its_address() -> None:
 # --------------------------------------------------------------------------------------------- what is answered
 
 
-def test_the_answer_is_the_whole_response() -> None:
+def test_a_call_returns_the_whole_response() -> None:
     line = Line()
     answer = client(line).call(METHOD, b"21.5")
     assert answer.payload == b"21.5"
     assert answer.attributes.reqid == line.sent[0].id
 
 
-def test_an_answer_may_come_on_another_thread() -> None:
+def test_a_response_may_arrive_on_another_thread() -> None:
     threads: list[threading.Thread] = []
 
     def answer(message: UMessage) -> None:
@@ -116,7 +116,7 @@ def test_an_error_response_is_raised_with_its_code_and_text(code: UCode) -> None
     assert refusal(lambda: client(line).call(METHOD)) == status
 
 
-def test_a_response_that_says_ok_is_no_error() -> None:
+def test_a_response_with_status_ok_is_no_error() -> None:
     line = Line(lambda message: line.arrive(error_response(IDS.next(), message, UStatus(UCode.OK))))
     assert client(line).call(METHOD).attributes.commstatus is UCode.OK
 
@@ -147,7 +147,7 @@ def test_the_code_of_an_error_is_that_of_its_attributes_whatever_the_payload(
     assert refusal(lambda: client(line).call(METHOD)) == expected
 
 
-def test_without_an_answer_a_call_ends_after_its_ttl_and_says_so() -> None:
+def test_a_call_without_response_ends_after_its_ttl() -> None:
     line = Line(lambda message: None)
     began_ns = time.monotonic_ns()
     status = refusal(lambda: client(line).call(METHOD, ttl=20))
@@ -156,19 +156,17 @@ def test_without_an_answer_a_call_ends_after_its_ttl_and_says_so() -> None:
     assert status.message == f"no answer from {METHOD} within 20 ms"
 
 
-def test_what_the_transport_refuses_is_raised_as_it_is() -> None:
+def test_errors_of_the_transport_are_raised_unchanged() -> None:
     def answer(message: UMessage) -> None:
         raise UStatusError(UCode.UNAVAILABLE, "link down")
 
-    calling = client(Line(answer), max_open=1)
-    for _ in range(3):  # and leaves no call open behind it
+    calling = client(Line(answer), max_pending=1)
+    for _ in range(3):  # no call stays pending
         assert refusal(lambda: calling.call(METHOD)) == UStatus(UCode.UNAVAILABLE, "link down")
 
 
 @pytest.mark.parametrize(("how", "word"), [({"ttl": 0}, "ttl"), ({"priority": UPriority.CS3}, "priority")])
-def test_a_call_that_no_transport_may_send_is_refused_and_not_waited_for(
-    how: dict[str, int], word: str
-) -> None:
+def test_an_invalid_call_is_refused_without_waiting(how: dict[str, int], word: str) -> None:
     status = refusal(lambda: client(Line()).call(METHOD, **how))  # type: ignore[arg-type]
     assert status.code is UCode.INVALID_ARGUMENT
     assert word in status.message
@@ -179,29 +177,29 @@ def test_a_call_that_no_transport_may_send_is_refused_and_not_waited_for(
 
 def other_than_the_answer(asked: UMessage) -> list[UMessage]:
     other = response(IDS.next(), UMessage(IDS.next(), asked.attributes), b"of another call")
-    told = notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP)
+    notified = notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP)
     return [
         other,
-        UMessage(told.id, msgspec.structs.replace(told.attributes, reqid=asked.id), b"no response"),
+        UMessage(notified.id, msgspec.structs.replace(notified.attributes, reqid=asked.id), b"no response"),
         publish(IDS.next(), UUri("hpc", 1, 1, 0x8000)),
-        told,
+        notified,
         asked,
     ]
 
 
-def test_only_the_response_to_the_very_request_ends_a_call() -> None:
+def test_only_the_response_with_the_right_reqid_ends_a_call() -> None:
     def answer(message: UMessage) -> None:
         for other in other_than_the_answer(message):
             line.arrive(other)
         line.arrive(response(IDS.next(), message, b"right"))
-        line.arrive(response(IDS.next(), message, b"once more"))  # answers nothing any more
+        line.arrive(response(IDS.next(), message, b"once more"))  # matches no pending call
 
     line = Line(answer)
     calling = client(line)
     assert [calling.call(METHOD).payload for _ in range(3)] == [b"right"] * 3
 
 
-def test_an_answer_that_comes_too_late_is_nobodys() -> None:
+def test_a_late_response_is_dropped() -> None:
     line = Line(lambda message: None)
     calling = client(line)
     assert refusal(lambda: calling.call(METHOD, ttl=1)).code is UCode.DEADLINE_EXCEEDED
@@ -211,7 +209,7 @@ def test_an_answer_that_comes_too_late_is_nobodys() -> None:
 
 
 def calls_at_once(line: Line, calling: RpcClient, n: int) -> list[bytes]:
-    """What n threads that call at once are answered, in their order; the test plays the answers backwards."""
+    """The responses of n concurrent calls in order of the threads; the test responds in reverse order."""
     answers = [b""] * n
     line.answer = lambda message: None
 
@@ -232,7 +230,7 @@ def calls_at_once(line: Line, calling: RpcClient, n: int) -> list[bytes]:
     return answers
 
 
-def test_each_of_many_calls_at_once_gets_its_own_answer() -> None:
+def test_each_concurrent_call_gets_its_own_response() -> None:
     line = Line()
     assert calls_at_once(line, client(line), 8) == [b"re %d" % n for n in range(8)]
     assert len({message.id for message in line.sent}) == 8
@@ -240,7 +238,7 @@ def test_each_of_many_calls_at_once_gets_its_own_answer() -> None:
 
 def test_above_its_bound_a_call_is_refused_before_anything_is_sent() -> None:
     line = Line()
-    calling = client(line, max_open=1)
+    calling = client(line, max_pending=1)
     refused: list[UStatus] = []
 
     def call_again(message: UMessage) -> None:
@@ -255,7 +253,7 @@ def test_above_its_bound_a_call_is_refused_before_anything_is_sent() -> None:
     assert calling.call(METHOD).payload == b"ok"  # there is room again
 
 
-def test_after_close_nobody_listens_and_a_call_runs_into_its_deadline() -> None:
+def test_after_close_a_call_ends_with_its_deadline() -> None:
     line = Line()
     calling = client(line)
     calling.close()

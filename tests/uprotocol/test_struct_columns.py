@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that lie side by side, as columns: what reading them row by row gives, however many there are."""
+"""Columns of adjacent records equal the records unpacked row by row, for any number of records."""
 
 from random import Random
 from struct import Struct, error
@@ -26,7 +26,7 @@ BYTES = Random(1).randbytes(2 * MAX_BATCH * 64)
 
 
 @pytest.mark.parametrize("record", FORMATS)
-def test_columns_are_what_row_by_row_gives(record: str) -> None:
+def test_columns_equal_the_records_unpacked_row_by_row(record: str) -> None:
     one = Struct(record)
     for number in NUMBERS:
         records = BYTES[: number * one.size]
@@ -37,7 +37,7 @@ def test_columns_are_what_row_by_row_gives(record: str) -> None:
 
 
 @pytest.mark.parametrize("record", ["<Q", "<4xQxQ", "<4xQxQ23x"])
-def test_numbers_are_columns_too(record: str) -> None:
+def test_u64_columns_equal_the_generic_columns(record: str) -> None:
     size = Struct(record).size
     for number in (0, 1, 8, MAX_BATCH - 1, MAX_BATCH, MAX_BATCH + 1):
         records = BYTES[: number * size]
@@ -46,18 +46,18 @@ def test_numbers_are_columns_too(record: str) -> None:
 
 
 @pytest.mark.parametrize("record", FORMATS)
-def test_of_no_records_every_column_is_empty(record: str) -> None:
+def test_no_records_give_empty_columns(record: str) -> None:
     fields = len(Struct(record).unpack(bytes(Struct(record).size)))
     assert list(unpack_columns(record, b"")) == [()] * fields
 
 
 @pytest.mark.parametrize("number", [1, MAX_BATCH - 1, MAX_BATCH, MAX_BATCH + 1])
-def test_records_are_whole(number: int) -> None:
+def test_partial_records_are_refused(number: int) -> None:
     with pytest.raises(error):
         unpack_columns("<4xQxQ23x", BYTES[: number * 44 + 1])
 
 
-def test_what_is_kept_of_formats_is_bounded() -> None:
+def test_the_format_caches_are_bounded() -> None:
     for padding in range(600):
         unpack_columns(f"<B{padding}x", bytes(MAX_BATCH * (1 + padding)))
     for kept, most in ((module._record_struct, 256), (module._batch_struct, 64), (module._field_count, 256)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UAttributes: every rule of every message type broken once, and what the rules let pass."""
+"""UAttributes: every rule of every message type broken once, and valid attributes."""
 
 from enum import IntEnum
 
@@ -55,7 +55,7 @@ TRACE = "traceparent empty or as W3C Trace Context has it"
 REQID = "reqid, the id of the request"
 
 # fmt: off
-BREACHES = [  # type, expectation, what breaks it, the value that the error shows
+BREACHES = [  # type, expectation, invalid change, value in the error
     (PUBLISH, NO_WILDCARD, {"source": UUri("*", 0x10AB, 3, 0x80CD)}, "up://*/10AB/3/80CD"),
     (PUBLISH, NO_WILDCARD, {"source": TOPIC.with_resource(0xFFFF)}, "up://device1/10AB/3/FFFF"),
     (PUBLISH, TOPIC_SOURCE, {"source": TOPIC.with_resource(0x7FFF)}, "up://device1/10AB/3/7FFF"),
@@ -146,7 +146,7 @@ def test_on_receipt_the_rules_that_known_libraries_break_are_waived(
             check_attributes(broken)
 
 
-def test_a_message_of_no_type_is_refused() -> None:
+def test_a_message_without_type_is_refused() -> None:
     attributes = UAttributes(type=UMessageType.UNSPECIFIED, source=TOPIC)
     with pytest.raises(UStatusError, match="type is UNSPECIFIED, expected PUBLISH, REQUEST, RESPONSE or N"):
         check_attributes(attributes)
@@ -177,7 +177,7 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         (RESPONSE, {"commstatus": UCode.NOT_FOUND}),
     ],
 )
-def test_what_the_specification_allows_is_valid_to_send(
+def test_messages_that_the_specification_allows_are_valid(
     type: UMessageType, change: dict[str, object]
 ) -> None:
     check_attributes(msgspec.structs.replace(VALID[type], **change), strict=True)
@@ -194,13 +194,13 @@ def test_what_the_specification_allows_is_valid_to_send(
         "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     ],
 )
-def test_what_w3c_trace_context_calls_invalid_is_not_sent(traceparent: str) -> None:
+def test_an_invalid_traceparent_is_refused(traceparent: str) -> None:
     """Its section 3.2.2: lower case; version ff is invalid, and so are ids of nothing but zeros."""
     with pytest.raises(UStatusError, match="traceparent empty or as W3C"):
         check_attributes(msgspec.structs.replace(VALID[PUBLISH], traceparent=traceparent), strict=True)
 
 
-# ---------------------------------------------------------------------------------------------------------- small facts
+# --------------------------------------------------------------------------------------------------------- small facts
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_enums_have_the_names_and_numbers_of_the_protobuf_enums(
 @pytest.mark.parametrize(
     ("priority", "rank"), [(UPriority.UNSPECIFIED, 1), *((UPriority[f"CS{n}"], n) for n in range(7))]
 )
-def test_the_priority_class_is_cs1_where_nothing_is_said(priority: UPriority, rank: int) -> None:
+def test_the_default_priority_class_is_cs1(priority: UPriority, rank: int) -> None:
     assert UAttributes(type=PUBLISH, source=TOPIC, priority=priority).priority_class == rank
 
 
@@ -235,9 +235,7 @@ def test_the_priority_class_is_cs1_where_nothing_is_said(priority: UPriority, ra
         ({"traceparent": ""}, False),
     ],
 )
-def test_attributes_that_differ_from_message_to_message_are_known(
-    change: dict[str, object], repeats: bool
-) -> None:
+def test_attributes_with_unique_fields_are_not_cacheable(change: dict[str, object], repeats: bool) -> None:
     assert msgspec.structs.replace(VALID[REQUEST], **change).is_cacheable is repeats
 
 

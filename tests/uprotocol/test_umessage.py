@@ -41,15 +41,13 @@ CALL = request(ID, CLIENT, METHOD, b"question", UPayloadFormat.PROTOBUF, ttl=500
         (error_response(NEXT_ID, CALL, UStatus(UCode.ABORTED)), UMessageType.RESPONSE),
     ],
 )
-def test_every_kind_of_message_is_made_valid_and_with_a_priority(
-    message: UMessage, type: UMessageType
-) -> None:
+def test_every_factory_creates_a_valid_message_with_priority(message: UMessage, type: UMessageType) -> None:
     message.check(strict=True)
     assert message.attributes.type is type
     assert message.attributes.priority  # up-python refuses a message that leaves it open
 
 
-def test_what_the_maker_is_given_is_in_the_message() -> None:
+def test_the_factory_arguments_are_in_the_message() -> None:
     made = notification(
         ID, TOPIC, CLIENT, b"x", UPayloadFormat.TEXT, priority=UPriority.CS3, ttl=9
     ).attributes
@@ -57,7 +55,7 @@ def test_what_the_maker_is_given_is_in_the_message() -> None:
     assert made.payload_format is UPayloadFormat.TEXT
 
 
-def test_a_request_asks_the_method_to_answer_the_client() -> None:
+def test_a_request_goes_from_the_client_to_the_method() -> None:
     assert (CALL.attributes.source, CALL.attributes.sink, CALL.payload) == (CLIENT, METHOD, b"question")
 
 
@@ -94,7 +92,7 @@ def without(**change: object) -> UMessage:
     ],
     ids=["CS0", "no priority", "no ttl", "ttl 0", "reqid and commstatus", "bad traceparent"],
 )
-def test_the_answer_to_a_request_that_is_refused_is_itself_valid_to_send(refused: UMessage) -> None:
+def test_the_response_to_a_refused_request_is_valid(refused: UMessage) -> None:
     error_response(NEXT_ID, refused, UStatus(UCode.INVALID_ARGUMENT)).check(strict=True)
 
 
@@ -115,7 +113,7 @@ def test_the_answer_to_a_request_that_is_refused_is_itself_valid_to_send(refused
         lambda message: response_attributes(message, None, UPayloadFormat.RAW),
     ],
 )
-def test_nothing_but_a_request_is_answered(message: UMessage, answer: Callable[[UMessage], object]) -> None:
+def test_only_a_request_has_a_response(message: UMessage, answer: Callable[[UMessage], object]) -> None:
     with pytest.raises(UStatusError, match=f"{message.attributes.type.name} {message.id}: only a REQUEST"):
         answer(message)
 
@@ -127,7 +125,7 @@ def test_a_message_needs_a_version_7_id(strict: bool) -> None:
         message.check(strict=strict)
 
 
-def test_a_message_is_checked_as_one_to_send_unless_told_otherwise() -> None:
+def test_a_message_is_checked_strictly_by_default() -> None:
     from_python_library = UMessage(NEXT_ID, msgspec.structs.replace(response(ID, CALL).attributes, ttl=None))
     from_python_library.check(strict=False)
     with pytest.raises(UStatusError, match="ttl above 0 ms, the request's"):

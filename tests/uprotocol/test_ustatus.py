@@ -33,7 +33,7 @@ def test_an_error_is_its_status() -> None:
     assert str(error) == "UNAVAILABLE: link down"
 
 
-def test_an_error_survives_the_way_to_another_process() -> None:
+def test_an_error_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(invalid_argument("x"))).status == UStatus(UCode.INVALID_ARGUMENT, "x")
 
 

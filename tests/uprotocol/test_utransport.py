@@ -22,7 +22,7 @@ class Pushing(UTransport):
 
 
 @pytest.mark.parametrize("missing", ["send", "register_listener", "unregister_listener"])
-def test_a_transport_without_one_of_its_operations_cannot_be_made(missing: str) -> None:
+def test_a_transport_without_an_operation_cannot_be_instantiated(missing: str) -> None:
     operations = {name: value for name, value in vars(Pushing).items() if not name.startswith("__")}
     del operations[missing]
     with pytest.raises(TypeError, match=missing):
@@ -30,7 +30,7 @@ def test_a_transport_without_one_of_its_operations_cannot_be_made(missing: str) 
 
 
 @pytest.mark.parametrize("sink", [None, UUri("hpc", 1, 1, 0)])
-def test_a_pushing_transport_says_that_it_cannot_be_pulled(sink: UUri | None) -> None:
+def test_receive_is_unimplemented(sink: UUri | None) -> None:
     with pytest.raises(UStatusError) as refusal:
         Pushing().receive(UUri("vin", 1, 1, 0x8000), sink)
     assert refusal.value.code is UCode.UNIMPLEMENTED

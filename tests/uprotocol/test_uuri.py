@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UUri: the specification's vectors (`uuri_*.feature`), its pattern matching table, and what must be refused."""
+"""UUri: the specification's vectors (`uuri_*.feature`), its pattern matching table, and invalid input."""
 
 import pytest
 from hypothesis import example, given
@@ -47,22 +47,22 @@ def read_pb(data: bytes) -> uri.UUri:
 
 
 @pytest.mark.parametrize(("uuri", "text"), TEXTS)
-def test_text_is_read(uuri: UUri, text: str) -> None:
+def test_text_is_parsed(uuri: UUri, text: str) -> None:
     assert UUri.parse(text) == uuri
 
 
 @pytest.mark.parametrize(("uuri", "text"), TEXTS)
-def test_text_is_written_in_upper_case_without_leading_zeros(uuri: UUri, text: str) -> None:
+def test_text_is_formatted_in_upper_case_without_leading_zeros(uuri: UUri, text: str) -> None:
     assert str(uuri) == text
 
 
 @pytest.mark.parametrize(("uuri", "data"), PROTOBUFS)
-def test_protobuf_is_read(uuri: UUri, data: bytes) -> None:
+def test_protobuf_is_decoded(uuri: UUri, data: bytes) -> None:
     assert UUri.from_pb(read_pb(data)) == uuri
 
 
 @pytest.mark.parametrize(("uuri", "data"), PROTOBUFS)
-def test_protobuf_is_written(uuri: UUri, data: bytes) -> None:
+def test_protobuf_is_encoded(uuri: UUri, data: bytes) -> None:
     assert uuri.to_pb() == read_pb(data)  # parsed, because protobuf bytes are not canonical
 
 
@@ -129,7 +129,7 @@ REJECTED = {  # text: what its error says, after naming the text
 
 
 @pytest.mark.parametrize(("text", "expectation"), REJECTED.items())
-def test_what_is_not_a_uuri_is_refused_and_the_error_says_why(text: str, expectation: str) -> None:
+def test_invalid_text_is_refused_with_a_reason(text: str, expectation: str) -> None:
     with pytest.raises(UStatusError) as refusal:
         UUri.parse(text)
     assert refusal.value.code is UCode.INVALID_ARGUMENT
@@ -195,7 +195,7 @@ uuris = st.builds(
 
 
 @given(uuris)
-def test_text_and_protobuf_carry_every_uuri(uuri: UUri) -> None:
+def test_every_uuri_survives_text_and_protobuf(uuri: UUri) -> None:
     uuri.check()
     assert UUri.parse(str(uuri)) == uuri
     assert UUri.parse(str(uuri).removeprefix("up:").lower()) == uuri
@@ -223,7 +223,7 @@ def test_any_text_is_a_valid_uuri_or_an_invalid_argument(text: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- parts
 
 
-def test_what_is_not_said_is_empty_or_zero() -> None:
+def test_absent_parts_are_empty_or_zero() -> None:
     assert str(UUri()) == "up:/0/0/0"
 
 
@@ -243,7 +243,9 @@ def test_the_instance_is_the_upper_half_of_the_entity_and_the_type_the_lower() -
         (0xFFFF, False, False),
     ],
 )
-def test_the_resource_tells_method_from_topic(resource: int, is_method: bool, is_topic: bool) -> None:
+def test_the_resource_distinguishes_methods_and_topics(
+    resource: int, is_method: bool, is_topic: bool
+) -> None:
     uuri = UUri("vin", 1, 1, resource)
     assert (uuri.is_method, uuri.is_topic) == (is_method, is_topic)
 
@@ -267,12 +269,12 @@ def test_the_first_wildcard_is_named(text: str, part: str | None) -> None:
     assert UUri.parse(text).wildcard() == part
 
 
-def test_an_empty_authority_is_filled_in_and_another_one_is_left() -> None:
+def test_only_an_empty_authority_is_filled_in() -> None:
     assert UUri("", 1, 2, 3).with_authority("hpc") == UUri("hpc", 1, 2, 3)
     assert UUri("vin", 1, 2, 3).with_authority("hpc") == UUri("vin", 1, 2, 3)
 
 
-def test_another_resource_leaves_the_entity() -> None:
+def test_with_resource_keeps_the_entity() -> None:
     assert UUri("vin", 1, 2, 3).with_resource(0) == UUri("vin", 1, 2, 0)
 
 

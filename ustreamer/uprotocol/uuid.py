@@ -110,4 +110,4 @@ class UuidSource:
 @lru_cache(256)
 def _one_in_each(count: int) -> int:
     """The number with a 1 in each of `count` groups of 64 bits."""
-    return sum(1 << 64 * number for number in range(count))
+    return ((1 << 64 * count) - 1) // ((1 << 64) - 1)

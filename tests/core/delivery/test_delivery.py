@@ -52,7 +52,7 @@ def test_without_filters_every_message_goes_to_the_egress(
     assert (delivery.received, delivery.delivered, delivery.throttled) == (1, 1, 0)
 
 
-def test_filters_are_asked_in_order_and_see_the_same_message_and_time(
+def test_filters_run_in_order_with_the_same_message_and_time(
     world: "World", delivery: Delivery, offer: Offer, answering: "type[VerdictFilter]"
 ) -> None:
     order: list[str] = []
@@ -74,7 +74,7 @@ def test_filters_are_asked_in_order_and_see_the_same_message_and_time(
 
 
 @pytest.mark.parametrize("verdict", [Verdict.THROTTLED, Verdict.DENIED])
-def test_the_first_filter_with_a_verdict_ends_it_and_those_behind_are_not_asked(
+def test_the_first_verdict_stops_the_filter_chain(
     world: "World", delivery: Delivery, offer: Offer, answering: "type[VerdictFilter]", verdict: Verdict
 ) -> None:
     behind = answering([])
@@ -90,7 +90,7 @@ def test_the_first_filter_with_a_verdict_ends_it_and_those_behind_are_not_asked(
     assert len(behind.calls) == 1
 
 
-def test_other_filters_take_the_place_of_those_before(
+def test_set_filters_replaces_the_filter_chain(
     world: "World", delivery: Delivery, offer: Offer, answering: "type[VerdictFilter]"
 ) -> None:
     delivery.set_filters((answering([Verdict.DENIED] * 9),))
@@ -100,7 +100,7 @@ def test_other_filters_take_the_place_of_those_before(
     assert (world.verdicts(), len(world.egress["backbone"])) == ([Verdict.DENIED], 1)
 
 
-def test_a_held_message_passes_the_filters_behind_its_holder_and_not_those_before(
+def test_a_released_message_passes_only_the_filters_after_its_holder(
     world: "World",
     delivery: Delivery,
     offer: Offer,
@@ -122,7 +122,7 @@ def test_a_held_message_passes_the_filters_behind_its_holder_and_not_those_befor
 
 
 @pytest.mark.parametrize("verdict", [Verdict.THROTTLED, Verdict.DENIED])
-def test_a_filter_behind_a_holder_may_stop_what_is_released(
+def test_a_filter_after_the_holder_can_stop_a_released_message(
     world: "World",
     delivery: Delivery,
     offer: Offer,
@@ -137,7 +137,7 @@ def test_a_filter_behind_a_holder_may_stop_what_is_released(
     assert (world.verdicts(), world.ledger().queued) == ([verdict], 0)
 
 
-def test_a_second_holder_may_hold_what_the_first_releases(
+def test_a_second_filter_can_hold_a_message_that_the_first_releases(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
     first, second = holding(delivery, 100), holding(delivery, 50)
@@ -151,7 +151,7 @@ def test_a_second_holder_may_hold_what_the_first_releases(
     assert world.egress["backbone"].messages == [message]
 
 
-def test_what_a_holder_drops_for_a_newer_message_is_throttled_and_the_newer_one_is_held(
+def test_a_held_message_replaced_by_a_newer_one_is_throttled(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
     holder = holding(delivery, 100)
@@ -165,7 +165,7 @@ def test_what_a_holder_drops_for_a_newer_message_is_throttled_and_the_newer_one_
     assert world.egress["backbone"].messages == [newer]
 
 
-def test_what_nobody_wants_any_more_has_no_subscriber(
+def test_a_released_message_without_subscription_has_no_subscriber(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
     holder = holding(delivery, 100)
@@ -177,7 +177,7 @@ def test_what_nobody_wants_any_more_has_no_subscriber(
     assert len(world.tap_calls) == 1
 
 
-def test_a_held_message_is_sent_though_its_holder_is_no_longer_among_the_filters(
+def test_a_removed_filter_still_releases_its_held_message(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
     """A subscriber lifts its limit while a message is held; the new chain may have no such filter."""
@@ -190,9 +190,7 @@ def test_a_held_message_is_sent_though_its_holder_is_no_longer_among_the_filters
     assert world.egress["backbone"].messages == [message]
 
 
-def test_settling_tells_every_tap_all_there_is_to_say(
-    world: "World", delivery: Delivery, offer: Offer
-) -> None:
+def test_settling_calls_every_tap_with_all_details(world: "World", delivery: Delivery, offer: Offer) -> None:
     message = offer(now_ns=3)
     reason = UStatus(UCode.INTERNAL, "broken")
     world.egress["backbone"]._queue.pop_batch()
@@ -202,14 +200,14 @@ def test_settling_tells_every_tap_all_there_is_to_say(
     assert world.egress["backbone"].ledger.settled[Verdict.DEAD_LETTERED] == 1
 
 
-def test_a_tap_is_told_when_a_message_arrived_was_released_tried_and_settled(
+def test_a_tap_receives_the_times_of_arrival_release_send_and_settling(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
     first, second = holding(delivery, 100), holding(delivery, 50)
     delivery.set_filters((first, second))
     offer(now_ns=10)
     delivery.release_held(first, 110)
-    delivery.release_held(second, 160)  # two have held it: it arrived when the first one was asked
+    delivery.release_held(second, 160)  # two filters held it: the arrival is the call of the first one
     world.time.advance(ns=200)
     world.send()
     delivery.set_filters(())
@@ -222,7 +220,7 @@ def test_a_tap_is_told_when_a_message_arrived_was_released_tried_and_settled(
 
 
 @pytest.mark.parametrize("end", ["superseded", "stopped behind", "given up", "holder fails", "not wanted"])
-def test_a_tap_is_told_when_what_was_held_had_arrived_however_it_ends(
+def test_a_tap_receives_the_arrival_time_of_a_held_message_for_every_verdict(
     world: "World",
     delivery: Delivery,
     offer: Offer,
@@ -250,7 +248,7 @@ def test_a_tap_is_told_when_what_was_held_had_arrived_however_it_ends(
     assert delivery._arrival_ns == {}
 
 
-def test_without_a_tap_nothing_is_kept_of_when_a_message_arrived(
+def test_without_a_tap_no_arrival_time_is_kept(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
     ingress = world.ingress("chassis")
@@ -273,7 +271,7 @@ def test_a_unicast_target_sends_to_its_subscriber(world: "World", offer: Offer) 
     assert world.egress["dash"].sent == [(DASH, message)]
 
 
-def test_a_delivery_says_what_it_is(world: "World", delivery: Delivery) -> None:
+def test_the_repr_of_a_delivery_shows_topic_endpoints_and_period(world: "World", delivery: Delivery) -> None:
     to_dash = Delivery(world.ingress("chassis"), world.egress["dash"], TOPIC, DASH, 5)
     by_sink = Delivery(world.ingress("chassis"), world.egress["dash"])
     assert (to_dash.ingress, to_dash.endpoint) == ("chassis", "dash")
@@ -284,7 +282,7 @@ def test_a_delivery_says_what_it_is(world: "World", delivery: Delivery) -> None:
     assert repr(by_sink) == "<Delivery unicast chassis -> dash period_ns=0>"
 
 
-def test_a_filter_may_keep_its_state_by_the_delivery_without_keeping_it_alive(world: "World") -> None:
+def test_a_filter_can_key_state_weakly_by_its_delivery(world: "World") -> None:
     state: WeakKeyDictionary[Delivery, int] = WeakKeyDictionary()
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], TOPIC)
     state[delivery] = 1
@@ -292,7 +290,7 @@ def test_a_filter_may_keep_its_state_by_the_delivery_without_keeping_it_alive(wo
     assert len(state) == 0
 
 
-def test_a_filter_that_does_not_say_what_it_admits_is_named(world: "World") -> None:
+def test_a_filter_without_admit_is_named_in_the_error(world: "World") -> None:
     class Forgetful(Filter):
         pass
 
@@ -309,12 +307,12 @@ def bulky(
     build: "type[World]", batch_egress: "type[BatchListEgress]"
 ) -> "tuple[BatchListEgress, Delivery, World]":
     world = build(egress_class=batch_egress)
-    lane: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
-    return lane, Delivery(world.ingress("chassis"), lane, TOPIC), world
+    queue: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
+    return queue, Delivery(world.ingress("chassis"), queue, TOPIC), world
 
 
 def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, ageing: bool = False) -> list[int]:
-    """As an ingress does with what has passed the filters; when each came."""
+    """Collect messages as an ingress does after the filters, each with its arrival time."""
     world.ingress("chassis").ledger.received += len(messages)
     times_ns = list(range(len(messages)))
     delivery.batch, delivery.batch_times_ns = list(messages), list(times_ns)
@@ -337,49 +335,49 @@ def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, agein
         (3 * MIN_BATCH, True, list),
     ],
 )
-def test_many_that_are_alike_leave_as_a_run_and_others_as_they_are(
+def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
     bulky: "tuple[BatchListEgress, Delivery, World]",
     number: int,
     differ: bool,
     given: type | None,
     ageing: bool,
 ) -> None:
-    lane, delivery, world = bulky
+    queue, delivery, world = bulky
     messages = [publish(world.id(), TOPIC, b"%d" % n, ttl=500 if ageing else None) for n in range(number)]
     if differ:
         messages[-1] = publish(messages[-1].id, TOPIC.with_resource(0x8002), b"last")
     times_ns = leave(world, delivery, messages, ageing=ageing)
     if given is None:
-        assert lane.batches == []
+        assert queue.batches == []
     else:
-        ((together, at_ns, said),) = lane.batches
+        ((together, at_ns, said),) = queue.batches
         assert (type(together), list(together)) == (given, messages)
         assert (at_ns, said) == (times_ns, ageing)
     world.run()
-    assert lane.messages == messages
+    assert queue.messages == messages
 
 
 @pytest.mark.parametrize("ttl", [None, 500])
 @pytest.mark.parametrize("number", [1, 2, MIN_BATCH - 1, MIN_BATCH, 3 * MIN_BATCH])
-def test_a_run_is_taken_as_it_is_however_short(
+def test_a_batch_is_offered_unchanged_however_short(
     bulky: "tuple[BatchListEgress, Delivery, World]", number: int, ttl: int | None
 ) -> None:
-    lane, delivery, world = bulky
+    queue, delivery, world = bulky
     run = MessageBatch.from_messages([publish(world.id(), TOPIC, b"%d" % n, ttl=ttl) for n in range(number)])
     assert run is not None
     world.ingress("chassis").ledger.received += number
     delivery.offer_batch(run, 7)
     assert delivery.received == number
     if number > 1:
-        ((together, at_ns, ageing),) = lane.batches
+        ((together, at_ns, ageing),) = queue.batches
         assert together is run
         assert (list(at_ns), ageing) == ([7] * number, ttl is not None)
     world.run()
-    assert (lane.messages, delivery.delivered) == (list(run), number)
+    assert (queue.messages, delivery.delivered) == (list(run), number)
     assert [received_ns for received_ns, _ in world.times] == [7] * number
 
 
-def test_an_egress_that_takes_one_by_one_is_given_a_run_so(world: "World", delivery: Delivery) -> None:
+def test_an_egress_without_batches_receives_single_messages(world: "World", delivery: Delivery) -> None:
     run = MessageBatch.from_messages([publish(world.id(), TOPIC, b"%d" % n) for n in range(2 * MIN_BATCH)])
     assert run is not None
     world.ingress("chassis").ledger.received += len(run)

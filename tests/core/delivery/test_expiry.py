@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No leap of a clock expires a message before its time, and none keeps one for ever."""
+"""No clock step expires a message early, and none keeps a message forever."""
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -42,7 +43,7 @@ def message(made_ms: int, ttl: int | None) -> UMessage:
 
 
 class Watch:
-    """A clock, and what watches it once a second as a timer does."""
+    """A clock, and an Expiry that observes it once a second."""
 
     def __init__(self, wall_ms: int) -> None:
         self.time = ManualClock(wall_ms)
@@ -64,7 +65,7 @@ class Watch:
         self.time.advance(ms=ms)
 
     def step(self, ms: int) -> None:
-        """The wall clock is set, and the timer goes off some time in the next second."""
+        """Set the wall clock; the timer observes it within the next second."""
         self.time.step(ms=ms)
 
     def remaining_ms(self, each: UMessage) -> int:
@@ -73,7 +74,7 @@ class Watch:
         return -1 if left_ns < 0 else left_ns // NS
 
 
-# ------------------------------------------------------------------------------------------------------ a clock that is set
+# ------------------------------------------------------------------------------------------------- a clock that is set
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ class Watch:
         (50, YEARS_MS, -1),
     ],
 )
-def test_what_is_left_of_a_ttl_is_counted_from_the_id_and_never_more_than_the_ttl(
+def test_the_remaining_ttl_counts_from_the_id_and_never_exceeds_the_ttl(
     ttl: int, age_ms: int, left_ms: int
 ) -> None:
     watch = Watch(TODAY_MS)
@@ -97,20 +98,20 @@ def test_what_is_left_of_a_ttl_is_counted_from_the_id_and_never_more_than_the_tt
 
 
 @pytest.mark.parametrize("ttl", [None, 0])
-def test_a_message_without_ttl_may_wait_as_long_as_the_bound_says(ttl: int | None) -> None:
+def test_a_message_without_ttl_expires_at_the_maximum_age(ttl: int | None) -> None:
     watch = Watch(TODAY_MS)
     assert watch.expiry.deadline_ns(message(BOOT_MS, ttl), 7, 30) == 37
 
 
-# --------------------------------------------------------------------------------------------------------- a clock that leaps
+# -------------------------------------------------------------------------------------------------- clock steps
 
 
-class Story(NamedTuple):
-    """Our clock shows `ours`, leaps by `leap` and is looked at `since` later; a message was made `age` before that."""
+class Scenario(NamedTuple):
+    """Our clock shows `ours`, steps by `clock_step` and is read `since` later; a message is `age` old then."""
 
     name: str
     ours: int
-    leap: int
+    clock_step: int
     since: int
     made: int  # by the clock of its maker
     ttl: int
@@ -118,57 +119,57 @@ class Story(NamedTuple):
 
 
 AFTER_BOOT = BOOT_MS + 100_000
-STORIES = [
-    # Made 6 s before we look, 5 s after which the clock leapt: on our own clock, before the leap.
-    Story("made before the leap", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 10_000, 4_000),
-    Story("made before the leap, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
-    Story("made after the leap", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
-    Story("made after the leap, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
-    # By somebody whose clock was right all the time.
-    Story("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
-    Story("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
-    # By somebody who boots in 2000 as we did and has not leapt yet.
-    Story("from a clock still in 2000", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_800, 500, 300),
-    Story("from a clock still in 2000, late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_000, 500, -1),
-    Story("from one that takes 9 minutes", AFTER_BOOT, YEARS_MS, 540_000, AFTER_BOOT + 539_900, 500, 400),
-    Story("from one that never leaps", AFTER_BOOT, YEARS_MS, 700_000, AFTER_BOOT + 699_900, 500, -1),
-    Story("a ttl of more than the grace", AFTER_BOOT, YEARS_MS, 690_000, AFTER_BOOT - 1_000, 900_000, 209_000),
-    # Back: what was made before is from the future.
-    Story("back an hour, made before", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 10_000),
-    Story("back an hour, made after", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - HOUR_MS + 1_000, 10_000, 9_000),
-    Story("back an hour, late", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 2 * HOUR_MS, 10_000, -1),
-    Story("forward an hour, made before", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
-    Story("forward an hour, late", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 9_000, 10_000, -1),
-    Story("into 2039", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
-    Story("into 2039, made there", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, IN_2039_MS + 1_000, 10_000, 9_000),
-    # A sleep of which the monotonic clock knows nothing: what was on the way has not aged.
-    Story("slept for an hour", TODAY_MS, HOUR_MS, 10, TODAY_MS - 5_000, 10_000, 4_990),
+SCENARIOS = [
+    # Created 6 s before the check by our own clock, 1 s before the clock step.
+    Scenario("created before the step", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 10_000, 4_000),
+    Scenario("created before the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
+    Scenario("created after the step", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
+    Scenario("created after the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
+    # By a sender whose clock was always right.
+    Scenario("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
+    Scenario("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
+    # By a sender that booted in 2000 too and has had no clock step yet.
+    Scenario("from a clock still in 2000", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_800, 500, 300),
+    Scenario("from a clock still in 2000, late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_000, 500, -1),
+    Scenario("from one that takes 9 minutes", AFTER_BOOT, YEARS_MS, 540_000, AFTER_BOOT + 539_900, 500, 400),
+    Scenario("from a clock without step", AFTER_BOOT, YEARS_MS, 700_000, AFTER_BOOT + 699_900, 500, -1),
+    Scenario("a ttl of more than the grace", AFTER_BOOT, YEARS_MS, 690_000, AFTER_BOOT - 1_000, 900_000, 209_000),
+    # A step back: earlier messages are from the future.
+    Scenario("back an hour, made before", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 10_000),
+    Scenario("back an hour, made after", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - HOUR_MS + 1_000, 10_000, 9_000),
+    Scenario("back an hour, late", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 2 * HOUR_MS, 10_000, -1),
+    Scenario("forward an hour, made before", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
+    Scenario("forward an hour, late", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 9_000, 10_000, -1),
+    Scenario("into 2039", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
+    Scenario("into 2039, made there", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, IN_2039_MS + 1_000, 10_000, 9_000),
+    # A sleep that the monotonic clock does not count: messages in flight have not aged.
+    Scenario("slept for an hour", TODAY_MS, HOUR_MS, 10, TODAY_MS - 5_000, 10_000, 4_990),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
-def test_a_leap_neither_expires_a_message_nor_saves_one_that_is_late(story: Story) -> None:
-    watch = Watch(story.ours)
-    watch.step(story.leap)
-    watch.wait(story.since)
-    assert watch.remaining_ms(message(story.made, story.ttl)) == story.left
-    assert watch.expiry.is_expired(story.made, story.ttl) is (story.left < 0)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_clock_step_neither_expires_a_message_nor_saves_an_expired_one(scenario: Scenario) -> None:
+    watch = Watch(scenario.ours)
+    watch.step(scenario.clock_step)
+    watch.wait(scenario.since)
+    assert watch.remaining_ms(message(scenario.made, scenario.ttl)) == scenario.left
+    assert watch.expiry.is_expired(scenario.made, scenario.ttl) is (scenario.left < 0)
 
 
 @pytest.mark.parametrize(
-    "leap_ms", [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, IN_2039_MS - TODAY_MS]
+    "clock_step_ms", [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, IN_2039_MS - TODAY_MS]
 )
-def test_a_message_that_waits_keeps_its_deadline_whatever_the_wall_clock_does(leap_ms: int) -> None:
+def test_a_queued_message_keeps_its_deadline_across_clock_steps(clock_step_ms: int) -> None:
     watch = Watch(TODAY_MS)
     deadline_ns = watch.expiry.deadline_ns(message(TODAY_MS - 100, 1_000), watch.now_ns, 0)
-    watch.step(leap_ms)
+    watch.step(clock_step_ms)
     watch.wait(900)
     assert watch.now_ns == deadline_ns  # not above it, so not expired
     watch.wait(1)
     assert watch.now_ns > deadline_ns
 
 
-def test_a_small_step_is_no_leap() -> None:
+def test_a_small_clock_correction_is_no_clock_step() -> None:
     watch = Watch(TODAY_MS)
     for step_ms in (CLOCK_STEP_MS, -CLOCK_STEP_MS, CLOCK_STEP_MS, CLOCK_STEP_MS):
         watch.step(step_ms)
@@ -179,18 +180,18 @@ def test_a_small_step_is_no_leap() -> None:
     assert watch.expiry.clock_steps == 1
 
 
-def test_a_clock_that_has_come_back_to_within_a_small_step_was_never_another_one() -> None:
+def test_a_clock_that_returns_to_its_offset_is_no_second_clock() -> None:
     watch = Watch(TODAY_MS)
     watch.step(-DAY_MS)
     watch.wait(1_000)
     watch.step(DAY_MS + 30)
     watch.wait(1_000)
-    late = message(watch.wall_ms - 70, ttl=60)  # 40 ms old by the clock of before the leaps
+    late = message(watch.wall_ms - 70, ttl=60)  # 40 ms old by the clock before the steps
     assert watch.expiry.is_expired(late.id.time_ms, 60)
     assert watch.expiry.deadline_ns(late, watch.now_ns, HOUR_MS * NS) < watch.now_ns
 
 
-def test_a_thread_that_is_stopped_between_two_clocks_has_seen_no_leap() -> None:
+def test_a_thread_suspended_between_two_readings_detects_no_clock_step() -> None:
     time = ManualClock(TODAY_MS)
     stopped = False
 
@@ -207,7 +208,7 @@ def test_a_thread_that_is_stopped_between_two_clocks_has_seen_no_leap() -> None:
     assert expiry.clock_steps == 0
 
 
-def test_a_clock_that_leaps_and_leaps_does_not_fill_the_memory() -> None:
+def test_the_number_of_remembered_clock_steps_is_bounded() -> None:
     watch = Watch(TODAY_MS)
     for _ in range(1_000):
         watch.step(HOUR_MS)
@@ -215,7 +216,7 @@ def test_a_clock_that_leaps_and_leaps_does_not_fill_the_memory() -> None:
     assert (watch.expiry.clock_steps, len(watch.expiry._steps)) == (1_000, MAX_CLOCK_STEPS)
 
 
-def test_a_leap_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clock_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(TODAY_MS)
     watch.step(-HOUR_MS)
     watch.expiry.observe_clock()
@@ -224,36 +225,38 @@ def test_a_leap_is_said(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- any story
+# ----------------------------------------------------------------------------------------------------------- any story
 
 moments = st.integers(0, 20_000)
-# All multiples of 2 s: of two times less than LEAP_MS apart the later one is right, and a ttl below that may be misjudged.
-leaps = st.sampled_from([YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 10_000])
-events = st.lists(st.tuples(moments, leaps), max_size=MAX_CLOCK_STEPS)
+# All multiples of 2 s: of two times less than CLOCK_STEP_MS apart the later is right; a smaller ttl may be misjudged.
+observed_steps = st.sampled_from(
+    [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 10_000]
+)
+events = st.lists(st.tuples(moments, observed_steps), max_size=MAX_CLOCK_STEPS)
 
 
 @given(events, st.integers(1, 30_000), st.integers(0, 20_000), st.integers(0, 100_000))
-def test_nobody_on_our_own_clock_ever_loses_a_message_before_its_time(
-    story: list[tuple[int, int]], ttl: int, until_made: int, wire: int
+def test_no_message_of_our_own_clock_expires_early(
+    scenario: list[tuple[int, int]], ttl: int, until_made: int, wire: int
 ) -> None:
-    """wrongly_expired = 0: made on this machine at any time of any story, it arrives within its ttl and lives."""
+    """wrongly_expired = 0: a message created on this machine at any time that arrives within its ttl is not expired."""
     watch = Watch(BOOT_MS)
     made_ms, born_ns = watch.wall_ms, watch.now_ns
-    for pause, leap in story:
+    for pause, clock_step in scenario:
         if until_made > 0:
             watch.wait(min(pause, until_made))
             made_ms, born_ns = watch.wall_ms, watch.now_ns
             until_made -= pause
         else:
             watch.wait(pause)
-        watch.step(leap)
+        watch.step(clock_step)
         watch.expiry.observe_clock()
     watch.wait(wire % 5_000)
     age_ms = (watch.now_ns - born_ns) // NS
     left_ms = watch.remaining_ms(message(made_ms, ttl))
     if age_ms <= ttl:
         assert left_ms >= ttl - age_ms
-    # never_expired = 0: it is gone one ttl after its arrival at the latest.
+    # never_expired = 0: a message expires one ttl after its arrival at the latest.
     assert left_ms <= ttl
 
 
@@ -264,23 +267,23 @@ def test_nobody_on_our_own_clock_ever_loses_a_message_before_its_time(
     st.integers(1, 60_000),
     st.booleans(),
 )
-def test_what_is_late_is_expired_on_either_side_of_a_leap_forward(
-    leap: int, before: int, after: int, ttl: int, right_clock: bool
+def test_a_late_message_is_expired_on_both_sides_of_a_forward_step(
+    clock_step: int, before: int, after: int, ttl: int, right_clock: bool
 ) -> None:
     """never_expired = 0, exactly: by our own clock, and by one that was right all the time."""
     watch = Watch(BOOT_MS)
-    made_ms = watch.wall_ms + (leap if right_clock else 0)
+    made_ms = watch.wall_ms + (clock_step if right_clock else 0)
     watch.wait(before)
-    watch.step(leap)
+    watch.step(clock_step)
     watch.wait(after)
     age_ms = before + after
     assert watch.remaining_ms(message(made_ms, ttl)) == (ttl - age_ms if age_ms <= ttl else -1)
 
 
-# ---------------------------------------------------------------------------------------------------------- in a dispatcher
+# ----------------------------------------------------------------------------------------------------- in a dispatcher
 
 
-def test_what_was_on_the_way_when_the_clock_leapt_is_delivered(world: "World") -> None:
+def test_messages_in_flight_during_a_clock_step_are_delivered(world: "World") -> None:
     world.dispatcher.watch_clock()
     world.directory.subscribe(TOPIC, UUri("dash", 7, 1, 0))
     on_the_way = publish(world.id(), TOPIC, b"on the way", ttl=1_000)
@@ -302,20 +305,20 @@ def test_what_was_on_the_way_when_the_clock_leapt_is_delivered(world: "World") -
     ],
     ids=["who lives elsewhere", "on the way to a neighbour"],
 )
-def test_the_age_of_a_message_is_of_no_interest_where_it_goes_nowhere(
+def test_a_message_without_target_is_not_checked_for_expiry(
     world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict
 ) -> None:
-    """A neighbour that is late is not ours to answer, and a stranger does not fill the dead letters with old ids."""
+    """A late peer gets no response from us, and an unknown sender cannot fill the dead letters with old ids."""
     asked = request(world.id(), source, sink, ttl=10)
     world.time.advance(ms=100)
     world.receive(ingress, asked)
     assert (world.verdicts(), len(world.dispatcher.dead_letters)) == ([verdict], 0)
     world.run()
-    told = [each.attributes.commstatus for each in world.egress[ingress].messages]
-    assert told == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
+    notified = [each.attributes.commstatus for each in world.egress[ingress].messages]
+    assert notified == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
 
 
-def test_the_clock_is_looked_at_every_second(world: "World") -> None:
+def test_the_clock_is_observed_every_second(world: "World") -> None:
     world.dispatcher.watch_clock()
     for n in range(3):
         world.time.step(s=100)
@@ -324,7 +327,7 @@ def test_the_clock_is_looked_at_every_second(world: "World") -> None:
         assert world.dispatcher.expiry.clock_steps == n + 1
 
 
-def test_who_has_a_clock_that_was_never_set_is_told_so(world: "World") -> None:
+def test_a_clock_that_was_never_set_is_reported(world: "World") -> None:
     asked = request(
         UUID(BOOT_MS << 16 | 0x7000, 1 << 63), UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), ttl=1_000
     )
@@ -342,9 +345,9 @@ def test_the_grace_is_longer_than_any_usual_ttl_and_shorter_than_a_drive() -> No
     assert 60 <= STEP_GRACE_NS / 1e9 <= 3600
 
 
-@pytest.mark.parametrize("leap_s", [0, 3_600])
-def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is_asked_for(
-    leap_s: int,
+@pytest.mark.parametrize("step_s", [0, 3_600])
+def test_unexpired_yields_messages_up_to_the_first_expired_one_each_checked_on_demand(
+    step_s: int,
 ) -> None:
     time = ManualClock()
     clock = time.clock()
@@ -356,7 +359,7 @@ def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is
     ]
     assert list(expiry.unexpired(messages)) == messages
     time.advance(ms=11)
-    time.step(s=leap_s)
+    time.step(s=step_s)
     asked = iter(expiry.unexpired(messages))
     assert [next(asked) for _ in range(3)] == messages[:3]
     time.advance(ms=60)
@@ -394,7 +397,7 @@ def batch_made(made_ms: list[int], ttl: int | None) -> MessageBatch:
         (None, 10_000_000, True),
     ],
 )
-def test_a_run_stays_one_if_none_of_it_expires_soon(
+def test_a_batch_stays_whole_if_no_message_expires_soon(
     ttl: int | None, age_ms: int, lasts: bool, where: int, reqids: list[UUID] | None
 ) -> None:
     time = ManualClock()
@@ -407,7 +410,7 @@ def test_a_run_stays_one_if_none_of_it_expires_soon(
     assert list(found) == list(run)[: where if late else None]
 
 
-def test_what_stays_a_run_is_in_time_as_long_as_it_was_said_to_be() -> None:
+def test_a_batch_returned_whole_stays_unexpired_for_the_send_time() -> None:
     time = ManualClock()
     expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
     run = batch_made([now_ms - 400, now_ms], 400 + BATCH_SEND_MS)
@@ -420,7 +423,7 @@ def test_what_stays_a_run_is_in_time_as_long_as_it_was_said_to_be() -> None:
     assert list(expiry.unexpired(run)) == []
 
 
-def test_of_a_run_that_may_expire_each_is_looked_at_when_it_is_asked_for() -> None:
+def test_a_batch_that_may_expire_is_checked_message_by_message() -> None:
     time = ManualClock()
     expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
     run = batch_made([now_ms, now_ms, now_ms - 45, now_ms], 50)
@@ -430,6 +433,19 @@ def test_of_a_run_that_may_expire_each_is_looked_at_when_it_is_asked_for() -> No
     assert list(asked) == []
 
 
-def test_of_no_run_nothing_is_in_time() -> None:
+def test_an_empty_batch_has_no_unexpired_messages() -> None:
     assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], 50))) == []
     assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], None))) == []
+
+
+@given(
+    st.lists(st.integers(-50, 400), max_size=12), st.none() | st.integers(0, 400), st.sampled_from([0, 3_600])
+)
+def test_unexpired_equals_is_expired_per_message(ages_ms: list[int], ttl: int | None, step_s: int) -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    batch = batch_made([now_ms - age_ms for age_ms in ages_ms], ttl)
+    time.step(s=step_s)
+    expected = list(takewhile(lambda each: not (ttl and expiry.is_expired(each.id.time_ms, ttl)), batch))
+    assert list(expiry.unexpired(batch)) == expected
+    assert list(expiry.unexpired(list(batch))) == expected

@@ -21,9 +21,9 @@ def test_every_verdict_is_a_column_of_the_snapshot() -> None:
 
 @pytest.mark.parametrize("verdict", FINAL)
 def test_a_verdict_settles_one_delivery_in_its_own_column(verdict: Verdict) -> None:
-    books = snapshot([ledger(1, verdict)], queued=0)
-    assert getattr(books, verdict.name.lower()) == 1
-    assert books.unaccounted == 0
+    balance = snapshot([ledger(1, verdict)], queued=0)
+    assert getattr(balance, verdict.name.lower()) == 1
+    assert balance.unaccounted == 0
 
 
 @pytest.mark.parametrize("verdict", FINAL)
@@ -32,7 +32,7 @@ def test_a_delivery_without_a_verdict_is_unaccounted_and_one_settled_twice_is_to
     assert snapshot([ledger(1, verdict, verdict)], queued=0).unaccounted == -1
 
 
-def test_what_waits_is_measured_and_not_counted() -> None:
+def test_queued_messages_are_measured_and_not_counted() -> None:
     counted = ledger(3, Verdict.QUEUED, Verdict.DELIVERED)
     assert snapshot([counted], queued=2) == LedgerSnapshot(
         received=3,
@@ -47,14 +47,20 @@ def test_what_waits_is_measured_and_not_counted() -> None:
     assert snapshot([counted], queued=2).unaccounted == 0
 
 
-def test_the_books_of_ingresses_and_lanes_add_up() -> None:
-    """What an ingress has received, a lane settles."""
+def test_ledgers_of_ingresses_and_queues_add_up() -> None:
+    """The queue settles deliveries that the ingress received."""
     ingresses = [ledger(4, Verdict.THROTTLED), ledger(2, Verdict.DENIED)]
-    lanes = [ledger(0, Verdict.DELIVERED, Verdict.DELIVERED), ledger(0, Verdict.EXPIRED)]
-    books = snapshot(iter([*ingresses, *lanes]), queued=1)
-    assert (books.received, books.delivered, books.throttled, books.denied, books.expired) == (6, 2, 1, 1, 1)
-    assert books.unaccounted == 0
+    queues = [ledger(0, Verdict.DELIVERED, Verdict.DELIVERED), ledger(0, Verdict.EXPIRED)]
+    balance = snapshot(iter([*ingresses, *queues]), queued=1)
+    assert (balance.received, balance.delivered, balance.throttled, balance.denied, balance.expired) == (
+        6,
+        2,
+        1,
+        1,
+        1,
+    )
+    assert balance.unaccounted == 0
 
 
-def test_empty_books_are_balanced() -> None:
+def test_empty_ledgers_are_balanced() -> None:
     assert snapshot([], queued=0).unaccounted == 0

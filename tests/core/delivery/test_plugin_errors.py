@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin that raises, or answers nonsense, on the path of messages: contained, counted, said once."""
+"""A plugin that raises or returns an invalid verdict on the message path: contained, counted, logged once."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ DASH, DASH_2 = UUri("dash", 7, 1, 0), UUri("dash", 8, 1, 0)
 
 
 class Broken(Filter):
-    """Raises whatever it is asked."""
+    """Always raises."""
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
         raise KeyError("speed")
@@ -43,10 +43,10 @@ def event(world: "World") -> UMessage:
     return publish(world.id(), SPEED)
 
 
-# --------------------------------------------------------------------------------------------------------------- filters
+# ------------------------------------------------------------------------------------------------------------- filters
 
 
-def test_a_filter_that_raises_lets_nothing_pass_and_the_dead_letter_names_it(build: "type[World]") -> None:
+def test_a_filter_that_raises_passes_no_message_and_the_dead_letter_names_it(build: "type[World]") -> None:
     world = build(lambda _: [Broken()])
     world.directory.subscribe(SPEED, DASH)
     message = event(world)
@@ -68,7 +68,7 @@ class Unsayable(Exception):
         raise AttributeError("detail")
 
 
-def test_an_error_that_cannot_say_what_it_is_ends_no_more_than_its_message(build: "type[World]") -> None:
+def test_an_exception_whose_str_raises_affects_only_its_message(build: "type[World]") -> None:
     class Fails(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
             if message.payload == b"1":
@@ -101,7 +101,7 @@ def test_the_other_targets_of_the_same_message_get_it(build: "type[World]") -> N
 @pytest.mark.parametrize(
     "answer", [Verdict.DELIVERED, Verdict.EXPIRED, Verdict.NO_SUBSCRIBER, True, "yes", 1]
 )
-def test_an_answer_that_is_none_is_a_failure_of_the_filter(
+def test_an_invalid_verdict_is_a_failure_of_the_filter(
     build: "type[World]", answering: "type[VerdictFilter]", answer: Verdict
 ) -> None:
     world = build(lambda _: [answering([answer])])
@@ -110,7 +110,7 @@ def test_an_answer_that_is_none_is_a_failure_of_the_filter(
     assert world.verdicts() == [Verdict.DEAD_LETTERED]
     assert world.tap_calls[0].reason is not None
     assert world.tap_calls[0].reason.message.startswith(
-        f"filter Verdicts raised TypeError: {answer!r} is no answer"
+        f"filter VerdictFilter raised TypeError: admit returned {answer!r}"
     )
 
 
@@ -133,19 +133,19 @@ def ask(world: "World") -> UMessage:
         (Verdict.DELIVERED, UCode.INTERNAL),
     ],
 )
-def test_a_request_that_a_filter_does_not_let_pass_is_answered(
+def test_a_request_dropped_by_a_filter_gets_an_error_response(
     build: "type[World]", answering: "type[VerdictFilter]", verdict: Verdict, code: UCode
 ) -> None:
     answer = ask(build(lambda _: [answering([verdict])]))
     assert answer.attributes.commstatus is code
 
 
-def test_a_request_whose_filter_raises_is_answered_internal(build: "type[World]") -> None:
+def test_a_request_whose_filter_raises_gets_an_internal_error_response(build: "type[World]") -> None:
     answer = ask(build(lambda _: [Broken()]))
     assert decode_status(answer.payload).message == "filter Broken raised KeyError: 'speed'"
 
 
-def test_a_held_request_that_a_newer_one_displaces_is_answered(
+def test_a_held_request_replaced_by_a_newer_one_gets_an_error_response(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: [holding(delivery, 10)])
@@ -159,7 +159,7 @@ def test_a_held_request_that_a_newer_one_displaces_is_answered(
     assert world.egress["chassis"].messages == [asked[1]]
 
 
-def test_what_a_filter_held_is_a_dead_letter_if_it_cannot_release_it(
+def test_held_messages_become_dead_letters_if_release_raises(
     build: "type[World]", holding: "type[HoldingFilter]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holders: list[HoldingFilter] = []
@@ -178,14 +178,14 @@ def test_what_a_filter_held_is_a_dead_letter_if_it_cannot_release_it(
     assert [(each.message, each.verdict) for each in world.tap_calls] == [(message, Verdict.DEAD_LETTERED)]
     assert world.ledger().queued == 0
 
-    # What it hands out too late is nobody's any more.
+    # A message released too late is ignored.
     monkeypatch.undo()
     world.ingress("chassis").wake_at(world.time.now_ns, holders[0].delivery, holders[0])
     world.run()
     assert world.egress["dash"].sent == []
 
 
-def test_a_filter_can_hand_out_only_what_it_holds(
+def test_a_filter_can_release_only_messages_that_it_holds(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     class Inventing(holding):  # type: ignore[misc,valid-type]
@@ -200,7 +200,7 @@ def test_a_filter_can_hand_out_only_what_it_holds(
     assert (world.egress["dash"].sent, world.ledger().queued) == ([], 1)
 
 
-def test_filters_that_cannot_be_made_let_nothing_pass(build: "type[World]") -> None:
+def test_filters_that_cannot_be_created_pass_no_message(build: "type[World]") -> None:
     def factory(delivery: Delivery) -> Iterable[Filter]:
         raise OSError("no table")
 
@@ -214,10 +214,10 @@ def test_filters_that_cannot_be_made_let_nothing_pass(build: "type[World]") -> N
     assert "OSError: no table" in world.tap_calls[0].reason.message
 
 
-# ------------------------------------------------------------------------------------------------------------ directories
+# --------------------------------------------------------------------------------------------------------- directories
 
 
-def test_a_directory_that_raises_costs_the_message_and_not_the_books(
+def test_a_directory_that_raises_costs_its_message_and_the_ledger_balances(
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.directory.subscribe(SPEED, DASH)
@@ -232,7 +232,7 @@ def test_a_directory_that_raises_costs_the_message_and_not_the_books(
     assert world.verdicts()[-1] is Verdict.DELIVERED
 
 
-def test_a_held_message_is_sent_though_the_directory_has_failed_since(
+def test_a_held_message_is_sent_after_a_directory_failure(
     build: "type[World]", holding: "type[HoldingFilter]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = build(lambda delivery: [holding(delivery, 10)])
@@ -245,15 +245,15 @@ def test_a_held_message_is_sent_though_the_directory_has_failed_since(
     assert world.egress["dash"].messages == [message]
 
 
-# ------------------------------------------------------------------------------------------------------------------ taps
+# ---------------------------------------------------------------------------------------------------------------- taps
 
 
 class LineTap:
-    """Keeps of each verdict the message and its four times."""
+    """Records the message and the four times of each verdict."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[UMessage, int, int, int, int]] = []
-        self.helpings: list[tuple[list[UMessage], list[int]]] = []
+        self.batches: list[tuple[list[UMessage], list[int]]] = []
 
     def __call__(
         self,
@@ -270,7 +270,7 @@ class LineTap:
         self.lines.append((message, arrived_ns, received_ns, first_attempt_ns, settled_ns))
 
 
-def test_a_tap_that_raises_disturbs_neither_the_message_nor_the_other_taps(build: "type[World]") -> None:
+def test_a_tap_that_raises_affects_neither_the_message_nor_other_taps(build: "type[World]") -> None:
     world = build(taps=[broken_tap])
     world.directory.subscribe(SPEED, DASH)
     messages = [event(world) for _ in range(MAX_TAP_ERRORS + 3)]
@@ -281,7 +281,7 @@ def test_a_tap_that_raises_disturbs_neither_the_message_nor_the_other_taps(build
     assert world.verdicts() == [Verdict.DELIVERED] * len(messages)
 
 
-def test_a_tap_is_switched_off_after_some_failures_at_the_endpoint_where_it_fails(
+def test_a_failing_tap_is_disabled_at_its_endpoint(
     build: "type[World]", caplog: pytest.LogCaptureFixture
 ) -> None:
     world = build(taps=[broken_tap])
@@ -297,7 +297,7 @@ def test_a_tap_is_switched_off_after_some_failures_at_the_endpoint_where_it_fail
 
 
 class ManyTap(LineTap):
-    """Takes many notes at once, until it breaks."""
+    """A batch tap that can fail."""
 
     broken = False
 
@@ -305,29 +305,47 @@ class ManyTap(LineTap):
         self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
     ) -> None:
         if self.broken:
-            raise RuntimeError("of a helping")
-        self.helpings.append((list(messages), list(times_ns)))
+            raise RuntimeError("of a batch")
+        self.batches.append((list(messages), list(times_ns)))
 
 
 def together_at(delivery: Delivery, world: "World", messages: Sequence[UMessage], *times_ns: int) -> None:
-    """A lane has sent these in one go."""
+    """An egress queue has sent these as one batch."""
     ledger = world.ingress("chassis").ledger
     ledger.received += len(messages)
     delivery.settle_delivered(ledger, messages, times_ns)
 
 
-def test_a_tap_that_takes_many_is_told_once_what_was_delivered_together(build: "type[World]") -> None:
+def test_a_batch_tap_is_called_once_per_delivered_batch(build: "type[World]") -> None:
     alone, together = LineTap(), ManyTap()
     world = build(taps=[alone, together])
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
     messages = [event(world) for _ in range(3)]
     together_at(delivery, world, messages, 5, 7, 7)
-    assert together.helpings == [(messages, [5, 7, 7])]
+    assert together.batches == [(messages, [5, 7, 7])]
     assert alone.lines == [(each, at, at, at, at) for each, at in zip(messages, (5, 7, 7), strict=True)]
     assert together.lines == []
 
 
-def test_what_a_filter_had_held_is_told_with_the_time_at_which_it_came(
+def test_settling_a_batch_equals_settling_each_message(build: "type[World]") -> None:
+    batch_lines, single_lines = LineTap(), LineTap()
+    counts, messages, times_ns = [], [event(build()) for _ in range(3)], (5, 7, 7)
+    for tap in (batch_lines, single_lines):
+        world = build(taps=[tap])
+        ledger = world.ingress("chassis").ledger
+        ledger.received += len(messages)
+        delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+        if tap is batch_lines:
+            delivery.settle_delivered(ledger, messages, times_ns)
+        else:
+            for message, at_ns in zip(messages, times_ns, strict=True):
+                delivery.settle(ledger, message, Verdict.DELIVERED, at_ns, at_ns, None, 1, at_ns)
+        counts.append((ledger.settled, delivery.delivered))
+    assert batch_lines.lines == single_lines.lines
+    assert counts[0] == counts[1]
+
+
+def test_taps_receive_the_arrival_time_of_held_messages(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     together = ManyTap()
@@ -342,10 +360,10 @@ def test_what_a_filter_had_held_is_told_with_the_time_at_which_it_came(
     together_at(delivery, world, [held, other], 110, 110)
     assert together.lines == [(held, 10, 110, 110, 110), (other, 110, 110, 110, 110)]
     together_at(delivery, world, [other], 120)
-    assert together.helpings == [([other], [120])]
+    assert together.batches == [([other], [120])]
 
 
-def test_a_tap_that_breaks_at_many_disturbs_nobody_and_is_switched_off(build: "type[World]") -> None:
+def test_a_failing_batch_tap_affects_no_delivery_and_is_disabled(build: "type[World]") -> None:
     alone, together = LineTap(), ManyTap()
     world = build(taps=[together, alone])
     together.broken = True
@@ -357,7 +375,7 @@ def test_a_tap_that_breaks_at_many_disturbs_nobody_and_is_switched_off(build: "t
     assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
 
 
-def test_a_tap_is_switched_off_in_the_middle_of_what_was_delivered_together(build: "type[World]") -> None:
+def test_a_tap_can_be_disabled_in_the_middle_of_a_batch(build: "type[World]") -> None:
     world = build(taps=[broken_tap])
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
     together_at(
@@ -367,7 +385,7 @@ def test_a_tap_is_switched_off_in_the_middle_of_what_was_delivered_together(buil
     assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
 
 
-# ----------------------------------------------------------------------------------------------------------- the counters
+# -------------------------------------------------------------------------------------------------------- the counters
 
 
 @pytest.fixture
@@ -378,7 +396,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
         ]
 
 
-def test_each_kind_of_failure_of_a_plugin_is_said_once_and_counted_always(
+def test_each_kind_of_plugin_error_is_logged_once_and_always_counted(
     log: Callable[[], list[str]],
 ) -> None:
     faults = PluginErrors("chassis")
@@ -388,7 +406,7 @@ def test_each_kind_of_failure_of_a_plugin_is_said_once_and_counted_always(
     assert faults.counts() == {"filter_errors": 4, "directory_errors": 0, "tap_errors": 0, "taps_off": 0}
 
 
-def test_a_plugin_that_invents_exceptions_does_not_fill_the_memory_or_the_log(
+def test_many_exception_types_fill_neither_memory_nor_log(
     log: Callable[[], list[str]],
 ) -> None:
     faults = PluginErrors("chassis")
@@ -406,5 +424,5 @@ def test_a_plugin_that_invents_exceptions_does_not_fill_the_memory_or_the_log(
         (Broken().admit, "Broken.admit raised ValueError: x"),
     ],
 )
-def test_a_plugin_is_named_as_in_its_source(plugin: object, text: str) -> None:
+def test_a_plugin_is_named_like_in_its_source(plugin: object, text: str) -> None:
     assert describe_error(plugin, ValueError("x")) == text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is parked, by itself: by class, by route, and how much of it ends at a time. With a queue: `test_egress`."""
+"""Blocked messages alone: by class, by route, and bounded expiry. In a queue: test_egress_queue.py."""
 
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
@@ -38,14 +38,14 @@ def delivery(world: "World") -> Delivery:
 
 
 @pytest.fixture
-def told() -> Counting:
+def counters() -> Counting:
     return Counting()
 
 
 @pytest.fixture
-def parked(delivery: Delivery, told: Counting) -> BlockedRoutes:
+def blocked(delivery: Delivery, counters: Counting) -> BlockedRoutes:
     """On TOPIC 0 to 9 of class 1, on OTHER 10 of class 4; for one route each."""
-    waiting = BlockedRoutes(told)
+    waiting = BlockedRoutes(counters)
     for number in range(10):
         item = QueuedMessage(delivery, on(TOPIC, 1, number), number, OVERHEAD_BYTES)
         if not waiting.enqueue_blocked(item):
@@ -54,34 +54,32 @@ def parked(delivery: Delivery, told: Counting) -> BlockedRoutes:
     return waiting
 
 
-def test_no_more_of_what_has_grown_too_old_is_taken_out_than_was_asked_for(
-    parked: BlockedRoutes, told: Counting
+def test_pop_expired_returns_at_most_its_limit(blocked: BlockedRoutes, counters: Counting) -> None:
+    assert names(blocked.pop_expired(lambda item: True, 4)) == ["CS1.0", "CS1.1", "CS1.2", "CS1.3"]
+    assert (blocked.messages, blocked.messages_in(1), counters.messages[1]) == (7, 6, 6)
+    assert names(blocked.pop_expired(lambda item: True, 6)) == [f"CS1.{number}" for number in range(4, 10)]
+    assert (blocked.closed_routes, counters.routes) == (1, {"S"})
+    assert names(blocked.pop_expired(lambda item: True)) == ["CS4.10"]
+    assert (blocked.messages, blocked.bytes, counters.bytes, blocked.closed_routes) == (0, 0, 0, 0)
+
+
+def test_a_retried_route_is_due_at_once_and_not_before_others(blocked: BlockedRoutes) -> None:
+    assert (blocked.due_routes(4), blocked.due_routes(6)) == ([], ["R"])
+    assert blocked.retry_route("S", 6)
+    assert blocked.due_routes(6) == ["R", "S"]
+    assert blocked.next_due_ns == 5
+
+
+def test_released_messages_are_grouped_by_stream_and_no_longer_counted(
+    blocked: BlockedRoutes, counters: Counting
 ) -> None:
-    assert names(parked.pop_expired(lambda item: True, 4)) == ["CS1.0", "CS1.1", "CS1.2", "CS1.3"]
-    assert (parked.messages, parked.messages_in(1), told.messages[1]) == (7, 6, 6)
-    assert names(parked.pop_expired(lambda item: True, 6)) == [f"CS1.{number}" for number in range(4, 10)]
-    assert (parked.closed_routes, told.routes) == (1, {"S"})
-    assert names(parked.pop_expired(lambda item: True)) == ["CS4.10"]
-    assert (parked.messages, parked.bytes, told.bytes, parked.closed_routes) == (0, 0, 0, 0)
-
-
-def test_a_route_that_opens_is_due_from_then_on_and_no_earlier_than_others(parked: BlockedRoutes) -> None:
-    assert (parked.due_routes(4), parked.due_routes(6)) == ([], ["R"])
-    assert parked.retry_route("S", 6)
-    assert parked.due_routes(6) == ["R", "S"]
-    assert parked.next_due_ns == 5
-
-
-def test_what_is_released_comes_by_stream_and_is_counted_no_more(
-    parked: BlockedRoutes, told: Counting
-) -> None:
-    [(rank, items)] = parked.release_route("R")
+    [(rank, items)] = blocked.release_route("R")
     assert (rank, len(items)) == (1, 10)
-    assert (parked.messages, told.messages, parked.total_below(CLASSES)) == (
+    assert (blocked.messages, counters.messages, blocked.total_below(CLASSES)) == (
         1,
         [0, 0, 0, 0, 1, 0, 0],
         (1, OVERHEAD_BYTES),
     )
-    assert parked.release_route("R") == []
-    assert names([parked.pop_newest(4)]) == ["CS4.10"]
-    assert parked.due_routes(NEVER_NS) == []
+    assert blocked.release_route("R") == []
+    assert names([blocked.pop_newest(4)]) == ["CS4.10"]
+    assert blocked.due_routes(NEVER_NS) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters as messages, and the box in which they wait. How they come about is in test_dispatcher.py."""
+"""Dead letters as messages, and their buffer. Their creation is tested in test_dispatcher.py."""
 
 from collections.abc import Callable
 from threading import Thread
@@ -39,20 +39,20 @@ def letter(text: str = "link down", message: UMessage = LOST) -> DeadLetter:
     )
 
 
-def test_the_topic_is_that_of_the_streamer_of_an_authority() -> None:
+def test_the_dead_letter_topic_belongs_to_the_streamer_of_the_authority() -> None:
     assert str(dead_letter_topic("hpc.vin1")) == "up://hpc.vin1/4/1/8000"
 
 
 def test_a_dead_letter_is_a_publication_with_header_payload_reason_and_history() -> None:
-    told = letter().to_message(OTHER_ID, dead_letter_topic("hpc"))
-    told.check(strict=True)
-    assert told.id == OTHER_ID
-    assert told.attributes.type is UMessageType.PUBLISH
-    assert told.attributes.source == UUri("hpc", 4, 1, 0x8000)
-    assert told.attributes.payload_format is UPayloadFormat.PROTOBUF
+    publication = letter().to_message(OTHER_ID, dead_letter_topic("hpc"))
+    publication.check(strict=True)
+    assert publication.id == OTHER_ID
+    assert publication.attributes.type is UMessageType.PUBLISH
+    assert publication.attributes.source == UUri("hpc", 4, 1, 0x8000)
+    assert publication.attributes.payload_format is UPayloadFormat.PROTOBUF
 
     entry = pb.DeadLetter()
-    entry.ParseFromString(told.payload)
+    entry.ParseFromString(publication.payload)
     assert decode(entry.attributes.SerializeToString()) == (ID, LOST.attributes)
     assert entry.payload == LOST.payload
     assert (entry.status.code, entry.status.message) == (UCode.UNAVAILABLE, "link down")
@@ -64,7 +64,7 @@ def test_a_dead_letter_is_a_publication_with_header_payload_reason_and_history()
 # ----------------------------------------------------------------------------------------------------------- the box
 
 
-def test_letters_are_collected_once_in_the_order_they_came() -> None:
+def test_letters_are_popped_once_in_order() -> None:
     box = DeadLetterBuffer()
     letters = [letter(text) for text in "abc"]
     for each in letters:
@@ -75,21 +75,21 @@ def test_letters_are_collected_once_in_the_order_they_came() -> None:
     assert len(box) == 0
 
 
-def test_only_the_first_letter_in_an_empty_box_calls_for_collection() -> None:
+def test_only_the_first_letter_in_an_empty_buffer_requires_a_pop() -> None:
     box = DeadLetterBuffer()
     assert [box.add_letter(letter()), box.add_letter(letter())] == [True, False]
     box.pop_letters()
     assert box.add_letter(letter()) is True
 
 
-def test_a_full_box_turns_the_newest_away_and_counts_it() -> None:
+def test_a_full_buffer_drops_and_counts_the_newest_letter() -> None:
     box = DeadLetterBuffer(limit=2)
     assert [box.add_letter(letter(text)) for text in "abcd"] == [True, False, False, False]
     assert [each.status.message for each in box.pop_letters()] == ["a", "b"]
     assert box.unpublished == 2
 
 
-def test_a_box_is_bounded_in_bytes_too_and_has_room_again_when_some_are_collected() -> None:
+def test_the_byte_bound_is_freed_by_popped_letters() -> None:
     box = DeadLetterBuffer(limit_bytes=2 * _size(letter()))
     assert [box.add_letter(letter(text)) for text in "abc"] == [True, False, False]
     assert box.unpublished == 1
@@ -112,8 +112,8 @@ class Interrupted(list[DeadLetter]):
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 2])
-def test_a_letter_that_is_added_while_another_thread_collects_is_not_forgotten(waiting: int) -> None:
-    """Either it is collected, or `add` says that somebody should come; else no later letter would say so either."""
+def test_a_letter_added_during_a_pop_on_another_thread_is_kept(waiting: int) -> None:
+    """Either the letter is popped, or `add_letter` requests a pop; otherwise no later letter would request one."""
     box = DeadLetterBuffer()
     box._waiting = queue = Interrupted()
     for _ in range(waiting):
@@ -122,7 +122,7 @@ def test_a_letter_that_is_added_while_another_thread_collects_is_not_forgotten(w
 
     def collect() -> None:
         collector.start()
-        collector.join(0.05)  # if the box has a lock, the other thread comes afterwards
+        collector.join(0.05)  # with a lock in the buffer the other thread runs afterwards
 
     queue.interrupt = collect
     called_for = box.add_letter(letter("meanwhile"))

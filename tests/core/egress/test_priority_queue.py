@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seven classes by themselves: what they hold of each, and what they tell whoever counts. Shares: `test_egress`."""
+"""Seven priority classes alone: contents and counters. Shares: test_egress_queue.py."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Counting:
-    """A tally of one lane."""
+    """The counters of one queue."""
 
     def __init__(self) -> None:
         self.messages = [0] * CLASSES
@@ -36,19 +36,21 @@ def queued(delivery: Delivery, rank: int, number: int, size: int = 0) -> QueuedM
     return QueuedMessage(delivery, message(rank, number, size), number, size + OVERHEAD_BYTES)
 
 
-def test_what_it_holds_of_each_class_is_told_whatever_is_done(delivery: Delivery) -> None:
-    told = Counting()
-    classes = WeightedPriorityQueue(told)
+def test_class_counts_and_bytes_match_after_any_operation(delivery: Delivery) -> None:
+    counters = Counting()
+    classes = WeightedPriorityQueue(counters)
     for number, (rank, size) in enumerate([(0, 10), (4, 20), (0, 30), (1, 0), (4, 5)]):
         classes.append(rank, queued(delivery, rank, number, size))
-    assert (told.messages, told.bytes[0], told.bytes[4]) == ([2, 1, 0, 0, 2, 0, 0], 440, 425)
+    assert (counters.messages, counters.bytes[0], counters.bytes[4]) == ([2, 1, 0, 0, 2, 0, 0], 440, 425)
     assert names([classes.pop_newest(0)]) == ["CS0.2"]
     taken = classes.pop_batch(2)
     classes.requeue(taken[1:])
     classes.prepend(4, deque([queued(delivery, 4, 7), queued(delivery, 4, 8)]))
-    assert [classes.messages_in(rank) for rank in range(CLASSES)] == told.messages == [1, 1, 0, 0, 3, 0, 0]
-    assert [classes.bytes_in(rank) for rank in range(CLASSES)] == told.bytes
-    assert (classes.messages, classes.bytes) == (5, sum(told.bytes))
+    assert (
+        [classes.messages_in(rank) for rank in range(CLASSES)] == counters.messages == [1, 1, 0, 0, 3, 0, 0]
+    )
+    assert [classes.bytes_in(rank) for rank in range(CLASSES)] == counters.bytes
+    assert (classes.messages, classes.bytes) == (5, sum(counters.bytes))
     assert classes.total_below(4) == (2, 410)
     assert names(classes.pop_batch(9)) == ["CS4.7", "CS4.8", "CS4.4", "CS1.3", "CS0.0"]
-    assert (sum(told.messages), sum(told.bytes)) == (0, 0)
+    assert (sum(counters.messages), sum(counters.bytes)) == (0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes of subscribers in the queue of their endpoint: bounds, who makes room, turns and pauses; and a model of all of it."""
+"""Subscriber queues of an endpoint: bounds, eviction, turns and pauses; and a comparison with a simple model."""
 
 from collections import defaultdict
 from collections.abc import Hashable
@@ -49,12 +49,12 @@ def filled(limits: EgressLimits, *pushed: tuple[UUri | None, int]) -> EgressQueu
 
 
 def queue_of(queue: EgressQueue, subscriber: UUri) -> SubscriberQueue:
-    [found] = [lane for lane in queue.subscriber_queues() if lane.subscriber == subscriber]
+    [found] = [own_queue for own_queue in queue.subscriber_queues() if own_queue.subscriber == subscriber]
     return found
 
 
 def taken(queue: EgressQueue, limit: int = 64) -> list[str]:
-    """All that can be taken, in turns."""
+    """All messages that can be popped, in turns."""
     all_of_it = []
     while batch := queue.pop_batch(limit):
         assert len({item.delivery.subscriber for item in batch}) == 1
@@ -66,13 +66,13 @@ def taken(queue: EgressQueue, limit: int = 64) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- bounds
 
 
-def test_half_of_an_endpoints_queue_is_for_one_subscriber_if_nothing_else_is_said() -> None:
+def test_one_subscriber_gets_half_of_the_endpoint_queue_by_default() -> None:
     assert EgressLimits().per_subscriber == (5_000, 8_000_000)
     assert EgressLimits(queue_messages=1, queue_bytes=1).per_subscriber == (1, 1)
     assert EgressLimits(subscriber_messages=7, subscriber_bytes=9).per_subscriber == (7, 9)
 
 
-def test_a_subscriber_may_fill_its_own_bounds_and_not_those_of_the_endpoint() -> None:
+def test_a_subscriber_can_fill_its_own_bounds_but_not_the_endpoint() -> None:
     queue = EgressQueue(bounded(messages=9, own=3))
     for number in range(3):
         assert push(queue, ANN, 1, number) == []
@@ -80,7 +80,7 @@ def test_a_subscriber_may_fill_its_own_bounds_and_not_those_of_the_endpoint() ->
     assert push(queue, ANN, 0, 4) == ["CS0.4"]
     assert push(queue, BOB, 0, 5) == []
     for number in range(6, 11):
-        assert push(queue, None, 0, number) == []  # what is for nobody in particular has the rest
+        assert push(queue, None, 0, number) == []  # messages without subscriber have the rest
     assert push(queue, None, 0, 11) == ["CS0.11"]
     assert (len(queue), queue.evicted_by_subscriber_limit) == (9, 2)
 
@@ -93,7 +93,7 @@ def test_a_subscriber_is_bounded_by_bytes_as_well() -> None:
     assert push(queue, BOB, 1, 3, 100) == []
 
 
-def test_what_had_to_go_says_whose_bounds_it_was() -> None:
+def test_an_evicted_message_names_the_exceeded_bounds() -> None:
     queue = filled(bounded(messages=3, own=2), (ANN, 1), (ANN, 0), (BOB, 1))
     [own] = queue.push(FOR[ANN], on(TOPIC, 4, 10), 10)
     [of_all] = queue.push(FOR[BOB], on(TOPIC, 4, 11), 11)
@@ -101,7 +101,7 @@ def test_what_had_to_go_says_whose_bounds_it_was() -> None:
     assert (names([of_all]), of_all.evicted_by_subscriber_limit) == (["CS1.0"], False)
 
 
-def test_above_its_own_bounds_the_important_displaces_only_what_is_for_the_same_subscriber() -> None:
+def test_above_subscriber_bounds_only_messages_of_that_subscriber_are_evicted() -> None:
     queue = filled(bounded(messages=6, own=3), (BOB, 0), (None, 0), (ANN, 1), (ANN, 2), (ANN, 1))
     assert push(queue, ANN, 4, 10) == ["CS1.4"]
     assert push(queue, ANN, 4, 11) == ["CS1.2"]
@@ -111,18 +111,18 @@ def test_above_its_own_bounds_the_important_displaces_only_what_is_for_the_same_
     assert sorted(taken(queue)) == ["CS0.0", "CS0.1", "CS4.10", "CS4.11", "CS4.12"]
 
 
-def test_where_both_bounds_are_exceeded_its_own_come_first_and_nobody_goes_in_vain() -> None:
+def test_subscriber_bounds_are_checked_before_endpoint_bounds_and_no_eviction_is_in_vain() -> None:
     size = 100 + OVERHEAD_BYTES
     queue = EgressQueue(bounded(size=4 * size, own_size=2 * size))
     for number, (subscriber, rank) in enumerate([(BOB, 5), (BOB, 5), (ANN, 0), (ANN, 5)]):
         assert push(queue, subscriber, rank, number, 100) == []
-    # Its own CS0 would make room among its own, and then there is none among all.
+    # Evicting its own CS0 satisfies the subscriber bounds, but not the endpoint bounds.
     assert push(queue, ANN, 4, 9, 101) == ["CS4.9"]
     assert push(queue, ANN, 4, 9, 100) == ["CS0.2"]
     assert len(queue) == 4
 
 
-def test_what_is_parked_for_a_subscriber_makes_room_for_what_can_be_sent_to_it() -> None:
+def test_blocked_messages_of_a_subscriber_are_evicted_for_its_sendable_ones() -> None:
     queue = filled(bounded(own=2), (ANN, 1), (ANN, 1))
     for item in queue.pop_batch(9):
         if not serving_queue(queue).blocked.enqueue_blocked(item):
@@ -132,19 +132,19 @@ def test_what_is_parked_for_a_subscriber_makes_room_for_what_can_be_sent_to_it()
     assert names(queue.push(FOR[ANN], on(OTHER, 1, 3), 3)) == ["CS1.1"]
 
 
-def test_a_full_endpoint_is_freed_first_of_what_cannot_be_sent_at_present() -> None:
+def test_a_full_endpoint_evicts_unsendable_messages_first() -> None:
     queue = filled(bounded(messages=5), (BOB, 0), (CAT, 1), (ANN, 1), (ANN, 1), (CAT, 0))
     queue.pause(queue_of(queue, ANN), NS_PER_S)
-    assert push(queue, BOB, 1, 10) == ["CS0.0"]  # a lower class goes first, whoever it is for
+    assert push(queue, BOB, 1, 10) == ["CS0.0"]  # a lower class is evicted first, for any subscriber
     assert push(queue, BOB, 1, 11) == ["CS0.4"]
-    assert push(queue, BOB, 1, 12) == ["CS1.3"]  # of its own class, what is for a subscriber that is away
-    assert push(queue, ANN, 1, 13) == ["CS1.13"]  # which pushes out nobody of its class itself
+    assert push(queue, BOB, 1, 12) == ["CS1.3"]  # of its own class, messages of a disconnected subscriber
+    assert push(queue, ANN, 1, 13) == ["CS1.13"]  # which evicts no message of its own class
     queue.resume(queue_of(queue, ANN))
     assert push(queue, BOB, 1, 14) == ["CS1.14"]
     assert sorted(taken(queue)) == ["CS1.1", "CS1.10", "CS1.11", "CS1.12", "CS1.2"]
 
 
-def test_other_bounds_hold_from_the_next_message_on() -> None:
+def test_new_bounds_apply_from_the_next_message() -> None:
     queue = filled(bounded(own=3), (ANN, 1), (ANN, 1), (ANN, 1))
     queue.set_limits(bounded(own=2))
     assert push(queue, ANN, 1, 3) == ["CS1.3"]
@@ -153,11 +153,11 @@ def test_other_bounds_hold_from_the_next_message_on() -> None:
     assert push(queue, ANN, 1, 5) == []
 
 
-def test_a_lane_is_there_as_long_as_something_waits_in_it() -> None:
+def test_a_subscriber_queue_exists_while_it_has_messages() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (CAT, 1))
     queue.pop_batch()
     queue.end_turn()
-    assert [lane.subscriber for lane in queue.subscriber_queues()] == [BOB, CAT]
+    assert [own_queue.subscriber for own_queue in queue.subscriber_queues()] == [BOB, CAT]
     queue.pause(queue_of(queue, BOB), NS_PER_S)
     assert taken(queue) == ["CS1.2"]
     assert names(queue.pop_all()) == ["CS1.1"]
@@ -170,7 +170,7 @@ def test_a_lane_is_there_as_long_as_something_waits_in_it() -> None:
     assert queue.pop_due(2 * NS_PER_S) is None
 
 
-def test_a_lane_that_has_made_room_with_all_it_had_is_gone() -> None:
+def test_a_subscriber_queue_emptied_by_eviction_is_removed() -> None:
     queue = filled(bounded(messages=2), (ANN, 0), (BOB, 1))
     assert push(queue, BOB, 1, 9) == ["CS0.0"]
     assert list(queue._subscriber_queues) == [BOB]
@@ -179,16 +179,16 @@ def test_a_lane_that_has_made_room_with_all_it_had_is_gone() -> None:
 # --------------------------------------------------------------------------------------------------------------- turns
 
 
-def test_a_flood_for_one_delays_the_first_of_another_by_no_more_than_a_turn() -> None:
+def test_a_flood_for_one_subscriber_delays_another_by_at_most_one_turn() -> None:
     queue = filled(EgressLimits(), *[(ANN, 1)] * 5_000)
-    assert len(queue.pop_batch(64)) == 64  # as long as nobody else waits
+    assert len(queue.pop_batch(64)) == 64  # as long as no other subscriber waits
     push(queue, BOB, 1, 9_001)
     order = taken(queue)
     assert order.index("CS1.9001") <= 64
     assert len(order) == 5_000 - 64 + 1
 
 
-def test_among_many_a_turn_is_short_and_everybody_has_one() -> None:
+def test_with_many_subscribers_turns_are_short_and_each_gets_one() -> None:
     subscribers = [UUri("dash", entity, 1, 0) for entity in range(1, 101)]
     queue = EgressQueue(EgressLimits(queue_messages=10**6))
     deliveries = [to(subscriber) for subscriber in subscribers]
@@ -200,12 +200,12 @@ def test_among_many_a_turn_is_short_and_everybody_has_one() -> None:
     assert {batch[0].delivery.subscriber for batch in first} == set(subscribers)
 
 
-def test_two_share_what_is_sent_in_one_go() -> None:
+def test_two_subscribers_share_one_batch() -> None:
     queue = filled(EgressLimits(), *[(ANN, 1), (None, 1)] * 200)
     assert [len(queue.pop_batch(64)) for _ in range(4)] == [32] * 4
 
 
-def test_each_lane_has_its_own_classes_and_their_shares() -> None:
+def test_each_subscriber_queue_has_its_own_classes_and_shares() -> None:
     queue = filled(EgressLimits(), *[(ANN, 6)] * 300, *[(ANN, 0)] * 5, (BOB, 0))
     order = taken(queue, 65)
     assert order.index("CS0.305") <= 65
@@ -216,7 +216,7 @@ def test_each_lane_has_its_own_classes_and_their_shares() -> None:
 # -------------------------------------------------------------------------------------------------------------- pauses
 
 
-def test_a_lane_that_is_paused_gives_nothing_and_holds_up_nobody() -> None:
+def test_a_paused_subscriber_queue_delays_no_other() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (ANN, 5), (None, 1))
     queue.pause(queue_of(queue, ANN), NS_PER_S)
     push(queue, ANN, 6, 10)
@@ -228,7 +228,7 @@ def test_a_lane_that_is_paused_gives_nothing_and_holds_up_nobody() -> None:
     assert taken(queue) == ["CS6.10", "CS5.2", "CS1.0"]
 
 
-def test_what_is_put_back_waits_where_it_was_until_its_lane_goes_on() -> None:
+def test_requeued_messages_wait_in_place_until_their_queue_resumes() -> None:
     queue = filled(bounded(), (ANN, 1), (ANN, 1), (BOB, 1))
     batch = queue.pop_batch(9)
     queue.requeue(batch)
@@ -238,18 +238,18 @@ def test_what_is_put_back_waits_where_it_was_until_its_lane_goes_on() -> None:
     assert taken(queue) == ["CS1.0", "CS1.1"]
 
 
-def test_a_link_that_comes_up_ends_all_pauses_and_counts_failures_anew() -> None:
+def test_a_link_that_comes_up_ends_all_pauses_and_resets_failures() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (None, 1))
-    for lane in (*queue.subscriber_queues(), queue.shared_queue):
-        lane.failures = 3
-        queue.pause(lane, NS_PER_S)
+    for own_queue in (*queue.subscriber_queues(), queue.shared_queue):
+        own_queue.failures = 3
+        queue.pause(own_queue, NS_PER_S)
     assert (taken(queue), queue.is_failing) == ([], True)
     queue.on_link_up(0)
     assert not queue.is_failing
     assert sorted(taken(queue)) == ["CS1.0", "CS1.1", "CS1.2"]
 
 
-def test_a_route_that_opens_is_tried_in_every_lane_that_waits_for_it() -> None:
+def test_an_opened_route_is_retried_in_every_waiting_queue() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (CAT, 1))
     for route in ("R", "R", "S"):
         [item] = queue.pop_batch(1)
@@ -263,7 +263,7 @@ def test_a_route_that_opens_is_tried_in_every_lane_that_waits_for_it() -> None:
     assert not queue.retry_route("T")
 
 
-def test_what_nobody_may_overtake_is_in_the_same_lane() -> None:
+def test_only_messages_of_the_same_queue_must_not_be_overtaken() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1))
     message = on(TOPIC, 6, 9)
     assert [queue.may_bypass(FOR[each], message) for each in (ANN, BOB, CAT, None)] == [
@@ -287,12 +287,12 @@ def serving_queue(queue: EgressQueue) -> SubscriberQueue:
     return queue.serving
 
 
-def test_what_can_only_wait_behind_its_stream_wakes_nobody() -> None:
+def test_a_message_behind_a_blocked_stream_wakes_no_thread() -> None:
     queue = filled(bounded(), (ANN, 1))
     [item] = queue.pop_batch(1)
     queue.block(serving_queue(queue), item, "R", NS_PER_S)
     assert push(queue, ANN, 1, 1) == []
-    assert queue.has_ready()  # others of its stream may be in the air
+    assert queue.has_ready()  # others of its stream may be in flight
     [item] = queue.pop_batch(1)
     assert serving_queue(queue).blocked.enqueue_blocked(item)
     queue.end_turn()
@@ -303,20 +303,20 @@ def test_what_can_only_wait_behind_its_stream_wakes_nobody() -> None:
     assert taken(queue) == ["CS1.0", "CS1.1", "CS1.2"]
 
 
-def test_who_is_scheduled_again_and_again_takes_no_more_room() -> None:
+def test_repeated_scheduling_does_not_grow_the_heap() -> None:
     turns, queue = RoundRobin(), EgressQueue(bounded())
-    lanes = [SubscriberQueue(subscriber, queue) for subscriber in (ANN, BOB)]
+    queues = [SubscriberQueue(subscriber, queue) for subscriber in (ANN, BOB)]
     for now_ns in range(10, 10_000, 10):
-        for lane in lanes:
-            lane.paused_until_ns = now_ns + 10**6  # a long pause
-            turns.schedule_service(lane)
-            lane.paused_until_ns = now_ns  # that ends at once
-            turns.schedule_service(lane)
+        for own_queue in queues:
+            own_queue.paused_until_ns = now_ns + 10**6  # a long pause
+            turns.schedule_service(own_queue)
+            own_queue.paused_until_ns = now_ns  # that ends at once
+            turns.schedule_service(own_queue)
         assert turns.pop_due(now_ns) is not None
         assert turns.pop_due(now_ns) is not None
     assert len(turns._due) < 100
-    for lane in lanes:
-        turns.remove(lane)
+    for own_queue in queues:
+        turns.remove(own_queue)
     assert turns.pop_due(10**9) is None
 
 
@@ -326,7 +326,7 @@ LIMITS = bounded(messages=14, own=6, size=14 * 250, own_size=6 * 260)
 
 
 class ModelMessage(NamedTuple):
-    """A message as the model has it: everything that decides about it, and nothing of how the queue keeps it."""
+    """A message of the model: all fields that decide about it, independent of the queue's data structures."""
 
     number: int
     subscriber: UUri | None
@@ -335,31 +335,33 @@ class ModelMessage(NamedTuple):
     size: int
 
 
-class Story(RuleBasedStateMachine):
-    """A lane's use of its queue, beside a list of all that is in it."""
+class Scenario(RuleBasedStateMachine):
+    """The endpoint queue's use of an egress queue, next to a list of all queued messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue = EgressQueue(LIMITS)
         self.numbers = count()
         self.inside: dict[int, ModelMessage] = {}
-        self.parked: set[int] = set()
+        self.blocked_items: set[int] = set()
         self.paused: set[UUri | None] = set()
         self.sent: dict[Hashable, list[int]] = defaultdict(list)
 
-    # --- what the model says --------------------------------------------------------------------------------------------
+    # --- what the model says ------------------------------------------------------------------------------------------
 
     def _of(self, subscriber: UUri | None) -> list[ModelMessage]:
         return [each for each in self.inside.values() if each.subscriber == subscriber]
 
     def _cannot_be_sent(self, each: ModelMessage) -> bool:
         away = each.subscriber is not None and each.subscriber in self.paused
-        return away or each.number in self.parked
+        return away or each.number in self.blocked_items
 
     def _may_go(self, new: ModelMessage) -> list[ModelMessage]:
-        """Who may have to make room for it, wherever that is."""
+        """The messages that can be evicted for it."""
         stream = [
-            each for each in self.inside.values() if each.number in self.parked and each[1:4] == new[1:4]
+            each
+            for each in self.inside.values()
+            if each.number in self.blocked_items and each[1:4] == new[1:4]
         ]
         held = bool(stream) or (new.subscriber is not None and new.subscriber in self.paused)
         return [
@@ -373,7 +375,7 @@ class Story(RuleBasedStateMachine):
         messages, size = (6, 6 * 260) if own else (14, 14 * 250)
         return len(waiting) > messages or sum(each.size for each in waiting) > size
 
-    # --- steps ------------------------------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------------------------------
 
     @rule(
         subscriber=st.sampled_from([ANN, ANN, BOB, CAT, None]),
@@ -403,26 +405,30 @@ class Story(RuleBasedStateMachine):
         self._check_victims(for_its_own, own_may_go, own, own=True)
         left = [each for each in everybody if each not in for_its_own]
         self._check_victims(for_all, [each for each in may_go if each not in for_its_own], left, own=False)
-        self.parked -= {each.number for each in gone}
+        self.blocked_items -= {each.number for each in gone}
         self.inside[new.number] = new
         streams = {
-            (each.subscriber, each.topic, each.rank) for each in map(self.inside.get, self.parked) if each
+            (each.subscriber, each.topic, each.rank)
+            for each in map(self.inside.get, self.blocked_items)
+            if each
         }
         if (subscriber, topic, rank) in streams:
             self._find_out_where(new)
 
     def _find_out_where(self, new: ModelMessage) -> None:
         """With its stream, or on its way there: both are right."""
-        lane = self._queue(new.subscriber)
-        parked = {
-            item.received_ns for stream in lane.blocked._streams[new.rank].values() for item in stream.items
+        own_queue = self._queue(new.subscriber)
+        blocked_items = {
+            item.received_ns
+            for stream in own_queue.blocked._streams[new.rank].values()
+            for item in stream.items
         }
-        self.parked |= parked & {new.number}
+        self.blocked_items |= blocked_items & {new.number}
 
     def _check_victims(
         self, gone: list[ModelMessage], may_go: list[ModelMessage], waiting: list[ModelMessage], *, own: bool
     ) -> None:
-        """They were allowed to go, the least important first, of these the youngest of a stream; and no more than needed."""
+        """They were evictable, lowest class first, of these the newest of a stream; and no more than needed."""
         assert set(gone) <= set(may_go)
         assert not self._too_much([each for each in waiting if each not in gone], own)
         if gone:
@@ -430,11 +436,12 @@ class Story(RuleBasedStateMachine):
         stay = [each for each in may_go if each not in gone]
         for each in gone:
             assert all(other.rank >= each.rank for other in stay)
-            # What is parked of a stream goes before what is on its way there.
+            # Blocked messages of a stream precede its later messages.
             beside = [
                 other
                 for other in stay
-                if other[1:4] == each[1:4] and (other.number in self.parked) == (each.number in self.parked)
+                if other[1:4] == each[1:4]
+                and (other.number in self.blocked_items) == (each.number in self.blocked_items)
             ]
             assert all(other.number < each.number for other in beside)
 
@@ -460,17 +467,17 @@ class Story(RuleBasedStateMachine):
                     self.paused.add(sender.subscriber)
                 break
             if sender.blocked.messages and sender.blocked.enqueue_blocked(item):
-                self.parked.add(item.received_ns)
+                self.blocked_items.add(item.received_ns)
             elif closed and item.message.attributes.source == OTHER:
                 self.queue.block(sender, item, OTHER, 0)
-                self.parked.add(item.received_ns)
+                self.blocked_items.add(item.received_ns)
             else:
                 self._send(item)
         self.queue.end_turn()
 
     def _send(self, item: QueuedMessage) -> None:
         held = self.inside.pop(item.received_ns)
-        assert held.number not in self.parked
+        assert held.number not in self.blocked_items
         self.sent[held[1:4]].append(held.number)
 
     @rule(subscriber=st.sampled_from([ANN, BOB, CAT, None]))
@@ -483,19 +490,19 @@ class Story(RuleBasedStateMachine):
     def try_the_route(self, subscriber: UUri | None, opens: bool) -> None:
         if subscriber in self.paused or not (self._of(subscriber) or subscriber is None):
             return
-        lane = self._queue(subscriber)
-        item = lane.blocked.pop_head(OTHER)
+        own_queue = self._queue(subscriber)
+        item = own_queue.blocked.pop_head(OTHER)
         if item is None:
             return
         if not opens:
-            self.queue.block(lane, item, OTHER, 0)
+            self.queue.block(own_queue, item, OTHER, 0)
             return
-        self.parked -= {each.number for each in self._of(subscriber)}
+        self.blocked_items -= {each.number for each in self._of(subscriber)}
         self._send(item)
-        self.queue.release_route(lane, OTHER)
-        self.queue._remove_if_empty(lane)
+        self.queue.release_route(own_queue, OTHER)
+        self.queue._remove_if_empty(own_queue)
 
-    # --- what holds ---------------------------------------------------------------------------------------------------------
+    # --- what holds ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def all_of_it_is_there_and_counted(self) -> None:
@@ -503,18 +510,21 @@ class Story(RuleBasedStateMachine):
         assert len(queue) == len(self.inside) == queue.waiting + queue.blocked
         assert (queue.bytes, queue.blocked) == (
             sum(each.size for each in self.inside.values()),
-            len(self.parked),
+            len(self.blocked_items),
         )
         for rank in (0, 1, 4):
             held = [each for each in self.inside.values() if each.rank == rank and self._cannot_be_sent(each)]
             assert queue._unsendable_messages[rank] == len(held)
             assert queue._unsendable_bytes[rank] == sum(each.size for each in held)
-        lanes = {lane.subscriber: (lane.messages, lane.bytes) for lane in queue.subscriber_queues()}
+        queues = {
+            own_queue.subscriber: (own_queue.messages, own_queue.bytes)
+            for own_queue in queue.subscriber_queues()
+        }
         theirs = {each.subscriber for each in self.inside.values()} - {None}
-        assert lanes == {
+        assert queues == {
             who: (len(self._of(who)), sum(each.size for each in self._of(who))) for who in theirs
         }
-        self.paused &= {*lanes, None}  # a lane in which nothing waits is forgotten, and its pause with it
+        self.paused &= {*queues, None}  # an empty subscriber queue is removed together with its pause
 
     @invariant()
     def bounds_hold(self) -> None:
@@ -528,11 +538,11 @@ class Story(RuleBasedStateMachine):
             assert numbers == sorted(numbers)
 
     def teardown(self) -> None:
-        """Whoever may be sent to gets all that is left, in order."""
-        for lane in [*self.queue.subscriber_queues(), self.queue.shared_queue]:
-            self.queue.resume(lane)
-            self.queue.release_route(lane, OTHER)
-        self.parked.clear()
+        """Each sendable subscriber receives all remaining messages in order."""
+        for own_queue in [*self.queue.subscriber_queues(), self.queue.shared_queue]:
+            self.queue.resume(own_queue)
+            self.queue.release_route(own_queue, OTHER)
+        self.blocked_items.clear()
         while batch := self.queue.pop_batch(3):
             for item in batch:
                 self._send(item)
@@ -540,14 +550,14 @@ class Story(RuleBasedStateMachine):
         self.each_stream_is_in_order()
 
 
-def test_who_makes_room_and_what_is_sent_is_as_a_model_without_lanes_has_it() -> None:
+def test_evictions_and_sends_equal_those_of_a_simple_model() -> None:
     run_state_machine_as_test(
-        Story, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+        Scenario, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
     )
 
 
 @pytest.mark.parametrize("subscriber", [ANN, None])
-def test_what_an_earlier_process_has_left_is_taken_in_whatever_the_bounds_are(
+def test_restored_messages_are_accepted_above_the_bounds(
     subscriber: UUri | None,
 ) -> None:
     queue = EgressQueue(bounded(messages=4, own=2))

@@ -35,7 +35,7 @@ def opened(network: LocalNetwork, authority: str) -> LocalTransport:
     return transport
 
 
-def test_a_send_has_delivered_to_everybody_else_when_it_returns() -> None:
+def test_a_send_delivers_to_all_other_attachments_before_it_returns() -> None:
     network = LocalNetwork()
     sender, *others = (opened(network, f"ecu{n}") for n in range(4))
     inboxes = [Mailbox() for _ in others]
@@ -61,7 +61,7 @@ def test_a_listener_unregistered_by_another_during_delivery_is_not_called() -> N
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-def test_a_request_that_nobody_hears_is_refused_where_all_who_could_are_known(refuses: bool) -> None:
+def test_a_request_without_listener_is_refused_on_a_closed_network(refuses: bool) -> None:
     network = LocalNetwork()
     service = opened(network, BETA)
     sender = LocalTransport(network, ALPHA, refuses_requests_without_listener=refuses)
@@ -74,14 +74,14 @@ def test_a_request_that_nobody_hears_is_refused_where_all_who_could_are_known(re
         assert refused.value.code is UCode.UNIMPLEMENTED
     else:
         sender.send(asked)
-    sender.send(publish(new_id(), reply_to.with_resource(0x8000)))  # of which nobody need hear
+    sender.send(publish(new_id(), reply_to.with_resource(0x8000)))  # which needs no listener
     inbox = Mailbox()
     service.register_listener(ANY, method, inbox)
     sender.send(asked)
     assert inbox.messages == [asked]
 
 
-def test_a_name_stands_for_the_same_network_as_long_as_somebody_holds_it() -> None:
+def test_a_name_means_the_same_network_while_it_is_referenced() -> None:
     network = LocalNetwork.named("bench")
     assert LocalNetwork.named("bench") is network
     assert LocalNetwork.named("other") is not network
@@ -91,7 +91,7 @@ def test_a_name_stands_for_the_same_network_as_long_as_somebody_holds_it() -> No
     assert LocalNetwork.named("bench").attached == ()
 
 
-def test_a_configured_endpoint_and_a_test_meet_by_name() -> None:
+def test_a_configured_endpoint_and_a_test_share_a_network_by_name() -> None:
     section = {"transport": "local", "authorities": ["*"], "network": "meeting"}
     config = msgspec.convert(section, LocalEndpoint)
     endpoint = make_local_transport(config, EndpointContext("backbone", BETA, ManualClock().clock()))
@@ -107,12 +107,12 @@ def test_a_configured_endpoint_and_a_test_meet_by_name() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"network": ""}, {"network": "x", "netwrok": "y"}])
-def test_a_section_needs_a_network_and_nothing_unknown(wrong: dict[str, str]) -> None:
+def test_a_section_requires_a_network_and_no_unknown_key(wrong: dict[str, str]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"transport": "local", "authorities": ["*"], **wrong}, LocalEndpoint)
 
 
-def test_a_network_takes_a_bounded_number_of_attachments_and_gets_room_when_one_closes() -> None:
+def test_the_number_of_attachments_is_bounded_and_a_close_frees_one() -> None:
     network = LocalNetwork("crowd")
     attached = [opened(network, ALPHA) for _ in range(MAX_ATTACHMENTS)]
     one_more = LocalTransport(network, BETA)
@@ -123,7 +123,7 @@ def test_a_network_takes_a_bounded_number_of_attachments_and_gets_room_when_one_
     assert len(network.attached) == MAX_ATTACHMENTS
 
 
-def test_what_was_closed_stays_closed() -> None:
+def test_a_closed_transport_stays_closed() -> None:
     transport = opened(LocalNetwork(), ALPHA)
     transport.close()
     assert code_of(transport.open) is UCode.UNAVAILABLE
@@ -152,7 +152,7 @@ def test_a_failing_listener_is_logged_once_per_kind(caplog: pytest.LogCaptureFix
     assert b.statistics()["listener_errors"] == 3
 
 
-def test_representations_say_who_is_where() -> None:
+def test_the_repr_shows_authority_network_and_state() -> None:
     network = LocalNetwork("bench")
     transport = LocalTransport(network, ALPHA)
     assert repr(transport) == "<LocalTransport 'alpha.vin1' on 'bench': new, 0 listeners>"

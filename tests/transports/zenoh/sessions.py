@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zenoh sessions over the loopback interface, for tests: no scouting, and ports that nobody else is given."""
+"""Rig: Zenoh sessions over the loopback interface, without scouting, on ports reserved for the test."""
 
 import json
 import time
@@ -32,7 +32,7 @@ def endpoint(authority: str, name: str = "backbone", **keys: object) -> ZenohTra
 def plain_session(
     mode: str = "peer", listen: Sequence[str] = (), connect: Sequence[str] = ()
 ) -> Iterator[zenoh.Session]:
-    """A session that knows nothing of us."""
+    """A plain Zenoh session of a node that is not a streamer."""
     config = zenoh.Config()
     for path, value in {
         "mode": mode,

@@ -19,7 +19,7 @@ def section(text: str) -> ZenohEndpoint:
     )  # as the host reads it
 
 
-def test_without_a_file_nothing_is_left_to_zenohs_defaults() -> None:
+def test_without_a_file_no_default_of_zenoh_applies() -> None:
     config = zenoh_config(section('connect = ["tcp/10.0.0.1:7447"]'), "backbone")
     settings = [
         config.get_json(path)
@@ -38,7 +38,7 @@ def test_every_key_reaches_zenoh() -> None:
 FILE = '{ mode: "client", connect: { endpoints: ["tcp/1.1.1.1:1"] }, scouting: { multicast: { enabled: true } } }'
 
 
-def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_file_is_used_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "zenoh.json5"
     path.write_text(FILE)
     config = zenoh_config(section(f'config = "{path}"'), "backbone")
@@ -46,7 +46,7 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
     assert settings == ['"client"', '["tcp/1.1.1.1:1"]', "true"]
 
 
-def test_keys_beside_a_file_go_on_top_of_it(tmp_path: Path) -> None:
+def test_keys_override_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "zenoh.json5"
     path.write_text(FILE)
     config = zenoh_config(section(f'config = "{path}"\nmode = "peer"\nconnect = []'), "backbone")
@@ -57,20 +57,20 @@ def test_keys_beside_a_file_go_on_top_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "config, listen, connect and scouting can reach nobody"),
-        ("listen = []\nconnect = []", "can reach nobody"),
+        ("", "config, listen, connect and scouting has no connection"),
+        ("listen = []\nconnect = []", "has no connection"),
         ('listen = ["127.0.0.1:7447"]', "listen: '127.0.0.1:7447' is no Zenoh endpoint; expected protocol/address"),
         ('connect = ["tcp/"]', "connect: 'tcp/' is no Zenoh endpoint"),
         ('connect = "tcp/127.0.0.1:7447"', r"Expected `array \| null`, got `str` - at `\$.connect`"),
         ('mode = "cloud"', r"\$.mode"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 100', r">= 1024 - at `\$.queue`"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 5000', r"<= 4096 - at `\$.queue`"),
-        ('scouting = true\nneighbours = ["*"]', "peers: '\\*' is nobody's own authority"),
-        ('scouting = true\nneighbours = ["G1"]', "peers: UUri 'G1': authority 'G1' is not"),
+        ('scouting = true\npeers = ["*"]', "peers: '\\*' is not the authority of a streamer"),
+        ('scouting = true\npeers = ["G1"]', "peers: UUri 'G1': authority 'G1' is not"),
         ('listne = ["tcp/127.0.0.1:7447"]', "unknown field `listne`"),
     ],
 )  # fmt: skip
-def test_a_wrong_section_names_what_is_wrong(text: str, complaint: str) -> None:
+def test_an_invalid_section_names_its_error(text: str, complaint: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=complaint):
         section(text)
 
@@ -83,7 +83,7 @@ def test_a_wrong_section_names_what_is_wrong(text: str, complaint: str) -> None:
         ("{ mdoe: 'peer' }", "unknown field `mdoe`, expected one of"),
     ],
 )
-def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, content: str | None, complaint: str) -> None:
+def test_an_invalid_file_names_its_error(tmp_path: Path, content: str | None, complaint: str) -> None:
     path = tmp_path / "zenoh.json5"
     if content is not None:
         path.write_text(content)
@@ -93,7 +93,7 @@ def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, content: str | None, c
     assert ".rs:" not in caught.value.message
 
 
-def test_a_locator_that_only_zenoh_can_judge_is_named() -> None:
+def test_a_locator_refused_by_zenoh_is_named() -> None:
     with pytest.raises(
         UStatusError, match=r"'backbone': Zenoh's listen/endpoints = \[\"tcp/a#b\?c\"\]: .*<protocol>"
     ):

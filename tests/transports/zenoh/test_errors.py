@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zenoh's words, for people."""
+"""Readable texts of Zenoh errors."""
 
 import pytest
 import zenoh
@@ -15,5 +15,5 @@ from ustreamer.transports.zenoh.errors import zenoh_error_text
         ("look at the file", "look at the file"),
     ],
 )
-def test_places_in_zenohs_own_sources_are_left_out_and_it_is_one_line(said: str, shown: str) -> None:
+def test_zenoh_source_positions_are_removed_and_the_text_is_one_line(said: str, shown: str) -> None:
     assert zenoh_error_text(zenoh.ZError(said)) == shown

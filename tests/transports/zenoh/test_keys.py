@@ -52,7 +52,7 @@ def test_a_filter_has_the_key_expression_of_the_specification(
 
 
 @pytest.mark.parametrize(("source", "sink", "key"), FILTERS + MESSAGES)
-def test_a_key_is_read_as_what_it_was_made_from(source: str, sink: str | None, key: str) -> None:
+def test_a_key_parses_to_its_filters(source: str, sink: str | None, key: str) -> None:
     wanted_source, wanted_sink = pair(source, sink)
     named = wanted_sink and wanted_sink.with_authority("device1")
     assert parse_key(key) == (wanted_source.with_authority("device1"), named)
@@ -97,7 +97,7 @@ NOT_OURS = {
 
 
 @pytest.mark.parametrize("name", NOT_OURS)
-def test_other_keys_are_not_read(name: str) -> None:
+def test_other_keys_are_refused(name: str) -> None:
     with pytest.raises(UStatusError) as caught:
         parse_key(NOT_OURS[name])
     assert caught.value.code is UCode.INVALID_ARGUMENT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the kernel says of a link: what may be lost with the node at its other end."""
+"""The possible losses with a node, from the kernel's state of its link."""
 
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,7 +18,7 @@ CLOSE: Final = 4
 
 
 class Kernel:
-    """Says of a link what a test has it say. Something is put all the time: 10 bytes in a look of 50 ms."""
+    """A link with a simulated state. Messages are put all the time: 10 bytes per sample of 50 ms."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -47,7 +47,7 @@ class Kernel:
         self.received_at_ms = self.now_ms
 
     def run(self, ms: int) -> None:
-        """Time passes, with a look every 50 ms and, unless the node is away, a keep-alive every 2.5 s."""
+        """Advance the time, with a sample every 50 ms and, unless the node is away, a keep-alive every 2.5 s."""
         for _ in range(ms // 50):
             self.now_ms += 50
             self.written += 10
@@ -58,7 +58,7 @@ class Kernel:
             self.node.sample(self.now_ms * MS)
 
     def lost_ms(self) -> float:
-        """For how long before its end what was put may be lost."""
+        """The time before the loss since which puts may be lost."""
         self.node.sample(self.now_ms * MS)
         return self.now_ms - self.node.lost_since_ns(self.now_ms * MS, LEASE_NS) / MS
 
@@ -70,39 +70,39 @@ def kernel() -> Kernel:
     return kernel
 
 
-def test_a_node_that_says_goodbye_has_read_everything(kernel: Kernel) -> None:
+def test_a_node_that_closes_its_session_has_read_everything(kernel: Kernel) -> None:
     kernel.receive(CLOSE)
     kernel.ended = True
     assert kernel.lost_ms() == 0
 
 
-def test_so_has_one_whose_socket_zenoh_has_closed_already(kernel: Kernel) -> None:
+def test_a_node_whose_socket_zenoh_closed_has_read_everything(kernel: Kernel) -> None:
     kernel.closed = True
     assert kernel.lost_ms() == 0
 
 
-def test_so_has_one_that_spoke_and_left(kernel: Kernel) -> None:
+def test_a_node_that_sent_and_closed_has_read_everything(kernel: Kernel) -> None:
     kernel.now_ms += 50
     kernel.receive(200 + CLOSE)
     kernel.ended = True
     assert kernel.lost_ms() == 0
 
 
-def test_with_a_node_that_is_killed_the_last_moments_are_lost(kernel: Kernel) -> None:
+def test_a_killed_node_loses_the_last_moments(kernel: Kernel) -> None:
     kernel.received += 1  # the end of the stream counts
     kernel.ended = True
     assert kernel.lost_ms() == 100
 
 
 @pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])
-def test_what_was_put_until_a_killed_node_was_noticed_is_lost_too(kernel: Kernel, late_ms: int) -> None:
-    """On a machine that has no time for us: what went into the dead connection is no less lost."""
+def test_puts_until_the_detection_of_a_killed_node_are_lost(kernel: Kernel, late_ms: int) -> None:
+    """On a busy machine: puts into the dead connection are lost too."""
     kernel.ended = True
     kernel.now_ms += late_ms
     assert kernel.lost_ms() == late_ms + 100
 
 
-def test_also_if_it_was_talking_all_the_time(kernel: Kernel) -> None:
+def test_a_killed_node_that_was_sending_loses_the_last_moments(kernel: Kernel) -> None:
     for _ in range(10):
         kernel.receive(100)
         kernel.run(100)
@@ -111,21 +111,21 @@ def test_also_if_it_was_talking_all_the_time(kernel: Kernel) -> None:
     assert kernel.lost_ms() == 100
 
 
-def test_what_was_put_since_a_node_froze_is_lost(kernel: Kernel) -> None:
-    kernel.frozen = True  # its kernel goes on to acknowledge; it was last heard at 20 000
+def test_puts_since_a_node_froze_are_lost(kernel: Kernel) -> None:
+    kernel.frozen = True  # its kernel keeps acknowledging; its last data came at 20 000
     kernel.run(9_300)
     kernel.closed = True
     assert kernel.lost_ms() == 10_000 + 100
 
 
-def test_what_was_put_since_the_cable_was_cut_is_lost_and_nothing_before(kernel: Kernel) -> None:
+def test_only_puts_since_a_cable_cut_are_lost(kernel: Kernel) -> None:
     kernel.is_cut = True
     kernel.run(9_300)
     kernel.closed = True
     assert kernel.lost_ms() == 9_300 + 100
 
 
-def test_a_cable_that_is_cut_after_the_node_froze_changes_nothing(kernel: Kernel) -> None:
+def test_a_cable_cut_after_a_freeze_changes_nothing(kernel: Kernel) -> None:
     kernel.frozen = True
     kernel.run(5_000)
     kernel.is_cut = True
@@ -134,14 +134,14 @@ def test_a_cable_that_is_cut_after_the_node_froze_changes_nothing(kernel: Kernel
     assert kernel.lost_ms() == 10_000 + 100
 
 
-def test_what_was_put_while_an_ecu_started_anew_is_lost(kernel: Kernel) -> None:
+def test_puts_during_an_ecu_restart_are_lost(kernel: Kernel) -> None:
     kernel.is_cut = True
     kernel.run(2_000)
     kernel.ended = True
     assert kernel.lost_ms() == 2_000 + 100
 
 
-def test_a_link_that_is_never_idle_is_known_to_keep_up_all_the_same(kernel: Kernel) -> None:
+def test_a_busy_link_can_be_known_to_keep_up(kernel: Kernel) -> None:
     kernel.in_flight = 10
     kernel.run(5_000)
     kernel.is_cut = True
@@ -149,10 +149,10 @@ def test_a_link_that_is_never_idle_is_known_to_keep_up_all_the_same(kernel: Kern
     kernel.closed = True
     assert (
         kernel.lost_ms() == 9_300 + 50 + 100
-    )  # what was written by the look before is known to have arrived
+    )  # bytes written by the previous sample are known to have arrived
 
 
-def test_what_waits_for_a_slow_reader_is_not_acknowledged_by_what_it_reads(kernel: Kernel) -> None:
+def test_reads_of_a_slow_node_do_not_acknowledge_its_backlog(kernel: Kernel) -> None:
     kernel.is_cut = True
     for _ in range(20):
         kernel.run(50)
@@ -161,7 +161,7 @@ def test_what_waits_for_a_slow_reader_is_not_acknowledged_by_what_it_reads(kerne
     assert kernel.lost_ms() == 1_000 + 100
 
 
-def test_what_waited_when_zenoh_itself_closed_a_link_that_took_nothing_is_lost(kernel: Kernel) -> None:
+def test_the_backlog_of_a_link_closed_by_zenoh_is_lost(kernel: Kernel) -> None:
     kernel.run(1_800)  # it has spoken just now, so that its lease is not over
     kernel.is_cut = True
     kernel.run(3_000)
@@ -169,7 +169,7 @@ def test_what_waited_when_zenoh_itself_closed_a_link_that_took_nothing_is_lost(k
     assert kernel.lost_ms() == 3_000 + 100
 
 
-def test_what_arrives_bit_by_bit_after_an_outage_is_no_proof_of_what_still_waits_with_zenoh(
+def test_progress_after_an_outage_does_not_acknowledge_the_backlog_in_zenoh(
     kernel: Kernel,
 ) -> None:
     kernel.is_cut = True
@@ -184,7 +184,7 @@ def test_what_arrives_bit_by_bit_after_an_outage_is_no_proof_of_what_still_waits
     assert kernel.lost_ms() == 5_050 + 100
 
 
-def test_after_an_outage_that_it_outlived_a_link_counts_as_before(kernel: Kernel) -> None:
+def test_a_link_that_survives_an_outage_is_trusted_again(kernel: Kernel) -> None:
     kernel.is_cut = True
     kernel.run(5_000)
     kernel.is_cut = False
@@ -195,7 +195,7 @@ def test_after_an_outage_that_it_outlived_a_link_counts_as_before(kernel: Kernel
     assert kernel.lost_ms() == 9_300 + 100
 
 
-def test_of_a_node_whose_connection_is_unknown_everything_may_be_lost() -> None:
+def test_a_node_with_unknown_connection_may_lose_everything() -> None:
     assert _PeerNode(0).lost_since_ns(20_000 * MS, LEASE_NS) == 0
 
 
@@ -220,17 +220,17 @@ def connect_kernel(links: LinkMonitor, name: str, kernel: Kernel) -> None:
     links._nodes[name, False] = kernel.node
 
 
-def test_a_subscriber_was_behind_the_node_that_went_at_the_same_time() -> None:
+def test_a_lost_subscriber_belongs_to_the_node_lost_at_the_same_time() -> None:
     links = monitor_of("there")
     links._losses.extend([_NodeLoss(10_000 * MS, 9_900 * MS), _NodeLoss(10_030 * MS, 10_030 * MS)])
     assert links.lost_since_ns(10_002 * MS) == 9_900 * MS
     assert links.lost_since_ns(10_028 * MS) == 10_030 * MS
-    # Behind a node that is still there, and that has taken all there was.
+    # Behind a connected node, which has read everything.
     assert links.lost_since_ns(12_000 * MS) == 12_000 * MS
     assert monitor_of().lost_since_ns(5) == 5
 
 
-def test_with_the_last_node_everybody_has_gone_however_late_it_is_noticed() -> None:
+def test_all_subscribers_are_lost_with_the_last_node() -> None:
     links = monitor_of("only")
     assert links._apply_event(event("only", here=False), 10_000 * MS)
     assert links.lost_since_ns(17_000 * MS) == links._losses[0].since_ns < 10_000 * MS
@@ -239,7 +239,7 @@ def test_with_the_last_node_everybody_has_gone_however_late_it_is_noticed() -> N
     assert links.lost_since_ns(22_000 * MS) == 22_000 * MS  # of another outage
 
 
-def test_a_node_is_gone_with_its_connection_whatever_zenoh_says_of_it_later() -> None:
+def test_a_node_is_lost_with_its_connection_before_zenoh_reports_it() -> None:
     links = monitor_of("cut", "there")
     kernel = Kernel()
     connect_kernel(links, "cut", kernel)
@@ -251,7 +251,7 @@ def test_a_node_is_gone_with_its_connection_whatever_zenoh_says_of_it_later() ->
     kernel.closed = True
     links._tick(kernel.now_ms * MS)
     assert len(links) == 1
-    # Another lease later Zenoh says so, and only then that nobody listens any more.
+    # Another lease later Zenoh reports the node as lost, and only then its subscribers.
     assert not links._apply_event(event("cut", here=False), 25_000 * MS)
     assert len(links) == 1
     assert links.lost_since_ns(25_010 * MS) == 4_900 * MS
@@ -263,22 +263,22 @@ def run(links: LinkMonitor, kernel: Kernel, ms: int) -> None:
         links._tick(kernel.now_ms * MS)
 
 
-def test_a_link_that_takes_nothing_for_4_s_is_down_until_it_takes_something(kernel: Kernel) -> None:
+def test_a_link_without_progress_for_4_s_is_down_until_progress(kernel: Kernel) -> None:
     links = monitor_of("slow")
     connect_kernel(links, "slow", kernel)
-    told: list[bool] = []
-    links.add_watcher(told.append)
+    notified: list[bool] = []
+    links.add_watcher(notified.append)
     kernel.is_cut = True
     run(links, kernel, 4_000)
     assert links.up
     run(links, kernel, 50)
-    assert (links.up, told) == (False, [False])
+    assert (links.up, notified) == (False, [False])
     kernel.is_cut = False
     run(links, kernel, 50)
-    assert (links.up, told) == (True, [False, True])
+    assert (links.up, notified) == (True, [False, True])
 
 
-def test_a_link_that_takes_a_little_now_and_then_is_up_and_so_is_one_with_nothing_to_take(
+def test_a_link_with_little_progress_or_no_data_is_up(
     kernel: Kernel,
 ) -> None:
     links = monitor_of("slow")
@@ -295,7 +295,7 @@ def test_a_link_that_takes_a_little_now_and_then_is_up_and_so_is_one_with_nothin
         assert links.up
 
 
-def test_one_of_several_that_takes_nothing_does_not_make_the_link_down(kernel: Kernel) -> None:
+def test_one_stalled_node_of_several_keeps_the_link_up(kernel: Kernel) -> None:
     links = monitor_of("stuck", "there")
     connect_kernel(links, "stuck", kernel)
     kernel.is_cut = True
@@ -303,35 +303,35 @@ def test_one_of_several_that_takes_nothing_does_not_make_the_link_down(kernel: K
     assert links.up
 
 
-def test_who_comes_to_one_that_is_stuck_is_served_at_once_and_the_end_of_that_one_is_told_once(
+def test_a_node_joining_a_stalled_one_is_served_at_once(
     kernel: Kernel,
 ) -> None:
     links = monitor_of("stuck")
     connect_kernel(links, "stuck", kernel)
-    told: list[bool] = []
-    links.add_watcher(told.append)
+    notified: list[bool] = []
+    links.add_watcher(notified.append)
     kernel.is_cut = True
     run(links, kernel, 5_000)
     assert not links._apply_event(event("stuck", here=False), kernel.now_ms * MS)
-    assert told == [False]
+    assert notified == [False]
     assert links._apply_event(event("new", here=True), kernel.now_ms * MS)
     assert links.up
 
 
-def test_without_a_connection_to_anybody_the_link_is_down_and_that_is_told_once() -> None:
+def test_a_lost_last_connection_is_reported_once() -> None:
     links = monitor_of("only")
-    told: list[bool] = []
-    links.add_watcher(told.append)
+    notified: list[bool] = []
+    links.add_watcher(notified.append)
     kernel = Kernel()
     connect_kernel(links, "only", kernel)
     kernel.closed = True
     links._tick(10_000 * MS)
     assert not links.up
     assert not links._apply_event(event("only", here=False), 20_000 * MS)
-    assert told == [False]
+    assert notified == [False]
     assert links._apply_event(event("only", here=True), 21_000 * MS)
     assert links.up
 
 
-def test_a_link_that_is_no_more_has_no_state() -> None:
+def test_a_closed_link_has_no_state() -> None:
     assert TcpLink(10**6, (("127.0.0.1", 1), ("127.0.0.1", 2))).state() is None

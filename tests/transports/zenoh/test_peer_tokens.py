@@ -38,7 +38,7 @@ def announcements_of(authority: str = "g1.vin", instance: str = G1) -> frozenset
 
 
 class AnnouncementRecorder:
-    """What a watcher was told last."""
+    """The last notification of a watcher."""
 
     def __init__(self) -> None:
         self.now: frozenset[Announcement] = frozenset()
@@ -55,13 +55,11 @@ class AnnouncementRecorder:
             assert self._condition.wait_for(lambda: self.now == announcements, 30), self.now
 
 
-# --- keys -----------------------------------------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------------------------------------------------
 
 
 @given(AUTHORITIES, st.sampled_from(AnnouncementRole), st.one_of(AUTHORITIES, st.just("*")))
-def test_a_token_says_what_was_announced_and_no_other_does(
-    own: str, role: AnnouncementRole, subject: str
-) -> None:
+def test_announcements_and_token_keys_are_one_to_one(own: str, role: AnnouncementRole, subject: str) -> None:
     announcement = Announcement(G1, "back-bone_1", own, role, subject)
     key = announcement_key(announcement)
     assert parse_token(key) == announcement
@@ -78,7 +76,7 @@ def test_a_token_says_what_was_announced_and_no_other_does(
         ("up-streamer/1/1/one/g1/is/g1", "expected up-streamer/1/instance/"),
         (f"up-streamer/1/{G1}/One/g1/is/g1", "expected up-streamer/1/instance/"),
         (f"up-streamer/1/{G1}/one/g1/was/g1", "role 'was' (have: is, carries, here)"),
-        (f"up-streamer/1/{G1}/one/%2A/is/g1", "'*' is nobody's own authority"),
+        (f"up-streamer/1/{G1}/one/%2A/is/g1", "'*' is not the authority of a streamer"),
         (f"up-streamer/1/{G1}/one/g1/here/%2a", "'%2a' is not percent-encoded as expected"),
         (f"up-streamer/1/{G1}/one/g1/here/%67", "'%67' is not percent-encoded as expected"),
         (f"up-streamer/1/{G1}/one/g1/here/%FF", "'%FF' is not percent-encoded as expected"),
@@ -87,7 +85,7 @@ def test_a_token_says_what_was_announced_and_no_other_does(
         (f"up-streamer/1/{G1}/one/g1/here/{'a' * 129}", "characters of a-z"),
     ],
 )
-def test_a_token_that_says_nothing_is_refused_and_told_why(key: str, why: str) -> None:
+def test_an_invalid_token_is_refused_with_a_reason(key: str, why: str) -> None:
     with pytest.raises(UStatusError) as caught:
         parse_token(key)
     assert caught.value.code is UCode.INVALID_ARGUMENT
@@ -96,7 +94,7 @@ def test_a_token_that_says_nothing_is_refused_and_told_why(key: str, why: str) -
 
 
 @given(st.text(max_size=100))
-def test_no_key_does_harm(text: str) -> None:
+def test_any_key_is_a_token_or_an_invalid_argument(text: str) -> None:
     one = f"up-streamer/1/{G1}/one"
     for key in (text, f"{one}/{text}/is/{text}", f"{one}/g1/puts/{text}/{text}"):
         try:
@@ -108,11 +106,11 @@ def test_no_key_does_harm(text: str) -> None:
             assert error.code is UCode.INVALID_ARGUMENT  # noqa: PT017  # most are, and some are not
 
 
-# --- sessions -------------------------------------------------------------------------------------------------------
+# --- sessions ---------------------------------------------------------------------------------------------------------
 
 
 class TokenNetwork:
-    """A network, `watcher` on it, and streamers that come."""
+    """Rig: a network with `watcher` on it, and streamers that connect later."""
 
     def __init__(self, locator: str, **keys: object) -> None:
         self._locator = locator
@@ -145,7 +143,7 @@ def street(locator: str) -> Iterator[TokenNetwork]:
     street.close()
 
 
-def test_what_is_announced_is_seen_by_the_others_until_it_is_taken_back(street: TokenNetwork) -> None:
+def test_an_announcement_is_visible_to_peers_until_withdrawn(street: TokenNetwork) -> None:
     one = street.streamer()
     one.announce(announcements_of())
     street.watched.wait(announcements_of())
@@ -156,9 +154,7 @@ def test_what_is_announced_is_seen_by_the_others_until_it_is_taken_back(street: 
     street.watched.wait(announcements_of())
 
 
-def test_who_comes_later_sees_what_was_announced_before_and_itself(
-    street: TokenNetwork, locator: str
-) -> None:
+def test_a_late_peer_sees_earlier_announcements_and_its_own(street: TokenNetwork, locator: str) -> None:
     street.observer.announce(announcements_of("g0.vin", G2))
     street.watched.wait(announcements_of("g0.vin", G2))
     late = AnnouncementRecorder()
@@ -172,7 +168,7 @@ def test_who_comes_later_sees_what_was_announced_before_and_itself(
         transport.close()
 
 
-def test_a_stop_of_receiving_and_a_close_take_everything_back(street: TokenNetwork) -> None:
+def test_stop_receiving_and_close_withdraw_all_announcements(street: TokenNetwork) -> None:
     one, other = street.streamer(), street.streamer()
     one.announce(announcements_of())
     other.announce(announcements_of("g2.vin", G2))
@@ -184,8 +180,8 @@ def test_a_stop_of_receiving_and_a_close_take_everything_back(street: TokenNetwo
     street.watched.wait(frozenset())
 
 
-def test_whoever_is_announced_listens_already(street: TokenNetwork) -> None:
-    """A put is lost where nobody listens yet, so whoever sees the token may send."""
+def test_an_announced_streamer_already_listens(street: TokenNetwork) -> None:
+    """A put without subscriber is lost, but a peer that sees the token may send."""
     inbox = Mailbox()
     one = endpoint("g1.vin", connect=(street._locator,))
     one.register_listener(ANY, None, inbox)
@@ -198,14 +194,14 @@ def test_whoever_is_announced_listens_already(street: TokenNetwork) -> None:
     assert street.observer._session.declare_publisher(key).matching_status.matching  # type: ignore[attr-defined]
 
 
-def test_a_name_is_said_last_and_taken_back_first(street: TokenNetwork, locator: str) -> None:
-    """Whoever has it has all the rest."""
+def test_an_identity_is_announced_last_and_withdrawn_first(street: TokenNetwork, locator: str) -> None:
+    """A peer that has the identity has all other announcements."""
     order: list[str] = []
-    with plain_session("client", connect=[locator]) as stranger:
-        stranger.liveliness().declare_subscriber(
+    with plain_session("client", connect=[locator]) as unknown_sender:
+        unknown_sender.liveliness().declare_subscriber(
             "up-streamer/1/**", lambda sample: order.append(str(sample.key_expr).split("/")[5])
         )
-        wait_declared(stranger)
+        wait_declared(unknown_sender)
         one = street.streamer()
         one.announce(announcements_of())
         wait_until(lambda: len(order) == len(announcements_of()), "all is said")
@@ -215,7 +211,7 @@ def test_a_name_is_said_last_and_taken_back_first(street: TokenNetwork, locator:
     assert [number for number, role in enumerate(order) if role == "is"] == [middle - 1, middle]
 
 
-def test_who_is_named_is_vouched_for(locator: str) -> None:
+def test_configured_peers_are_trusted(locator: str) -> None:
     street = TokenNetwork(locator, peers=("g1.vin",))
     try:
         street.streamer().announce(announcements_of())
@@ -227,7 +223,7 @@ def test_who_is_named_is_vouched_for(locator: str) -> None:
         street.close()
 
 
-def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: TokenNetwork) -> None:
+def test_with_peers_false_a_streamer_neither_watches_nor_announces(street: TokenNetwork) -> None:
     seen = AnnouncementRecorder()
     shy = endpoint("g2.vin", connect=(street._locator,), peers=False)
     shy.watch_peers(seen)
@@ -239,8 +235,8 @@ def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: TokenNetwork)
     assert seen.times == 0
 
 
-def test_access_control_decides_who_may_say_whose_name(locator: str) -> None:
-    """As docs/configuration.md says: else a name is no proof."""
+def test_access_control_restricts_the_declaration_of_tokens(locator: str) -> None:
+    """See docs/configuration.md: without access control a name is no proof."""
     rules = {
         "enabled": True,
         "default_permission": "allow",
@@ -276,14 +272,14 @@ def test_access_control_decides_who_may_say_whose_name(locator: str) -> None:
         seen.wait(announcements_of("g2.vin", G2))
 
 
-def test_rubbish_is_refused_counted_and_said_once(
+def test_invalid_tokens_are_refused_counted_and_logged_once(
     street: TokenNetwork, locator: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
         caplog.at_level(logging.WARNING, "ustreamer.zenoh"),
-        plain_session("client", connect=[locator]) as stranger,
+        plain_session("client", connect=[locator]) as unknown_sender,
     ):
-        tokens = [stranger.liveliness().declare_token(f"up-streamer/1/rubbish/{n}") for n in range(3)]
+        tokens = [unknown_sender.liveliness().declare_token(f"up-streamer/1/rubbish/{n}") for n in range(3)]
         wait_until(lambda: street.observer.statistics()["refused_announcement"] == 3, "all are refused")
         street.streamer().announce(announcements_of())
         street.watched.wait(announcements_of())
@@ -291,7 +287,9 @@ def test_rubbish_is_refused_counted_and_said_once(
     assert [each.message for each in caplog.records].count("zenoh.refused_announcement") == 1
 
 
-def test_there_is_a_bound_to_what_is_believed(street: TokenNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_announcements_is_bounded(
+    street: TokenNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peer_tokens, "MAX_ANNOUNCEMENTS", 5)
     one = street.streamer()
     one.announce(announcements_of())
@@ -301,38 +299,34 @@ def test_there_is_a_bound_to_what_is_believed(street: TokenNetwork, monkeypatch:
     assert len(street.watched.now) <= 5
 
 
-def test_who_comes_and_goes_all_the_time_is_told_of_50_times_a_second_at_most(
-    street: TokenNetwork, locator: str
-) -> None:
-    with plain_session("client", connect=[locator]) as stranger:
+def test_watchers_are_notified_at_most_50_times_a_second(street: TokenNetwork, locator: str) -> None:
+    with plain_session("client", connect=[locator]) as unknown_sender:
         key = announcement_key(Announcement(G2, "x", "g2.vin", AnnouncementRole.IDENTITY, "g2.vin"))
         until_ns = CLOCK.monotonic_ns() + 500_000_000
         while CLOCK.monotonic_ns() < until_ns or street.watched.times < 2:
-            stranger.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
+            unknown_sender.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
         street.streamer().announce(announcements_of())
         street.watched.wait(announcements_of())
-    times = street.watched.times  # what was in the queues may still be told of
+    times = street.watched.times  # queued tokens may still cause a notification
     took_s = (CLOCK.monotonic_ns() - until_ns) / 1e9 + 0.5
     assert 1 < times <= 50 * took_s + 2
 
 
-def test_a_watcher_that_raises_is_told_the_next_time_as_well(
-    locator: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_watcher_that_raises_is_notified_again(locator: str, caplog: pytest.LogCaptureFixture) -> None:
     street = TokenNetwork(locator)
     try:
-        told: list[int] = []
+        notified: list[int] = []
 
         def clumsy(announcements: frozenset[Announcement]) -> None:
-            told.append(len(announcements))
+            notified.append(len(announcements))
             raise RuntimeError("clumsy")
 
         street.observer.watch_peers(clumsy)
         one = street.streamer()
         one.announce(announcements_of())
-        wait_until(lambda: told[-1:] == [len(announcements_of())], "it is told")
+        wait_until(lambda: notified[-1:] == [len(announcements_of())], "the notification")
         one.announce(frozenset())
-        wait_until(lambda: told[-1:] == [0], "it is told again")
+        wait_until(lambda: notified[-1:] == [0], "the second notification")
     finally:
         street.close()
     assert [each.message for each in caplog.records].count("zenoh.peer_watcher_failed") == 1

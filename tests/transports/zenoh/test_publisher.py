@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes that open and close, and what is put again: against real sessions in this process."""
+"""Routes that open and close, puts and retransmissions: with real sessions in this process."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack
@@ -35,53 +35,54 @@ AsIterable = Callable[[list[UMessage]], Iterable[UMessage]]
 
 
 def as_id_columns(messages: list[UMessage]) -> MessageBatch:
-    """A run whose ids are halves, as those of messages that were made here."""
-    run = MessageBatch.from_messages(messages)
-    assert run is not None
-    assert type(run.ids) is IdColumns
-    return run
+    """A batch with id columns, like one of messages created here."""
+    batch = MessageBatch.from_messages(messages)
+    assert batch is not None
+    assert type(batch.ids) is IdColumns
+    return batch
 
 
 def as_received(messages: list[UMessage], **changes: object) -> MessageBatch:
-    """A run that came in over Zenoh; `changes`: said on the wire besides, and not to be said by us."""
+    """A batch received over Zenoh; `changes` are attributes on the wire that our puts must not contain."""
     attributes = messages[0].attributes
     stated = msgspec.structs.replace(attributes, **changes)
     attachments = [VERSION_BYTE + encode(each.id, stated) for each in messages]
-    key, reader = message_key(attributes.source, attributes.sink, ALPHA), SampleDecoder()
-    reader.decode(key, attachments[0], b"")
-    run = reader.decode_batch(key, attachments, [each.payload for each in messages])
-    assert run is not None
-    assert run.attributes == attributes
-    assert type(run.ids) is AttachmentColumns
-    return run
+    key, decoder = message_key(attributes.source, attributes.sink, ALPHA), SampleDecoder()
+    decoder.decode(key, attachments[0], b"")
+    batch = decoder.decode_batch(key, attachments, [each.payload for each in messages])
+    assert batch is not None
+    assert batch.attributes == attributes
+    assert type(batch.ids) is AttachmentColumns
+    return batch
 
 
 def as_received_with_sink(messages: list[UMessage]) -> MessageBatch:
-    """With a sink on publications, as some streamers put it, which is not ours to say."""
+    """A batch of publications with the sink that some streamers add."""
     return as_received(messages, sink=any_at(REMOTE_CLIENT.authority_name))
 
 
-RUNS: dict[str, Callable[[list[UMessage]], MessageBatch]] = {
-    "halves": as_id_columns,
-    "attachments as ours": as_received,
-    "attachments of another tail": as_received_with_sink,
+BATCHES: dict[str, Callable[[list[UMessage]], MessageBatch]] = {
+    "id columns": as_id_columns,
+    "equal attachments": as_received,
+    "attachments with another tail": as_received_with_sink,
 }
-ITERABLES: dict[str, AsIterable] = {"a list": list, "one after the other": iter, **RUNS}
-every_way = pytest.mark.parametrize("together", ITERABLES.values(), ids=ITERABLES)
-every_run = pytest.mark.parametrize("run_of", RUNS.values(), ids=RUNS)
+ITERABLES: dict[str, AsIterable] = {"list": list, "iterator": iter, **BATCHES}
+every_iterable = pytest.mark.parametrize("together", ITERABLES.values(), ids=ITERABLES)
+every_batch = pytest.mark.parametrize("batch_of", BATCHES.values(), ids=BATCHES)
 
 
 class Bench:
-    """A sender on a session that a client may be connected to, and what its losses are said to be."""
+    """A sender on a real session with one connected client, `visitor`; tests set the clock and the start of a loss."""
 
     def __init__(self, stack: ExitStack, replay: RetransmitConfig) -> None:
         self._stack = stack
         self.clock_step_ms = 0
-        clock = Clock(CLOCK.monotonic_ns, lambda: CLOCK.wall_ms() + self.clock_step_ms)
+        self.frozen_ns: int | None = None
+        clock = Clock(self._monotonic_ns, lambda: CLOCK.wall_ms() + self.clock_step_ms)
         context = EndpointContext("backbone", ALPHA, clock)
         self.here = free_locator()
         session = stack.enter_context(plain_session(listen=[self.here]))
-        self.links = LinkMonitor(context)
+        self.links = LinkMonitor(EndpointContext("backbone", ALPHA, CLOCK))
         self.opened: list[Hashable] = []
         self.answered = AnsweredRequests(10)
         self.sender = ZenohSender(session, self.links, context, replay, self.answered, self.opened.append)
@@ -94,13 +95,24 @@ class Bench:
         self._marks_seen = 0
         self._mark_subscriber = self.visitor.declare_subscriber("seen", self._on_mark)
         self._marks = session.declare_publisher("seen", priority=zenoh.Priority.BACKGROUND)
-        wait_until(lambda: bool(self._marks.matching_status.matching), "somebody to see marks")  # type: ignore[attr-defined]
+        wait_until(lambda: bool(self._marks.matching_status.matching), "a subscriber of marks")  # type: ignore[attr-defined]
+
+    def _monotonic_ns(self) -> int:
+        return CLOCK.monotonic_ns() if self.frozen_ns is None else self.frozen_ns
+
+    def freeze(self) -> None:
+        """Stop the sender's clock, and let only the test change `links.up`.
+
+        A batch with a ttl ends after BATCH_SEND_MS, which a busy machine exceeds. The monitor sets `up` every 50 ms.
+        """
+        self.frozen_ns = CLOCK.monotonic_ns()
+        self.links._update_state = lambda: False  # type: ignore[method-assign]
 
     def _on_mark(self, sample: zenoh.Sample) -> None:
         self._marks_seen += 1
 
     def wait_arrived(self) -> None:
-        """Wait until the visitor has all that was put: what is less urgent comes behind it."""
+        """Wait until the visitor has received all puts: a mark of the lowest priority comes last."""
         seen = self._marks_seen
         self._marks.put(b"")
         wait_until(lambda: self._marks_seen > seen, "the mark")
@@ -120,7 +132,7 @@ class Bench:
         return True
 
     def unsubscribe(self, subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> None:
-        """Have a subscriber leave, which has had all that was put, and wait until the sender knows."""
+        """Undeclare a subscriber that has received all puts, and wait until the sender detects the loss."""
         self.wait_arrived()
         subscriber.undeclare()  # type: ignore[no-untyped-call]
         wait_until(lambda: any(each.lost_ns for each in self.sender._publishers.values()), "the loss")
@@ -143,9 +155,9 @@ def received(subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]", count:
     return [int(subscriber.recv().payload.to_bytes()) for _ in range(count)]
 
 
-def test_a_route_that_nobody_listens_to_is_refused_and_told_when_it_opens(make_bench: MakeBench) -> None:
+def test_a_route_without_subscriber_is_refused_and_its_opening_is_reported(make_bench: MakeBench) -> None:
     bench = make_bench()
-    with pytest.raises(RouteUnavailable, match="nobody listens to") as refused:
+    with pytest.raises(RouteUnavailable, match="no subscriber for") as refused:
         bench.sender.put_message(numbered(0))
     assert bench.opened == []
     subscriber = bench.listen()
@@ -155,7 +167,7 @@ def test_a_route_that_nobody_listens_to_is_refused_and_told_when_it_opens(make_b
     assert received(subscriber, 1) == [1]
 
 
-def test_messages_of_one_topic_and_class_share_a_route_whatever_else_they_say(make_bench: MakeBench) -> None:
+def test_messages_of_one_topic_and_class_share_a_route(make_bench: MakeBench) -> None:
     bench = make_bench()
     routes = []
     for message in (numbered(0), numbered(1, ttl=5000), numbered(2, priority=UPriority.CS5), numbered(3, 1)):
@@ -166,7 +178,7 @@ def test_messages_of_one_topic_and_class_share_a_route_whatever_else_they_say(ma
     assert len(set(routes)) == 3
 
 
-def test_what_may_have_been_lost_is_put_again_in_order_before_anything_newer(make_bench: MakeBench) -> None:
+def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     bench.put(*(numbered(n) for n in range(3)))
@@ -179,7 +191,7 @@ def test_what_may_have_been_lost_is_put_again_in_order_before_anything_newer(mak
     assert (bench.sender.sent, bench.sender.replayed, bench.sender.not_replayed) == (4, 3, 0)
 
 
-def test_what_is_put_again_has_the_same_id_and_can_be_lost_again(make_bench: MakeBench) -> None:
+def test_a_retransmitted_message_keeps_its_id_and_can_be_lost_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     attachments = set()
     subscriber = bench.listen()
@@ -195,7 +207,7 @@ def test_what_is_put_again_has_the_same_id_and_can_be_lost_again(make_bench: Mak
     assert len(attachments) == 1
 
 
-def test_only_what_was_put_since_the_loss_began_is_put_again(make_bench: MakeBench) -> None:
+def test_only_puts_since_the_loss_are_put_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     bench.put(numbered(0))
@@ -206,8 +218,8 @@ def test_only_what_was_put_since_the_loss_began_is_put_again(make_bench: MakeBen
     wait_until(lambda: bench.sender.replayed == 1, "the replay")
 
 
-def test_how_far_back_a_loss_goes_is_known_better_than_the_window_has_it(make_bench: MakeBench) -> None:
-    """It may be noticed long after nothing was put any more."""
+def test_a_known_start_of_a_loss_overrides_the_window(make_bench: MakeBench) -> None:
+    """The loss can be detected long after the last put."""
     bench = make_bench(ms=1)
     subscriber = bench.listen()
     bench.put(numbered(0))
@@ -218,7 +230,7 @@ def test_how_far_back_a_loss_goes_is_known_better_than_the_window_has_it(make_be
     assert received(bench.listen(), 1) == [0]
 
 
-def test_where_nothing_is_known_of_a_loss_the_window_holds(make_bench: MakeBench) -> None:
+def test_without_a_known_loss_the_window_applies(make_bench: MakeBench) -> None:
     bench = make_bench(ms=1)
     subscriber = bench.listen()
     bench.put(numbered(0))
@@ -231,7 +243,7 @@ def test_where_nothing_is_known_of_a_loss_the_window_holds(make_bench: MakeBench
     assert bench.sender.replayed == 0
 
 
-def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
+def test_an_expired_message_is_not_put_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     short = numbered(0, ttl=100)
@@ -242,8 +254,8 @@ def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
     wait_until(lambda: bench.sender.not_replayed == 1, "the count")
 
 
-def test_a_request_that_was_answered_is_not_put_again(make_bench: MakeBench) -> None:
-    """And nothing else is taken for one, whatever an answer says that it answers."""
+def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
+    """An event is never treated as answered, for any reqid of a response."""
     bench = make_bench()
     subscriber = bench.listen()
     asked, event = (
@@ -254,7 +266,7 @@ def test_a_request_that_was_answered_is_not_put_again(make_bench: MakeBench) -> 
     assert received(subscriber, 4) == [0, 1, 2, 3]
     bench.answered.add_reqids([asked[0].id, event.id])
     bench.unsubscribe(subscriber)
-    bench.answered.add_reqids([asked[2].id])  # while nobody was there
+    bench.answered.add_reqids([asked[2].id])  # while no subscriber was connected
     subscriber = bench.listen()
     assert sorted(received(subscriber, 2)) == [1, 3]
     last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
@@ -264,10 +276,8 @@ def test_a_request_that_was_answered_is_not_put_again(make_bench: MakeBench) -> 
 
 
 @pytest.mark.parametrize("years", [26, -26])
-def test_no_leap_of_the_clock_keeps_what_is_young_from_being_put_again_or_saves_what_is_over(
-    make_bench: MakeBench, years: int
-) -> None:
-    """An ECU boots in 2000, and its clock leaps to today."""
+def test_a_clock_step_does_not_change_which_messages_are_put_again(make_bench: MakeBench, years: int) -> None:
+    """An ECU boots in 2000, and its clock steps to today."""
     bench = make_bench()
     subscriber = bench.listen()
     short = numbered(0, ttl=100)
@@ -289,7 +299,7 @@ def test_no_leap_of_the_clock_keeps_what_is_young_from_being_put_again_or_saves_
         ({"bytes": 1}, [4]),
     ],
 )
-def test_what_is_remembered_is_bounded_and_the_oldest_goes(
+def test_the_retransmit_buffer_is_bounded_and_drops_the_oldest(
     make_bench: MakeBench, bounds: dict[str, int], again: list[int]
 ) -> None:
     bench = make_bench(**bounds)
@@ -301,7 +311,7 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes(
     assert received(subscriber, len(again) + 1) == [*again, 5]
 
 
-def test_the_bounds_are_those_of_all_routes_together(make_bench: MakeBench) -> None:
+def test_the_bounds_apply_to_all_routes_together(make_bench: MakeBench) -> None:
     bench = make_bench(messages=3)
     subscriber = bench.listen()
     bench.put(*(numbered(n, n % 2) for n in range(5)))
@@ -311,7 +321,7 @@ def test_the_bounds_are_those_of_all_routes_together(make_bench: MakeBench) -> N
     assert sorted(received(bench.listen(), 3)) == [2, 3, 4]
 
 
-def test_what_is_too_old_is_forgotten(make_bench: MakeBench) -> None:
+def test_messages_older_than_the_window_are_forgotten(make_bench: MakeBench) -> None:
     bench = make_bench(ms=1)
     subscriber = bench.listen()
     bench.put(numbered(0))
@@ -322,7 +332,7 @@ def test_what_is_too_old_is_forgotten(make_bench: MakeBench) -> None:
     assert received(subscriber, 2) == [0, 1]
 
 
-def test_a_publisher_that_goes_before_its_messages_were_put_again_says_so(make_bench: MakeBench) -> None:
+def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.sender._max_publishers = 1
     subscriber = bench.listen()
@@ -332,7 +342,7 @@ def test_a_publisher_that_goes_before_its_messages_were_put_again_says_so(make_b
     assert bench.sender.not_replayed == 1
 
 
-def test_many_are_put_in_their_order_and_remembered(make_bench: MakeBench) -> None:
+def test_a_list_is_put_in_order_and_remembered(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     bench.put(numbered(0), numbered(1, 1))
@@ -357,7 +367,7 @@ def answered(n: int, **changes: object) -> UMessage:
 
 
 def read(subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]", count: int) -> list[UMessage]:
-    """What a subscriber gets, as the readable way has it."""
+    """The messages that a subscriber receives, decoded by the readable path."""
     found = []
     for _ in range(count):
         sample = subscriber.recv()
@@ -368,7 +378,7 @@ def read(subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]", count: int
     return [each for each in found if isinstance(each, UMessage)]
 
 
-def test_answers_go_out_as_they_are_one_by_one_and_together_and_again(
+def test_responses_are_put_alike_one_by_one_in_batches_and_again(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[UAttributes] = []
@@ -395,13 +405,13 @@ def test_answers_go_out_as_they_are_one_by_one_and_together_and_again(
         bench.put(many[-1])
     sent = [*first, *many]
     assert read(subscriber, len(sent)) == sent
-    # Three kinds, the one with a token at every try: nothing else is written anew.
+    # Three kinds; the one with a token is encoded at every try, the others once.
     assert [each.token for each in encoded].count(None) == 2
     bench.unsubscribe(subscriber)
     assert read(bench.listen(), len(sent)) == sent
 
 
-def test_an_answer_to_what_is_no_id_is_refused_whatever_went_before(make_bench: MakeBench) -> None:
+def test_a_response_with_an_invalid_reqid_is_always_refused(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     bench.put(answered(0))
@@ -413,7 +423,7 @@ def test_an_answer_to_what_is_no_id_is_refused_whatever_went_before(make_bench: 
             bench.sender.put_message(wrong)
 
 
-def test_what_is_kept_of_answers_is_bounded_and_goes_with_its_publisher(
+def test_the_response_headers_are_bounded_and_dropped_with_their_publisher(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "_MAX_HEADERS", 10)
@@ -426,24 +436,25 @@ def test_what_is_kept_of_answers_is_bounded_and_goes_with_its_publisher(
     assert not bench.sender._response_headers
 
 
-def test_many_end_at_the_first_that_cannot_be_put(make_bench: MakeBench) -> None:
+def test_a_list_ends_at_the_first_message_that_cannot_be_put(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.visitor.declare_subscriber(f"up/{ALPHA}/*/*/*/8000/**")
     bench.put(numbered(0))
-    assert not bench.is_accepted(numbered(9, 1))  # nobody listens to this one
+    assert not bench.is_accepted(numbered(9, 1))  # no subscriber for this one
     assert bench.sender.put_batch([numbered(1), numbered(2), numbered(9, 1), numbered(3)]) == 2
-    assert bench.sender.put_batch([numbered(9, 2), numbered(3)]) == 0  # never put before: `put` sees to that
+    assert bench.sender.put_batch([numbered(9, 2), numbered(3)]) == 0  # unknown header: left to `put_message`
     assert bench.sender.put_batch([]) == 0
     assert received(subscriber, 3) == [0, 1, 2]
     assert bench.sender.sent == 3
 
 
-@every_way
-def test_many_end_with_their_link(make_bench: MakeBench, together: AsIterable) -> None:
+@every_iterable
+def test_a_batch_ends_when_the_link_goes_down(make_bench: MakeBench, together: AsIterable) -> None:
     bench = make_bench()
     _subscriber = bench.listen()
     bench.put(numbered(0))
     [(attributes, header)] = bench.sender._headers.items()
+    bench.freeze()
     puts: list[bytes] = []
 
     def put(payload: bytes, *, attachment: bytes) -> None:
@@ -451,24 +462,25 @@ def test_many_end_with_their_link(make_bench: MakeBench, together: AsIterable) -
         bench.links.up = len(puts) < 3
 
     bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
-    alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
-    assert bench.sender.put_batch(together(alike)) == 3
+    similar = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
+    assert bench.sender.put_batch(together(similar)) == 3
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
     assert [each.payload for each in remembered(bench)] == [b"0", b"1", b"2", b"3"]
-    assert bench.sender.put_batch(together(alike)) == 0
+    assert bench.sender.put_batch(together(similar)) == 0
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
 
 
-@every_way
-def test_many_that_are_alike_go_out_and_are_remembered_as_one_by_one(
+@every_iterable
+def test_equal_messages_are_put_and_remembered_like_single_ones(
     make_bench: MakeBench, together: AsIterable
 ) -> None:
-    """An iterator is asked for each message when the one before it was sent, and so knows nothing of what is alike."""
+    """An iterator yields each message after the previous put, so it has no columns."""
     bench = make_bench()
     subscriber = bench.listen()
     bench.put(numbered(0, ttl=60_000))
     attributes = numbered(0, ttl=60_000).attributes
     many = [UMessage(new_id(), attributes, b"x" * n) for n in range(70)]
+    bench.freeze()
     assert bench.sender.put_batch(together(many)) == 70
     assert read(subscriber, 71)[1:] == many
     remembered = bench.sender._retransmit_buffer.messages_of(bench.sender._headers[attributes].publisher)
@@ -478,8 +490,8 @@ def test_many_that_are_alike_go_out_and_are_remembered_as_one_by_one(
     assert (bench.sender.sent, bench.sender._headers[attributes].publisher.last_used) == (71, 71)
 
 
-@every_way
-def test_many_end_at_what_zenoh_refuses(make_bench: MakeBench, together: AsIterable) -> None:
+@every_iterable
+def test_a_batch_ends_at_a_put_that_zenoh_refuses(make_bench: MakeBench, together: AsIterable) -> None:
     bench = make_bench()
     _subscriber = bench.listen()
     bench.put(numbered(0))
@@ -492,12 +504,12 @@ def test_many_end_at_what_zenoh_refuses(make_bench: MakeBench, together: AsItera
         puts.append(payload)
 
     bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
-    alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
-    assert bench.sender.put_batch(together(alike)) == 2
+    similar = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
+    assert bench.sender.put_batch(together(similar)) == 2
     assert (puts, bench.sender.sent, len(bench.sender._retransmit_buffer)) == ([b"1", b"2"], 3, 3)
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 def remembered(bench: Bench) -> list[UMessage]:
@@ -506,10 +518,10 @@ def remembered(bench: Bench) -> list[UMessage]:
 
 
 class RecordedPuts:
-    """Stands for Zenoh's put at a route, which has been open: what it is given, until it has had enough."""
+    """Replaces Zenoh's put of an open route: records puts, refuses after `max_puts`, ends the link after `last`."""
 
     def __init__(self, bench: Bench, attributes: UAttributes, listener: object) -> None:
-        self.listener = listener  # kept, or the route closes
+        self.listener = listener  # referenced, else the route closes
         self.puts: list[tuple[bytes, bytes]] = []
         self.max_puts: int | None = None
         self.last = self.at_ns = 0
@@ -527,56 +539,61 @@ class RecordedPuts:
 
 
 def open_route(bench: Bench) -> tuple[UAttributes, RecordedPuts]:
-    """A route that is open, at which nothing really goes out any more."""
+    """An open route whose puts are recorded and not sent."""
     subscriber = bench.listen()
     first = numbered(0)
     bench.put(first)
     return first.attributes, RecordedPuts(bench, first.attributes, subscriber)
 
 
-def alike(attributes: UAttributes, count: int) -> list[UMessage]:
+COUNTS = [1, 8, 127, 128, 129]
+
+
+def similar(attributes: UAttributes, count: int) -> list[UMessage]:
     return [UMessage(new_id(), attributes, b"%d" % n * (n % 3)) for n in range(count)]
 
 
 def assert_put_as_one_by_one(
-    bench: Bench, puts: RecordedPuts, run: MessageBatch, messages: list[UMessage]
+    bench: Bench, puts: RecordedPuts, batch: MessageBatch, messages: list[UMessage]
 ) -> None:
-    """A run, its messages as a list and one by one, and other parts of it: the same puts, and the same is remembered."""
-    before, count = remembered(bench), len(messages)
-    assert bench.sender.put_batch(run) == count
+    """A batch, the list of its messages, single messages and slices cause the same puts and memories."""
+    bench.freeze()
+    puts.puts.clear()
+    before, count, sent = remembered(bench), len(messages), bench.sender.sent
+    assert bench.sender.put_batch(batch) == count
     assert bench.sender.put_batch(messages) == count
     for message in messages:
         bench.sender.put_message(message)
     expected = [(each.payload, VERSION_BYTE + encode(each.id, each.attributes)) for each in messages]
     assert puts.puts == expected * 3
     assert remembered(bench) == [*before, *messages * 3]
-    assert bench.sender.sent == 1 + 3 * count
-    # Other parts of it, too.
-    assert bench.sender.put_batch(run[count // 2 :]) == count - count // 2
-    assert bench.sender.put_batch(run[count:]) == 0
+    assert bench.sender.sent == sent + 3 * count
+    # Slices, too.
+    assert bench.sender.put_batch(batch[count // 2 :]) == count - count // 2
+    assert bench.sender.put_batch(batch[count:]) == 0
     assert puts.puts == [*expected * 3, *expected[count // 2 :]]
     assert remembered(bench) == [*before, *messages * 3, *messages[count // 2 :]]
 
 
-@every_run
-@pytest.mark.parametrize("count", [1, 8, 127, 128, 129])
-def test_a_run_is_put_and_remembered_as_a_list_and_as_one_by_one(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch], count: int
+@every_batch
+def test_a_batch_is_put_and_remembered_like_single_messages(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench()
     attributes, puts = open_route(bench)
-    messages = alike(attributes, count)
-    assert_put_as_one_by_one(bench, puts, run_of(messages), messages)
+    for count in COUNTS:
+        messages = similar(attributes, count)
+        assert_put_as_one_by_one(bench, puts, batch_of(messages), messages)
 
 
-@every_way
-def test_many_are_remembered_as_put_when_the_last_one_was(
+@every_iterable
+def test_a_batch_is_remembered_with_the_time_of_its_last_put(
     make_bench: MakeBench, together: AsIterable
 ) -> None:
-    """A link that was lost while they were put has lost some of them, whenever it was."""
+    """A link lost during the puts has lost some of them."""
     bench = make_bench()
     attributes, puts = open_route(bench)
-    assert bench.sender.put_batch(together(alike(attributes, 20))) == 20
+    assert bench.sender.put_batch(together(similar(attributes, 20))) == 20
     last_ns, now_ns = puts.at_ns, monotonic_ns()
     [publisher] = bench.sender._publishers.values()
     times_ns = {put_ns for put_ns, _ in bench.sender._retransmit_buffer.messages_of(publisher)[1:]}
@@ -584,120 +601,132 @@ def test_many_are_remembered_as_put_when_the_last_one_was(
     assert last_ns <= min(times_ns) <= now_ns
 
 
-def test_payloads_and_attachments_that_say_what_we_would_are_put_as_they_came(make_bench: MakeBench) -> None:
+def test_received_payloads_and_equal_attachments_are_put_without_copy(make_bench: MakeBench) -> None:
     bench = make_bench()
     attributes, puts = open_route(bench)
-    run = as_received(alike(attributes, 20))
-    assert type(run.ids) is AttachmentColumns
-    bench.sender.put_batch(run)
+    batch = as_received(similar(attributes, 20))
+    assert type(batch.ids) is AttachmentColumns
+    bench.sender.put_batch(batch)
     for came, (payload, attachment) in zip(
-        zip(run.payloads, run.ids.items, strict=True), puts.puts, strict=True
+        zip(batch.payloads, batch.ids.items, strict=True), puts.puts, strict=True
     ):
         assert (payload, attachment) == came
         assert payload is came[0]
         assert attachment is came[1]
 
 
-def test_what_is_attached_and_not_ours_to_say_is_not_put(make_bench: MakeBench) -> None:
+def test_foreign_attributes_of_received_attachments_are_not_put(make_bench: MakeBench) -> None:
     bench = make_bench()
     attributes, puts = open_route(bench)
-    run = as_received_with_sink(alike(attributes, 20))
-    assert type(run.ids) is AttachmentColumns
-    bench.sender.put_batch(run)
-    assert [payload for payload, _ in puts.puts] == run.payloads
+    batch = as_received_with_sink(similar(attributes, 20))
+    assert type(batch.ids) is AttachmentColumns
+    bench.sender.put_batch(batch)
+    assert [payload for payload, _ in puts.puts] == batch.payloads
     assert {attachment[21:] for _, attachment in puts.puts} == {encode_tail(attributes)}
-    assert run.ids.tail != encode_tail(attributes)
+    assert batch.ids.tail != encode_tail(attributes)
 
 
-@every_run
+@every_batch
 @pytest.mark.parametrize("how", ["refused", "link down"])
-@pytest.mark.parametrize("taken", [0, 1, 7, 19, 20])
-def test_a_run_ends_where_a_put_does(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch], how: str, taken: int
+def test_a_batch_ends_at_the_first_failed_put(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch], how: str
 ) -> None:
-    """As many as were put are counted and remembered, also if that is none or all."""
     bench = make_bench()
     attributes, puts = open_route(bench)
+    for taken in TAKEN:
+        messages = similar(attributes, 20)
+        assert_ends_after(bench, puts, batch_of(messages), messages, how, taken)
+
+
+TAKEN = [0, 1, 7, 19, 20]
+
+
+def assert_ends_after(
+    bench: Bench, puts: RecordedPuts, batch: MessageBatch, messages: list[UMessage], how: str, taken: int
+) -> None:
+    """Only the successful puts are counted and remembered, also if that is none or all."""
+    bench.freeze()
+    before, sent = remembered(bench), bench.sender.sent
+    puts.puts.clear()
     if how == "refused":
         puts.max_puts = taken
     else:
         puts.last = taken
         bench.links.up = taken > 0
-    messages, before = alike(attributes, 20), remembered(bench)
-    assert bench.sender.put_batch(run_of(messages)) == taken
+    assert bench.sender.put_batch(batch) == taken
     assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
-    assert bench.sender.sent == 1 + taken
+    assert bench.sender.sent == sent + taken
     assert remembered(bench) == before + messages[:taken]
     assert bench.links.up is (how == "refused")
 
 
-@every_run
-def test_a_run_that_cannot_go_is_left_to_put(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch]
+@every_batch
+def test_a_batch_that_cannot_be_sent_is_left_to_put_message(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench()
-    messages = alike(numbered(0).attributes, 20)
-    assert bench.sender.put_batch(run_of(messages)) == 0  # never put before
+    messages = similar(numbered(0).attributes, 20)
+    assert bench.sender.put_batch(batch_of(messages)) == 0  # never put before
     assert not bench.is_accepted(numbered(0))
-    assert bench.sender.put_batch(run_of(messages)) == 0  # nobody listens
+    assert bench.sender.put_batch(batch_of(messages)) == 0  # no subscriber
     assert (bench.sender.sent, len(bench.sender._retransmit_buffer)) == (0, 0)
     with pytest.raises(RouteUnavailable):
         bench.sender.put_message(messages[0])
 
 
-@every_run
-def test_where_nothing_is_remembered_a_run_is_counted(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch]
+@every_batch
+def test_a_batch_is_counted_without_a_retransmit_buffer(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench(ms=0)
     attributes, puts = open_route(bench)
-    assert bench.sender.put_batch(run_of(alike(attributes, 20))) == 20
+    assert bench.sender.put_batch(batch_of(similar(attributes, 20))) == 20
     assert (len(puts.puts), bench.sender.sent, len(bench.sender._retransmit_buffer)) == (20, 21, 0)
 
 
-@every_run
-def test_a_run_that_may_have_been_lost_is_put_again(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch]
+@every_batch
+def test_a_possibly_lost_batch_is_put_again(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     first = numbered(0)
     bench.put(first)
-    messages = alike(first.attributes, 200)
-    assert bench.sender.put_batch(run_of(messages)) == 200
+    messages = similar(first.attributes, 200)
+    assert bench.sender.put_batch(batch_of(messages)) == 200
     assert bench.sender.put_batch(messages[:3]) == 3
     sent = [first, *messages, *messages[:3]]
     assert read(subscriber, len(sent)) == sent
     bench.unsubscribe(subscriber)
-    assert bench.sender.put_batch(run_of(messages)) == 0
+    assert bench.sender.put_batch(batch_of(messages)) == 0
     assert read(bench.listen(), len(sent)) == sent
     wait_until(lambda: bench.sender.replayed == len(sent), "the count")
 
 
-# --- runs of answers ------------------------------------------------------------------------------------------------
+# --- batches of responses ---------------------------------------------------------------------------------------------
 
 
 def responses_as_columns(messages: list[UMessage]) -> MessageBatch:
-    run = batch_of_responses(messages)
-    assert run is not None
-    return run
+    batch = batch_of_responses(messages)
+    assert batch is not None
+    return batch
 
 
 def responses_as_received(messages: list[UMessage]) -> MessageBatch:
-    """A run that came in over Zenoh."""
+    """A batch of responses received over Zenoh."""
     attachments = [VERSION_BYTE + encode(each.id, each.attributes) for each in messages]
-    attributes, reader = messages[0].attributes, SampleDecoder()
+    attributes, decoder = messages[0].attributes, SampleDecoder()
     key = message_key(attributes.source, attributes.sink, ALPHA)
-    reader.decode(key, attachments[0], b"")
-    run = reader.decode_batch(key, attachments, [each.payload for each in messages])
-    assert run is not None
-    assert run.reqids is not None
-    return run
+    decoder.decode(key, attachments[0], b"")
+    batch = decoder.decode_batch(key, attachments, [each.payload for each in messages])
+    assert batch is not None
+    assert batch.reqids is not None
+    return batch
 
 
-RUNS_OF_ANSWERS = {"halves": responses_as_columns, "attachments": responses_as_received}
-every_run_of_answers = pytest.mark.parametrize("run_of", RUNS_OF_ANSWERS.values(), ids=RUNS_OF_ANSWERS)
-KINDS_OF_ANSWERS: dict[str, dict[str, object]] = {
+RESPONSE_BATCHES = {"id columns": responses_as_columns, "attachments": responses_as_received}
+every_response_batch = pytest.mark.parametrize("batch_of", RESPONSE_BATCHES.values(), ids=RESPONSE_BATCHES)
+KINDS_OF_RESPONSES: dict[str, dict[str, object]] = {
     "with ttl": {},
     "without ttl": {"ttl": None},
     "failed": {"commstatus": UCode.INTERNAL, "payload_format": UPayloadFormat.PROTOBUF},
@@ -706,92 +735,83 @@ KINDS_OF_ANSWERS: dict[str, dict[str, object]] = {
 
 
 def open_response_route(bench: Bench, **changes: object) -> RecordedPuts:
-    """As `opened`, with an answer like those to come."""
+    """As `open_route`, for responses with these attributes."""
     subscriber = bench.listen()
     first = answered(0, **changes)
     bench.put(first)
     common = msgspec.structs.replace(first.attributes, reqid=None)
     header = bench.sender._response_headers[common]
-    # As `TopicAdvertisements` does with attributes of which no part is a reqid.
     bench.sender._headers[common] = header
     puts = RecordedPuts(bench, common, subscriber)
     bench.sender._response_headers[common] = bench.sender._headers.pop(common)
     return puts
 
 
-@every_run_of_answers
-@pytest.mark.parametrize("changes", KINDS_OF_ANSWERS.values(), ids=KINDS_OF_ANSWERS)
-@pytest.mark.parametrize("count", [1, 8, 127, 128, 129])
-def test_a_run_of_answers_is_put_and_remembered_as_a_list_and_as_one_by_one(
+@every_response_batch
+@pytest.mark.parametrize("changes", KINDS_OF_RESPONSES.values(), ids=KINDS_OF_RESPONSES)
+def test_a_response_batch_is_put_and_remembered_like_single_messages(
     make_bench: MakeBench,
-    run_of: Callable[[list[UMessage]], MessageBatch],
+    batch_of: Callable[[list[UMessage]], MessageBatch],
     changes: dict[str, object],
-    count: int,
 ) -> None:
     bench = make_bench()
     puts = open_response_route(bench, **changes)
-    messages = [answered(n, **changes) for n in range(count)]
-    assert_put_as_one_by_one(bench, puts, run_of(messages), messages)
+    for count in COUNTS:
+        messages = [answered(n, **changes) for n in range(count)]
+        assert_put_as_one_by_one(bench, puts, batch_of(messages), messages)
 
 
-@every_run_of_answers
-def test_answers_that_were_never_put_before_are_left_to_put(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch]
+@every_response_batch
+def test_unknown_responses_are_left_to_put_message(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     messages = [answered(n) for n in range(9)]
-    assert bench.sender.put_batch(run_of(messages)) == 0
+    assert bench.sender.put_batch(batch_of(messages)) == 0
     bench.put(answered(9, ttl=1_000))
-    assert bench.sender.put_batch(run_of(messages)) == 0
+    assert bench.sender.put_batch(batch_of(messages)) == 0
     assert (bench.sender.sent, len(bench.sender._retransmit_buffer)) == (1, 1)
     bench.put(messages[0])
-    assert bench.sender.put_batch(run_of(messages[1:])) == 8
+    assert bench.sender.put_batch(batch_of(messages[1:])) == 8
     assert read(subscriber, 10)[1:] == messages
 
 
-@every_run_of_answers
+@every_response_batch
 @pytest.mark.parametrize("how", ["refused", "link down"])
-@pytest.mark.parametrize("taken", [0, 1, 7, 19, 20])
-def test_a_run_of_answers_ends_where_a_put_does(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch], how: str, taken: int
+def test_a_response_batch_ends_at_the_first_failed_put(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch], how: str
 ) -> None:
     bench = make_bench()
     puts = open_response_route(bench)
-    if how == "refused":
-        puts.max_puts = taken
-    else:
-        puts.last = taken
-        bench.links.up = taken > 0
-    messages, before = [answered(n) for n in range(20)], remembered(bench)
-    assert bench.sender.put_batch(run_of(messages)) == taken
-    assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
-    assert bench.sender.sent == 1 + taken
-    assert remembered(bench) == before + messages[:taken]
+    for taken in TAKEN:
+        messages = [answered(n) for n in range(20)]
+        assert_ends_after(bench, puts, batch_of(messages), messages, how, taken)
 
 
-@every_run_of_answers
-def test_a_run_of_answers_that_may_have_been_lost_is_put_again(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], MessageBatch]
+@every_response_batch
+def test_a_possibly_lost_response_batch_is_put_again(
+    make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     messages = [answered(n) for n in range(200)]
     bench.put(messages[0])
-    assert bench.sender.put_batch(run_of(messages[1:])) == 199
+    bench.freeze()
+    assert bench.sender.put_batch(batch_of(messages[1:])) == 199
     assert read(subscriber, 200) == messages
     bench.unsubscribe(subscriber)
-    assert bench.sender.put_batch(run_of(messages)) == 0
+    assert bench.sender.put_batch(batch_of(messages)) == 0
     assert read(bench.listen(), 200) == messages
 
 
-# --- runs that take long --------------------------------------------------------------------------------------------
+# --- slow batches -----------------------------------------------------------------------------------------------------
 
-SOON_NS = BATCH_SEND_MS * 1_000_000
+SEND_NS = BATCH_SEND_MS * 1_000_000
 
 
 class SlowPut:
-    """A put that waits: the clock of the sender goes on by so much at each."""
+    """A put that waits: the sender's clock advances at each put."""
 
     def __init__(self, bench: Bench, puts: RecordedPuts, each_ns: int) -> None:
         self.now_ns = CLOCK.monotonic_ns()
@@ -807,45 +827,45 @@ class SlowPut:
         self._puts(payload, attachment=attachment)
 
 
-@pytest.mark.parametrize("kind", ["events", "answers"])
+@pytest.mark.parametrize("kind", ["events", "responses"])
 @pytest.mark.parametrize(
     ("ttl", "each_ns", "taken"),
     [
-        (60_000, SOON_NS // 4, 5),
-        (60_000, SOON_NS // 19, 20),
-        (60_000, SOON_NS, 2),
-        (60_000, SOON_NS + 1, 1),
+        (60_000, SEND_NS // 4, 5),
+        (60_000, SEND_NS // 19, 20),
+        (60_000, SEND_NS, 2),
+        (60_000, SEND_NS + 1, 1),
         (60_000, 0, 20),
-        (0, 2 * SOON_NS, 20),
-        (None, 2 * SOON_NS, 20),
+        (0, 2 * SEND_NS, 20),
+        (None, 2 * SEND_NS, 20),
     ],
 )
-def test_a_run_with_a_ttl_ends_when_its_puts_have_taken_too_long(
+def test_a_batch_with_ttl_ends_when_its_puts_take_too_long(
     make_bench: MakeBench, kind: str, ttl: int | None, each_ns: int, taken: int
 ) -> None:
-    """It was looked at once, and is good for so long; what is left is looked at again."""
+    """The ttl is checked once per batch, which is valid for BATCH_SEND_MS; the rest is checked again."""
     bench = make_bench()
-    if kind == "answers":
+    if kind == "responses":
         puts = open_response_route(bench, ttl=ttl)
         messages = [answered(n, ttl=ttl) for n in range(20)]
-        run = responses_as_columns(messages)
+        batch = responses_as_columns(messages)
     else:
         subscriber = bench.listen()
         first = numbered(0, ttl=ttl)
         bench.put(first)
         puts = RecordedPuts(bench, first.attributes, subscriber)
-        messages = alike(first.attributes, 20)
-        run = as_id_columns(messages)
+        messages = similar(first.attributes, 20)
+        batch = as_id_columns(messages)
     before = remembered(bench)
     SlowPut(bench, puts, each_ns)
-    assert bench.sender.put_batch(run) == taken
+    assert bench.sender.put_batch(batch) == taken
     assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
     assert bench.sender.sent == 1 + taken
     assert remembered(bench) == before + messages[:taken]
 
 
 class _LockThatWaits:
-    """Another sender has it for so long."""
+    """A lock that another sender holds for some time."""
 
     def __init__(self, waits: SlowPut, ns: int) -> None:
         self._waits, self._ns = waits, ns
@@ -858,9 +878,9 @@ class _LockThatWaits:
 
 
 @pytest.mark.parametrize(
-    ("ttl", "ns", "taken"), [(60_000, SOON_NS, 20), (60_000, SOON_NS + 1, 0), (None, 2 * SOON_NS, 20)]
+    ("ttl", "ns", "taken"), [(60_000, SEND_NS, 20), (60_000, SEND_NS + 1, 0), (None, 2 * SEND_NS, 20)]
 )
-def test_what_another_sender_takes_long_for_counts_too(
+def test_waiting_for_another_sender_counts_against_the_send_time(
     make_bench: MakeBench, ttl: int | None, ns: int, taken: int
 ) -> None:
     bench = make_bench()

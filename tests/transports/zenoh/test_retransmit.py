@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of what was put: exactly that, in order, and within its bounds, however it was noted."""
+"""The retransmit buffer keeps exactly the last puts, in order and within its bounds, single or in batches."""
 
 import msgspec
 import pytest
@@ -32,7 +32,7 @@ def head(number: int) -> bytes:
 
 
 class BufferModel:
-    """What a memory is told, and what it should know."""
+    """A buffer and a list of all puts, from which the expected content follows."""
 
     def __init__(self, **bounds: int) -> None:
         self.replay = RetransmitConfig(**bounds)
@@ -69,18 +69,18 @@ steps = st.lists(
 @example([(16, 0, 0, False, 0), (47, 1, 0, False, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1)
 @example(
     [(62, 4, 0, True, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1
-)  # the first fills nearly all by itself
+)  # the first nearly fills the bounds
 @example([(128, 0, 0, True, 0), (1, 0, 0, False, 0)], 128, 60_000, 1)
 @example([(67, 4, 1, False, 0), (1, 1, 1, False, 0), (1, 1, 0, True, 0)], 190, 64 * 201, 100)
-def test_the_newest_are_known_within_all_bounds(
-    story: list[tuple[int, int, int, bool, int]], messages: int, size: int, window_ms: int
+def test_the_newest_messages_are_kept_within_all_bounds(
+    operations: list[tuple[int, int, int, bool, int]], messages: int, size: int, window_ms: int
 ) -> None:
     notes = BufferModel(messages=messages, bytes=size, ms=window_ms)
     largest = 0
-    for count, payload, publisher, together, pause_ms in story:
+    for count, payload, publisher, together, pause_ms in operations:
         notes.now_ns += pause_ms * NS_PER_MS
         notes.append(count, payload, publisher, together=together)
-        at_once = count if together else 1  # such a helping is let go of as a whole
+        at_once = count if together else 1  # such a batch is dropped as a whole
         largest = max(largest, at_once * (payload + OVERHEAD_BYTES))
         known = notes.stored()
         assert known == notes.appended[len(notes.appended) - len(known) :]  # the newest, as they were
@@ -91,14 +91,14 @@ def test_the_newest_are_known_within_all_bounds(
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_64th_at_most_is_let_go_of_before_its_time(together: bool) -> None:
+def test_at_most_a_64th_is_dropped_early(together: bool) -> None:
     notes = BufferModel(messages=640)
     notes.append(640, 10, 0, together=False)
     notes.append(10, 10, 1, together=together)
     assert len(notes.stored()) >= 630
 
 
-def test_what_is_older_than_the_window_goes_with_the_next_message() -> None:
+def test_messages_older_than_the_window_are_dropped_with_the_next_one() -> None:
     notes = BufferModel(ms=100)
     notes.append(3, 10, 0, together=False)
     notes.now_ns += 50 * NS_PER_MS
@@ -109,12 +109,12 @@ def test_what_is_older_than_the_window_goes_with_the_next_message() -> None:
     assert [message.id.msb for _, _, message in notes.stored()] == [3, 4]
 
 
-def test_without_a_window_nothing_is_asked_for() -> None:
+def test_without_a_window_the_buffer_is_disabled() -> None:
     assert not RetransmitBuffer(RetransmitConfig(ms=0)).is_enabled
     assert RetransmitBuffer(RetransmitConfig()).is_enabled
 
 
-def test_an_answer_is_known_with_its_own_reqid() -> None:
+def test_a_response_is_kept_with_its_reqid() -> None:
     notes = BufferModel()
     answers = [answer(number) for number in range(200)]
     origin = Origin("north", msgspec.structs.replace(answers[0].attributes, reqid=None), are_responses=True)
@@ -129,7 +129,7 @@ def answer(number: int) -> UMessage:
     return response(UUID(number, 1 << 63 | number), asked, b"%d" % number)
 
 
-# --- blocks of several parts ----------------------------------------------------------------------------------------
+# --- blocks of several parts ------------------------------------------------------------------------------------------
 
 WINDOW_MS = 6_400
 BLOCK_MS = WINDOW_MS // 64
@@ -149,7 +149,7 @@ def tailed(notes: BufferModel, count: int, tail: bytes, publisher: int = 0) -> N
 
 
 @pytest.mark.parametrize("turn", range(len(TAILS)))
-def test_parts_of_one_block_have_a_time_a_tail_and_a_publisher_each(turn: int) -> None:
+def test_parts_of_a_block_keep_their_time_tail_and_publisher(turn: int) -> None:
     notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
     for number, tail in enumerate(TAILS[turn:] + TAILS[:turn]):
         tailed(notes, 1 + number * 3 % 5, tail, number % 2)
@@ -171,10 +171,10 @@ def test_parts_of_one_block_have_a_time_a_tail_and_a_publisher_each(turn: int) -
     st.sampled_from([64, 64 * 7, 64 * 200]),
 )
 def test_tails_and_times_are_kept_apart_in_blocks_of_any_size(
-    story: list[tuple[int, bytes, int, int]], messages: int
+    operations: list[tuple[int, bytes, int, int]], messages: int
 ) -> None:
     notes = BufferModel(messages=messages, ms=WINDOW_MS)
-    for count, tail, publisher, pause_ns in story:
+    for count, tail, publisher, pause_ns in operations:
         tailed(notes, count, tail, publisher)
         notes.now_ns += pause_ns
     known = notes.stored()
@@ -185,7 +185,7 @@ def test_tails_and_times_are_kept_apart_in_blocks_of_any_size(
 @pytest.mark.parametrize("late_ns", [0, 1, BLOCK_MS * NS_PER_MS])
 @pytest.mark.parametrize("together", [True, False])
 def test_a_block_is_as_old_as_the_newest_in_it(late_ns: int, together: bool) -> None:
-    """What is older than the window is known until all of its block is."""
+    """Messages older than the window stay until their whole block is older."""
     notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
     begun_ns = notes.now_ns
     tailed(notes, 3, b"t")
@@ -214,7 +214,7 @@ def test_the_edge_of_the_window_belongs_to_it_also_where_a_block_gets_full() -> 
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("size", [0, 500])
-def test_bytes_are_bounded_while_nobody_looks(size: int, together: bool) -> None:
+def test_bytes_are_bounded_between_reads(size: int, together: bool) -> None:
     notes = BufferModel(messages=64 * 200, bytes=64 * 1_000)
     for _ in range(50):
         notes.append(10, size, 0, together=together)
@@ -224,7 +224,7 @@ def test_bytes_are_bounded_while_nobody_looks(size: int, together: bool) -> None
     assert known == notes.appended[len(notes.appended) - len(known) :]
 
 
-def test_what_comes_later_than_a_64th_of_the_window_is_another_block() -> None:
+def test_a_put_after_a_64th_of_the_window_starts_a_block() -> None:
     notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
     begun_ns = notes.now_ns
     tailed(notes, 3, b"t")
@@ -235,7 +235,7 @@ def test_what_comes_later_than_a_64th_of_the_window_is_another_block() -> None:
     assert notes.stored() == notes.appended[3:]
 
 
-# --- answered -----------------------------------------------------------------------------------------------------------
+# --- answered ---------------------------------------------------------------------------------------------------------
 
 halves = st.integers(0, 2**64 - 1)
 
@@ -247,26 +247,24 @@ halves = st.integers(0, 2**64 - 1)
 @example(
     2, [([UUID(1, 2)], True), ([UUID(2, 1)], True), ([UUID(1, 1), UUID(2, 2)], True)]
 )  # two halves are no id
-@example(
-    2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)]
-)  # one that came twice
-def test_of_what_was_answered_the_last_are_known(most: int, story: list[tuple[list[UUID], bool]]) -> None:
+@example(2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)])  # a repeated one
+def test_the_last_answered_requests_are_known(most: int, operations: list[tuple[list[UUID], bool]]) -> None:
     answered = AnsweredRequests(most)
-    told: list[UUID] = []
-    for helping, asks in story:
-        answered.add_reqids(helping)
-        told += helping
+    notified: list[UUID] = []
+    for batch, asks in operations:
+        answered.add_reqids(batch)
+        notified += batch
         if not asks:
             continue
-        assert all(each in answered for each in told[len(told) - min(most, len(told)) :])
-        assert sum(each in answered for each in set(told)) <= most
-        assert UUID(3, 4) not in answered or UUID(3, 4) in told
+        assert all(each in answered for each in notified[len(notified) - min(most, len(notified)) :])
+        assert sum(each in answered for each in set(notified)) <= most
+        assert UUID(3, 4) not in answered or UUID(3, 4) in notified
 
 
-def test_what_is_noted_while_nobody_asks_is_bounded_too() -> None:
+def test_unread_answered_requests_are_bounded() -> None:
     answered = AnsweredRequests(10)
     for number in range(1_000):
         answered.add_reqids([UUID(number, number)])
         assert len(answered._unindexed) <= 2 * 20
     assert [number for number in range(1_000) if UUID(number, number) in answered] == list(range(990, 1_000))
-    assert not answered._unindexed  # looked at once, and not at every question
+    assert not answered._unindexed  # indexed once, and not at every query

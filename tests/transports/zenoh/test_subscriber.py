@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a receiving thread hands on, and to whom, without a session around it."""
+"""The receiving thread of a subscription without a session: decoding, batches, listener calls."""
 
 import logging
 from collections import deque
@@ -44,7 +44,7 @@ ALL = ListenerFilters(ANY, any_at(REMOTE_CLIENT.authority_name))
 
 
 class RecordingListener:
-    """Remembers what came together, and what by itself."""
+    """Records batches and single messages."""
 
     def __init__(self) -> None:
         self.batches: list[list[UMessage]] = []
@@ -70,7 +70,7 @@ def answers() -> list[UMessage]:
     return [response_from(METHOD, REMOTE_CLIENT) for _ in range(5)]
 
 
-def test_what_a_listener_was_given_by_other_filters_it_is_not_given_again(answers: list[UMessage]) -> None:
+def test_a_listener_receives_no_message_twice_by_other_filters(answers: list[UMessage]) -> None:
     asked = [*answers, *(response_from(METHOD.with_resource(2), REMOTE_CLIENT) for _ in range(3))]
     mine = ListenerFilters(METHOD, ANY)
     assert delivered(asked, mine).batches == [asked[5:]]
@@ -79,12 +79,12 @@ def test_what_a_listener_was_given_by_other_filters_it_is_not_given_again(answer
     assert delivered(asked[5:6], mine).singles == asked[5:6]
 
 
-def test_whoever_has_other_filters_is_given_many_at_once_too(answers: list[UMessage]) -> None:
+def test_a_listener_with_other_filters_also_receives_batches(answers: list[UMessage]) -> None:
     bulk = delivered(answers, HERE)
     assert (bulk.batches, bulk.singles) == ([answers], [])
 
 
-def test_filters_are_asked_once_for_each_source_and_sink(
+def test_filters_are_evaluated_once_per_source_and_sink(
     monkeypatch: pytest.MonkeyPatch, answers: list[UMessage]
 ) -> None:
     monkeypatch.setattr(subscriber, "_MAX_CACHED_MATCHES", 4)
@@ -99,11 +99,11 @@ def test_filters_are_asked_once_for_each_source_and_sink(
         assert len(given._cached) <= 4
 
 
-# --- what was taken out of the channel together ---------------------------------------------------------------------
+# --- what was taken out of the channel together -----------------------------------------------------------------------
 
 
 class Sample(NamedTuple):
-    """What is asked of a zenoh.Sample, which cannot be made."""
+    """A stand-in for zenoh.Sample, which has no constructor."""
 
     key_expr: zenoh.KeyExpr
     attachment: zenoh.ZBytes | None
@@ -145,7 +145,7 @@ class Channel:
 
 
 class BatchRecorder:
-    """Remembers what came together, as it came."""
+    """Records the batches unchanged."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[UMessage]] = []
@@ -162,7 +162,7 @@ class BatchRecorder:
 
 
 class SubscriptionRig:
-    """A reception of publications without a session, which has seen one that is like those to come."""
+    """A subscription of publications without a session, which has decoded one message of each topic."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class SubscriptionRig:
             self.subscription._decoder.decode(key_of(like), attachment_of(like), b"")
 
     def run_samples(self, samples: Sequence[Sample], *, pauses: bool = False) -> None:
-        """All that is in a channel, until it ends."""
+        """Run the receiving loop over the samples of a channel until it ends."""
         channel = cast("zenoh.Handler[zenoh.Sample]", Channel(samples, pauses=pauses))
         self.subscription._run(channel)
 
@@ -197,7 +197,7 @@ DELETE = zenoh.SampleKind.DELETE
 
 @pytest.mark.parametrize("pauses", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 127, 128, 129, 135, 136, 300])
-def test_all_that_was_taken_out_is_delivered_wherever_the_channel_ends(count: int, pauses: bool) -> None:
+def test_all_received_samples_are_delivered_wherever_the_channel_ends(count: int, pauses: bool) -> None:
     receiving, messages = SubscriptionRig(), published(count)
     receiving.run_samples(list(map(sample, messages)), pauses=pauses)
     assert receiving.inbox.messages == messages
@@ -209,7 +209,7 @@ def test_all_that_was_taken_out_is_delivered_wherever_the_channel_ends(count: in
     ]
 
 
-def test_what_is_seen_for_the_first_time_is_read_one_by_one_and_then_it_is_a_run() -> None:
+def test_an_unknown_header_is_decoded_one_by_one_and_then_in_batches() -> None:
     receiving = SubscriptionRig()
     messages = published(2 * MAX_BATCH, TOPIC.with_resource(0x8077))
     receiving.run_samples(list(map(sample, messages)))
@@ -220,7 +220,7 @@ def test_what_is_seen_for_the_first_time_is_read_one_by_one_and_then_it_is_a_run
 
 @pytest.mark.parametrize("count", [3, 20])
 @pytest.mark.parametrize("position", [0, 1, -1])
-def test_a_delete_among_many_is_refused_and_the_others_are_delivered(count: int, position: int) -> None:
+def test_a_delete_in_a_batch_is_refused_and_the_rest_delivered(count: int, position: int) -> None:
     receiving, messages = SubscriptionRig(), published(count)
     samples = list(map(sample, messages))
     samples[position] = samples[position]._replace(payload=zenoh.ZBytes(b""), kind=DELETE)
@@ -233,7 +233,7 @@ def test_a_delete_among_many_is_refused_and_the_others_are_delivered(count: int,
     )
 
 
-def test_nothing_but_deletes_is_nothing() -> None:
+def test_only_deletes_deliver_nothing() -> None:
     receiving = SubscriptionRig()
     samples = [each._replace(payload=zenoh.ZBytes(b""), kind=DELETE) for each in map(sample, published(20))]
     receiving.run_samples(samples)
@@ -241,7 +241,7 @@ def test_nothing_but_deletes_is_nothing() -> None:
     assert (receiving.subscription.received, receiving.refused) == (0, {SampleRefusalReason.DELETE: 20})
 
 
-def test_a_delete_that_is_no_message_anyway_is_refused_for_that() -> None:
+def test_an_invalid_delete_is_refused_as_invalid() -> None:
     receiving = SubscriptionRig()
     empty = zenoh.ZBytes(b"")
     first, *others = map(sample, published(20))
@@ -252,7 +252,7 @@ def test_a_delete_that_is_no_message_anyway_is_refused_for_that() -> None:
     )
 
 
-def test_empty_payloads_are_messages_as_others_are() -> None:
+def test_messages_with_empty_payloads_are_delivered() -> None:
     receiving = SubscriptionRig()
     messages = published(20, payload=lambda number: b"x" * (number % 2))
     receiving.run_samples(list(map(sample, messages)))
@@ -271,7 +271,7 @@ def test_empty_payloads_are_messages_as_others_are() -> None:
         (b"\x02" + bytes(40), SampleRefusalReason.VERSION),
     ],
 )
-def test_one_that_is_no_message_among_many_is_refused_and_the_others_are_delivered(
+def test_an_invalid_sample_in_a_batch_is_refused_and_the_rest_delivered(
     count: int, position: int, attachment: bytes | None, reason: SampleRefusalReason
 ) -> None:
     receiving, messages = SubscriptionRig(), published(count)
@@ -285,7 +285,7 @@ def test_one_that_is_no_message_among_many_is_refused_and_the_others_are_deliver
 
 
 @pytest.mark.parametrize("position", [0, 1, 9, -1])
-def test_one_of_another_topic_among_many_stays_where_it_came(position: int) -> None:
+def test_a_message_of_another_topic_keeps_its_position(position: int) -> None:
     receiving, messages = SubscriptionRig(), published(20)
     [messages[position]] = published(1, OTHER_TOPIC)
     receiving.run_samples(list(map(sample, messages)))
@@ -295,7 +295,7 @@ def test_one_of_another_topic_among_many_stays_where_it_came(position: int) -> N
 
 
 @pytest.mark.parametrize("position", [0, 1, 9, -1])
-def test_one_on_another_key_than_it_says_is_refused_among_many(position: int) -> None:
+def test_a_message_on_a_wrong_key_in_a_batch_is_refused(position: int) -> None:
     receiving, messages = SubscriptionRig(), published(20)
     samples = list(map(sample, messages))
     samples[position] = samples[position]._replace(key_expr=zenoh.KeyExpr(key_of(LIKE[1])))
@@ -306,18 +306,18 @@ def test_one_on_another_key_than_it_says_is_refused_among_many(position: int) ->
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 128])
-def test_whoever_asks_for_every_sink_is_given_no_publications_however_many_come(count: int) -> None:
+def test_a_listener_for_every_sink_receives_no_publications(count: int) -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
     receiving.run_samples(list(map(sample, published(count))))
     assert receiving.inbox.batches == []
     assert (receiving.subscription.received, receiving.refused) == (0, {})
-    told = [notification(new_id(), TOPIC, REMOTE_CLIENT, b"x") for _ in range(count)]
-    receiving.run_samples(list(map(sample, [*published(count), *told])))
-    assert receiving.inbox.messages == told
+    notified = [notification(new_id(), TOPIC, REMOTE_CLIENT, b"x") for _ in range(count)]
+    receiving.run_samples(list(map(sample, [*published(count), *notified])))
+    assert receiving.inbox.messages == notified
     assert (receiving.subscription.received, receiving.refused) == (count, {})
 
 
-def test_of_a_run_all_or_none_has_been_given() -> None:
+def test_a_batch_is_delivered_by_other_filters_entirely_or_not_at_all() -> None:
     run = MessageBatch.from_messages(published(20))
     assert run is not None
     assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(run) is run
@@ -332,9 +332,7 @@ def test_of_a_run_all_or_none_has_been_given() -> None:
     "given", [ListenerFilters(TOPIC, None), ListenerFilters(TOPIC.with_resource(0x8099), None)]
 )
 @pytest.mark.parametrize("count", [2, 20])
-def test_what_was_given_by_other_filters_counts_as_received_and_is_not_given_again(
-    given: ListenerFilters, count: int
-) -> None:
+def test_messages_delivered_by_other_filters_count_as_received(given: ListenerFilters, count: int) -> None:
     receiving, messages = SubscriptionRig(ListenerFilters(ANY, None), given), published(count)
     receiving.run_samples(list(map(sample, messages)))
     assert receiving.inbox.messages == ([] if given.source == TOPIC else messages)
@@ -342,7 +340,7 @@ def test_what_was_given_by_other_filters_counts_as_received_and_is_not_given_aga
     assert len(receiving.inbox.batches) == (given.source != TOPIC)
 
 
-def test_a_run_reaches_those_who_take_one_by_one_and_every_one_of_several() -> None:
+def test_a_batch_reaches_single_message_listeners_and_each_of_several() -> None:
     receiving, messages = SubscriptionRig(), published(20)
     singly: list[UMessage] = []
     for calls in (
@@ -368,7 +366,7 @@ class Failing(BatchRecorder):
         raise RuntimeError("no")
 
 
-def test_a_listener_that_fails_with_a_run_is_counted_and_named_by_its_first_message(
+def test_a_failing_batch_listener_is_counted_and_logged_with_the_first_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     receiving, messages = SubscriptionRig(), published(2 * MAX_BATCH)
@@ -381,8 +379,8 @@ def test_a_listener_that_fails_with_a_run_is_counted_and_named_by_its_first_mess
     assert [each.__dict__["message_id"] for each in caplog.records] == [str(messages[0].id)]
 
 
-def test_what_a_session_had_in_its_channel_is_delivered_after_it_was_undeclared() -> None:
-    """Real samples, of which the channel ends in the middle of a helping."""
+def test_queued_samples_are_delivered_after_undeclare() -> None:
+    """Real samples; the channel ends in the middle of a batch."""
     receiving, messages = SubscriptionRig(), published(MAX_BATCH + 20)
     key = key_of(LIKE[0])
     channel: FifoChannel[zenoh.Sample] = FifoChannel(1_000)
@@ -390,7 +388,7 @@ def test_what_a_session_had_in_its_channel_is_delivered_after_it_was_undeclared(
     here = free_locator()
     with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:
         subscriber = session.declare_subscriber(key, channel)
-        # Told of all that the other one has when it is told of something later.
+        # A later sample arrives after all samples of the other subscriber.
         _last = session.declare_subscriber("last", lambda last: seen.append(last.payload.to_bytes()))
         block = zenoh.CongestionControl.BLOCK
         both = [there.declare_publisher(each, congestion_control=block) for each in (key, "last")]
@@ -411,11 +409,11 @@ def test_what_a_session_had_in_its_channel_is_delivered_after_it_was_undeclared(
     )
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 127, 128, 300])
-def test_answers_are_runs_with_a_reqid_each_once_one_was_read(count: int) -> None:
+def test_known_responses_form_batches_with_reqids(count: int) -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
     first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(1 + count))
     receiving.run_samples([sample(first)])
@@ -427,7 +425,7 @@ def test_answers_are_runs_with_a_reqid_each_once_one_was_read(count: int) -> Non
 
 
 @pytest.mark.parametrize("position", [0, 1, 9, -1])
-def test_one_answer_that_says_something_else_stays_where_it_came(position: int) -> None:
+def test_a_different_response_keeps_its_position(position: int) -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
     first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(21))
     messages[position] = response_from(METHOD.with_resource(2), REMOTE_CLIENT)
@@ -438,7 +436,7 @@ def test_one_answer_that_says_something_else_stays_where_it_came(position: int) 
 
 
 @pytest.mark.parametrize("given", [METHOD, METHOD.with_resource(2)])
-def test_a_run_of_answers_that_was_given_by_other_filters_is_not_given_again(given: UUri) -> None:
+def test_a_response_batch_is_not_delivered_twice_by_other_filters(given: UUri) -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY), ListenerFilters(given, ANY))
     first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(21))
     receiving.run_samples([sample(first)])
@@ -448,7 +446,7 @@ def test_a_run_of_answers_that_was_given_by_other_filters_is_not_given_again(giv
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 128, 300])
-def test_what_has_an_answer_is_noted_however_the_answers_come(count: int) -> None:
+def test_answered_requests_are_recorded_for_single_and_batch_responses(count: int) -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
     first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(1 + count))
     asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=1_000)
@@ -460,7 +458,7 @@ def test_what_has_an_answer_is_noted_however_the_answers_come(count: int) -> Non
     assert asked.id not in receiving.answered
 
 
-def test_what_is_no_message_answers_nothing() -> None:
+def test_an_invalid_sample_answers_no_request() -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
     elsewhere, deleted = (response_from(METHOD, REMOTE_CLIENT) for _ in range(2))
     key = key_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT))

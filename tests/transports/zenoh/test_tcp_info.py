@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of connections that belong to somebody else."""
+"""The kernel's state of connections that another library owns."""
 
 import os
 import socket
@@ -62,11 +62,11 @@ def test_a_connection_is_found_by_its_two_ends_and_stays_open(connection: Connec
         ("unixsock-stream/x", "tcp/127.0.0.1:2"),
     ],
 )
-def test_what_is_no_connection_of_ours_is_not_found(src: str, dst: str) -> None:
+def test_a_foreign_connection_is_not_found(src: str, dst: str) -> None:
     assert find_link(src, dst) is None
 
 
-def test_what_comes_in_is_counted_and_what_goes_out_is_acknowledged(connection: Connection) -> None:
+def test_received_bytes_are_counted_and_sent_bytes_acknowledged(connection: Connection) -> None:
     link = found(connection)
     connection.far.sendall(bytes(123))
     connection.near.sendall(bytes(456))
@@ -85,7 +85,7 @@ def test_what_comes_in_is_counted_and_what_goes_out_is_acknowledged(connection: 
     assert state.received_ago_ms < 5_000
 
 
-def test_what_a_reader_does_not_take_waits(connection: Connection) -> None:
+def test_unread_bytes_count_as_unacknowledged(connection: Connection) -> None:
     link = found(connection)
     connection.near.setblocking(False)
     written = 0
@@ -98,7 +98,7 @@ def test_what_a_reader_does_not_take_waits(connection: Connection) -> None:
     assert written <= state.acked + state.unacked <= written + 1  # its beginning counts
 
 
-def test_what_it_has_room_for_is_taken_without_waiting_and_no_more_than_that(connection: Connection) -> None:
+def test_the_send_window_is_accepted_without_blocking(connection: Connection) -> None:
     link = found(connection)
     connection.near.setblocking(False)
     taken = 0
@@ -117,13 +117,13 @@ def test_what_it_has_room_for_is_taken_without_waiting_and_no_more_than_that(con
             break
 
 
-def test_a_connection_that_the_other_side_has_ended_is_no_more_established(connection: Connection) -> None:
+def test_a_connection_ended_by_the_peer_is_not_established(connection: Connection) -> None:
     link = found(connection)
     connection.far.close()
     wait_until(lambda: (state := link.state()) is not None and not state.established, "the end")
 
 
-def test_of_two_that_were_accepted_at_one_address_the_other_end_tells_which_it_is() -> None:
+def test_accepted_connections_are_distinguished_by_their_peer_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         at = listening.getsockname()
         with socket.create_connection(at) as first, socket.create_connection(at) as second:
@@ -136,14 +136,14 @@ def test_of_two_that_were_accepted_at_one_address_the_other_end_tells_which_it_i
                 assert found(Connection(near, second)).state() is not None
 
 
-def test_a_connection_that_was_reset_is_no_more_established(connection: Connection) -> None:
+def test_a_reset_connection_is_not_established(connection: Connection) -> None:
     link = found(connection)
     connection.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.far.close()
     wait_until(lambda: (state := link.state()) is not None and not state.established, "the reset")
 
 
-def test_a_number_that_has_come_to_mean_something_else_is_noticed(connection: Connection) -> None:
+def test_a_reused_descriptor_is_detected(connection: Connection) -> None:
     link = found(connection)
     with socket.socket(socket.AF_UNIX) as other:
         os.dup2(other.fileno(), connection.near.fileno())

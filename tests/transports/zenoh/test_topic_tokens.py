@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What streamers say that they put, as liveliness tokens: their keys, and real sessions on the loopback interface."""
+"""Topic advertisements as liveliness tokens: their keys, and real sessions on the loopback interface."""
 
 import logging
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def advertisement(number: int = 1, period_ns: int = 0, instance: str = G1) -> To
 
 
 class AdvertisementRecorder:
-    """What a watcher knows by what it was told."""
+    """The advertisements that a watcher knows by its notifications."""
 
     def __init__(self) -> None:
         self.now: frozenset[TopicAdvertisement] = frozenset()
@@ -48,7 +48,7 @@ class AdvertisementRecorder:
             assert self._condition.wait_for(lambda: self.now == expected, 30), self.now
 
 
-# --- keys -----------------------------------------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------------------------------------------------
 
 TOPICS = st.builds(
     UUri,
@@ -60,7 +60,7 @@ TOPICS = st.builds(
 
 
 @given(TOPICS, st.one_of(st.just(0), st.integers(1, MAX_PERIOD_NS)))
-def test_a_token_says_what_is_put_and_no_other_does(topic: UUri, period_ns: int) -> None:
+def test_advertisements_and_token_keys_are_one_to_one(topic: UUri, period_ns: int) -> None:
     put = TopicAdvertisement(G1, "back-bone_1", "g1", topic, period_ns)
     key = advertisement_key(put)
     assert parse_token(key) == put
@@ -79,17 +79,17 @@ def test_a_token_says_what_is_put_and_no_other_does(topic: UUri, period_ns: int)
         ("up%3A%2F%2Fa%2F1%2F1%2F8001/1000000000000000001", "a period of 1000000000000000001 ns, expected 10"),
         ("up%3A%2F%2Fa%2F1%2F1%2F8001/0/0", "expected up-streamer/1/instance/"),
         ("up%3a%2F%2Fa%2F1%2F1%2F8001/0", "is not percent-encoded as expected"),
-        ("%2F%2Fa%2F1%2F1%2F8001/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2Fa%2F01%2F1%2F8001/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2Fa%2F1%2F1%2F7FFF/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2Fa%2F1%2F1%2FFFFF/0", "is not the one way to write one topic"),
-        ("up%3A%2F%2F%2A%2F1%2F1%2F8001/0", "is not the one way to write one topic"),
-        ("up%3A%2F1%2F1%2F8001/0", "is not the one way to write one topic"),
+        ("%2F%2Fa%2F1%2F1%2F8001/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2Fa%2F01%2F1%2F8001/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2Fa%2F1%2F1%2F7FFF/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2Fa%2F1%2F1%2FFFFF/0", "is not the canonical form of one topic"),
+        ("up%3A%2F%2F%2A%2F1%2F1%2F8001/0", "is not the canonical form of one topic"),
+        ("up%3A%2F1%2F1%2F8001/0", "is not the canonical form of one topic"),
         ("up%3A%2F%2FA%2F1%2F1%2F8001/0", "authority 'A' is not"),
         ("a/0", "UUri 'a': expected"),
     ],
 )  # fmt: skip
-def test_a_token_that_says_nothing_is_refused_and_told_why(what: str, why: str) -> None:
+def test_an_invalid_advertisement_is_refused_with_a_reason(what: str, why: str) -> None:
     key = f"up-streamer/1/{G1}/one/g1/puts/{what}"
     with pytest.raises(UStatusError) as caught:
         parse_token(key)
@@ -97,11 +97,11 @@ def test_a_token_that_says_nothing_is_refused_and_told_why(what: str, why: str) 
     assert why in caught.value.message
 
 
-# --- sessions -------------------------------------------------------------------------------------------------------
+# --- sessions ---------------------------------------------------------------------------------------------------------
 
 
 class TopicTokenNetwork:
-    """A network, `watcher` on it, and streamers that come."""
+    """Rig: a network with `watcher` on it, and streamers that connect later."""
 
     def __init__(self, **keys: object) -> None:
         self.locator = free_locator()
@@ -134,7 +134,7 @@ def street() -> Iterator[TopicTokenNetwork]:
     street.close()
 
 
-def test_what_is_put_is_seen_by_the_others_until_it_is_taken_back(street: TopicTokenNetwork) -> None:
+def test_an_advertisement_is_visible_to_peers_until_withdrawn(street: TopicTokenNetwork) -> None:
     one = street.streamer()
     one.advertise_topics(frozenset([advertisement(1), advertisement(2)]))
     street.watched.wait(frozenset([advertisement(1), advertisement(2)]))
@@ -148,7 +148,7 @@ def test_what_is_put_is_seen_by_the_others_until_it_is_taken_back(street: TopicT
     street.watched.wait(frozenset())
 
 
-def test_of_another_rate_the_new_word_comes_before_the_old_one_goes(street: TopicTokenNetwork) -> None:
+def test_a_changed_rate_is_advertised_before_the_old_one_is_withdrawn(street: TopicTokenNetwork) -> None:
     one = street.streamer()
     for period_ns in range(20):
         one.advertise_topics(frozenset([advertisement(1, period_ns)]))
@@ -156,10 +156,10 @@ def test_of_another_rate_the_new_word_comes_before_the_old_one_goes(street: Topi
     known: set[TopicAdvertisement] = set()
     for came, went in street.watched.history:
         known = (known | came) - went
-        assert known  # somebody's word is there all the time
+        assert known  # at every moment at least one advertisement is visible
 
 
-def test_who_comes_later_sees_what_was_said_before_and_its_own(street: TopicTokenNetwork) -> None:
+def test_a_late_peer_sees_earlier_advertisements_and_its_own(street: TopicTokenNetwork) -> None:
     street.observer.advertise_topics(frozenset([advertisement(1, instance=G2)]))
     street.watched.wait(frozenset([advertisement(1, instance=G2)]))
     late = AdvertisementRecorder()
@@ -174,7 +174,7 @@ def test_who_comes_later_sees_what_was_said_before_and_its_own(street: TopicToke
         transport.close()
 
 
-def test_a_stop_of_receiving_takes_everything_back(street: TopicTokenNetwork) -> None:
+def test_stop_receiving_withdraws_all_advertisements(street: TopicTokenNetwork) -> None:
     one, other = street.streamer(), street.streamer()
     one.advertise_topics(frozenset([advertisement(1)]))
     street.watched.wait(frozenset([advertisement(1)]))
@@ -186,7 +186,7 @@ def test_a_stop_of_receiving_takes_everything_back(street: TopicTokenNetwork) ->
     street.watched.wait(frozenset())
 
 
-def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: TopicTokenNetwork) -> None:
+def test_with_peers_false_topics_are_neither_watched_nor_advertised(street: TopicTokenNetwork) -> None:
     seen = AdvertisementRecorder()
     shy = endpoint("g2.vin", connect=(street.locator,), peers=False)
     shy.watch_topic_advertisements(seen)
@@ -198,7 +198,7 @@ def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: TopicTokenNet
     assert seen.history == []
 
 
-def test_hundreds_are_said_and_taken_back(street: TopicTokenNetwork) -> None:
+def test_hundreds_of_topics_are_advertised_and_withdrawn(street: TopicTokenNetwork) -> None:
     said = frozenset(advertisement(number) for number in range(500))
     one = street.streamer()
     one.advertise_topics(said)
@@ -207,7 +207,7 @@ def test_hundreds_are_said_and_taken_back(street: TopicTokenNetwork) -> None:
     street.watched.wait(frozenset())
 
 
-def test_there_is_a_bound_to_what_is_kept(
+def test_the_number_of_advertisements_is_bounded(
     street: TopicTokenNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(topic_tokens, "MAX_ADVERTISEMENTS", 5)
@@ -218,16 +218,16 @@ def test_there_is_a_bound_to_what_is_kept(
     assert [each.message for each in caplog.records].count("zenoh.advertisement_limit") == 1
 
 
-def test_rubbish_is_refused_and_counted(street: TopicTokenNetwork) -> None:
-    with plain_session("client", connect=[street.locator]) as stranger:
-        tokens = [stranger.liveliness().declare_token(f"up-streamer/1/{G1}/one/g1/puts/x/0")]
+def test_invalid_advertisements_are_refused_and_counted(street: TopicTokenNetwork) -> None:
+    with plain_session("client", connect=[street.locator]) as unknown_sender:
+        tokens = [unknown_sender.liveliness().declare_token(f"up-streamer/1/{G1}/one/g1/puts/x/0")]
         wait_until(lambda: street.observer.statistics()["refused_announcement"] == 1, "it is refused")
         street.streamer().advertise_topics(frozenset([advertisement(1)]))
         street.watched.wait(frozenset([advertisement(1)]))
         assert tokens
 
 
-def test_what_zenoh_does_not_take_is_counted_and_costs_the_others_nothing(
+def test_an_advertisement_refused_by_zenoh_is_counted_and_affects_no_other(
     street: TopicTokenNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = street.streamer()

@@ -64,7 +64,7 @@ class TestClientsOfARouterContract(TransportContract):
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whom a message is meant is waited for, however long a busy machine takes to say that it listens."""
+    """A send waits for the subscriber, however long a busy machine takes to declare it."""
     for each in ("_SETTLING_FIRST_NS", "_SETTLING_NS"):
         monkeypatch.setattr(f"ustreamer.transports.zenoh.link_monitor.{each}", 30_000_000_000)
 
@@ -86,15 +86,15 @@ def pair(patient: None) -> Iterator[Pair]:
 # --- what is taken without waiting ------------------------------------------------------------------------------------
 
 
-def test_a_transport_has_room_only_where_it_knows_that_of_every_link(pair: Pair) -> None:
+def test_the_send_window_requires_a_known_window_of_every_link(pair: Pair) -> None:
     wait_until(lambda: pair.a.send_window() > 0, "the connection to be found")
     pair.b.close()
     wait_until(lambda: pair.a.send_window() == 0, "the link to go")
     assert endpoint(ALPHA, listen=(free_locator(),)).send_window() == 0
 
 
-def test_puts_within_the_room_never_wait_for_a_node_that_has_stopped_reading() -> None:
-    """What the transport says it has room for fits into the kernel's buffer: so the rule of a lane's caller."""
+def test_puts_within_the_send_window_never_wait_for_a_stalled_node() -> None:
+    """Messages within `send_window` fit into the kernel's buffer, so an inline send never waits."""
     here = free_locator()
     program = f"""
 import time
@@ -124,17 +124,17 @@ time.sleep(60)
                 sent += 1
                 assert sent < 10_000, "80 MB were taken for somebody who does not read"
             assert sent
-            # A put that waits does so until the reader goes on, which this one never does, or for 5 s.
+            # A blocked put waits until the reader continues, which this one never does, or for 5 s.
             assert longest_s < 4.5
         finally:
             reader.kill()
             sender.close()
 
 
-# --- opening and closing --------------------------------------------------------------------------------------------
+# --- opening and closing ----------------------------------------------------------------------------------------------
 
 
-def test_an_address_that_is_taken_is_unavailable_and_named() -> None:
+def test_an_address_in_use_is_unavailable_and_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         locator = f"tcp/127.0.0.1:{taken.getsockname()[1]}"
         transport = endpoint(ALPHA, listen=(locator,))
@@ -159,7 +159,7 @@ def test_a_client_without_its_router_is_unavailable() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_peer_opens_without_anybody_and_sends_when_somebody_comes() -> None:
+def test_a_peer_opens_alone_and_sends_when_a_node_connects() -> None:
     here = free_locator()
     sender, receiver, inbox = endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,)), Mailbox()
     receiver.register_listener(TOPIC, None, inbox)
@@ -189,7 +189,7 @@ def test_an_endpoint_needs_an_authority_for_its_keys(authority: str) -> None:
         ZenohTransport(config, EndpointContext("backbone", authority, CLOCK))
 
 
-def test_a_process_that_forgets_to_close_ends_all_the_same() -> None:
+def test_a_process_without_close_still_exits() -> None:
     """A daemon thread inside Zenoh aborts the process at its end; any other thread keeps it from ending."""
     program = f"""
 from tests.transports.contract import *
@@ -209,7 +209,7 @@ print("done")
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
 
 
-def test_closing_does_not_wait_for_a_listener_for_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_does_not_wait_forever_for_a_listener(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ustreamer.transports.zenoh.transport._LISTENER_TIMEOUT_S", 0.05)
     entered, leave = threading.Event(), threading.Event()
 
@@ -226,7 +226,7 @@ def test_closing_does_not_wait_for_a_listener_for_ever(pair: Pair, monkeypatch: 
     leave.set()
 
 
-# --- listeners ------------------------------------------------------------------------------------------------------
+# --- listeners --------------------------------------------------------------------------------------------------------
 
 
 def test_listeners_of_the_same_filters_share_a_subscriber_and_a_thread(pair: Pair) -> None:
@@ -240,10 +240,10 @@ def test_listeners_of_the_same_filters_share_a_subscriber_and_a_thread(pair: Pai
     assert threading.active_count() == before
 
 
-def test_what_comes_before_a_registration_has_ended_is_for_its_listener(
+def test_samples_during_a_registration_reach_its_listener(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has waited for somebody to listen sends at once."""
+    """A caller that waited for a subscriber sends at once."""
     start = ZenohSubscription.start
 
     def started_late(reception: ZenohSubscription, session: zenoh.Session) -> None:
@@ -259,9 +259,7 @@ def test_what_comes_before_a_registration_has_ended_is_for_its_listener(
     assert inbox.wait(1) == [message]
 
 
-def test_a_listener_that_zenoh_refuses_is_as_if_it_had_never_been_registered(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listener_refused_by_zenoh_is_not_registered(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(reception: ZenohSubscription, session: zenoh.Session) -> None:
         raise zenoh.ZError("no")
 
@@ -277,7 +275,7 @@ def test_a_listener_that_zenoh_refuses_is_as_if_it_had_never_been_registered(
     assert inbox.wait(1) == [message]
 
 
-def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair: Pair) -> None:
+def test_unregistering_waits_for_the_running_call_and_prevents_others(pair: Pair) -> None:
     entered, leave, calls = threading.Event(), threading.Event(), Mailbox()
 
     def slow(message: UMessage) -> None:
@@ -303,7 +301,7 @@ def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair:
     assert calls.messages == sent[:1]
 
 
-def test_stopping_waits_for_the_call_in_progress(pair: Pair) -> None:
+def test_stop_receiving_waits_for_the_running_call(pair: Pair) -> None:
     entered, leave, finished = threading.Event(), threading.Event(), threading.Event()
 
     def slow(message: UMessage) -> None:
@@ -319,7 +317,7 @@ def test_stopping_waits_for_the_call_in_progress(pair: Pair) -> None:
     assert finished.is_set()
 
 
-def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(
+def test_two_listeners_that_unregister_each_other_do_not_deadlock(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ustreamer.transports.zenoh.transport._LISTENER_TIMEOUT_S", 0.05)
@@ -372,7 +370,7 @@ def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(
         ),
     ],
 )
-def test_only_filters_that_overlap_are_asked_for_each_message(
+def test_only_overlapping_filters_are_evaluated_per_message(
     one: ListenerFilters, other: ListenerFilters, overlap: bool
 ) -> None:
     transport = endpoint(ALPHA, listen=("tcp/127.0.0.1:1",))
@@ -394,7 +392,7 @@ def test_a_failing_listener_is_logged_once_per_kind(pair: Pair, caplog: pytest.L
     assert caplog.records[0].exc_info is not None
 
 
-# --- publishers -----------------------------------------------------------------------------------------------------
+# --- publishers -------------------------------------------------------------------------------------------------------
 
 
 def test_publishers_are_declared_once_per_source_sink_and_priority(pair: Pair) -> None:
@@ -412,7 +410,7 @@ def test_publishers_are_declared_once_per_source_sink_and_priority(pair: Pair) -
     assert len(pair.a._sender._publishers) == 3
 
 
-def test_the_number_of_publishers_is_bounded_and_the_least_used_goes() -> None:
+def test_the_number_of_publishers_is_bounded_and_the_least_recently_used_is_evicted() -> None:
     here = free_locator()
     context = EndpointContext("backbone", ALPHA, CLOCK)
     with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:
@@ -433,7 +431,7 @@ def test_the_number_of_publishers_is_bounded_and_the_least_used_goes() -> None:
         links.close()
 
 
-def test_an_answer_without_reqid_does_not_pass_because_others_had_one(pair: Pair) -> None:
+def test_a_response_without_reqid_is_refused_after_valid_ones(pair: Pair) -> None:
     good = response_from(METHOD, REMOTE_CLIENT)
     inbox = Mailbox()
     pair.b.register_listener(ANY, any_at(BETA), inbox)
@@ -443,12 +441,12 @@ def test_an_answer_without_reqid_does_not_pass_because_others_had_one(pair: Pair
         assert code_of(lambda a=attributes: pair.a.send(UMessage(new_id(), a))) is UCode.INVALID_ARGUMENT  # type: ignore[misc]
 
 
-# --- outages --------------------------------------------------------------------------------------------------------
+# --- outages ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("patient")
-def test_nothing_is_sent_while_nobody_is_connected_and_nothing_is_lost_when_they_are_back() -> None:
-    """What Zenoh itself does: every put in an outage of the router is lost without a word."""
+def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
+    """Zenoh's own behaviour: every put in an outage of the router is lost silently."""
     here = free_locator()
     # Clients: a router passes nothing on between peers.
     sender, receiver = (endpoint(each, mode="client", connect=(here,)) for each in (ALPHA, BETA))
@@ -468,16 +466,14 @@ def test_nothing_is_sent_while_nobody_is_connected_and_nothing_is_lost_when_they
         # At the very moment of the new link: the subscriber may be back a little later than we are.
         message = publish(new_id(), TOPIC, b"after")
         wait_until(lambda: code_of(lambda: sender.send(message)) is UCode.OK, "a send that works")
-        assert inbox.wait(2) == [*sent, message]  # the router said goodbye, so nothing was lost with it
+        assert inbox.wait(2) == [*sent, message]  # the router closed its session, so nothing was lost with it
         sender.close()
         receiver.close()
 
 
 @pytest.mark.parametrize("replay_ms", [15_000, 0])
-def test_a_provider_that_comes_back_is_asked_again_what_it_has_not_answered(
-    patient: None, replay_ms: int
-) -> None:
-    """A method may not bear to be called twice; with `replay_ms` 0 nothing is asked again."""
+def test_a_returning_provider_receives_unanswered_requests_again(patient: None, replay_ms: int) -> None:
+    """A second call of a method can do harm; with `replay_ms` 0 no request is sent again."""
     here = free_locator()
     streamer = endpoint(ALPHA, "streamer", connect=(here,), replay_ms=replay_ms)
     streamer._link_monitor.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost
@@ -523,7 +519,7 @@ class LinkNotes:
         assert self.states == list(states)
 
 
-def test_a_link_is_told_as_it_is_at_opening_and_then_as_nodes_come_and_go() -> None:
+def test_link_watchers_are_notified_at_open_and_when_nodes_connect_or_leave() -> None:
     here = free_locator()
     transport = endpoint(ALPHA, listen=(here,))
     notes = LinkNotes(transport)
@@ -541,7 +537,7 @@ def test_a_link_is_told_as_it_is_at_opening_and_then_as_nodes_come_and_go() -> N
     assert len(notes.states) == 5
 
 
-def test_a_link_is_up_as_long_as_one_node_is_left_and_whoever_joins_is_told() -> None:
+def test_a_link_is_up_while_one_node_remains_and_joins_are_reported() -> None:
     here = free_locator()
     transport = endpoint(ALPHA, listen=(here,))
     notes = LinkNotes(transport)
@@ -557,7 +553,7 @@ def test_a_link_is_up_as_long_as_one_node_is_left_and_whoever_joins_is_told() ->
         transport.close()
 
 
-def test_a_link_that_is_up_at_opening_is_told_once_and_takes_messages_in_the_call() -> None:
+def test_a_link_up_at_open_is_reported_once_and_accepts_messages_in_the_call() -> None:
     here = free_locator()
     with plain_session("router", listen=[here]) as router:
         subscriber = router.declare_subscriber("up/**")
@@ -579,7 +575,7 @@ def test_a_link_that_is_up_at_opening_is_told_once_and_takes_messages_in_the_cal
     assert notes.states == [True]
 
 
-def test_a_link_listener_that_fails_is_logged_once_per_kind_and_ends_nothing(
+def test_a_failing_link_watcher_is_logged_once_per_type(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def broken(up: bool) -> None:
@@ -620,7 +616,7 @@ def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
         assert not waiting.is_alive()
 
 
-def test_waiting_for_a_subscriber_has_an_end() -> None:
+def test_waiting_for_a_subscriber_is_bounded() -> None:
     here = free_locator()
     sender = endpoint(ALPHA, listen=(here,))
     sender.open()
@@ -634,14 +630,14 @@ def test_waiting_for_a_subscriber_has_an_end() -> None:
         sender.close()
 
 
-def test_a_reception_that_was_never_started_can_be_stopped() -> None:
+def test_a_subscription_that_was_never_started_can_be_stopped() -> None:
     reception = ZenohSubscription(ListenerFilters(ANY, None), "backbone", ALPHA, 1024, AnsweredRequests(0))
     reception.stop()
     reception.join(1)
     reception.wait_call_done(1)
 
 
-def test_representations_say_what_is_where(pair: Pair) -> None:
+def test_the_repr_shows_endpoint_and_state(pair: Pair) -> None:
     pair.b.register_listener(ANY, None, print)
     assert [repr(each) for each in pair] == [
         "<ZenohTransport 'a': open, 0 listeners>",
@@ -652,7 +648,7 @@ def test_representations_say_what_is_where(pair: Pair) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
+def test_a_backlog_is_delivered_in_batches_in_order() -> None:
     here = free_locator()
     inbox, alone = BatchMailbox(), Mailbox()
     receiver, sender = endpoint(BETA, listen=(here,)), endpoint(ALPHA, connect=(here,))
@@ -666,7 +662,9 @@ def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
             sender.send(message)
         other = publish(new_id(), OTHER_TOPIC)
         sender.send(other)
-        assert alone.wait(1) == [other]  # so all before it wait in the channel, but for those in hand
+        assert alone.wait(1) == [
+            other
+        ]  # so all earlier samples wait in the channel, except those being delivered
         inbox.go.set()
         assert inbox.wait(300) == sent
         assert 1 < inbox.largest <= MAX_BATCH
@@ -674,7 +672,7 @@ def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_that_fails_over_many_does_not_end_what_receives() -> None:
+def test_a_failing_batch_listener_does_not_end_the_receiving_thread() -> None:
     class Failing(BatchMailbox):
         def on_batch(self, messages: Sequence[UMessage]) -> None:
             super().on_batch(messages)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes and keys on a real Zenoh network, against a session that knows nothing of us.
+"""The bytes and keys on a real Zenoh network, with a plain session as the other node.
 
 Keys and attachments are written by hand from the specification; nothing here is made by the code under test.
 """
@@ -125,15 +125,15 @@ class Wire(NamedTuple):
 def wire() -> Iterator[Wire]:
     here = free_locator()
     transport = endpoint("device1", listen=(here,))
+    transport.open()  # first: a session that finds no listener waits 1 s before it tries again
     with plain_session(connect=[here]) as session:
-        transport.open()
         wait_until(lambda: transport.statistics()["links"] == 1, "the link")
         yield Wire(transport, session)
         transport.close()
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_what_we_put_is_what_the_specification_says(wire: Wire, name: str) -> None:
+def test_puts_match_the_specification(wire: Wire, name: str) -> None:
     # [utest->dsn~up-transport-zenoh-attributes-mapping~1] [utest->dsn~up-transport-zenoh-payload-mapping~1]
     # [utest->dsn~up-transport-zenoh-message-priority-mapping~1] [utest->dsn~up-transport-zenoh-key-expr~1]
     vector = VECTORS[name]
@@ -150,7 +150,7 @@ def test_what_we_put_is_what_the_specification_says(wire: Wire, name: str) -> No
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_what_the_specification_says_is_understood(wire: Wire, name: str) -> None:
+def test_samples_of_the_specification_are_decoded(wire: Wire, name: str) -> None:
     # [utest->dsn~up-transport-zenoh-attributes-mapping~1]
     vector = VECTORS[name]
     inbox = Mailbox()
@@ -163,7 +163,7 @@ def test_what_the_specification_says_is_understood(wire: Wire, name: str) -> Non
     assert inbox.wait(2) == [vector.message] * 2
 
 
-def test_every_priority_has_its_own_on_zenoh(wire: Wire) -> None:
+def test_every_priority_has_its_zenoh_priority(wire: Wire) -> None:
     # [utest->dsn~up-transport-zenoh-message-priority-mapping~1]
     table = {
         UPriority.UNSPECIFIED: Priority.DATA_LOW,
@@ -184,7 +184,7 @@ def test_every_priority_has_its_own_on_zenoh(wire: Wire) -> None:
     assert set(PRIORITIES) == set(UPriority)
 
 
-def test_a_message_without_authority_goes_out_under_ours(wire: Wire) -> None:
+def test_a_message_without_authority_is_sent_with_ours(wire: Wire) -> None:
     subscriber = wire.session.declare_subscriber("**")
     wire.transport.send(
         UMessage(FIRST, UAttributes(type=UMessageType.PUBLISH, source=UUri("", 0x10AB, 3, 0x80CD)))
@@ -195,7 +195,7 @@ def test_a_message_without_authority_goes_out_under_ours(wire: Wire) -> None:
     assert sample.attachment.to_bytes().hex() == "01" + ID_1 + "10011a0910ab21180320cd8102"
 
 
-def test_nothing_with_a_wildcard_is_put(wire: Wire) -> None:
+def test_a_message_with_a_wildcard_is_not_put(wire: Wire) -> None:
     subscriber = wire.session.declare_subscriber("**")
     for source in (
         UUri("*", 1, 1, 0x8000),
@@ -231,7 +231,7 @@ GARBAGE: Final = (
 )
 
 
-def test_garbage_is_counted_by_reason_and_a_message_after_it_is_served(wire: Wire) -> None:
+def test_invalid_samples_are_counted_by_reason_and_later_messages_delivered(wire: Wire) -> None:
     inbox = Mailbox()
     wire.transport.register_listener(ANY, None, inbox)
     wire.transport.register_listener(
@@ -258,7 +258,7 @@ def test_garbage_is_counted_by_reason_and_a_message_after_it_is_served(wire: Wir
     assert statistics["received"] == len(GARBAGE)
 
 
-def test_a_flood_of_random_bytes_disturbs_nobody(wire: Wire) -> None:
+def test_a_flood_of_random_bytes_affects_no_other_message(wire: Wire) -> None:
     dice = random.Random(1)
     inbox = Mailbox()
     wire.transport.register_listener(ANY, None, inbox)

@@ -338,7 +338,7 @@ class Delivery:
                 self._owner.on_tap_error(tap, error)
 
     # Fast path of Delivery.settle (oracle); compared by
-    # tests/core/delivery/test_plugin_errors.py::test_a_batch_tap_is_called_once_per_delivered_batch
+    # tests/core/delivery/test_plugin_errors.py::test_settling_a_batch_equals_settling_each_message
     def settle_delivered(self, ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
         """Equal to `settle` of each message as DELIVERED at the first attempt, at its arrival time."""
         ledger.settled[Verdict.DELIVERED] += len(messages)

@@ -95,7 +95,7 @@ class Expiry:
         return self._wall_ms() > created_ms + ttl and self._remaining_ms(created_ms, ttl) < 0
 
     # Fast path of is_expired per message (oracle); compared by
-    # tests/core/delivery/test_expiry.py::test_a_batch_returned_whole_stays_unexpired_for_the_send_time
+    # tests/core/delivery/test_expiry.py::test_unexpired_equals_is_expired_per_message
     def unexpired(self, messages: Iterable[UMessage]) -> Iterable[UMessage]:
         """Yield messages up to the first expired one, each checked on demand; 0.3 us cheaper than `is_expired`.
 

@@ -55,9 +55,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     """uProtocol over one Zenoh session.
 
     A successful send means that Zenoh accepted the message, not that the message arrived. Without a connected node
-    `send` raises UNAVAILABLE. Just after a link comes up, it waits for a matching subscriber (1 s, after an outage 5 s).
-    The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put shortly
-    before a route lost its subscribers are put again when they are back (`replay_ms`), except answered requests.
+    `send` raises UNAVAILABLE. Just after a link comes up it waits for a subscriber (1 s, after an outage 5 s).
+    The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put
+    shortly before a route lost its subscribers are put again when they return (`replay_ms`), but no answered request.
     """
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
@@ -107,7 +107,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         try:
             session = zenoh.open(config)
         except zenoh.ZError as error:
-            text = f"endpoint {self._context.name!r}: no Zenoh session, {_describe_addresses(config)}: {zenoh_error_text(error)}"
+            addresses = _describe_addresses(config)
+            text = (
+                f"endpoint {self._context.name!r}: no Zenoh session, {addresses}: {zenoh_error_text(error)}"
+            )
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         # At exit Python does not wait for daemon threads, and a thread inside Zenoh then aborts the process.
         atexit.register(self.close)

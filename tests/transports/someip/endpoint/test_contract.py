@@ -22,15 +22,15 @@ from ustreamer.uprotocol.uuri import ANY
 
 # The other contract tests compare header and id of sent and received messages, or send between arbitrary uEntities.
 APPLICABLE = {
-    "test_unregistering_what_is_not_registered_is_not_found",
-    "test_filters_that_match_nothing_are_refused",
+    "test_unregistering_an_unknown_listener_is_not_found",
+    "test_filters_that_match_no_message_are_refused",
     "test_the_number_of_listeners_is_bounded",
     "test_a_message_that_breaks_the_rules_of_its_type_is_not_sent",
-    "test_what_was_refused_once_is_refused_again",
-    "test_no_transport_is_pulled",
+    "test_a_refused_message_is_refused_again",
+    "test_no_transport_supports_receive",
     "test_before_opening_and_after_closing_a_send_is_unavailable",
     "test_closing_may_be_repeated_and_leaves_no_thread",
-    "test_what_was_never_opened_can_be_closed",
+    "test_a_transport_that_was_never_opened_can_be_closed",
 }
 
 
