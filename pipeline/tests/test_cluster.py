@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same commands where the session is not ours: under spark-submit, and with a Spark Connect server, both of the wheel."""
+"""The same commands where the session is not ours: under spark-submit, and with a Spark Connect server, both of the
+wheel.
+"""
 
 import json
 import os

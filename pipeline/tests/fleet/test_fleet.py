@@ -72,7 +72,9 @@ def drive_rows(number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("count", [0, 1, 2_048, 5_000])
 def test_the_writer_makes_the_bytes_that_the_recorders_own_makes(count: int) -> None:
-    """The same content in the same blocks. A long text, which takes several records, and one of the extremes are in it."""
+    """The same content in the same blocks. A long text, which takes several records, and one of the extremes are in
+    it.
+    """
     long = "//" + "x" * 400 + "/1/1/8001"
     targets = [TargetText(1, 1, "chassis", "backbone", TOPIC, None, 10, 5), TargetText(7, 0, "ü", None, long)]
     header = Header("hpc.vin1", 77, 3, LAYOUT, 5, NOON_MS, 2**33)

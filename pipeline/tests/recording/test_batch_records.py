@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BATCH records unfolded: the rows are those that the recorder's own reader finds, whole, damaged or contradicting themselves."""
+"""BATCH records unfolded: the rows are those that the recorder's own reader finds, whole, damaged or contradicting
+themselves.
+"""
 
 import random
 import struct

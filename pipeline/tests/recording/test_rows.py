@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One gateway's rows come out in order of time, whatever the order of verdicts, and with no more waiting than need be."""
+"""One gateway's rows come out in order of time, whatever the order of verdicts, and with no more waiting than need be.
+"""
 
 import random
 from functools import partial

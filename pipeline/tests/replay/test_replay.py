@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replay of a gateway against the gateway's own gates, message by message, wherever its rows are cut into batches."""
+"""The replay of a gateway against the gateway's own gates, message by message, wherever its rows are cut into batches.
+"""
 
 import random
 from collections.abc import Sequence

@@ -100,9 +100,10 @@ def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, in
         pq.write_table(pa.Table.from_pylist(made, schema=schema), folder / "part-0.parquet")
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """Three gateways; one whose recording goes over midnight, and one whose name Spark has to escape."""
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three gateways: one has a recording over midnight, the name of another one needs escaping by Spark. Read only."""
+    tmp_path = tmp_path_factory.mktemp("lake")
     write(tmp_path, "vin1", {DAYS[1]: rows(1)})
     over_midnight = rows(2)
     write(tmp_path, "vin2", {DAYS[0]: over_midnight[:777], DAYS[1]: over_midnight[777:]})
@@ -160,7 +161,7 @@ def test_a_day_that_goes_on_within_the_next_is_replayed_in_order(
 
 
 def test_the_command_says_what_each_link_would_carry(
-    lake: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    lake: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(lake), "--hz", "5"]) == 0
     told = capsys.readouterr().out
@@ -168,14 +169,14 @@ def test_the_command_says_what_each_link_would_carry(
     assert f"{(at_rate(5) / at_rate(20) - 1) * 100:+.1f} %" in told
     assert "4,500 decisions of 3 gateways replayed as recorded, 0 differ" in told
     assert (
-        main(["whatif", str(lake), "--hz", "5", "--json", "--since", DAYS[1], "--out", str(lake / "out")])
+        main(["whatif", str(lake), "--hz", "5", "--json", "--since", DAYS[1], "--out", str(tmp_path / "out")])
         == 0
     )
     answer = json.loads(capsys.readouterr().out)
     # Nobody knows where the gate of vin2 stood at midnight, and a steady publisher never pauses.
     check = answer["check"]
     assert (check["rows"], check["unknown"], check["differing"]) == (4_500 - 777, 2_000 - 777, 0)
-    assert spark.read.parquet(str(lake / "out")).where("kind = 'check'").count() == 3
+    assert spark.read.parquet(str(tmp_path / "out")).where("kind = 'check'").count() == 3
 
 
 def test_a_recording_that_contradicts_its_gate_ends_with_1_and_names_the_row(
