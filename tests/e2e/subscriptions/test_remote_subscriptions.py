@@ -183,12 +183,12 @@ HANDWRITTEN_VECTORS: Final = {
 
 
 @pytest.mark.parametrize("name", HANDWRITTEN_VECTORS)
-def test_what_is_written_by_hand_is_as_a_library_writes_it(name: str) -> None:
+def test_handwritten_messages_equal_those_of_a_library(name: str) -> None:
     by_hand, by_library = HANDWRITTEN_VECTORS[name]
     assert by_hand.hex() == by_library
 
 
-def test_what_is_read_by_hand_is_as_a_library_writes_it() -> None:
+def test_messages_of_a_library_are_decoded_by_hand() -> None:
     topic, subscriber = "0a120a076465766963653210ab21180320cd8102", "0a0f0a076465766963653110ef810c1804"
     answer = bytes.fromhex("0a0208011a12" + topic[4:])
     assert wire.SubscriptionResponse.decode(answer) == (SUBSCRIBE_PENDING, _TOPIC)
@@ -257,9 +257,7 @@ def test_every_change_is_published_as_well(scene: RemoteScenario) -> None:
 @pytest.mark.parametrize(
     "wish", [{}, {"period_ms": 1000, "expire_s": 4_102_444_800}], ids=["no wish", "a wish"]
 )
-def test_what_is_asked_of_the_far_side_is_as_the_standard_has_it(
-    scene: RemoteScenario, wish: dict[str, int]
-) -> None:
+def test_calls_of_the_far_side_conform_to_the_standard(scene: RemoteScenario, wish: dict[str, int]) -> None:
     topic, spy = scene.topic, scene.spy()
     asked = subscribe_call(topic, **wish)
     scene.reader.subscribe_and_wait(topic, asked.payload)
@@ -396,7 +394,7 @@ def test_a_slower_subscriber_changes_nothing_at_the_far_side(scene: RemoteScenar
 
 
 # [itest->req~usubscription-subscribe-expiration~1]
-def test_a_subscription_that_ends_by_itself_ends_at_the_far_side(scene: RemoteScenario) -> None:
+def test_an_expired_subscription_ends_at_the_far_side(scene: RemoteScenario) -> None:
     topic, rest, spy = scene.topic, scene.near_application(), scene.spy()
     expected = [subscribe_call(topic, period_ms=100)]
     rest.subscribe_and_wait(topic, subscription_request(topic, period_ms=100))
@@ -497,7 +495,7 @@ def _name(function: Callable[[RemoteScenario], None]) -> str:
 
 # [itest->req~usubscription-remote-retry-indefinitely~1] [itest->req~usubscription-subscribe-persistency~1]
 @pytest.mark.parametrize(("state", "death"), CASES, ids=_name)
-def test_whoever_dies_in_whatever_state_the_end_is_right(
+def test_subscriptions_recover_from_a_death_of_either_side_in_any_state(
     scene: RemoteScenario, state: Callable[[RemoteScenario], None], death: Callable[[RemoteScenario], None]
 ) -> None:
     state(scene)
@@ -510,7 +508,7 @@ def test_whoever_dies_in_whatever_state_the_end_is_right(
 
 
 # [itest->req~usubscription-subscribe-unsubscribe-pending~1]
-def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: RemoteScenario) -> None:
+def test_a_subscribe_before_the_far_side_returns_is_granted(scene: RemoteScenario) -> None:
     unsubscribe_unsent(scene)
     assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
     scene.both.start()
@@ -519,7 +517,7 @@ def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: R
 
 
 # [itest->req~usubscription-unsubscribe-subscribe-pending~1]
-def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: RemoteScenario) -> None:
+def test_an_unsubscribe_before_the_far_side_returns_is_effective(scene: RemoteScenario) -> None:
     subscribe_unsent(scene)
     scene.reader.unsubscribe(scene.topic)
     scene.reader.wait_notified(scene.topic, UNSUBSCRIBED)
@@ -529,7 +527,7 @@ def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: R
 
 
 # [itest->req~usubscription-unsubscribe-subscribe-pending~1]
-def test_who_unsubscribes_before_the_far_side_has_answered_is_not_subscribed(scene: RemoteScenario) -> None:
+def test_an_unsubscribe_before_the_far_side_responds_is_effective(scene: RemoteScenario) -> None:
     subscribe_unanswered(scene)
     scene.reader.unsubscribe(scene.topic)
     assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
@@ -576,7 +574,7 @@ def strict_scene(strict_streamers: TwoStreamers) -> Iterator[RemoteScenario]:
 
 
 @pytest.mark.parametrize("refused", [never_created, deprecated, forbidden], ids=_name)
-def test_a_refusal_of_the_far_side_ends_every_subscription_and_says_why(
+def test_a_refusal_by_the_far_side_ends_every_subscription_with_a_reason(
     strict_scene: RemoteScenario, refused: Callable[[RemoteScenario], Uri]
 ) -> None:
     scene = strict_scene
@@ -592,7 +590,7 @@ def test_a_refusal_of_the_far_side_ends_every_subscription_and_says_why(
     assert scene.far.listed_states(topic) == NO_SUBSCRIBERS
 
 
-def test_after_a_refusal_one_may_ask_again(strict_scene: RemoteScenario) -> None:
+def test_after_a_refusal_a_new_subscribe_is_possible(strict_scene: RemoteScenario) -> None:
     scene, topic = strict_scene, strict_scene.topic
     assert scene.reader.request_subscription(topic) == SUBSCRIBE_PENDING
     scene.reader.wait_notified(topic, UNSUBSCRIBED)
@@ -601,7 +599,7 @@ def test_after_a_refusal_one_may_ask_again(strict_scene: RemoteScenario) -> None
     scene.wait_subscribed()
 
 
-def test_a_refusal_is_heard_after_a_death_as_well(strict_scene: RemoteScenario) -> None:
+def test_a_refusal_is_received_after_a_death_as_well(strict_scene: RemoteScenario) -> None:
     scene, topic = strict_scene, strict_scene.topic
     subscribe_unsent(scene)
     scene.both.start()
@@ -610,7 +608,7 @@ def test_a_refusal_is_heard_after_a_death_as_well(strict_scene: RemoteScenario) 
 
 
 # [itest->req~usubscription-reset~1]
-def test_what_a_reset_of_the_far_side_ends_is_subscribed_anew(scene: RemoteScenario) -> None:
+def test_subscriptions_ended_by_a_reset_of_the_far_side_are_renewed(scene: RemoteScenario) -> None:
     subscribed(scene)
     spy = scene.spy()
     # Only a uSubscription may reset. On the wire this is any sender with its address behind its link.
