@@ -163,7 +163,7 @@ DELIVERIES: Final = Table(
         Column("settled_ns", "bigint", "when the verdict fell"),
         Column("source", "string", "UUri"),
         Column("sink", "string", "UUri; null in a publication", nullable=True),
-        Column("topic", "string", "UUri of a publication that somebody subscribed; else null", nullable=True),
+        Column("topic", "string", "UUri of a subscribed publication; else null", nullable=True),
         Column("subscriber", "string", "UUri; null: a multicast domain, or no target", nullable=True),
         Column("type", "string", "see TYPES"),
         Column("priority", "int", "0..6, CS0..CS6"),
@@ -337,7 +337,7 @@ LEAPS: Final = Table(
         Column("run", "bigint", "as in deliveries"),
         Column("time_us", "bigint", "what the wall clock showed behind it"),
         Column("time_ns", "bigint", "monotonic; when the recorder saw it, up to a flush after it"),
-        Column("leap_ms", "bigint", "how far the wall clock leapt; negative: back"),
+        Column("leap_ms", "bigint", "size of the wall clock step; negative: back"),
         *_PARTITION,
     ),
 )

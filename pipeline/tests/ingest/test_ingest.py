@@ -175,8 +175,7 @@ def test_a_second_run_changes_no_file(spark: SparkSession, record: Record, tmp_p
 def test_partial_late_and_repeated_recordings_give_the_same_tables(
     spark: SparkSession, fleet: Path, tables: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    """First the later half of the files, two of them truncated and one still open; then all files; then copies of all.
-    """
+    """First the later half of the files, two of them truncated and one still open; then all files; then copies of all."""
     coming, lake = tmp_path / "coming", str(tmp_path / "lake")
     every = sorted(fleet.rglob("*.useg"), key=lambda path: path.name)
     for index, path in enumerate(every[len(every) // 2 :]):

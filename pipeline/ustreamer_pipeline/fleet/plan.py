@@ -98,7 +98,7 @@ class Topic:
 
 
 class VehiclePlan:
-    """The plan of one vehicle. It draws from `dice` in a fixed order, so equal seeds give equal plans."""
+    """The plan of one vehicle. It draws from `rng` in a fixed order, so equal seeds give equal plans."""
 
     def __init__(self, fleet: Fleet, gateway: str, rng: np.random.Generator) -> None:
         self._fleet, self._gateway, self._rng = fleet, gateway, rng

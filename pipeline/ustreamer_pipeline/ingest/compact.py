@@ -49,8 +49,7 @@ class SmallFile(NamedTuple):
 
 @dataclass
 class Compacted:
-    """Result of one run: dates written, their files before and after, their rows, and removed folders of earlier runs.
-    """
+    """Result of one run: dates written, their files before and after, their rows, and removed folders of earlier runs."""
 
     dates: int = 0
     small: int = 0

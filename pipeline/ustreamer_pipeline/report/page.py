@@ -385,8 +385,8 @@ $bar
 <nav aria-label="Sections">$nav</nav>
 </header>
 <main>$sections</main>
-<footer>A delivery is one message for one target. Delivered means that the transport took it. Lost is what expired or was
-dead-lettered; what was throttled, denied or wanted by nobody was not to be delivered.</footer>
+<footer>A delivery is one message for one target. Delivered means that the transport accepted it. Lost means expired
+or dead-lettered. Throttled, denied and unsubscribed messages are not counted.</footer>
 </body>
 </html>
 """)

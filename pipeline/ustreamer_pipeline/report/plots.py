@@ -33,7 +33,7 @@ COLOURS: Final = {
 NAMES: Final = {
     "delivered": "delivered",
     "throttled": "throttled, as asked for",
-    "no_subscriber": "nobody subscribed",
+    "no_subscriber": "no subscriber",
     "denied": "denied",
     "expired": "expired",
     "dead_lettered": "dead-lettered",
