@@ -152,7 +152,7 @@ def measured(directory: Path, sizes: Sequence[int] = SIZES, rounds: int = 60) ->
                 figures[name] = min(figures.get(name, float("inf")), getattr(path, name)())
     rows = []
     for path, figures in zip(paths, best, strict=True):
-        assert path.on_delivered_batch, "nobody was subscribed to what was measured"
+        assert path.on_delivered_batch, "no subscriber of the measured topic"
         [least] = [
             other
             for each, other in zip(paths, best, strict=True)

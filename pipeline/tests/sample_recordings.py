@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings for tests, written by the recorder's own writer."""
+"""Recordings for tests, from the writer of the recorder."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
 NOON_MS = 1_700_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000
-"""12:00 of 14 November 2023: what the monotonic clock calls 0 in these recordings."""
+"""12:00 of 14 November 2023: time 0 of the monotonic clock in these recordings."""
 MS = 1_000_000
 TOPIC = "//chassis.vin1/10A0/1/8001"
 TARGET = Target(1, 1, "chassis", "backbone", TOPIC, None, 0, 0)
@@ -40,7 +40,7 @@ Record = Callable[..., Path]
 
 
 def make_row(seq: int, at_ms: float = 1.0, **changed: Any) -> Row:
-    """A row that can be believed, received at a time of the monotonic clock."""
+    """A valid row, received at a time of the monotonic clock."""
     ns = int(at_ms * MS)
     times = {"arrived_ns": ns, "received_ns": ns, "first_attempt_ns": ns + 1_000, "settled_ns": ns + 2_000}
     row: Row = msgspec.structs.replace(ROW, **{"seq": seq, **times, **changed})
@@ -60,7 +60,7 @@ def write_recording(
     cause: EndCause | None = EndCause.STOPPED,
     still_open: bool = False,
 ) -> Path:
-    """A file below `place` with `block` events in a block."""
+    """Write a file below `place` with `block` events per block."""
     (place / folder).mkdir(parents=True, exist_ok=True)
     writer = SegmentWriter(place / folder, SegmentHeader(gateway, run, number, 0, NOON_MS, first_seq, 0))
     for index, event in enumerate(events):
@@ -76,7 +76,7 @@ def signed(value: int) -> int:
 
 
 def expected(row: Row) -> dict[str, object]:
-    """What the frame RECORDED is to say of a row, of a file whose clock never leapt."""
+    """Expected row of the frame RECORDED, for a file without clock steps."""
     target = row.target
     return {
         "seq": row.seq,

@@ -22,7 +22,7 @@ def test_a_day_is_a_date_or_nothing() -> None:
         day("--since", "21.11.")
 
 
-def test_an_audit_says_each_promise_in_a_line() -> None:
+def test_an_audit_prints_one_line_per_rule() -> None:
     found = {
         "rule": "ledger",
         "gateway": "vin1",
@@ -55,7 +55,7 @@ def test_a_report_needs_a_folder() -> None:
     assert FleetReport({"gateways": []}, 1, {}).delivery_ratio is None
 
 
-def test_a_gate_without_a_limit_begins_anew_with_the_next_one() -> None:
+def test_a_gate_without_a_limit_restarts_with_the_next_limit() -> None:
     gate = GateState()
     assert gate.set_limit(100, 0.1, 0) is not None
     assert [gate.admit(0), gate.admit(1)] == [True, False]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole way: a streamer under load, killed and started again; its recordings; tables, made twice; what they say."""
+"""The whole chain: a streamer under load is killed and restarted; its recordings become tables; the tables match its
+ledger.
+"""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import RULES
+from ustreamer_pipeline.recording.layout import DELIVERY
+from ustreamer_pipeline.recording.segments import RecordingRefused, read_segment
 from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
 
 from tests.e2e.rigs.entities import Metronome, SomeipNode, ZenohEntity, eventually
-from tests.e2e.rigs.streamer import StreamerProcess, run_command
+from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.e2e.rigs.vehicle import Vehicle, free_ports, write_config
 
 HZ = 20
@@ -20,7 +25,9 @@ COUNTS = [verdict.lower() for verdict in VERDICTS]
 
 
 def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Two lives of a streamer: the books of the first a moment before it was killed, of the second at its stop."""
+    """Run a streamer twice. Returns the ledger of the first run shortly before its kill, and of the second run after
+    its stop.
+    """
     ports = free_ports()
     config = write_config(place, ports)
     config.write_text(f"{config.read_text()}\n[plugins.recorder]\nflush_ms = 50\n")
@@ -38,21 +45,25 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
             app.subscribe(topics[0])
             app.subscribe(topics[1], max_frequency=float(HZ))
             with Metronome(300, beat):
-                app.wait_events(topics[0], 400)
-                books: dict[str, int] = json.loads(run_command("top", config, "--json").stdout)["ledger"]
-                eventually(lambda: settled(recordings) >= sum(books[each] for each in COUNTS), True)
+                app.wait_events(topics[0], 150)
+                before_kill: dict[str, int] = statistics(place / "state")["ledger"]
+                eventually(lambda: settled(recordings) >= sum(before_kill[each] for each in COUNTS), True)
                 first.kill()  # while events come in
         second = StreamerProcess(config)
         Vehicle(ports, second.wait_ready(), ecu, receiver)
         with ZenohEntity(ports.backbone, "hpc.vin1", 0x10A0) as app, Metronome(300, beat):
-            app.wait_events(topics[0], 200)
+            app.wait_events(topics[0], 120)
         second.stop()
-    return books, second.ledger
+    return before_kill, second.ledger
 
 
 def settled(recordings: Path) -> int:
-    done = run_command("recordings", "check", recordings, "--json")
-    return sum(json.loads(line)["rows"] for line in done.stdout.splitlines())
+    """Deliveries in the recordings so far. A file that was just created has no header yet."""
+    rows = 0
+    for path in recordings.glob("*.useg*"):
+        with contextlib.suppress(RecordingRefused, FileNotFoundError):
+            rows += len(read_segment(path.read_bytes(), path.name).positions_of(DELIVERY))
+    return rows
 
 
 def rows_of(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
@@ -67,18 +78,18 @@ def rows_of(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(400)
-def test_what_the_tables_say_is_what_the_dispatcher_counted(
+def test_the_tables_match_the_ledger_of_the_dispatcher(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    books, ledger = drive(tmp_path)
+    before_kill, ledger = drive(tmp_path)
     recordings, lake, out = tmp_path / "state" / "recordings", tmp_path / "lake", tmp_path / "out"
     assert main(["ingest", str(recordings), str(lake)]) == 0
     once = rows_of(spark, lake)
     assert main(["ingest", str(recordings), str(lake)]) == 0
     killed, stopped = rows_of(spark, lake)
     assert [killed, stopped] == once
-    # Of the killed one everything that was flushed; of the other everything.
-    assert all(killed[name] >= books[name] for name in COUNTS)
+    # The killed run has all flushed rows, the stopped run has all rows.
+    assert all(killed[name] >= before_kill[name] for name in COUNTS)
     assert stopped == {name: ledger[name] for name in COUNTS}
     assert min(stopped["delivered"], stopped["throttled"], killed["throttled"]) > 50
     last = COUNTERS.read_table(spark, lake).where("final").collect()
@@ -93,7 +104,7 @@ def test_what_the_tables_say_is_what_the_dispatcher_counted(
     assert main(["whatif", str(lake), "--hz", f"{HZ / 2:g},0", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["check"]["differing"], answer["check"]["unknown"]) == (0, 0)
-    assert answer["check"]["decided"] > 1_000
+    assert answer["check"]["decided"] > 300
     links = {(row["scenario"], row["egress"]): row for row in answer["links"]}
     recorded, halved, unlimited = (
         links[name, "backbone"] for name in ("recorded", f"{HZ / 2:g} Hz", "no limit")

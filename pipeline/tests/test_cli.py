@@ -24,14 +24,14 @@ def run(options):
 
 @pytest.fixture
 def obeying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command named obey-me, as a file beside the others would be."""
+    """A command named obey-me, as an additional module."""
     (tmp_path / "obey_me.py").write_text(COMMAND, encoding="utf-8")
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "ustreamer_pipeline.commands.obey_me", raising=False)
 
 
 @pytest.mark.usefixtures("obeying")
-def test_a_file_beside_the_others_is_a_command() -> None:
+def test_a_new_module_is_a_command() -> None:
     assert cli.find_commands()["obey-me"].HELP == "does as it is told"
     assert cli.main(["obey-me", "well"]) == 0
 
@@ -47,7 +47,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert capsys.readouterr().err == "ustreamer-pipeline obey-me: because of that\n"
 
 
-def test_the_commands_that_are_there_are_found_by_the_names_of_their_files() -> None:
+def test_commands_are_found_by_their_file_names() -> None:
     expected: dict[str, object] = {"compact": compact, "generate": generate, "ingest": ingest}
     assert {name: each for name, each in cli.find_commands().items() if name in expected} == expected
 

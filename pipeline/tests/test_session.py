@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session: with the machine's Java or without any, quiet, and the one that is there already."""
+"""The session: with the Java of the machine or without one, without output, and an existing session."""
 
 import argparse
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.programs import link_programs
 from ustreamer_pipeline.session import (
     SETTINGS,
     arguments,
@@ -19,25 +21,23 @@ from ustreamer_pipeline.session import (
 )
 
 JOB = """
-from pathlib import Path
 import os, sys
 from ustreamer_pipeline.session import session
 def doubled(batches):
-    import ustreamer_pipeline  # the workers find it too
+    import ustreamer_pipeline  # the workers can import it
     import pyarrow.compute as pc
     for batch in batches:
         yield batch.set_column(0, "id", pc.multiply(batch.column(0), 2))
-with session("test", cores=2, memory="512m") as spark:
-    frame = spark.range(100).mapInArrow(doubled, "id bigint").selectExpr("id", "id % 10 AS tens")
-    frame.write.partitionBy("tens").parquet(sys.argv[1])
-    print(spark.read.parquet(sys.argv[1]).selectExpr("sum(id)").first()[0])
+with session("test", cores=1, memory="512m") as spark:
+    frame = spark.range(100).mapInArrow(doubled, "id bigint").selectExpr("id", "id % 2 AS odd")
+    frame.write.partitionBy("odd").parquet(sys.argv[1])
     print(spark._jvm.System.getProperty("java.version").split(".")[0])
 print(os.environ["JAVA_HOME"])
 """
 
 
-@pytest.mark.timeout(300)  # a Spark of its own, which a busy machine starts in a minute
-def test_a_job_runs_where_no_java_is_installed_and_says_nothing_but_its_result(
+@pytest.mark.timeout(300)  # starts a Spark process, which takes a minute on a busy machine
+def test_a_job_runs_without_an_installed_java_and_prints_only_its_result(
     no_java: dict[str, str], quick_java: dict[str, str], tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -48,13 +48,28 @@ def test_a_job_runs_where_no_java_is_installed_and_says_nothing_but_its_result(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    total, release, home = done.stdout.splitlines()
-    assert (total, release) == ("9900", "25")
+    release, home = done.stdout.splitlines()
+    assert (sum(pq.read_table(tmp_path / "out")["id"].to_pylist()), release) == (9900, "25")
     assert home.startswith(no_java["XDG_CACHE_HOME"])
     assert done.stderr == ""
 
 
-def test_the_session_that_is_there_is_used_and_stays(spark: SparkSession) -> None:
+def test_a_folder_of_programs_has_neither_java_nor_dangling_links(tmp_path: Path) -> None:
+    first, second, links = (tmp_path / name for name in ("first", "second", "links"))
+    for folder in (first, second, links):
+        folder.mkdir()
+    for program in (first / "sh", second / "sh", second / "env", first / "java", first / "javac"):
+        program.touch()
+    for folder in (first, second):
+        (folder / "gone").symlink_to(tmp_path / "nothing")
+    link_programs([first, second, tmp_path / "missing", first], links, without="java")
+    assert {link.name: link.resolve().parent.name for link in links.iterdir()} == {
+        "sh": "first",
+        "env": "second",
+    }
+
+
+def test_an_existing_session_is_used_and_not_stopped(spark: SparkSession) -> None:
     with session("inner", settings={"spark.sql.shuffle.partitions": "3"}) as inner:
         assert inner is spark
         assert inner.conf.get("spark.sql.shuffle.partitions") == "3"
@@ -63,7 +78,7 @@ def test_the_session_that_is_there_is_used_and_stays(spark: SparkSession) -> Non
     assert not is_connect(spark)
 
 
-def test_times_are_utc_and_a_rebuilt_partition_replaces_only_itself(
+def test_times_are_utc_and_an_overwritten_partition_replaces_only_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     assert {key: spark.conf.get(key) for key in SETTINGS if "shuffle" not in key}.items() <= SETTINGS.items()
@@ -73,19 +88,19 @@ def test_times_are_utc_and_a_rebuilt_partition_replaces_only_itself(
     assert {(row.x, row.p) for row in spark.read.parquet(path).collect()} == {(1, "a"), (3, "b")}
 
 
-def test_under_spark_submit_nothing_local_is_set() -> None:
+def test_spark_submit_is_recognized() -> None:
     assert is_spark_submit({"PYSPARK_GATEWAY_PORT": "1234"})
     assert not is_spark_submit({})
 
 
-def test_the_local_environment_has_a_java_and_this_python(tmp_path: Path) -> None:
+def test_the_local_environment_has_java_and_this_python(tmp_path: Path) -> None:
     environ = {"PATH": "", "HOME": str(tmp_path)}
     local_environment(environ)
     assert Path(environ["JAVA_HOME"], "bin", "java").is_file()
     assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
-def test_every_command_takes_the_same_options_for_spark() -> None:
+def test_every_command_has_the_same_spark_options() -> None:
     parser = argparse.ArgumentParser()
     arguments(parser)
     options = parser.parse_args(["--remote", "sc://host", "--cores", "3", "--memory", "4g"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m ustreamer_pipeline`, which is `ustreamer-pipeline`."""
+"""Entry point of `python -m ustreamer_pipeline`, the same as `ustreamer-pipeline`."""
 
 import sys
 

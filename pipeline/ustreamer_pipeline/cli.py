@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer-pipeline`: every module of `commands` is a command."""
+"""The command line `ustreamer-pipeline`: every module of `commands` is a command."""
 
 import argparse
 import importlib
@@ -21,7 +21,7 @@ class Command(Protocol):
 
 
 def find_commands() -> dict[str, Command]:
-    """Every command, by its name, in the order of the alphabet."""
+    """All commands by name, in alphabetical order."""
     names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
     return {
         name.replace("_", "-"): cast("Command", importlib.import_module(f"{commands.__name__}.{name}"))
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 found wanting, 2 usage, 69 unavailable, 74 damaged."""
+    """Run one command and return its exit code: 0 ok, 1 violations found, 2 usage, 69 unavailable, 74 damaged."""
     options = parser().parse_args(argv)
     try:
         run: Callable[[argparse.Namespace], int] = options.run

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which dates of a lake were written once more in large files, and where. One file of JSON, replaced as a whole.
+"""The list of compacted dates of a lake and their folders. One JSON file, replaced atomically.
 
-Who reads a table asks here, once: a date that is listed is read from its large files, any other from its small ones. A folder
-that is listed no more stays for KEEP_S, for those who asked before.
+A reader loads the list once. It reads a listed date from its large files and any other date from its small files. A
+folder that is no longer listed stays for KEEP_S, for readers that loaded an older list.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ FOLDER: Final = "compacted"
 KEEP_S: Final = 86_400.0
 
 Dates = dict[str, dict[str, str]]
-"""By date, and by name of the table: the folder of its large files, below the lake."""
+"""Folder of the large files, relative to the lake, by date and table name."""
 
 
 def load(lake: str | Path) -> Dates:
-    """Raises DamagedError naming the file."""
+    """Read the list. Raises DamagedError with the file name."""
     place = Path(lake) / NAME
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def load(lake: str | Path) -> Dates:
 
 
 def save(lake: str | Path, dates: Mapping[str, Mapping[str, str]]) -> None:
-    """After a power cut it is the old one or the new one."""
+    """Replace the list: after a power cut the old or the new one exists."""
     descriptor, temporary = tempfile.mkstemp(dir=lake, prefix=".compacted-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -62,7 +62,7 @@ def save(lake: str | Path, dates: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def invalidate(lake: str | Path, changing: Iterable[str]) -> None:
-    """The small files of these dates are going to change: from now on they are what is read."""
+    """Remove dates from the list because their small files are about to change."""
     dates = load(lake)
     changed = [date for date in set(changing) if date in dates]
     if changed:
@@ -70,13 +70,13 @@ def invalidate(lake: str | Path, changing: Iterable[str]) -> None:
         save(lake, dates)
         for folder in folders:
             with contextlib.suppress(FileNotFoundError):
-                folder.touch()  # from now on it is kept for KEEP_S
+                folder.touch()  # KEEP_S starts now
 
 
 def clean(lake: str | Path, keep_s: float = KEEP_S) -> int:
-    """Remove folders that are listed no more, or never were, since `keep_s`; how many."""
+    """Remove folders that have not been listed for `keep_s` seconds. Returns their number."""
     with tempfile.NamedTemporaryFile(dir=lake, prefix=".compacted-") as file:
-        now_s = os.fstat(file.fileno()).st_mtime  # by the clock that the folders have their times of
+        now_s = os.fstat(file.fileno()).st_mtime  # the clock that also sets the times of the folders
     listed = {folder for folders in load(lake).values() for folder in folders.values()}
     removed = 0
     for leftover in Path(lake).glob(".compacted-*"):

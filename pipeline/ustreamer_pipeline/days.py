@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Days as a user writes them."""
+"""Dates in command line options."""
 
 import datetime as dt
 
@@ -7,7 +7,7 @@ from ustreamer_pipeline.errors import UsageError
 
 
 def day(option: str, text: str) -> str:
-    """`text` if it is a date, or empty. Raises UsageError."""
+    """`text` if it is an ISO date or empty. Raises UsageError."""
     try:
         return dt.date.fromisoformat(text).isoformat() if text else ""
     except ValueError as error:

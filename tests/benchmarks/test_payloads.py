@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of payloads runs, compares what is equal, and measures what it says; its limit is for a quiet machine."""
+"""The payload benchmark runs, compares equal values, and returns its figures. Its limit is for a quiet machine."""
 
 from benchmarks.payloads import CASES, OTHER_LIBRARIES, measured, ratio, table
 

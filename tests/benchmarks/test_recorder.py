@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the recorder runs, and measures what it says; its limit is for a quiet machine, not for this."""
+"""The recorder benchmark runs and returns its figures. Its limit is for a quiet machine and not checked here."""
 
 from pathlib import Path
 

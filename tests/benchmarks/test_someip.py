@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of SOME/IP runs, its forwarders forward, and its figures are whole. No speed is asserted here."""
+"""The SOME/IP benchmark runs, its forwarders forward, and its figures are complete. The tests assert no speed."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def test_the_streamer_accounts_for_every_event(run: tuple[str, dict[str, Any]]) 
     assert f"delivered {ledger['delivered']}" in run[0]
 
 
-def test_a_ratio_is_of_neighbours_in_time() -> None:
+def test_a_ratio_compares_adjacent_rounds() -> None:
     def rounds(*cpu_us: float) -> list[Round]:
         return [Round(1.0, each, 1, 1, 1, 1, 1, 1, 1, 10, 0.1, 0.1, 0.1, 0.1, 1.0) for each in cpu_us]
 
@@ -52,7 +52,7 @@ def test_a_ratio_is_of_neighbours_in_time() -> None:
     assert found.lost == 9
 
 
-def test_a_failed_process_is_told_and_no_traceback(
+def test_a_failed_process_is_named_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(someip, "_CONFIG", "this is no configuration")

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every part of the suite runs, and finds figures that can be; what they are is the machine's affair."""
+"""Every part of the suite runs and returns plausible figures. The tests assert no speed."""
 
 import json
 import math
-import subprocess
-import sys
 from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import at_rest, calls, fan_out, growth, rates, suite, switching
-from benchmarks.harness.child_process import REPO
 from benchmarks.rates import IdealLimiter, NaiveLimiter
 
 
@@ -22,8 +19,8 @@ def all_positive(found: dict[str, Any], *names: str) -> bool:
     return all(math.isfinite(found[name]) and found[name] > 0 for name in names)
 
 
-def test_a_message_is_measured_with_few_and_with_more_subscriptions(tmp_path: Path) -> None:
-    rows = growth.measured(tmp_path, (10, 200), 2)
+def test_a_message_is_measured_with_few_and_many_subscriptions(tmp_path: Path) -> None:
+    rows = growth.measured(tmp_path, (10, 200), 1)
     assert [(row["count"], row["wildcard"]) for row in rows] == [
         (10, False),
         (200, False),
@@ -42,22 +39,23 @@ def test_limits_are_measured_live(tmp_path: Path) -> None:
         assert 0 < row["delivered"] <= row["published"] < row["published_hz"] * (row["seconds"] + 0.1) + 2
         # A gate passes no more than its limit, two more, and a tenth (ustreamer_throttle.gate).
         assert row["delivered"] <= row["limit_hz"] * (row["seconds"] + 1.0) + 3
-        assert row["arrived"] == row["published"]  # the recording has all of them
+        assert row["arrived"] == row["published"]  # the recording has every message
         assert 0 < row["possible"] <= row["limit_hz"] * (row["seconds"] + 1.0) + 3
         assert row["nominal_fidelity"] <= row["fidelity"]
     assert rates.table(rows).count("Hz +-") == len(rows)
 
 
-def test_the_usual_limiter_measures_from_what_passed_last() -> None:
+def test_the_usual_limiter_measures_from_the_last_passed_message() -> None:
     limiter = NaiveLimiter(100)
     for ms in (0, 9, 10, 19, 29, 30):
         limiter.on_message(ms * 1_000_000)
     assert limiter.passed == 3  # 0, 10, 29
 
 
-@given(st.lists(st.integers(0, 400), max_size=11))
-def test_the_ideal_limiter_passes_as_many_as_any_can(gaps: list[int]) -> None:
-    """By trying all choices: N messages take at least N - 1 periods, less 1.1, and less 0.1 from the end of a pause on."""
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 400), max_size=10))
+def test_the_ideal_limiter_passes_the_maximum(gaps: list[int]) -> None:
+    """Compared with all choices: N messages need N - 1 periods less 1.1, and less 0.1 after the end of a pause."""
     arrivals = list(accumulate(gaps))
     ideal = IdealLimiter(1_000_000_000 / 100)  # a period of 100 ns
     for now_ns in arrivals:
@@ -82,17 +80,17 @@ def conforms_to_rate(since: int, chosen: tuple[int, ...]) -> bool:
     )
 
 
-def test_a_publisher_that_is_stopped_makes_less_possible_and_a_calm_one_does_not() -> None:
+def test_a_stopped_publisher_lowers_the_maximum() -> None:
     calm, stopped = IdealLimiter(100), IdealLimiter(100)
     for number in range(1_000):
         calm.on_message(number * 10_000_000)
         stopped.on_message(
             max(number, number // 100 * 100 + 4) * 10_000_000
-        )  # the first four of each hundred come late
+        )  # the first four of each hundred are late
     assert (calm.passed, stopped.passed) == (1_000, 960)
 
 
-def test_each_publication_reaches_every_receiver_and_limits_hold_some_back(tmp_path: Path) -> None:
+def test_each_publication_reaches_every_receiver_without_a_limit(tmp_path: Path) -> None:
     found = fan_out.measured(tmp_path, (1, 3), rounds=1, seconds=0.05)
     assert [(each["receivers"], each["limited"]) for each in found] == [
         (1, False),
@@ -107,8 +105,8 @@ def test_each_publication_reaches_every_receiver_and_limits_hold_some_back(tmp_p
     assert found[3]["delivered"] < found[3]["published"] * 3
 
 
-def test_calls_are_answered_both_ways_through_both(tmp_path: Path) -> None:
-    found = calls.measured(tmp_path, 1, 0.3)
+def test_calls_of_both_directions_are_answered_through_both_forwarders(tmp_path: Path) -> None:
+    found = calls.measured(tmp_path, 1, 0.2)
     assert [each["direction"] for each in found] == ["Zenoh calls SOME/IP", "SOME/IP calls Zenoh"]
     for each in found:
         for subject in ("blind", "bare", "streamer", "ratio"):
@@ -132,26 +130,17 @@ def test_a_start_and_a_rest_are_measured(tmp_path: Path) -> None:
     assert "memory at rest" in at_rest.table(found)
 
 
-def test_the_suite_writes_what_it_found_and_says_what_was_demanded(tmp_path: Path) -> None:
+def test_the_suite_writes_its_results_and_prints_the_goals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "results.json"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.suite",
-        "growth",
-        "subscriptions",
-        "--quick",
-        "--out",
-        str(out),
-    ]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
+    assert suite.main(["growth", "subscriptions", "--quick", "--out", str(out)]) == 0
     found = json.loads(out.read_text(encoding="utf-8"))
     assert {"machine", "versions", "seconds", "growth", "subscriptions"} <= found.keys()
-    assert "a message at any number of subscriptions" in done.stdout
+    assert "a message at any number of subscriptions" in capsys.readouterr().out
 
 
-def test_what_is_demanded_is_held_against_what_was_found() -> None:
+def test_results_are_compared_with_the_goals() -> None:
     def ratio(subject: str, rate: float, p99: float = 1.0) -> dict[str, Any]:
         spread = {"median": rate}
         return {
@@ -168,7 +157,7 @@ def test_what_is_demanded_is_held_against_what_was_found() -> None:
     assert [each.met for each in suite.check_goals(found)] == [True, True, False, False, False, False, True]
 
 
-def test_a_part_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_part_is_refused() -> None:
     with pytest.raises(SystemExit) as left:
         suite.main(["growht"])
     assert left.value.code == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two checkouts in turns: the figures are those of the rounds, and each streamer runs from its own tree."""
+"""Two checkouts in alternating rounds: the figures summarize the rounds, and each streamer runs from its own tree."""
 
 import sys
 from pathlib import Path
@@ -20,12 +20,12 @@ def test_figures_are_the_least_the_quartile_and_the_median_of_the_rounds() -> No
     assert Figures.of(before, before).ratio == 1.0
 
 
-def test_a_streamer_runs_from_its_own_tree_and_from_nowhere_else(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "pyproject.toml").write_text('[project.scripts]\nustreamer = "there:begin"\n')
-    stage = CheckoutTestbed(tmp_path, 64)
-    stage.tree = tmp_path / "other"
-    command = stage.streamer_command(tmp_path / "streamer.toml")
+def test_a_streamer_runs_only_from_its_own_tree(tmp_path: Path) -> None:
+    testbed = CheckoutTestbed(tmp_path, 64)
+    testbed.tree = tmp_path / "other"
+    testbed.tree.mkdir()
+    (testbed.tree / "pyproject.toml").write_text('[project.scripts]\nustreamer = "there:begin"\n')
+    command = testbed.streamer_command(tmp_path / "streamer.toml")
     places = command[1].removeprefix("PYTHONPATH=").split(":")
     assert places[0] == str(tmp_path / "other")
     assert str(tmp_path / "other" / "plugins" / "recorder") in places
@@ -37,22 +37,20 @@ def test_a_streamer_runs_from_its_own_tree_and_from_nowhere_else(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize(
-    "what", [["--seconds", "0.1"], ["--recorded", "after", "--seconds", "0.1"], ["--hz", "5000"]]
-)
+@pytest.mark.parametrize("options", [["--recorded", "after", "--seconds", "0.1"], ["--hz", "5000"]])
 def test_two_trees_and_the_bare_forwarder_are_compared(
-    what: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trees, "_PACED", 100)
-    assert main([str(ROOT), str(ROOT), "--direction", "someip-zenoh", "--rounds", "1", *what]) == 0
+    assert main([str(ROOT), str(ROOT), "--direction", "someip-zenoh", "--rounds", "1", *options]) == 0
     head, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ("p50" in head, "messages/s" in head) == ("--hz" in what, "--hz" not in what)
+    assert ("p50" in head, "messages/s" in head) == ("--hz" in options, "--hz" not in options)
     assert [row[0] for row in rows] == ["bare", "before", "after"]
     assert all(float(each) > 0 for row in rows for each in row[1:])
-    assert rows[1][-1] == "1.00"  # of itself
+    assert rows[1][-1] == "1.00"  # relative to itself
 
 
-def test_the_recorder_is_on_where_it_is_asked_for() -> None:
+def test_the_recorder_is_on_in_the_selected_trees() -> None:
     on = {name: [each is Subject.RECORDED for each in subjects] for name, subjects in trees._SUBJECTS.items()}
     assert on == {"neither": [False, False], "both": [True, True], "after": [False, True]}
 

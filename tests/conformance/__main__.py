@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.conformance`: docs/conformance.md anew, from the tags and from what their tests say now."""
+"""`python -m tests.conformance`: rewrites docs/conformance.md from the tags and the results of their tests."""
 
 import argparse
 import sys
@@ -15,7 +15,9 @@ REPO: Final = Path(__file__).resolve().parents[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page, whatever is in it; 1 if a rule is not covered, a test did not pass or a tag is wrong, each said."""
+    """Write the page and report every problem. Returns 1 for an uncovered rule, a test that did not pass or an invalid
+    tag.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument(
         "--root", type=Path, default=REPO, help="the tree to look at (default: the one that this is part of)"
@@ -27,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = root / report.PAGE_FILE
     page.parent.mkdir(exist_ok=True)
     page.write_text(report.render_page(found, outcomes), encoding="utf-8")
-    # Beside a test that passed, another one of the same rule that was not run would not be noticed.
+    # A test that did not run would be hidden by another passed test of the same rule.
     not_run = [f"{test.nodeid}: not run" for test, outcome in run_outcomes.items() if outcome == RunOutcome()]
     failures = [
         f"{id}: {outcome.failure_reason} ({outcome})"

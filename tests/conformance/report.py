@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/conformance.md. The same tree with the same outcomes gives the same bytes: no dates, no times, no line numbers."""
+"""The page docs/conformance.md. Equal trees and outcomes give equal bytes: no dates, no times, no line numbers."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from tests.conformance.tags import CaseRef
 from tests.conformance.trace import Trace
 
 PAGE_FILE: Final = Path("docs/conformance.md")
-"""Where a tree has its page, one level below its root."""
+"""Path of the page, one level below the root of a tree."""
 
 MISSING: Final = "**missing**"
 _NOT_NEEDED: Final = "see [exceptions](#exceptions)"
@@ -37,12 +37,12 @@ places where the specifications contradict each other or themselves; what we do 
 
 
 def render_page(trace: Trace, outcomes: Mapping[str, RunOutcome]) -> str:
-    """The page; `outcomes` are by rule, and a rule that is not in it was not run."""
+    """The page. `outcomes` are by rule; a rule without an outcome was not run."""
     return "\n".join(_page(trace, outcomes)) + "\n"
 
 
 def outcomes_by_rule(trace: Trace, outcomes: Mapping[CaseRef, RunOutcome]) -> dict[str, RunOutcome]:
-    """The outcomes of the tests of each rule that has any, together."""
+    """Combined outcomes of the tests of each rule that has tests."""
     return {
         id: RunOutcome.total_of(outcomes[test] for test in evidence.tests)
         for id, evidence in trace.evidence.items()
@@ -51,7 +51,7 @@ def outcomes_by_rule(trace: Trace, outcomes: Mapping[CaseRef, RunOutcome]) -> di
 
 
 def parse_outcomes(page: str) -> dict[str, RunOutcome]:
-    """The outcomes that a page shows, by rule."""
+    """Outcomes on a page, by rule."""
     texts = dict(_ROW.findall(page))
     return {id: RunOutcome.parse(text) for id, text in texts.items() if text not in {MISSING, _NOT_NEEDED}}
 
@@ -84,7 +84,7 @@ def _summary(trace: Trace) -> Iterator[str]:
 
 
 def _counts(specification: Specification, trace: Trace) -> list[int]:
-    """Rules, those with all they need, those without, and those that do not need both code and a test."""
+    """Numbers of rules, of covered rules, of uncovered rules, and of exceptions."""
     rules = trace.rules.rules[specification.name]
     missing = sum(bool(trace.evidence[rule.id].missing(rule)) for rule in rules)
     return [len(rules), len(rules) - missing, missing, sum(bool(rule.note) for rule in rules)]
@@ -110,7 +110,7 @@ def _missing_text(rule: SpecRule, need: str) -> str:
 
 
 def _link(file: str, name: str) -> str:
-    """The end of a path is enough to tell files apart for a reader; the link has all of it."""
+    """The file name identifies a file for the reader; the link has the whole path."""
     short = Path(file).name
     return f"[{short}](../{file})" + (f"::`{name}`" if name else "")
 

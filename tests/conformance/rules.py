@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 RULES_FILE: Final = Path("tests/conformance/rules.toml")
-"""Where a tree has its list of rules."""
+"""Path of the list of rules in a tree."""
 
 UNLISTED_PREFIXES: Final = (
     "dsn~service-error-model-",
@@ -19,13 +19,13 @@ UNLISTED_PREFIXES: Final = (
     "SIP-",
     "ZEN-",
 )
-"""How the ids of specifications begin that are tagged as well, and are in no list."""
+"""Prefixes of tagged specification ids that no list contains."""
 
 Need: TypeAlias = Literal["impl", "test"]
 
 
 class SpecRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`also` is the name of a later specification with the same id. `note` says why a rule does not need both."""
+    """`also` is a later specification with the same id. `note` is the reason for a rule without code or test."""
 
     id: str
     says: str
@@ -47,7 +47,7 @@ class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: dict[str, tuple[SpecRule, ...]]
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a list that contradicts itself."""
+        """Raises ValueError for a contradictory list."""
         names = {each.name for each in self.specifications}
         if names != self.rules.keys():
             raise ValueError(f"specifications {sorted(names)}, but rules of {sorted(self.rules)}")
@@ -67,5 +67,5 @@ class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_rules(root: Path) -> SpecRules:
-    """The list of a tree. Raises msgspec.ValidationError, naming the key, for one that is none."""
+    """The list of a tree. Raises msgspec.ValidationError with the key of an invalid entry."""
     return msgspec.convert(tomllib.loads((root / RULES_FILE).read_text(encoding="utf-8")), SpecRules)

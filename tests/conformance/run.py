@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running tests, and what became of them."""
+"""Runs tests and counts their outcomes."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.conformance.tags import CaseRef
 
 
 class RunOutcome(NamedTuple):
-    """Of one test with all of its parameters, or of several tests together."""
+    """Outcome of one test with all parameters, or of several tests."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
 
     def __str__(self) -> str:
-        """passed 3, failed 1; `not run` if there was nothing."""
+        """For example `passed 3, failed 1`; `not run` without any result."""
         return ", ".join(f"{name} {n}" for name, n in self._asdict().items() if n) or "not run"
 
     @classmethod
@@ -38,14 +38,14 @@ class RunOutcome(NamedTuple):
 
     @property
     def failure_reason(self) -> str | None:
-        """Why this shows nothing; None if it does: something passed and nothing failed."""
+        """Reason why the outcome proves nothing; None if a test passed and none failed."""
         if self.failed:
             return "a test failed"
         return None if self.passed else "no test passed"
 
 
 class _Selection:
-    """A pytest plugin that lets only some tests run, and counts; a test counts by the worst of its stages."""
+    """A pytest plugin that runs only selected tests and counts them; the worst stage of a test counts."""
 
     def __init__(self, wanted: Iterable[CaseRef]) -> None:
         self._wanted = {test.nodeid for test in wanted}
@@ -61,7 +61,7 @@ class _Selection:
             self._stages.setdefault(report.nodeid, set()).add(report.outcome)
 
     def outcomes(self) -> dict[str, RunOutcome]:
-        """By test, all of its parameters together."""
+        """Outcomes by test, parameters combined."""
         found: dict[str, RunOutcome] = {}
         for nodeid, stages in self._stages.items():
             worst = next(each for each in ("failed", "skipped", "passed") if each in stages)
@@ -75,13 +75,13 @@ def _case_id(nodeid: str) -> str:
 
 
 def run_tests(root: Path, tests: Iterable[CaseRef]) -> Mapping[CaseRef, RunOutcome]:
-    """Run these tests of a tree in this process, and nothing else. One that pytest did not get to counts as not run."""
+    """Run these tests of a tree in this process. A test that pytest did not reach counts as not run."""
     wanted = list(tests)
     selection = _Selection(wanted)
     files = sorted({str(root / test.file) for test in wanted})
     if files:
-        # Files, not single tests: pytest gives up on everything where it cannot find one of those. And the developer's own
-        # `pytest --lf` is not to remember this run.
+        # Files, not single tests: pytest stops if one of those is missing. Without the cache, so that `pytest --lf`
+        # ignores this run.
         options = [f"--rootdir={root}", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
         pytest.main([*options, *files], plugins=[selection])
     outcomes = selection.outcomes()

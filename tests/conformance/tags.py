@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags, which are a kind, an arrow and the id of a rule in square brackets, and what they stand on.
+"""Tags: a kind, an arrow and the id of a rule in square brackets, and their places in the source.
 
-A tag stands in a docstring or a comment: of the function, class or constant that it is about, inside it, or directly above
-it. One at the level of a module, before its first test, is about every test there is in it. Strings are not looked at.
+A tag is in a docstring or a comment: of, inside, or directly above its function, class or constant. A tag at module
+level, before the first test, applies to every test of the module. Other strings are ignored.
 """
 
 import ast
@@ -21,7 +21,7 @@ _TAG: Final = re.compile(r"\[(\w+)->([^\]]*)\]")
 
 
 class Tag(NamedTuple):
-    """`symbol` is the dotted name of what it stands on, empty for the module."""
+    """`symbol` is the dotted name of the tagged object, empty for the module."""
 
     kind: str
     rule: str
@@ -34,7 +34,7 @@ class Tag(NamedTuple):
 
 
 class CaseRef(NamedTuple):
-    """A test function, all of its parameters together."""
+    """A test function with all its parameters."""
 
     file: str
     name: str
@@ -46,7 +46,7 @@ class CaseRef(NamedTuple):
 
 
 class SourceModule(NamedTuple):
-    """What a file has to say. `wide` are the tags at its head, which are about all of its tests."""
+    """Tags and tests of a file. `module_tags` are at its head and apply to all of its tests."""
 
     file: str
     tags: tuple[Tag, ...]
@@ -54,7 +54,7 @@ class SourceModule(NamedTuple):
     module_tags: frozenset[Tag]
 
     def tests_of(self, tag: Tag) -> list[CaseRef]:
-        """The tests that a tag of this module is about; none for one that stands elsewhere."""
+        """Tests of a tag in this module."""
         if tag in self.module_tags:
             return list(self.tests)
         name = tag.symbol.replace(".", "::")
@@ -62,7 +62,7 @@ class SourceModule(NamedTuple):
 
 
 class _SymbolSpan(NamedTuple):
-    """Lines, decorators included, that belong to a symbol."""
+    """Lines of a symbol, including its decorators."""
 
     first: int
     last: int
@@ -70,7 +70,7 @@ class _SymbolSpan(NamedTuple):
 
 
 def collect_modules(root: Path, patterns: Iterable[str]) -> list[SourceModule]:
-    """Every file of a tree that matches, in order of its name."""
+    """All matching files of a tree, sorted by name."""
     found = {path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)}
     return [
         read_module(name, (root / name).read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def collect_modules(root: Path, patterns: Iterable[str]) -> list[SourceModule]:
 
 
 def read_module(file: str, source: str) -> SourceModule:
-    """The tags and the tests in the source of one file."""
+    """Tags and tests of one file."""
     tree = ast.parse(source, filename=file)
     lines = source.splitlines()
     spans = list(_symbol_spans(tree.body))
@@ -99,7 +99,7 @@ def read_module(file: str, source: str) -> SourceModule:
     return SourceModule(file, tuple(tags), tests, module_tags)
 
 
-# --- where words stand ------------------------------------------------------------------------------------------------
+# --- places in the source ------------------------------------------------------------------------------------------------
 
 
 def _comment_lines(source: str) -> Iterator[tuple[int, str]]:
@@ -109,7 +109,7 @@ def _comment_lines(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(first line, text) of each string that is a statement: of a function, class, constant."""
+    """(first line, text) of each string statement: of a function, class or constant."""
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
@@ -121,7 +121,7 @@ def _is_string_statement(statement: ast.stmt) -> bool:
 
 
 def _symbol_spans(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[_SymbolSpan]:
-    """The functions, classes and constants of a module, and those in its classes."""
+    """Functions, classes and constants of a module, including those in classes."""
     for statement, following in zip_longest(body, body[1:]):
         last = statement.end_lineno or statement.lineno
         match statement:
@@ -137,7 +137,7 @@ def _symbol_spans(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[_Symbo
 
 
 def _symbol_at(line: int, spans: Sequence[_SymbolSpan], comment_only: Collection[int]) -> str:
-    """What a line is about; `alone` are the lines that have a comment and nothing else."""
+    """Symbol of a line; `comment_only` are lines with nothing but a comment."""
     below = line
     while below in comment_only:
         below += 1

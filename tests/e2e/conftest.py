@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One streamer for all tests that do not disturb each other; those that do have one for themselves.
+"""One streamer for all tests that do not disturb each other; other tests have their own.
 
-Every test has topics, uEntities and sessions of its own.
+Every test has its own topics, uEntities and sessions.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vehicle]:
 
 @pytest.fixture
 def own_vehicle(tmp_path: Path) -> Iterator[Vehicle]:
-    """A vehicle for one test only, which may stop its streamer and read the books."""
+    """A vehicle for one test only, which may stop its streamer and read the ledger."""
     with running_vehicle(tmp_path) as running:
         yield running
 

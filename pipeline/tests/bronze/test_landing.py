@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Landing a file, and what the manifest remembers of it. No Spark: these run on an executor, or on the driver alone."""
+"""Landing of files and the manifest. Without Spark: the code runs on an executor, or on the driver alone."""
 
 import json
 import multiprocessing
@@ -32,9 +32,7 @@ def files(lake: str) -> list[str]:
     return sorted(str(path.relative_to(lake)) for path in Path(lake).rglob("*") if path.is_file())
 
 
-def test_bronze_has_the_bytes_as_they_came_and_the_summary_says_what_is_in_them(
-    record: Record, lake: str
-) -> None:
+def test_bronze_has_the_original_bytes_and_a_summary_of_them(record: Record, lake: str) -> None:
     late = [
         make_row(7, MIDNIGHT_MS + 5),
         Letter(7, make_row(7).id, int(MIDNIGHT_MS + 6) * MS, TARGET, TOPIC, None, 0, 0),
@@ -62,7 +60,7 @@ def test_landing_twice_changes_nothing(record: Record, lake: str) -> None:
     assert place.stat().st_mtime_ns == before
 
 
-def test_a_copy_that_becomes_complete_replaces_what_was_there_of_it_and_never_the_other_way(
+def test_a_more_complete_copy_replaces_a_less_complete_one_and_never_the_reverse(
     record: Record, lake: str, tmp_path: Path
 ) -> None:
     whole = record([make_row(seq) for seq in range(300)])
@@ -76,7 +74,7 @@ def test_a_copy_that_becomes_complete_replaces_what_was_there_of_it_and_never_th
     assert read_bronze(Path(lake) / str(third.segment and third.segment.file)) == whole.read_bytes()
 
 
-def test_a_sound_copy_replaces_a_damaged_one(record: Record, lake: str) -> None:
+def test_a_valid_copy_replaces_a_damaged_one(record: Record, lake: str) -> None:
     path = record([make_row(seq) for seq in range(300)])
     sound = path.read_bytes()
     broken = bytearray(sound)
@@ -100,7 +98,7 @@ def test_two_recordings_of_one_name_that_differ_are_not_mixed(record: Record, la
     assert read_bronze(Path(lake) / str(other.copy)) == Path(other.path).read_bytes()
 
 
-def test_what_cannot_be_read_at_all_is_kept_whole_with_its_reason(lake: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_kept_whole_with_its_reason(lake: str, tmp_path: Path) -> None:
     path = tmp_path / "0000000000000001-000000.useg"
     path.write_bytes(b"not a recording" * 1_000)
     landed = land(str(path), lake)
@@ -134,7 +132,7 @@ def noted(*landed: Landed) -> Manifest:
     return made
 
 
-def test_the_manifest_is_read_as_it_was_saved(record: Record, lake: str, tmp_path: Path) -> None:
+def test_the_manifest_is_loaded_as_saved(record: Record, lake: str, tmp_path: Path) -> None:
     bad = tmp_path / "0000000000000001-000000.useg"
     bad.write_bytes(b"nonsense")
     made = noted(land(str(record([make_row(0), make_row(1, MIDNIGHT_MS + 1)])), lake), land(str(bad), lake))
@@ -150,7 +148,7 @@ def test_the_manifest_is_read_as_it_was_saved(record: Record, lake: str, tmp_pat
     assert Manifest.load(str(tmp_path)).files == {}
 
 
-def test_of_an_older_lake_every_day_is_made_again(record: Record, lake: str) -> None:
+def test_every_day_of_an_older_lake_is_rebuilt(record: Record, lake: str) -> None:
     made = noted(land(str(record([make_row(0), make_row(1, MIDNIGHT_MS + 1)])), lake))
     made.pending.clear()
     made.save(lake)
@@ -174,10 +172,10 @@ def test_a_file_is_new_until_it_was_seen_with_its_size_and_time(record: Record, 
     assert made.is_new("/other", landed.size, landed.mtime_ns)
 
 
-def test_what_an_older_reader_refused_is_looked_at_again_by_one_that_knows_more(
+def test_a_newer_reader_reads_files_that_an_older_one_refused(
     record: Record, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the other way: a reader that knows an older layout still reads it."""
+    """The reverse case: a reader that knows an older layout still reads the file."""
     path = record([make_row(0)])
     with monkeypatch.context() as before:
         before.setattr("ustreamer_pipeline.recording.segments.LAYOUTS", frozenset({0}))
@@ -216,7 +214,7 @@ def hold(lake: str, ready: object, release: object) -> None:
         release.wait(30)  # type: ignore[attr-defined]
 
 
-def test_two_do_not_write_one_lake(tmp_path: Path) -> None:
+def test_a_lake_has_one_writer_at_a_time(tmp_path: Path) -> None:
     lake = str(tmp_path / "new")
     spawn = multiprocessing.get_context("fork")
     ready, release = spawn.Event(), spawn.Event()
@@ -237,7 +235,7 @@ def test_two_do_not_write_one_lake(tmp_path: Path) -> None:
         assert files(lake) == [".lock"]
 
 
-def test_recordings_are_found_below_folders_and_by_name_and_a_missing_folder_is_said(
+def test_recordings_are_found_in_folders_and_by_name_and_a_missing_folder_is_an_error(
     record: Record, tmp_path: Path
 ) -> None:
     first = record([], folder="x/a")
@@ -265,7 +263,7 @@ def test_copies_of_one_recording_land_in_one_task() -> None:
     assert len([path for path in same if name in path]) == 6
 
 
-def test_a_later_segment_says_how_long_rows_of_an_earlier_one_wait(record: Record, lake: str) -> None:
+def test_a_later_segment_limits_the_wait_of_earlier_rows(record: Record, lake: str) -> None:
     rows = [[make_row(0, 1), make_row(1, 9)], [make_row(2, 8)], [], [make_row(3, 7)]]
     firsts = [0, 2, 3, 3]
     landed = [land(str(record(part, number=n, first_seq=firsts[n])), lake) for n, part in enumerate(rows)]
@@ -278,8 +276,8 @@ def test_a_later_segment_says_how_long_rows_of_an_earlier_one_wait(record: Recor
     assert plan.rows == 5
 
 
-def test_a_segment_that_comes_late_has_the_next_one_judged_again(record: Record, lake: str) -> None:
-    """Whether a row of the second was there already is known only with the first."""
+def test_a_late_segment_rebuilds_the_next_one(record: Record, lake: str) -> None:
+    """The first segment decides which rows of the second one are duplicates."""
     first = land(str(record([make_row(0), make_row(1), make_row(2)], number=0)), lake)
     second = land(
         str(record([make_row(2, MIDNIGHT_MS + 1), make_row(3, MIDNIGHT_MS + 2)], number=1, first_seq=2)), lake
@@ -291,7 +289,7 @@ def test_a_segment_that_comes_late_has_the_next_one_judged_again(record: Record,
     assert made.first_new_seq(made.segments["hpc.vin1", 1, 1]) == 3
 
 
-def test_tasks_have_whole_units_and_not_too_many() -> None:
+def test_tasks_have_a_limited_number_of_whole_units() -> None:
     units = [
         UnitPlan(f"g{n}", 0, (), rows)
         for n, rows in enumerate([3 * TASK_ROWS, *[10] * 200, TASK_ROWS - 50, 0])
@@ -304,7 +302,7 @@ def test_tasks_have_whole_units_and_not_too_many() -> None:
     assert pack_tasks([]) == []
 
 
-def test_the_landing_of_a_task_gives_a_line_for_each_file(record: Record, lake: str) -> None:
+def test_a_landing_task_yields_one_line_per_file(record: Record, lake: str) -> None:
     paths = [[str(record([make_row(0)]))], [str(record([make_row(0)], number=1)), str(record([], number=2))]]
     batch = pa.RecordBatch.from_pydict({"id": [1, 0]})
     got = [
@@ -315,7 +313,7 @@ def test_the_landing_of_a_task_gives_a_line_for_each_file(record: Record, lake: 
     assert [one.path for one in got] == [*paths[1], *paths[0]]
 
 
-def test_a_file_that_is_gone_when_its_turn_comes_is_passed_over_and_one_that_cannot_be_read_is_refused(
+def test_a_removed_file_is_skipped_and_an_unreadable_one_is_refused(
     record: Record, lake: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "0000000000000001-000005.useg"

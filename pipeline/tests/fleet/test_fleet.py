@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic recordings: the recorder would have written the same bytes, and the gateway decided the same."""
+"""Synthetic recordings: the same bytes as from the recorder, and the same decisions as by the gate."""
 
 from collections import Counter
 from dataclasses import replace
@@ -58,7 +58,7 @@ def table(parts: list[Segment]) -> list[dict[str, Any]]:
 
 @cache
 def drive(number: int) -> list[Segment]:
-    """What a vehicle of SMALL recorded: not to be changed, as `drive_rows`."""
+    """Recording of a vehicle of SMALL, shared and read only, as is `drive_rows`."""
     return segments(SyntheticVehicle(SMALL, number))
 
 
@@ -71,8 +71,8 @@ def drive_rows(number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2_048, 5_000])
-def test_the_writer_makes_the_bytes_that_the_recorders_own_makes(count: int) -> None:
-    """The same content in the same blocks. A long text, which takes several records, and one of the extremes are in it."""
+def test_the_writer_makes_the_same_bytes_as_the_recorder(count: int) -> None:
+    """The same content in the same blocks, with a text of several records and one with extreme values."""
     long = "//" + "x" * 400 + "/1/1/8001"
     targets = [TargetText(1, 1, "chassis", "backbone", TOPIC, None, 10, 5), TargetText(7, 0, "ü", None, long)]
     header = Header("hpc.vin1", 77, 3, LAYOUT, 5, NOON_MS, 2**33)
@@ -113,7 +113,7 @@ def test_the_writer_makes_the_bytes_that_the_recorders_own_makes(count: int) -> 
     assert file_name(header) == segment_name(77, 3)
 
 
-def test_an_answer_stands_in_the_block_of_its_row() -> None:
+def test_an_answer_is_in_the_block_of_its_row() -> None:
     header = Header("g", 1, 0, LAYOUT, 0, NOON_MS, 0)
     row, answer = as_cells(empty_records(DELIVERY, 1)), as_cells(empty_records(4, 1))
     rows = np.concatenate([row] * 2_048 + [answer] + [row] * 10)
@@ -126,7 +126,7 @@ def test_an_answer_stands_in_the_block_of_its_row() -> None:
 # ---------------------------------------------------------------------------------------------------------- the drive
 
 
-def test_a_vehicle_is_the_same_bytes_again_whatever_else_is_made(tmp_path: Path) -> None:
+def test_a_vehicle_has_the_same_bytes_in_every_fleet(tmp_path: Path) -> None:
     assert sum(write_fleet(SMALL, tmp_path / "a")) == sum(write_fleet(SMALL, tmp_path / "b", processes=2))
     assert sum(write_fleet(replace(SMALL, vehicles=2), tmp_path / "c")) > 0
     names = {str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a").rglob("*.useg")}
@@ -141,8 +141,8 @@ def test_a_vehicle_is_the_same_bytes_again_whatever_else_is_made(tmp_path: Path)
     ]
 
 
-def test_the_gate_decides_again_as_it_was_recorded() -> None:
-    """Each delivery's rows, in order of time, through a new gate of the throttle: every verdict is the same."""
+def test_a_new_gate_reproduces_the_recorded_verdicts() -> None:
+    """Every verdict is the same when a new gate of the throttle decides the rows of a delivery in order of time."""
     decided: Counter[bool] = Counter()
     retuned = 0
     for number in range(6):
@@ -164,11 +164,11 @@ def test_the_gate_decides_again_as_it_was_recorded() -> None:
     assert retuned > 0
 
 
-def test_no_two_messages_of_a_topic_come_at_once_also_where_a_burst_meets_the_end_of_a_segment() -> None:
-    """Else their order would not be that of the gate: the one that passes is settled after the one that does not."""
-    fleet, dice = replace(SMALL, jitter=0.49, outages=0), np.random.default_rng(1)
-    topic = VehiclePlan(fleet, "v.hpc", dice).topics[-1]
-    traffic = Traffic(fleet.jitter, fleet.start_ms, StringTable(), dice)
+def test_messages_of_a_topic_have_distinct_times_also_in_bursts_at_segment_ends() -> None:
+    """Equal times would break the order of the gate: an admitted message settles after a dropped one."""
+    fleet, rng = replace(SMALL, jitter=0.49, outages=0), np.random.default_rng(1)
+    topic = VehiclePlan(fleet, "v.hpc", rng).topics[-1]
+    traffic = Traffic(fleet.jitter, fleet.start_ms, StringTable(), rng)
     assert topic.period_ns == 1_000_000
     times = np.concatenate(
         [traffic.arrivals(topic, begins, begins + 2_000_000) for begins in range(10**9, 5 * 10**9, 2_000_000)]
@@ -177,22 +177,22 @@ def test_no_two_messages_of_a_topic_come_at_once_also_where_a_burst_meets_the_en
     assert np.all(np.diff(times) > 0)
 
 
-def test_a_lane_delivers_in_the_order_of_arrival_also_bursts_answers_and_behind_an_outage() -> None:
-    """What `audit` asks of every gateway."""
+def test_a_queue_delivers_in_order_of_arrival_also_after_bursts_and_outages() -> None:
+    """The rule `order` of the audit."""
     key = ("ingress", "source", "sink", "priority", "egress", "subscriber")
     several = 0
     for number in range(6):
         latest: dict[tuple[object, ...], int] = {}
         for row in table(segments(SyntheticVehicle(replace(SMALL, requests_hz=50), number))):
             if row["verdict"] == 0:
-                lane = tuple(row[name] for name in key)
-                assert row["received_ns"] >= latest.get(lane, 0)
-                several += lane in latest
-                latest[lane] = row["received_ns"]
+                stream = tuple(row[name] for name in key)
+                assert row["received_ns"] >= latest.get(stream, 0)
+                several += stream in latest
+                latest[stream] = row["received_ns"]
     assert several > 1_000
 
 
-def test_the_recording_keeps_the_rules_of_the_layout_and_the_ledger_law() -> None:
+def test_the_recording_follows_the_layout_and_the_ledger_law() -> None:
     seen: Counter[str] = Counter()
     ends = Counter[bool]()
     for number in range(6):
@@ -238,7 +238,7 @@ def test_every_message_for_several_targets_has_one_id_and_one_time() -> None:
 # ---------------------------------------------------------------------------------------------------- command line
 
 
-def test_generate_says_how_many_rows_it_has_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_prints_the_number_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "fleet"
     assert (
         cli.main(
@@ -267,12 +267,12 @@ def test_generate_says_how_many_rows_it_has_made(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(("option", "value"), [("--jitter", "0.5"), ("--vehicles", "0"), ("--killed", "101")])
-def test_a_fleet_that_cannot_be_is_a_usage_error(
+def test_an_invalid_fleet_is_a_usage_error(
     tmp_path: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["generate", str(tmp_path), option, value]) == 2
     assert f"{option[2:]} {float(value):g}: expected" in capsys.readouterr().err
 
 
-def test_the_types_of_records_all_fill_a_cell() -> None:
+def test_every_record_type_has_the_size_of_a_cell() -> None:
     assert {form.itemsize for form in TYPES.values()} == {96}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit finds each planted violation and no other; what is exactly at a limit is none."""
+"""The audit finds each planted violation and no other. A value exactly at a limit is no violation."""
 
 import json
 from collections import Counter
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline import schemas
@@ -27,7 +28,7 @@ COUNTS = tuple(verdict.lower() for verdict in schemas.VERDICTS)
 
 
 class Recording:
-    """One clean run of one gateway, row by row; a test spoils it."""
+    """One clean run of one gateway, row by row. A test case adds a violation."""
 
     def __init__(self, gateway: str = "vin1", run: int = 7) -> None:
         self.about: Row = {"gateway": gateway, "run": run, "date": None}
@@ -124,7 +125,9 @@ class Recording:
         self.answer(200 + number, at + 100_000, 100 + number)
 
     def leap(self, ms: int, at: int = 0) -> None:
-        """The wall clock leapt, and behind it shows what `row` goes by; for a later one, what it then is."""
+        """A step of the wall clock, after which it shows the time that `row` uses; of a later step, the time it then
+        shows.
+        """
         shown_us = WALL_MS * 1_000 + at // 1_000 + (ms * 1_000 if at > 0 else 0)
         self.leaps.append({"time_us": shown_us, "time_ns": at, "leap_ms": ms})
 
@@ -134,7 +137,7 @@ class Recording:
         ]
 
     def rows(self) -> dict[Table, list[Row]]:
-        """Of every table that the audit reads."""
+        """Rows of every table that the audit reads."""
         end = self.end or 1 + max(each["seq"] for each in self.deliveries)
         segment = {"number": 0, "began_us": 0, "first_seq": 0, "next_seq": end, "rows": 0}
         settings = json.dumps({"throttle": {"tolerance": self.tolerance}})
@@ -152,7 +155,7 @@ class Recording:
         }
 
     def ledger(self) -> Row:
-        """What the dispatcher counted, if everything was recorded."""
+        """Counters of the dispatcher, if every delivery was recorded."""
         counts = {
             name: sum(each["verdict"] == verdict for each in self.deliveries)
             for verdict, name in zip(schemas.VERDICTS, COUNTS, strict=True)
@@ -182,7 +185,7 @@ def tables(spark: SparkSession, recordings: Iterable[Recording]) -> Tables:
 
 
 def frame(spark: SparkSession, table: Table, rows: list[Row]) -> Any:
-    # Without nullability: parts of a row are enough here, and files have none either. By Arrow, 10 times as fast as tuples.
+    # All nullable, so that partial rows are enough, as in files. Arrow is 10 times as fast as tuples.
     schema = pa.schema([field.with_nullable(True) for field in table.arrow_schema()])
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
 
@@ -192,20 +195,20 @@ Case = Callable[[Recording], Broken]
 CASES: list[Case] = []
 
 
-def case(spoil: Case) -> Case:
-    """One gateway, spoilt by this function, which returns what the audit has to find: rows by rule."""
-    CASES.append(spoil)
-    return spoil
+def case(add_violation: Case) -> Case:
+    """Register a test case: a function that adds violations to one gateway and returns the expected rows by rule."""
+    CASES.append(add_violation)
+    return add_violation
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
 def burst(recording: Recording, count: int, short_by: int) -> Row:
-    """`count` messages more, of which the last is `short_by` ns too early; the last."""
+    """Add `count` messages, the last one `short_by` ns too early. Returns the last one."""
     start = (
         60_000 * MS
-    )  # far from the clean part. N messages take at least N - 1 periods, less a period and a tenth.
+    )  # far from the clean part. N messages need at least N - 1 periods, less a period and a tenth.
     length = (count - 1) * PERIOD - PERIOD - PERIOD // 10 - short_by
     rows = [recording.publish(start + length * n // (count - 1), "backbone") for n in range(count)]
     return rows[-1]
@@ -255,7 +258,7 @@ def strict_and_1_ns_early(recording: Recording) -> Broken:
 
 @case
 def a_new_limit(recording: Recording) -> Broken:
-    """Twice as fast from one moment on; by the old one that would be too fast."""
+    """Twice as fast from one moment on, which violates the old limit."""
     for n in range(40):
         recording.publish(
             30_000 * MS + n * PERIOD // 2, "backbone", period_ns=PERIOD // 2, tuned_ns=29_999 * MS
@@ -320,7 +323,7 @@ def from_the_future(recording: Recording) -> Broken:
 
 
 def made_before(recording: Recording, ms: int, **fields: Any) -> Row:
-    """A message with a ttl of 20 ms that looks so old when it comes in."""
+    """A message with a ttl of 20 ms that is `ms` old at its arrival."""
     row = recording.at()
     row.update({"ttl_ms": 20, "id_msb": row["id_msb"] - (ms << 16), "queue_wait_us": 0} | fields)
     return row
@@ -475,7 +478,7 @@ def gap(first_seq: int, rows: int, **by_verdict: int) -> Row:
 
 
 def lose(recording: Recording, first: int, count: int) -> dict[str, int]:
-    """Take rows away behind the dispatcher's back; what they were, by verdict."""
+    """Remove rows without a change of the counters. Returns the removed rows by verdict."""
     recording.counters = [recording.ledger()]
     recording.end = len(recording.deliveries)
     gone = [each["verdict"] for each in recording.deliveries if first <= each["seq"] < first + count]
@@ -536,13 +539,13 @@ def a_row_twice(recording: Recording) -> Broken:
 
 
 @case
-def books_that_do_not_balance(recording: Recording) -> Broken:
+def a_ledger_that_does_not_balance(recording: Recording) -> Broken:
     recording.counters = [recording.ledger() | {"queued": 1}]
     return {"ledger": [None]}
 
 
 @case
-def books_of_a_moment_in_the_middle(recording: Recording) -> Broken:
+def a_ledger_during_the_run(recording: Recording) -> Broken:
     recording.counters = [recording.ledger() | {"queued": 1, "final": False}]
     return {}
 
@@ -552,11 +555,11 @@ def books_of_a_moment_in_the_middle(recording: Recording) -> Broken:
 
 @pytest.fixture(scope="module")
 def planted() -> dict[str, tuple[Recording, Broken]]:
-    """A gateway for each case, and what is to be found there."""
+    """A gateway for each case, with the expected findings."""
     made = {}
-    for spoil in CASES:
-        recording = Recording(spoil.__name__)
-        made[spoil.__name__] = recording, spoil(recording)
+    for add_violation in CASES:
+        recording = Recording(add_violation.__name__)
+        made[add_violation.__name__] = recording, add_violation(recording)
     return made
 
 
@@ -565,8 +568,8 @@ def verdict(spark: SparkSession, planted: dict[str, tuple[Recording, Broken]]) -
     return audit(tables(spark, [recording for recording, _ in planted.values()]), examples=1_000)
 
 
-@pytest.mark.parametrize("name", [spoil.__name__ for spoil in CASES])
-def test_what_was_planted_is_found_and_nothing_else(
+@pytest.mark.parametrize("name", [add_violation.__name__ for add_violation in CASES])
+def test_exactly_the_planted_violations_are_found(
     name: str, verdict: AuditResult, planted: dict[str, tuple[Recording, Broken]]
 ) -> None:
     found: Broken = {}
@@ -576,7 +579,7 @@ def test_what_was_planted_is_found_and_nothing_else(
     assert found == planted[name][1]
 
 
-def test_every_rule_has_a_case_that_breaks_it(
+def test_every_rule_has_a_case_that_violates_it(
     verdict: AuditResult, planted: dict[str, tuple[Recording, Broken]]
 ) -> None:
     assert {rule for _, broken in planted.values() for rule in broken} == set(RULES)
@@ -588,50 +591,43 @@ def test_every_rule_has_a_case_that_breaks_it(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_names_rows_and_ends_with_1(
+def test_the_command_names_violating_rows_and_ends_with_1(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recording = Recording()
     row = recording.at()
     row["ingress"] = "backbone"
-    lake(spark, recording, tmp_path)
+    write_lake(recording, tmp_path)
     assert main(["audit", str(tmp_path), "--rules", "rate,echo"]) == 1
-    told = capsys.readouterr().out
-    assert "FAIL  echo             nothing goes back where it came from: 1 times not" in told
-    assert f"vin1 run 7 seq {row['seq']}: //chassis/1/1/8001 -> backbone" in told
-    assert "ok    rate             no target above its max_frequency" in told
+    output = capsys.readouterr().out
+    assert "FAIL  echo             nothing goes back where it came from: 1 times not" in output
+    assert f"vin1 run 7 seq {row['seq']}: //chassis/1/1/8001 -> backbone" in output
+    assert "ok    rate             no target above its max_frequency" in output
     assert main(["audit", str(tmp_path), "--rules", "never_throttled", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"] == {"never_throttled": 0}
 
 
-def test_mistakes_in_the_call_are_said(
+def test_invalid_arguments_are_named(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", str(tmp_path), "--rules", "rate,speed"]) == 2
     assert main(["audit", str(tmp_path), "--since", "yesterday"]) == 2
     assert main(["audit", str(tmp_path)]) == 69
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith(
+    output = capsys.readouterr().err.splitlines()
+    assert output[0].startswith(
         "ustreamer-pipeline audit: --rules speed: expected some of rate, never_throttled,"
     )
-    assert told[1] == "ustreamer-pipeline audit: --since yesterday: expected a date, as 2026-11-21"
-    assert told[2].endswith("no deliveries there: ingest first")
+    assert output[1] == "ustreamer-pipeline audit: --since yesterday: expected a date, as 2026-11-21"
+    assert output[2].endswith("no deliveries there: ingest first")
 
 
-def lake(spark: SparkSession, recording: Recording, path: Path) -> None:
-    from pyspark.sql import functions as f
-
-    made = tables(spark, [recording])
-    dated = f.lit("2026-11-21").cast("date")
-    made.deliveries.withColumn("date", dated).write.partitionBy("date", "gateway").parquet(
-        schemas.DELIVERIES.path(path)
-    )
-    events = {
-        schemas.EPOCHS: made.epochs,
-        schemas.COUNTERS: made.counters,
-        schemas.SEGMENTS: made.segments,
-        schemas.DEAD_LETTERS: made.dead_letters,
-    }
-    for table, frame in events.items():
-        named = frame.withColumn("table", f.lit(table.name)).withColumn("date", dated)
-        named.write.mode("append").partitionBy("date", "gateway").parquet(schemas.WIDE.path(path))
+def write_lake(recording: Recording, lake: Path) -> None:
+    """The tables of one recording as ingest writes them, without Spark."""
+    for number, (table, rows) in enumerate(recording.rows().items()):
+        stored = table if table is schemas.DELIVERIES else schemas.WIDE
+        fields = [field.with_nullable(True) for field in stored.arrow_schema()]
+        schema = pa.schema([field for field in fields if field.name not in {"date", "gateway"}])
+        named = [row | {"table": table.name} for row in rows]
+        folder = Path(stored.path(lake)) / "date=2026-11-21" / f"gateway={recording.about['gateway']}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(named, schema=schema), folder / f"part-{number}.parquet")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings to tables, with Spark: whatever comes, however often and in whichever order, the tables are the same."""
+"""Recordings to tables with Spark: the same recordings give the same tables, in any order and any number of runs."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.sample_recordings import MS, NOON_MS, TARGET, TOPIC, Record, make_row
 from ustreamer_pipeline import cli
@@ -40,16 +41,16 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
 FLEET = Fleet(
-    vehicles=3, seconds=5, topics=10, outages=1_200, killed=50, segment_rows=500, start_ms=1_699_999_999_000
+    vehicles=3, seconds=3, topics=8, outages=2_000, killed=50, segment_rows=200, start_ms=1_699_999_999_000
 )
 MIDNIGHT_MS = 12 * 3_600_000.0
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of three vehicles: not to be changed."""
+    """Recordings of three vehicles, shared: tests use copies."""
     place = tmp_path_factory.mktemp("fleet")
-    assert sum(write_fleet(FLEET, place)) > 5_000
+    assert sum(write_fleet(FLEET, place)) > 1_000
     return place
 
 
@@ -57,15 +58,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tables(
     spark: SparkSession, fleet: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Any]]:
-    """What the tables of that fleet are when all of it is taken in at once."""
+    """The tables of that fleet after one ingest of all recordings."""
     lake = str(tmp_path_factory.mktemp("lake"))
     done = ingest(spark, [str(fleet)], lake)
-    assert done.rows == done.silver > 5_000
+    assert done.rows == done.silver > 1_000
     return contents(lake)
 
 
 def contents(lake: str) -> dict[str, list[Any]]:
-    """Every table's rows; without Spark, so that it is Spark's files that are compared."""
+    """Rows of every table, read without Spark, so that the files of Spark are compared."""
     found: dict[str, list[Any]] = {}
     for table in (DELIVERIES, WIDE, QUARANTINE):
         place = Path(table.path(lake))
@@ -73,7 +74,7 @@ def contents(lake: str) -> dict[str, list[Any]]:
         for path in sorted(place.rglob("*.parquet")):
             partition = path.parent.relative_to(place)
             columns = pq.ParquetFile(path).read().to_pydict()
-            # One gateway's day is one file, and its rows are in order: so their places count in DELIVERIES.
+            # In DELIVERIES the order of rows counts: one file has the ordered rows of one gateway's day.
             rows += [(str(partition), *values) for values in zip(*columns.values(), strict=True)]
         found[table.name] = rows if table is DELIVERIES else sorted(rows, key=repr)
     return found
@@ -96,7 +97,9 @@ def test_a_gateways_day_is_one_file_in_order_of_run_time_and_number(
     )
 
 
-def test_the_tables_say_what_the_recording_said(spark: SparkSession, record: Record, tmp_path: Path) -> None:
+def test_the_tables_have_every_field_of_the_recording(
+    spark: SparkSession, record: Record, tmp_path: Path
+) -> None:
     request = UUID(NOON_MS << 16 | 0x7ABC, 0b10 << 62 | 77)
     rows = [
         make_row(0, 1, verdict=Verdict.THROTTLED, first_attempt_ns=0, attempts=0, settled_ns=MS + 500),
@@ -161,9 +164,7 @@ def test_the_tables_say_what_the_recording_said(spark: SparkSession, record: Rec
         assert table.read_table(spark, lake).columns == table.names
 
 
-def test_a_second_run_finds_nothing_and_touches_nothing(
-    spark: SparkSession, record: Record, tmp_path: Path
-) -> None:
+def test_a_second_run_changes_no_file(spark: SparkSession, record: Record, tmp_path: Path) -> None:
     lake, path = tmp_path / "lake", record([make_row(0)])
     ingest(spark, [str(path.parent)], str(lake))
     before = {file: file.stat().st_mtime_ns for file in lake.rglob("*")}
@@ -171,10 +172,10 @@ def test_a_second_run_finds_nothing_and_touches_nothing(
     assert {file: file.stat().st_mtime_ns for file in lake.rglob("*")} == before
 
 
-def test_in_any_order_twice_in_halves_and_late_the_tables_are_the_same(
+def test_partial_late_and_repeated_recordings_give_the_same_tables(
     spark: SparkSession, fleet: Path, tables: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    """First the later half of the files, two of them cut short and one still open; then all; then copies of all."""
+    """First the later half of the files, two of them truncated and one still open; then all files; then copies of all."""
     coming, lake = tmp_path / "coming", str(tmp_path / "lake")
     every = sorted(fleet.rglob("*.useg"), key=lambda path: path.name)
     for index, path in enumerate(every[len(every) // 2 :]):
@@ -197,15 +198,15 @@ def test_in_any_order_twice_in_halves_and_late_the_tables_are_the_same(
     assert contents(lake) == tables
 
 
-def test_as_a_stream_the_tables_are_the_same(
+def test_a_stream_gives_the_same_tables(
     spark: SparkSession,
     fleet: Path,
     tables: dict[str, list[Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In several batches; with a copy that is not complete when the stream sees it, and is when it comes again."""
-    monkeypatch.setattr(ingest_module, "WAVE_FILES", 8)
+    """In several batches, with a file that is incomplete when the stream reads it and complete in the next run."""
+    monkeypatch.setattr(ingest_module, "WAVE_FILES", 12)
     coming, lake, checkpoint = tmp_path / "coming", str(tmp_path / "lake"), str(tmp_path / "checkpoint")
     shutil.copytree(fleet, coming)
     half = max(coming.rglob("*.useg"), key=lambda path: path.stat().st_size)
@@ -221,7 +222,7 @@ def test_as_a_stream_the_tables_are_the_same(
 
 
 @pytest.mark.parametrize("options", [[], ["--stream", "checkpoint"]])
-def test_a_folder_that_is_not_there_is_said_in_a_line(
+def test_a_missing_folder_is_a_one_line_error(
     spark: SparkSession, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing, lake = tmp_path / "none", tmp_path / "lake"
@@ -232,11 +233,11 @@ def test_a_folder_that_is_not_there_is_said_in_a_line(
 
 
 class Killed(BaseException):
-    """Ends a run where a kill -9 would: nothing after it is done."""
+    """Ends a run as kill -9 does: no later step runs."""
 
 
-@pytest.mark.parametrize("at", range(4))
-def test_after_an_end_between_any_two_steps_the_next_run_makes_the_same(
+@pytest.mark.parametrize("at", range(1, 4))
+def test_after_a_kill_between_any_two_steps_the_next_run_gives_the_same_tables(
     spark: SparkSession,
     fleet: Path,
     tables: dict[str, list[Any]],
@@ -269,12 +270,35 @@ def test_after_an_end_between_any_two_steps_the_next_run_makes_the_same(
 def wait_for(condition: Callable[[], bool], seconds: float = 200.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(400)  # a Spark of its own, which a busy machine starts in a minute
-def test_a_stream_that_is_killed_goes_on_where_it_was(
+def test_a_stream_that_fails_before_its_tables_are_written_continues_from_its_checkpoint(
+    spark: SparkSession,
+    fleet: Path,
+    tables: dict[str, list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The state of the next test, without a process: bronze is complete, and no table is."""
+    lake, checkpoint = tmp_path / "lake", str(tmp_path / "checkpoint")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the end of this batch")
+
+    with monkeypatch.context() as context:
+        context.setattr(ingest_module, "_rebuild_wave", fail)
+        with pytest.raises(StreamingQueryException, match="the end of this batch"):
+            ingest_stream(spark, str(fleet), str(lake), checkpoint)
+    assert '"pending"' in (lake / "manifest.jsonl").read_text(encoding="utf-8")
+    assert ingest_stream(spark, str(fleet), str(lake), checkpoint).rows == len(tables["deliveries"])
+    assert contents(str(lake)) == tables
+
+
+@pytest.mark.soak  # a Spark process of its own: 17 s of CPU
+@pytest.mark.timeout(400)
+def test_a_killed_stream_continues_from_its_checkpoint(
     spark: SparkSession,
     fleet: Path,
     tables: dict[str, list[Any]],
@@ -282,7 +306,7 @@ def test_a_stream_that_is_killed_goes_on_where_it_was(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A real process and a real SIGKILL, at the moment when bronze is there and the tables are not."""
+    """A real process and a real SIGKILL, when bronze is complete and no table is."""
     lake = tmp_path / "lake"
     command = ["ingest", "--stream", str(tmp_path / "checkpoint"), "--json", str(fleet), str(lake)]
     process = subprocess.Popen(
@@ -298,13 +322,13 @@ def test_a_stream_that_is_killed_goes_on_where_it_was(
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert '"pending"' in (lake / "manifest.jsonl").read_text(encoding="utf-8")
-    # The same command, in the session that is here: the checkpoint and the lake are all that it has of the first.
+    # The same command in the shared session, which has only the checkpoint and the lake of the first run.
     assert cli.main(command) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == len(tables["deliveries"])
     assert contents(str(lake)) == tables
 
 
-def test_bad_rows_and_files_are_in_the_quarantine_with_their_reason_and_none_is_dropped(
+def test_every_bad_row_and_file_is_in_quarantine_with_its_reason(
     spark: SparkSession, record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planted: dict[int, dict[str, Any]] = {
@@ -326,9 +350,9 @@ def test_bad_rows_and_files_are_in_the_quarantine_with_their_reason_and_none_is_
     path.with_name("0000000000000003-000000.useg").write_bytes(broken)
     lake = str(tmp_path / "lake")
     assert cli.main(["ingest", str(path.parent), lake]) == 0
-    said = capsys.readouterr().out
-    assert "recordings  3 seen, 2 with something new, 1 refused" in said
-    assert "rows        52 recorded = 44 in silver + 8 in quarantine" in said
+    output = capsys.readouterr().out
+    assert "recordings  3 seen, 2 with something new, 1 refused" in output
+    assert "rows        52 recorded = 44 in silver + 8 in quarantine" in output
     assert DELIVERIES.read_table(spark, lake).count() == 44
     kept = QUARANTINE.read_table(spark, lake).collect()
     reasons = {row.reason for row in kept if row.rows}
@@ -347,7 +371,7 @@ def test_bad_rows_and_files_are_in_the_quarantine_with_their_reason_and_none_is_
     assert sorted(others) == sorted([(str(bad), "?"), ("0000000000000003-000000.useg", "hpc.vin1")])
     (gap,) = GAPS.read_table(spark, lake).collect()
     assert (gap.cause, gap.rows, gap.run) == ("DAMAGED", 10, 3)
-    # The file is repaired: what it had in quarantine is gone from there, and the rows are in silver.
+    # A repaired copy of the file moves its rows from quarantine to silver.
     bad.unlink()
     record([make_row(seq, 1) for seq in range(50)], run=3, block=10, folder="again")
     assert ingest(spark, [str(tmp_path / "again")], lake).landed == 1
@@ -356,7 +380,7 @@ def test_bad_rows_and_files_are_in_the_quarantine_with_their_reason_and_none_is_
     assert QUARANTINE.read_table(spark, lake).where("file like '%3-000000.useg'").count() == 0
 
 
-def test_a_bronze_file_that_is_gone_is_said_before_anything_is_forgotten(
+def test_a_damaged_bronze_file_is_named_and_no_row_is_removed(
     spark: SparkSession, record: Record, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -370,7 +394,7 @@ def test_a_bronze_file_that_is_gone_is_said_before_anything_is_forgotten(
     assert DELIVERIES.read_table(spark, lake).count() == 1
 
 
-def test_rows_that_do_not_come_out_of_bronze_fail_the_run(
+def test_rows_missing_from_bronze_fail_the_run(
     spark: SparkSession, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = record([make_row(0), make_row(1)])

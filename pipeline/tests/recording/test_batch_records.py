@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BATCH records unfolded: the rows are those that the recorder's own reader finds, whole, damaged or contradicting themselves."""
+"""Expansion of BATCH records: the same rows as from the reader of the recorder, for valid, damaged and inconsistent
+files.
+"""
 
 import random
 import struct
@@ -35,7 +37,7 @@ ATTRIBUTES = UAttributes(type=UMessageType.PUBLISH, source=UUri("chassis", 1, 1,
 
 
 class RecordingBuilder:
-    """A segment of rows alone and in helpings, of every shape, in blocks of any length."""
+    """A segment of single rows and batches of every shape, in blocks of any length."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -47,14 +49,14 @@ class RecordingBuilder:
 
     def batch(self, count: int) -> None:
         rng = self.rng
-        # Words that begin with the numbers of kinds, as ids may.
+        # Numbers that start with the codes of record kinds, as ids may.
         msbs = array("Q", [rng.getrandbits(56) << 8 | rng.choice([BATCH, DELIVERY, 4]) for _ in range(count)])
         lsbs = array("Q", [rng.getrandbits(64) for _ in range(count)])
         sizes = array("I", [rng.choice([5, 2**32 - 1]) for _ in range(count)])
         times_ns = array("Q", sorted(rng.randrange(10**12) for _ in range(count)))
         given = BatchNote(
             ATTRIBUTES,
-            Delivery.__new__(Delivery),  # nobody looks at it here
+            Delivery.__new__(Delivery),  # not read here
             msbs,
             lsbs,
             sizes if rng.random() < 0.5 else array("I", [9] * count),
@@ -110,7 +112,7 @@ def theirs(data: bytes) -> list[dict[str, object]]:
 
 
 def same(data: bytes) -> int:
-    """Both readers find the same rows; how many."""
+    """Check that both readers find the same rows. Returns their number."""
     wanted, have = theirs(data), ours(read_segment(data, NAME))
     assert len(have) == len(wanted)
     for row, each in zip(have, wanted, strict=True):
@@ -123,12 +125,12 @@ def test_both_readers_find_the_same_rows(seed: int) -> None:
     assert same(RecordingBuilder(seed).with_parts(25).data()) > 100
 
 
-def test_a_long_helping_and_many_blocks() -> None:
+def test_a_long_batch_and_many_blocks() -> None:
     assert same(RecordingBuilder(1).with_parts(12, longest=20_000).data()) > 20_000
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_both_readers_believe_the_same_rows_of_a_damaged_file(seed: int) -> None:
+def test_both_readers_accept_the_same_rows_of_a_damaged_file(seed: int) -> None:
     story = RecordingBuilder(seed).with_parts(30)
     data = bytearray(story.data())
     for _ in range(story.rng.randrange(1, 4)):
@@ -137,7 +139,7 @@ def test_both_readers_believe_the_same_rows_of_a_damaged_file(seed: int) -> None
 
 
 def batches_in(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each BATCH: where its block's header stands, where it stands, where its block ends."""
+    """Positions of each BATCH: the header of its block, the record, the end of its block."""
     for block in reader.read_blocks(data, HEAD):
         assert isinstance(block, reader.Block)
         at = block.offset + CELL
@@ -149,7 +151,7 @@ def batches_in(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def contradicting(data: bytes, rng: random.Random) -> tuple[bytes, int]:
-    """One BATCH says something else about itself, below a checksum that is right."""
+    """An inconsistent BATCH below a valid checksum."""
     block, at, end = rng.choice(list(batches_in(data)))
     changed = bytearray(data)
     rows, records = struct.unpack_from("<H", data, at + 2)[0], struct.unpack_from("<H", data, at + 6)[0]
@@ -158,17 +160,17 @@ def contradicting(data: bytes, rng: random.Random) -> tuple[bytes, int]:
             struct.pack_into("<H", changed, at + 2, rng.choice([0, rows + 12, 1_025, 65_535]))
         case 1:
             struct.pack_into("<H", changed, at + 6, rng.choice([records + 1, records + 400, 65_535]))
-        case 2:  # what would be right, if its block were longer
+        case 2:  # correct for a longer block
             changed[at + 1] &= 3
             struct.pack_into("<H", changed, at + 2, 6 * (end - at) // CELL)
             struct.pack_into("<H", changed, at + 6, (end - at) // CELL)
-        case 3:  # none, which is what its columns would be enough for
+        case 3:  # no row, for which the columns are sufficient
             struct.pack_into("<H", changed, at + 2, 0)
             struct.pack_into("<H", changed, at + 6, 0)
         case 4:
             struct.pack_into("<H", changed, at + 6, 0)
         case _:
-            changed[at + 1] ^= 12  # columns that are there, or not
+            changed[at + 1] ^= 12  # columns present or not
     head = BlockHeader.find(changed, block)
     assert head is not None
     head._replace(records_crc=crc32(changed[block + CELL : end])).pack_into(changed, block)
@@ -176,13 +178,13 @@ def contradicting(data: bytes, rng: random.Random) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_one_that_contradicts_itself_goes_into_the_quarantine_and_the_next_block_is_whole(seed: int) -> None:
+def test_an_inconsistent_batch_is_quarantined_and_the_next_block_is_read(seed: int) -> None:
     story = RecordingBuilder(seed).with_parts(6)
-    story.batch(24)  # so that there is one
+    story.batch(24)  # so that one exists
     story.encoder.end_block()
     story.batch(24)
     data, at = contradicting(story.with_parts(6).data(), story.rng)
-    if not any(helping == at for _, helping, _ in batches_in(data)):
+    if not any(batch == at for _, batch, _ in batches_in(data)):
         pytest.skip("it is not found any more")
     same(data)
     segment = read_segment(data, NAME)
@@ -190,10 +192,10 @@ def test_one_that_contradicts_itself_goes_into_the_quarantine_and_the_next_block
     assert any(row["offset"] == at and "no BATCH is like that" in str(row["reason"]) for row in bad)
 
 
-def test_of_a_row_from_a_helping_the_quarantine_has_the_place_and_the_bytes_it_would_have_had() -> None:
+def test_the_quarantine_has_position_and_bytes_of_a_row_from_a_batch() -> None:
     story = RecordingBuilder(0)
     story.encoder.targets.clear()
-    story.texts[0] = 77  # a source that is nowhere in the file
+    story.texts[0] = 77  # a source that the file does not contain
     story.batch(30)
     data = story.data()
     ((_, at, _),) = batches_in(data)
@@ -206,7 +208,7 @@ def test_of_a_row_from_a_helping_the_quarantine_has_the_place_and_the_bytes_it_w
     ]
 
 
-def test_without_helpings_nothing_is_copied() -> None:
+def test_records_without_batches_are_not_copied() -> None:
     cells, offsets = np.zeros(5, f"V{CELL}"), np.arange(5, dtype=np.int64)
     got = expand_batches(cells, offsets)
     assert got[0] is cells
@@ -215,7 +217,7 @@ def test_without_helpings_nothing_is_copied() -> None:
     assert len(expand_batches(none, offsets[:0])[0]) == 0
 
 
-def test_a_lake_counts_the_rows_of_helpings(tmp_path: Path) -> None:
+def test_a_lake_counts_the_rows_of_batches(tmp_path: Path) -> None:
     story = RecordingBuilder(3).with_parts(20)
     path = tmp_path / NAME
     path.write_bytes(story.data())
@@ -225,7 +227,7 @@ def test_a_lake_counts_the_rows_of_helpings(tmp_path: Path) -> None:
     assert segment.rows == len(theirs(story.data())) == story.encoder.next_seq
 
 
-def test_the_record_has_the_fields_of_the_recorders() -> None:
+def test_the_batch_record_has_the_fields_of_the_recorder() -> None:
     data = RecordingBuilder(5).with_parts(10).data()
     _, at, _ = next(batches_in(data))
     record = np.frombuffer(data, TYPES[BATCH], 1, at)[0]

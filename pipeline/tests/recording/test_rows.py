@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One gateway's rows come out in order of time, whatever the order of verdicts, and with no more waiting than need be."""
+"""Rows of one gateway are ordered by time, for any order of verdicts, and wait no longer than necessary."""
 
 import random
 from functools import partial
@@ -24,7 +24,7 @@ MIDNIGHT_MS = 12 * 3_600_000.0
 
 
 def a_run(record: Record, times: list[list[float]], run: int = 1) -> list[Segment]:
-    """Segments of one run; each with rows received at these ms, in this order of verdicts."""
+    """Segments of one run; each has rows received at these ms, in this order of verdicts."""
     found, seq = [], 0
     for number, segment in enumerate(times):
         rows: list[Row] = [make_row(seq + index, at) for index, at in enumerate(segment)]
@@ -35,7 +35,7 @@ def a_run(record: Record, times: list[list[float]], run: int = 1) -> list[Segmen
 
 
 def parts(segments: list[Segment]) -> list[SegmentSource]:
-    """As `silver.work` plans them, by what the segments themselves say."""
+    """Sources as `silver.plan_unit` plans them, from the segments themselves."""
     made: list[SegmentSource] = []
     earliest: dict[int, int] = {}
     for segment in reversed(segments):
@@ -53,12 +53,12 @@ def order(pieces: list[Records]) -> list[tuple[int, int, int]]:
     return [(int(row["run"]), int(row["received_ns"]), int(row["seq"])) for piece in pieces for row in piece]
 
 
-def test_rows_of_overlapping_segments_come_out_in_order_of_time_and_none_is_lost(record: Record) -> None:
+def test_rows_of_overlapping_segments_are_ordered_by_time_and_complete(record: Record) -> None:
     for seed in range(10):
-        dice = random.Random(seed)
-        # Rounded, so that many have the same time: then seq decides.
+        rng = random.Random(seed)
+        # Rounded, so that many times are equal and seq decides.
         times = [
-            [max(0.0, float(round(number * 50 + dice.gauss(25, 40)))) for _ in range(dice.randrange(0, 80))]
+            [max(0.0, float(round(number * 50 + rng.gauss(25, 40)))) for _ in range(rng.randrange(0, 80))]
             for number in range(6)
         ]
         segments = a_run(partial(record, folder=str(seed)), times) + a_run(
@@ -94,7 +94,7 @@ def test_batches_are_bounded_and_texts_are_the_same_across_segments(record: Reco
     assert batches[0].column("raw").null_count == BATCH_ROWS
 
 
-def test_for_the_quarantine_a_row_says_where_it_stood_and_has_its_bytes(record: Record) -> None:
+def test_a_quarantined_row_has_its_position_and_bytes(record: Record) -> None:
     (segment,) = a_run(record, [[1, 2]])
     pool = TextPool()
     (batch,) = record_batches(next(merge_day(parts([segment]), pool, DAY, detail=True)), pool, DAY, "g")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader against files of the recorder's own writer: whole, cut anywhere, damaged anywhere."""
+"""The reader with files from the writer of the recorder: valid, truncated anywhere, damaged anywhere."""
 
 import random
 import struct
@@ -60,7 +60,7 @@ def columns(segment: Segment) -> list[dict[str, object]]:
 
 
 def any_row(rng: random.Random, seq: int, targets: list[Target]) -> Row:
-    """A row with every field at chance, extremes included."""
+    """A row with random fields, including extremes."""
     texts = [None, "//a.very.long.authority/" + "x" * rng.randrange(200), TOPIC, "//ä.ö/1/1/0"]
     return Row(
         seq,
@@ -87,15 +87,15 @@ def any_row(rng: random.Random, seq: int, targets: list[Target]) -> Row:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_field_of_every_row_is_what_the_recorder_wrote(record: Record, seed: int) -> None:
-    dice = random.Random(seed)
+def test_every_field_of_every_row_is_read_as_written(record: Record, seed: int) -> None:
+    rng = random.Random(seed)
     targets = [
         TARGET,
         Target(2, 0, "chassis"),
         Target(2**32 - 1, 9, "a", "b", "//t/1/1/8000", "//s/1/1/0", 2**50, 7),
     ]
-    rows = [any_row(dice, seq, targets) for seq in range(500)]
-    got = columns(read(record(rows, block=dice.randrange(1, 200))))
+    rows = [any_row(rng, seq, targets) for seq in range(500)]
+    got = columns(read(record(rows, block=rng.randrange(1, 200))))
     assert len(got) == len(rows)
     for row, have in zip(rows, got, strict=True):
         wanted = expected(row)
@@ -171,7 +171,7 @@ def test_every_cause_of_a_gap_is_read(record: Record, cause: GapCause) -> None:
     ]
 
 
-def test_a_file_cut_at_any_place_gives_the_blocks_in_front_of_it(record: Record) -> None:
+def test_a_file_truncated_anywhere_yields_the_blocks_before_the_cut(record: Record) -> None:
     path = record([make_row(seq) for seq in range(12)], block=3)
     whole = path.read_bytes()
     every = columns(read(path))
@@ -187,7 +187,7 @@ def test_a_file_cut_at_any_place_gives_the_blocks_in_front_of_it(record: Record)
     assert read(path).end is not None
 
 
-def test_an_open_file_with_its_reserved_zeros_is_read_up_to_them(record: Record) -> None:
+def test_an_open_file_is_read_up_to_its_preallocated_zeros(record: Record) -> None:
     path = record([make_row(seq) for seq in range(5)], still_open=True)
     segment = read_segment(path.read_bytes() + bytes(100_000), path.name)
     assert len(columns(segment)) == 5
@@ -195,15 +195,15 @@ def test_an_open_file_with_its_reserved_zeros_is_read_up_to_them(record: Record)
 
 
 def damaged(whole: bytes, seed: int) -> Iterator[tuple[int, bytes]]:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(150):
-        at = dice.randrange(HEADER, len(whole))
+        at = rng.randrange(HEADER, len(whole))
         broken = bytearray(whole)
-        broken[at] ^= 1 << dice.randrange(8)
+        broken[at] ^= 1 << rng.randrange(8)
         yield at, bytes(broken)
 
 
-def test_a_bad_bit_anywhere_costs_its_block_is_said_and_makes_no_row_up(record: Record) -> None:
+def test_a_bit_error_loses_its_block_with_a_fault_and_invents_no_row(record: Record) -> None:
     path = record([make_row(seq, reason="late", code=4) for seq in range(200)], block=20)
     whole = path.read_bytes()
     every = {row["seq"]: row for row in columns(read(path))}
@@ -220,12 +220,12 @@ def test_a_bad_bit_anywhere_costs_its_block_is_said_and_makes_no_row_up(record: 
                 assert "is not in the file" in str(row["fault"])
         if segment.faults:
             (fault,) = segment.faults
-            # What is lost is known by number: each missing row is in the range that the fault names.
+            # Losses are known by number: each missing row is in the range of a fault.
             assert lost <= set(range(fault.first_seq, fault.first_seq + fault.rows))
             assert whole[fault.offset : fault.offset + 4] == b"UBLK"
 
 
-def test_the_numbers_of_lost_rows_become_a_gap_and_the_bytes_go_into_the_quarantine(record: Record) -> None:
+def test_lost_rows_become_a_gap_and_their_bytes_are_quarantined(record: Record) -> None:
     path = record([make_row(seq, seq * 10.0) for seq in range(90)], block=30)
     whole = bytearray(path.read_bytes())
     second = [at for at in range(HEADER, len(whole), CELL) if whole[at : at + 4] == b"UBLK"][2]
@@ -241,7 +241,7 @@ def test_the_numbers_of_lost_rows_become_a_gap_and_the_bytes_go_into_the_quarant
     assert len(bad["raw"]) <= 4096
 
 
-def test_a_block_that_is_cut_out_is_missed(record: Record) -> None:
+def test_a_removed_block_is_detected(record: Record) -> None:
     path = record([make_row(seq) for seq in range(90)], block=30)
     whole = path.read_bytes()
     blocks = [at for at in range(HEADER, len(whole), CELL) if whole[at : at + 4] == b"UBLK"]
@@ -250,7 +250,7 @@ def test_a_block_that_is_cut_out_is_missed(record: Record) -> None:
 
 
 def header_with(data: bytes, offset: int, form: str, value: object) -> bytes:
-    """A file with another header, and a checksum that is right."""
+    """A file with a changed header and a valid checksum."""
     head = bytearray(data)
     struct.pack_into(form, head, offset, value)
     head[28:32] = bytes(4)
@@ -274,7 +274,7 @@ def header_with(data: bytes, offset: int, form: str, value: object) -> bytes:
         (lambda data: header_with(data, 24, "<I", 3), "the header says 0000000000000001, 3"),
     ],
 )
-def test_a_file_of_which_nothing_can_be_used_says_why(record: Record, change: object, reason: str) -> None:
+def test_an_unusable_file_is_refused_with_a_reason(record: Record, change: object, reason: str) -> None:
     path = record([make_row(0)])
     with pytest.raises(RecordingRefused, match=reason):
         read_segment(change(path.read_bytes()), path.name)  # type: ignore[operator]
@@ -283,7 +283,7 @@ def test_a_file_of_which_nothing_can_be_used_says_why(record: Record, change: ob
 @pytest.mark.parametrize(
     "name", ["x.useg", "1-0.useg", "0000000000000001-000000.useg.tmp", "000000000000000G-000000.useg"]
 )
-def test_a_name_that_no_recorder_gives_is_refused(name: str) -> None:
+def test_an_invalid_file_name_is_refused(name: str) -> None:
     with pytest.raises(RecordingRefused, match="expected <run, 16 hex digits>"):
         parse_name(name)
 
@@ -294,8 +294,8 @@ def test_the_header_is_read_with_the_gateways_whole_name(record: Record) -> None
     assert (header.gateway, header.run, header.number, header.first_seq) == ("ü" * 96, 2**63 - 1, 7, 2**40)
 
 
-def test_what_names_something_that_is_not_in_the_file_is_set_aside_never_guessed(record: Record) -> None:
-    """The block with the texts is damaged; the rows behind it are whole and cannot be understood."""
+def test_records_with_unresolved_references_are_quarantined(record: Record) -> None:
+    """The block with the texts is damaged; the rows after it are valid but refer to missing texts."""
     change = SubscriptionChange(0, 1, Change.SUBSCRIBED, TOPIC, "//s/1/1/0", 0)
     path = record([make_row(0), *(make_row(seq) for seq in range(1, 6)), change], block=1)
     whole = bytearray(path.read_bytes())
@@ -311,7 +311,7 @@ def test_what_names_something_that_is_not_in_the_file_is_set_aside_never_guessed
     assert any("topic: string" in reason for reason in bad)
 
 
-def test_rows_whose_numbers_do_not_rise_are_set_aside(record: Record) -> None:
+def test_rows_without_ascending_numbers_are_quarantined(record: Record) -> None:
     segment = read(record([make_row(seq) for seq in (3, 4, 4, 2, 5)], first_seq=3))
     pool = TextPool()
     rows = rows_of(segment, pool, "f", 4, detail=False)
@@ -321,16 +321,14 @@ def test_rows_whose_numbers_do_not_rise_are_set_aside(record: Record) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_both_readers_believe_the_same_rows_of_a_file_with_several_bad_places(
-    record: Record, seed: int
-) -> None:
-    """The recorder's own reader goes record by record in plain Python: another way to the same rows."""
-    dice = random.Random(seed)
-    path = record([any_row(dice, seq, [TARGET, Target(2, 0, "x")]) for seq in range(150)], block=10)
+def test_both_readers_accept_the_same_rows_of_a_file_with_several_faults(record: Record, seed: int) -> None:
+    """The oracle: the reader of the recorder, record by record in plain Python."""
+    rng = random.Random(seed)
+    path = record([any_row(rng, seq, [TARGET, Target(2, 0, "x")]) for seq in range(150)], block=10)
     whole = bytearray(path.read_bytes())
-    for _ in range(dice.randrange(1, 4)):
-        whole[dice.randrange(HEADER, len(whole))] ^= 1 << dice.randrange(8)
-    cut = dice.choice([len(whole), dice.randrange(HEADER, len(whole))])
+    for _ in range(rng.randrange(1, 4)):
+        whole[rng.randrange(HEADER, len(whole))] ^= 1 << rng.randrange(8)
+    cut = rng.choice([len(whole), rng.randrange(HEADER, len(whole))])
     data = bytes(whole[:cut])
     theirs = [event.seq for event in reader.read_segment(data) if isinstance(event, Row)]
     ours = [row["seq"] for row in columns(read_segment(data, path.name)) if row["fault"] is None]
@@ -347,6 +345,6 @@ def test_wall_time_follows_the_last_anchor_and_is_rounded_down(record: Record) -
     assert len(segment.records(DELIVERY)) == 2
 
 
-def test_a_file_without_end_was_not_finished_by_its_process(record: Record) -> None:
+def test_a_file_without_an_end_record_is_unfinished(record: Record) -> None:
     assert read(record([make_row(0)], cause=None)).end is None
     assert read(record([make_row(0)], number=1, cause=EndCause.ROTATED)).end["cause"] == 0  # type: ignore[index]

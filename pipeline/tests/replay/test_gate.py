@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replay decides as the gateway's own gate does, whatever comes, and wherever the recording is cut into batches."""
+"""The replay decides as the gate of the gateway, for any arrivals and any split into batches."""
 
 import copy
 import random
@@ -25,7 +25,7 @@ def arrivals(period: int, gaps: list[float], start: int = 10**12) -> Times:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[float]:
-    """Gaps in periods: stretches of bursts, of about the limit, of slow publishers, with pauses between."""
+    """Gaps in periods: bursts, rates near the limit, slow publishers, and pauses."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     gaps: list[float] = []
     for _ in range(draw(st.integers(1, 6))):
@@ -38,7 +38,7 @@ def stories(draw: st.DrawFn) -> list[float]:
 
 @settings(max_examples=300, deadline=None)
 @given(PERIODS, TOLERANCES, stories(), st.lists(st.floats(0, 1), max_size=4))
-def test_the_replay_decides_as_the_gate_wherever_it_is_cut(
+def test_the_replay_decides_as_the_gate_for_any_batches(
     period: int, tolerance: float, gaps: list[float], cuts: list[float]
 ) -> None:
     times = arrivals(period, gaps)
@@ -52,7 +52,7 @@ def test_the_replay_decides_as_the_gate_wherever_it_is_cut(
 
 @settings(max_examples=100, deadline=None)
 @given(TOLERANCES, stories(), st.lists(PERIODS, min_size=2, max_size=5), st.floats(0, 3))
-def test_a_change_of_the_limit_is_replayed_as_the_gate_takes_it(
+def test_a_change_of_the_limit_is_replayed_as_by_the_gate(
     tolerance: float, gaps: list[float], periods: list[int], wait: float
 ) -> None:
     gate, limit, due = Gate(periods[0], tolerance), Limit.for_period(periods[0], tolerance), LONG_AGO
@@ -93,6 +93,6 @@ def test_steady_publishers_of_every_speed(gap: float, tolerance: float) -> None:
     assert due - Limit.for_period(1_000_000, tolerance).early == gate.due_ns
 
 
-def test_nothing_arrives() -> None:
+def test_an_empty_batch_changes_nothing() -> None:
     passed, due = decide(np.array([], dtype=np.int64), 5, Limit.for_period(10, 0.1))
     assert (passed.tolist(), due) == ([], 5)

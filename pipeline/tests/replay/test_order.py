@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files are dates of the wall clock; rows come out in the order of the gateway's runs, whatever that clock showed."""
+"""Rows are read in the order of the runs, for any behaviour of the wall clock that decides the files."""
 
 import random
 from pathlib import Path
@@ -20,25 +20,25 @@ Rows = list[dict[str, Any]]
 
 
 def story(seed: int) -> dict[int, Rows]:
-    """Rows by date: a few runs, each with a monotonic clock of its own, under a wall clock that is set now and then."""
-    dice = random.Random(seed)
+    """Rows by date: a few runs, each with its monotonic clock, under a wall clock with steps."""
+    rng = random.Random(seed)
     dates: dict[int, Rows] = {}
     wall = 10 * DAY_NS
-    for run in range(dice.randrange(1, 5)):
-        now = dice.randrange(10 * DAY_NS)
-        for seq in range(dice.randrange(1, 400)):
-            step = dice.choice((0, 1, 5, 20))
+    for run in range(rng.randrange(1, 5)):
+        now = rng.randrange(10 * DAY_NS)
+        for seq in range(rng.randrange(1, 400)):
+            step = rng.choice((0, 1, 5, 20))
             now, wall = now + step, wall + step
-            if dice.random() < 0.01:
-                wall += dice.randrange(-3 * DAY_NS, 3 * DAY_NS)
+            if rng.random() < 0.01:
+                wall += rng.randrange(-3 * DAY_NS, 3 * DAY_NS)
             dates.setdefault(wall // DAY_NS, []).append(
-                {"run": run, "received_ns": now, "seq": seq, "source": f"topic {dice.randrange(9)}"}
+                {"run": run, "received_ns": now, "seq": seq, "source": f"topic {rng.randrange(9)}"}
             )
     return dates
 
 
 def written(place: Path, dates: dict[int, Rows], **options: Any) -> list[str]:
-    """A file of each date, in order of the date."""
+    """One file per date, in order of the date."""
     names = []
     for date, rows in sorted(dates.items()):
         names.append(str(place / f"{date:09d}.parquet"))
@@ -65,8 +65,8 @@ def test_rows_come_in_the_order_of_the_runs(tmp_path: Path, seed: int, options: 
         assert found(names, COLUMNS, batch_rows) == [{name: row[name] for name in COLUMNS} for row in every]
 
 
-def test_no_more_than_a_batch_of_each_file_waits(tmp_path: Path) -> None:
-    """Two days that interleave row by row: what comes out is never more than was read."""
+def test_at_most_one_batch_per_file_is_in_memory(tmp_path: Path) -> None:
+    """Two days that interleave row by row: memory holds only the rows read."""
     rows = [{"run": 1, "received_ns": n, "seq": n, "source": "t"} for n in range(1_000)]
     names = written(tmp_path, {1: rows[::2], 2: rows[1::2]})
     sizes = [batch.num_rows for batch in read_gateway(names, COLUMNS, 20)]
@@ -75,7 +75,7 @@ def test_no_more_than_a_batch_of_each_file_waits(tmp_path: Path) -> None:
 
 
 def test_days_that_follow_one_another_are_read_one_by_one(tmp_path: Path) -> None:
-    """So a gateway whose clock was never set pays nothing."""
+    """A gateway without clock steps has no extra cost."""
     rows = [{"run": n // 400, "received_ns": n % 400, "seq": n % 400, "source": "t"} for n in range(1_000)]
     names = written(tmp_path, {1: rows[:300], 2: rows[300:600], 3: [], 4: rows[600:]})
     spans = [(name, span_of(pq.read_metadata(name))) for name in names]
@@ -85,7 +85,7 @@ def test_days_that_follow_one_another_are_read_one_by_one(tmp_path: Path) -> Non
     assert found(names, COLUMNS, 64) == [{name: row[name] for name in COLUMNS} for row in rows]
 
 
-def test_files_with_a_row_in_common_are_read_side_by_side() -> None:
+def test_overlapping_files_are_read_in_parallel() -> None:
     spans = [("c", Span((1, 30), (1, 40))), ("a", Span((1, 0), (1, 10))), ("b", Span((1, 10), (1, 30)))]
     assert group_in_order(spans) == [["a", "b", "c"]]
     assert group_in_order([spans[0], spans[1], ("d", Span((1, 11), (1, 29)))]) == [["a"], ["d"], ["c"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replay of a gateway against the gateway's own gates, message by message, wherever its rows are cut into batches."""
+"""The replay of a gateway, compared with its gates message by message, for any split into batches."""
 
 import random
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def traffic(rng: random.Random, topics: int = 3, seconds: float = 3.0) -> list[S
 def decided(
     sender: Sender, delivery: int, limits: list[tuple[int, int]], **fields: Any
 ) -> list[dict[str, Any]]:
-    """Rows as the gateway's gate decides; `limits` are (from when, period), 0 for none."""
+    """Rows as the gate decides; `limits` are (start, period), 0 for none."""
     rows: list[dict[str, Any]] = []
     gate: Gate | None = None
     period = tuned = 0
@@ -124,7 +124,7 @@ def decided(
         before = period
         while (
             changes and changes[0][0] <= at
-        ):  # a gateway looks when a message comes, so of several changes it sees the last
+        ):  # a gateway reads the limit at a message, so of several changes it uses the last
             tuned, period = changes.pop(0)
         if not period:
             gate = None
@@ -153,7 +153,7 @@ def in_order(*parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 7, 100, 10**6]))
-def test_with_nothing_changed_every_verdict_comes_out_as_recorded(seed: int, batch: int) -> None:
+def test_without_changes_every_verdict_is_as_recorded(seed: int, batch: int) -> None:
     rng = random.Random(seed)
     rows, throttled = [], 0
     for number, sender in enumerate(traffic(rng)):
@@ -171,7 +171,7 @@ def test_with_nothing_changed_every_verdict_comes_out_as_recorded(seed: int, bat
         assert passed(replay, scenario) == len(rows) - throttled
 
 
-def test_a_verdict_that_the_gate_would_not_give_is_found_and_named() -> None:
+def test_a_verdict_that_contradicts_the_gate_is_named() -> None:
     rows = decided(
         Sender("//chassis/1/1/8001", [START + n * 10 * MS for n in range(500)]), 7, [(0, period_of(20))]
     )
@@ -182,7 +182,7 @@ def test_a_verdict_that_the_gate_would_not_give_is_found_and_named() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([37, 10**6]), st.sampled_from([2.0, 10.0, 30.0, 100.0]))
-def test_another_rate_passes_what_a_gate_of_that_rate_would(seed: int, batch: int, hz: float) -> None:
+def test_another_rate_passes_the_messages_that_its_gate_admits(seed: int, batch: int, hz: float) -> None:
     rng = random.Random(seed)
     senders = traffic(rng)
     rows = in_order(*(decided(sender, n, [(0, period_of(50))]) for n, sender in enumerate(senders, 1)))
@@ -193,7 +193,7 @@ def test_another_rate_passes_what_a_gate_of_that_rate_would(seed: int, batch: in
     assert passed(replay, 2) == len(rows)
 
 
-def test_a_scenario_that_meets_the_recorded_limit_for_a_while_keeps_its_own_gate() -> None:
+def test_a_scenario_with_the_recorded_limit_for_a_while_keeps_its_own_gate() -> None:
     sender = Sender("//chassis/1/1/8001", [START + n * 7 * MS + n % 3 * MS for n in range(900)])
     changes = [(0, period_of(50)), (START + 2 * SECOND, period_of(20)), (START + 4 * SECOND, period_of(3))]
     rows = decided(sender, 1, changes)
@@ -205,7 +205,7 @@ def test_a_scenario_that_meets_the_recorded_limit_for_a_while_keeps_its_own_gate
 
 
 def sampled(sender: Sender, period: int, late_ns: list[int]) -> list[dict[str, Any]]:
-    """Rows of mode `latest`, with timers that are late."""
+    """Rows of mode `latest`, with late timers."""
     sampler, rows, timer = Sampler[int](Gate(period, TOLERANCE)), [], 0
 
     def ended(item: int, at: int, verdict: str) -> None:
@@ -237,9 +237,7 @@ def sampled(sender: Sender, period: int, late_ns: list[int]) -> list[dict[str, A
     st.sampled_from([9, 10**6]),
     st.lists(st.integers(0, 30 * MS), min_size=1, max_size=9),
 )
-def test_what_a_filter_held_and_let_go_comes_out_as_recorded(
-    seed: int, batch: int, late_ns: list[int]
-) -> None:
+def test_held_and_released_messages_are_as_recorded(seed: int, batch: int, late_ns: list[int]) -> None:
     sender = traffic(random.Random(seed), topics=1)[0]
     rows = sampled(sender, period_of(13), late_ns)
     replay = replayed(rows, [Scenario("nothing")], batch=batch)
@@ -247,14 +245,14 @@ def test_what_a_filter_held_and_let_go_comes_out_as_recorded(
     assert passed(replay, 1) == passed(replay, 0)
 
 
-def test_in_mode_latest_another_rate_lets_go_what_a_sampler_would() -> None:
+def test_in_mode_latest_another_rate_releases_the_latest_messages() -> None:
     sender = Sender("//chassis/1/1/8001", [START + n * 7 * MS for n in range(2_000)])
     replay = replayed(sampled(sender, period_of(20), [0]), sweep([5]))
     expected = [each for each in sampled(sender, period_of(5), [0]) if each["verdict"] == "DELIVERED"]
     assert passed(replay, 1) == len(expected)
 
 
-def test_each_life_of_a_gateway_and_each_delivery_has_gates_of_its_own() -> None:
+def test_each_run_and_each_delivery_has_its_own_gates() -> None:
     times = [START + n * MS for n in range(50)]
     once = decided(Sender("//chassis/1/1/8001", times), 1, [(0, SECOND)])
     again = decided(Sender("//chassis/1/1/8001", [at + 60 * MS for at in times]), 2, [(0, SECOND)])
@@ -275,7 +273,7 @@ def test_the_tolerance_is_that_of_the_configuration_in_force() -> None:
     assert replayed(rows, tolerances={(1, 0): 0.1, (1, 1): 0.1}).check.differing == 1
 
 
-def test_behind_missing_rows_a_gate_is_known_again_after_a_pause() -> None:
+def test_after_missing_rows_a_pause_makes_the_state_of_a_gate_known() -> None:
     times = [START + n * 10 * MS for n in range(100)] + [START + 5 * SECOND + n * 10 * MS for n in range(100)]
     rows = decided(Sender("//chassis/1/1/8001", times), 1, [(0, period_of(30))])
     lost = [*rows[:41], *rows[46:]]
@@ -288,7 +286,7 @@ def test_behind_missing_rows_a_gate_is_known_again_after_a_pause() -> None:
     assert replayed(lost[:50], losses={1: [at_ns]}).check.unknown == 9
 
 
-def test_what_no_gate_has_seen_is_not_compared() -> None:
+def test_messages_without_a_gate_are_not_compared() -> None:
     rows = [
         row(START, period_ns=SECOND),
         row(START + 1, period_ns=SECOND, verdict="DENIED", code=7),
@@ -337,7 +335,7 @@ def test_an_added_subscriber_gets_every_message_once_at_its_rate() -> None:
         assert passed(replay, 4) == passed(replay, 0)
 
 
-def test_who_has_unsubscribed_gets_nothing_and_others_all_they_had() -> None:
+def test_a_removed_subscriber_gets_nothing_and_others_are_unchanged() -> None:
     times = [START + n * 10 * MS for n in range(100)]
     rows = in_order(
         decided(Sender("//chassis/1/1/8001", times), 1, [(0, 0)]),
@@ -362,7 +360,7 @@ def test_periods_are_those_of_the_gateway() -> None:
 # --- links ----------------------------------------------------------------------------------------------------------
 
 
-def test_queues_are_those_of_a_gateway_whose_configuration_says_nothing() -> None:
+def test_queues_have_the_defaults_of_a_gateway() -> None:
     usual = EgressLimits()
     assert (usual.queue_messages, usual.queue_bytes, usual.max_age_ms) == (
         QUEUE_MESSAGES,
@@ -373,11 +371,11 @@ def test_queues_are_those_of_a_gateway_whose_configuration_says_nothing() -> Non
 
 
 def burst(count: int, service_ns: int = MS, **fields: Any) -> list[dict[str, Any]]:
-    """All at once, sent one after the other."""
+    """Simultaneous arrivals, sent in sequence."""
     return [row(START + n, settled_ns=START + (n + 1) * service_ns, id_lsb=n, **fields) for n in range(count)]
 
 
-def test_a_queue_that_is_too_short_overflows_by_what_it_lacks() -> None:
+def test_a_short_queue_overflows_by_the_missing_capacity() -> None:
     scenarios = [
         Scenario("long", links=(ScenarioLink("backbone", queue_messages=99),)),
         Scenario("short", links=(ScenarioLink("backbone", queue_messages=30),)),
@@ -391,7 +389,7 @@ def test_a_queue_that_is_too_short_overflows_by_what_it_lacks() -> None:
         assert (links[1].peak_messages, links[2].peak_messages, links[3].peak_bytes) == (99, 30, 2_100)
 
 
-def test_a_slower_link_and_a_shorter_ttl_expire_what_waits_longer() -> None:
+def test_a_slower_link_and_a_shorter_ttl_expire_waiting_messages() -> None:
     scenarios = [
         Scenario("slower", links=(ScenarioLink("backbone", bytes_per_s=1_000),)),
         Scenario("ttl", ttl=(Ttl(ttl_ms=50),)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`whatif` as a command: from files of silver to what it prints, on Spark."""
+"""The command `whatif`, from files of silver to its output, on Spark."""
 
 import json
 import random
@@ -30,7 +30,7 @@ DAYS = ("2026-11-20", "2026-11-21")
 
 
 def rows(seed: int, count: int = 2_000) -> list[dict[str, Any]]:
-    """What one gateway recorded: a topic of 100 Hz for a subscriber that asked for 20."""
+    """Rows of one gateway: a topic of 100 Hz for a subscriber with 20 Hz."""
     rng, gate, now, made = random.Random(seed), Gate(period_of(HZ), 0.1), 10**12, []
     for seq in range(count):
         now += int(10 * MS * rng.uniform(0.8, 1.2))
@@ -66,7 +66,7 @@ def rows(seed: int, count: int = 2_000) -> list[dict[str, Any]]:
 
 
 def write(lake: Path, gateway: str, parts: dict[str, list[dict[str, Any]]]) -> None:
-    """Files as ingest leaves them: dates and gateways are folders, and not columns of a file."""
+    """Files as ingest writes them: dates and gateways are folders, not columns."""
     schema = pa.schema(
         [field for field in DELIVERIES.arrow_schema() if field.name not in ("date", "gateway")]
     )
@@ -79,7 +79,7 @@ def write(lake: Path, gateway: str, parts: dict[str, list[dict[str, Any]]]) -> N
 
 
 def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, int, int]]]) -> None:
-    """What the table `segments` needs to know of (number, first_seq, next_seq)."""
+    """Rows of the table `segments` for (number, first_seq, next_seq)."""
     schema = pa.schema([field for field in WIDE.arrow_schema() if field.name not in ("date", "gateway")])
     for date, part in parts.items():
         folder = lake / WIDE.folder / f"date={date}" / f"gateway={gateway}"
@@ -100,9 +100,10 @@ def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, in
         pq.write_table(pa.Table.from_pylist(made, schema=schema), folder / "part-0.parquet")
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """Three gateways; one whose recording goes over midnight, and one whose name Spark has to escape."""
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three gateways: one has a recording over midnight, the name of another one needs escaping by Spark. Read only."""
+    tmp_path = tmp_path_factory.mktemp("lake")
     write(tmp_path, "vin1", {DAYS[1]: rows(1)})
     over_midnight = rows(2)
     write(tmp_path, "vin2", {DAYS[0]: over_midnight[:777], DAYS[1]: over_midnight[777:]})
@@ -140,10 +141,10 @@ def test_one_pass_over_all_gateways_answers_every_scenario(spark: SparkSession, 
     assert (links["5 Hz"].recorded, links["5 Hz"].offered) == (at_rate(20), 4_500)
 
 
-def test_a_day_that_goes_on_within_the_next_is_replayed_in_order(
+def test_interleaved_days_are_replayed_in_order(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The wall clock is set back over midnight, and a segment is lost on the day that it shows twice."""
+    """The wall clock is set back over midnight, and a segment of the repeated day is lost."""
     made = rows(4)
     for row in made[1_000:]:
         row["received_us"] -= 3_600_000_000
@@ -153,14 +154,14 @@ def test_a_day_that_goes_on_within_the_next_is_replayed_in_order(
     write_segments(tmp_path, "vin1", {DAYS[0]: segments})
     assert main(["whatif", str(tmp_path), "--hz", "5", "--json"]) == 0
     check = json.loads(capsys.readouterr().out)["check"]
-    # A steady publisher never pauses: what a gate remembers is not known any more. A row of the lost segment may have been
-    # received when the one before it began.
+    # A steady publisher never pauses, so the state of its gate stays unknown. A row of the lost segment may precede
+    # the next one.
     behind = [row for row in made if row["received_ns"] >= 10**12 + 1_000 * 10 * MS]
     assert (check["rows"], check["differing"], check["unknown"]) == (1_900, 0, len(behind) - 100)
 
 
-def test_the_command_says_what_each_link_would_carry(
-    lake: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+def test_the_command_prints_the_load_of_each_link(
+    lake: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(lake), "--hz", "5"]) == 0
     told = capsys.readouterr().out
@@ -168,14 +169,14 @@ def test_the_command_says_what_each_link_would_carry(
     assert f"{(at_rate(5) / at_rate(20) - 1) * 100:+.1f} %" in told
     assert "4,500 decisions of 3 gateways replayed as recorded, 0 differ" in told
     assert (
-        main(["whatif", str(lake), "--hz", "5", "--json", "--since", DAYS[1], "--out", str(lake / "out")])
+        main(["whatif", str(lake), "--hz", "5", "--json", "--since", DAYS[1], "--out", str(tmp_path / "out")])
         == 0
     )
     answer = json.loads(capsys.readouterr().out)
-    # Nobody knows where the gate of vin2 stood at midnight, and a steady publisher never pauses.
+    # The state of the gate of vin2 at midnight is unknown, and a steady publisher never pauses.
     check = answer["check"]
     assert (check["rows"], check["unknown"], check["differing"]) == (4_500 - 777, 2_000 - 777, 0)
-    assert spark.read.parquet(str(lake / "out")).where("kind = 'check'").count() == 3
+    assert spark.read.parquet(str(tmp_path / "out")).where("kind = 'check'").count() == 3
 
 
 def test_a_recording_that_contradicts_its_gate_ends_with_1_and_names_the_row(
@@ -190,7 +191,7 @@ def test_a_recording_that_contradicts_its_gate_ends_with_1_and_names_the_row(
     assert str(wrong[5]["received_ns"]) in told
 
 
-def test_what_cannot_be_meant_is_said_before_spark_starts(
+def test_invalid_arguments_are_named_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(tmp_path), "--hz", "1,x"]) == 2
@@ -206,14 +207,14 @@ def test_what_cannot_be_meant_is_said_before_spark_starts(
     assert "none.toml" in told[3]
 
 
-def test_a_lake_without_deliveries_is_said(
+def test_a_lake_without_deliveries_is_an_error(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(tmp_path)]) == 69
     assert "no table of deliveries there: ingest first" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+def test_an_invalid_parquet_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DamagedError, match="a.parquet: "):
         list(read_gateway([str(tmp_path / "a.parquet")], ["run"]))
@@ -247,7 +248,7 @@ ttl = [{ ttl_ms = 200 }]
 """
 
 
-def test_a_scenario_is_read_as_it_is_written() -> None:
+def test_a_scenario_is_parsed() -> None:
     (scenario,) = parse(WRITTEN, "a file")
     assert scenario.limit_for("//chassis/1/1/8001", "backbone", None, 7, 0.1) == (200_000_000, 0.2)
     assert scenario.limit_for("//chassis/9/1/8001", "backbone", None, 7, 0.1) == (14, 0.2)
@@ -295,7 +296,7 @@ def test_the_tolerance_comes_from_the_recorded_configuration(spark: SparkSession
         tolerances(broken)
 
 
-def test_without_a_throttle_nothing_keeps_to_a_limit(spark: SparkSession, tmp_path: Path) -> None:
+def test_without_a_throttle_no_limit_is_enforced(spark: SparkSession, tmp_path: Path) -> None:
     all_passed = [each | {"verdict": "DELIVERED"} for each in rows(1, 300)]
     write(tmp_path, "vin1", {DAYS[1]: all_passed})
     result = whatif(
@@ -332,7 +333,7 @@ def test_tables_line_up() -> None:
     )
 
 
-def test_the_scenario_on_the_page_can_be_asked() -> None:
+def test_the_scenario_of_the_page_is_valid() -> None:
     page = (Path(__file__).parents[3] / "docs" / "analyses.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (scenario,) = parse(block, "docs/analyses.md")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report: its numbers against a recording of which every row is known, and its page in a browser."""
+"""The report of a fully known recording: its numbers, and its page in a browser."""
 
 import csv
 import json
@@ -62,7 +62,9 @@ def delivery(seq: int, at: int, **fields: Any) -> Row:
 
 
 def recorded(gateway: str) -> list[Row]:
-    """100 s of 10 Hz limited to 5 Hz; a burst of ten; what expired, was refused, unwanted; one message for two."""
+    """100 s of 10 Hz limited to 5 Hz; a burst of ten; expired, failed and unsubscribed messages; one message for two
+    targets.
+    """
     rows = []
     for n in range(1_001):
         verdict = "THROTTLED" if n % 2 else "DELIVERED"
@@ -134,7 +136,7 @@ def write(lake: Path, gateway: str, table: Table, rows: list[Row]) -> None:
 
 @pytest.fixture(scope="module")
 def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command has written."""
+    """Output of the command."""
     lake, out = tmp_path_factory.mktemp("lake"), tmp_path_factory.mktemp("out") / "made"
     for gateway in ("vin1", "vin2"):
         write(lake, gateway, schemas.DELIVERIES, recorded(gateway))
@@ -202,7 +204,7 @@ def test_queues_have_their_longest_moment(tables: dict[str, list[Row]]) -> None:
     assert peaks["vin1", "backbone"]["peak_messages"] == 1
 
 
-def test_causes_of_loss_are_put_together_whatever_their_numbers(tables: dict[str, list[Row]]) -> None:
+def test_causes_of_loss_are_grouped_without_their_numbers(tables: dict[str, list[Row]]) -> None:
     assert [(each["cause"], each["rows"], each["gateways"]) for each in tables["losses"]] == [
         ("waited N ms", 6, 2),
         ("egress queue <is> full", 1, 1),
@@ -210,7 +212,7 @@ def test_causes_of_loss_are_put_together_whatever_their_numbers(tables: dict[str
     assert [(each["gateway"], each["rows"]) for each in tables["missing"]] == [("vin2", 12)]
 
 
-def test_who_talks_most_is_told_once_for_each_message(tables: dict[str, list[Row]]) -> None:
+def test_traffic_by_source_counts_each_message_once(tables: dict[str, list[Row]]) -> None:
     first, second = tables["talkers"][:2]
     assert (first["source"], first["messages"], first["bytes"]) == (
         "//chassis/1/1/8001",
@@ -220,7 +222,7 @@ def test_who_talks_most_is_told_once_for_each_message(tables: dict[str, list[Row
     assert (second["source"], second["messages"], second["bytes"]) == ("//chassis/2/1/8001", 20, 20_000)
 
 
-def test_a_subscription_lives_from_its_beginning_to_its_end(tables: dict[str, list[Row]]) -> None:
+def test_a_subscription_lasts_from_start_to_end(tables: dict[str, list[Row]]) -> None:
     lives = [
         (each["subscriber"], each["seconds"], each["changes"])
         for each in tables["subscriptions"]
@@ -261,7 +263,7 @@ class Ids(HTMLParser):
         assert tag not in {"script", "link", "iframe"}
 
 
-def test_the_page_stands_alone_and_its_ids_are_its_own(out: Path) -> None:
+def test_the_page_is_self_contained_with_unique_ids(out: Path) -> None:
     html = (out / "report.html").read_text()
     parser = Ids()
     parser.feed(html)
@@ -271,12 +273,12 @@ def test_the_page_stands_alone_and_its_ids_are_its_own(out: Path) -> None:
     assert len(html) < 1_000_000
 
 
-def test_the_first_lines_are_the_answer(out: Path) -> None:
+def test_the_page_starts_with_the_result(out: Path) -> None:
     html = (out / "report.html").read_text()
     assert "<h1>99.3\u202f% delivered, 7 lost</h1>" in html
     assert "mostly expired at tablet: waited N ms" in html
     assert "2\u202f033 deliveries of 2 gateways, 2025-11-21 04:40:00 to 2025-11-21 04:41:40 UTC" in html
-    assert "<is>" not in html  # what a gateway wrote is text, never markup
+    assert "<is>" not in html  # gateway data is text, never markup
     assert "egress queue &lt;is&gt; full" in html
 
 
@@ -335,7 +337,7 @@ def test_in_a_browser_every_plot_is_there(
 # --- how numbers are written ------------------------------------------------------------------------------------------
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_numbers_are_rounded_with_separators() -> None:
     assert [count(1_234_567), count(0), count(None)] == ["1\u202f234\u202f567", "0", "–"]
     assert [share(1.0), share(0.0), share(None), share(0.5)] == ["100\u202f%", "0\u202f%", "–", "50.0\u202f%"]
     assert [share(0.999999), share(0.00001)] == ["99.9999\u202f%", "0.001\u202f%"]
@@ -344,7 +346,7 @@ def test_numbers_are_written_for_people() -> None:
     assert [bucket_s(s) for s in (0, 120, 121, 7_200, 10**9)] == [1, 1, 2, 60, 86_400]
 
 
-def test_a_lake_without_deliveries_is_said(
+def test_a_lake_without_deliveries_is_an_error(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(tmp_path), str(tmp_path / "out")]) == 69

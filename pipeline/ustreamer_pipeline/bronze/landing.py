@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Landing: a recording is checked, copied into bronze byte for byte and compressed, and summed up.
+"""Landing: check a recording, copy it into bronze compressed, and summarize it.
 
-Runs on the executors, a file at a time, and may run twice: what it writes has a name that only its content decides, and is
-there whole or not at all.
+Executors run it, one file at a time, and may run it twice. The file name in bronze depends on the content only, and a
+file is written atomically.
 """
 
 import contextlib
@@ -34,11 +34,12 @@ REFUSED: Final = "refused"
 
 @dataclass(frozen=True)
 class SegmentSummary:
-    """What a segment in bronze contains, as far as planning needs it.
+    """Content of a segment in bronze, as far as planning needs it.
 
-    `file` is below the lake, `length` its believed bytes, `crc` that of all. `days` (since 1970, UTC) are those with
-    deliveries, each with how many; `event_days` have rows of the small tables; `faults` are records and bytes for the
-    quarantine that are no deliveries. `min_ns` is the earliest received_ns.
+    `file` is relative to the lake. `length` counts the valid bytes, `crc` covers all bytes. `days` (since 1970, UTC)
+    are the days with deliveries and their counts; `event_days` have rows of the small tables.
+    `faults` counts records and byte ranges for the quarantine that are not deliveries. `min_ns` is the earliest
+    received_ns.
     """
 
     gateway: str
@@ -70,7 +71,7 @@ class SegmentSummary:
 
 @dataclass(frozen=True)
 class Landed:
-    """What became of one file: a segment in bronze (its own, or a longer one that was there), or a refusal."""
+    """Result for one file: a segment in bronze (its own, or a longer one that existed), or a refusal."""
 
     path: str
     size: int
@@ -82,16 +83,16 @@ class Landed:
 
 
 def land(path: str, lake: str) -> Landed:
-    """Take over one file. What cannot be used at all is copied to `refused`, with the reason in the result.
+    """Import one file. An unusable file is copied to `refused`, with the reason in the result.
 
-    Raises FileNotFoundError if it is gone.
+    Raises FileNotFoundError if the file was removed.
     """
     try:
         status = Path(path).stat()
         buffer = Path(path).read_bytes()
     except FileNotFoundError:
         raise
-    except OSError as error:  # -1: no file has that size, so it is looked at again
+    except OSError as error:  # -1 is no file's size: the next run reads the file again
         return Landed(path, -1, 0, None, f"cannot be read: {error}", None, b"")
     try:
         segment = read_segment(buffer, Path(path).name)
@@ -104,7 +105,9 @@ def land(path: str, lake: str) -> Landed:
 
 
 def _store_better(segment: Segment, buffer: bytes, lake: str) -> SegmentSummary:
-    """The better one of this and what bronze has is in bronze. Raises Refused if both are sound and differ."""
+    """Keep the more complete one of this segment and the one in bronze. Raises RecordingRefused if both are valid and
+    differ.
+    """
     name = bronze_name(segment)
     place = Path(lake) / name
     ours = buffer[: segment.length] + buffer[segment.length :].rstrip(b"\0")
@@ -123,7 +126,7 @@ def _store_better(segment: Segment, buffer: bytes, lake: str) -> SegmentSummary:
 
 
 def bronze_name(segment: Segment) -> str:
-    """Where a segment stands below the lake, by the date of its header."""
+    """Path of a segment relative to the lake, by the date of its header."""
     header = segment.header
     date = EPOCH + dt.timedelta(days=header.wall_ms * 1_000 // DAY_US)
     gateway = quote(header.gateway, safe="")
@@ -131,7 +134,7 @@ def bronze_name(segment: Segment) -> str:
 
 
 def segment_file(name: str) -> str:
-    """The name that a recording in bronze came with."""
+    """Original file name of a recording in bronze."""
     return Path(name).name.removesuffix(".zst")
 
 
@@ -159,7 +162,7 @@ def summarize(segment: Segment, buffer: bytes, name: str) -> SegmentSummary:
 
 
 def read_bronze(place: Path) -> bytes:
-    """The bytes of a recording, as they came."""
+    """Bytes of a recording, uncompressed."""
     import pyarrow as pa
 
     with pa.OSFile(str(place)) as file, pa.CompressedInputStream(file, "zstd") as stream:
@@ -168,13 +171,13 @@ def read_bronze(place: Path) -> bytes:
 
 
 def _write(place: Path, buffer: bytes) -> None:
-    """Compressed, whole or not at all."""
+    """Write `buffer` compressed and atomically."""
     import pyarrow as pa
 
     place.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=place.parent, prefix=".landing-")
     try:
-        # Level 1, the default: 23 bytes of a row's 96 are left.
+        # Level 1, the default: 23 of a row's 96 bytes remain.
         with os.fdopen(descriptor, "wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
             stream.write(buffer)
         Path(temporary).chmod(0o644)
@@ -186,7 +189,7 @@ def _write(place: Path, buffer: bytes) -> None:
 
 
 def landing_task(paths: list[list[str]], lake: str) -> Any:
-    """The function of a `mapInArrow` over task numbers: lands the files of a task and gives one JSON text for each."""
+    """The function of a `mapInArrow` over task numbers: lands the files of a task and yields one JSON text per file."""
 
     def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
@@ -196,7 +199,7 @@ def landing_task(paths: list[list[str]], lake: str) -> Any:
                 for path in paths[task]:
                     with contextlib.suppress(
                         FileNotFoundError
-                    ):  # the gateway's ring, or somebody else, was faster
+                    ):  # the ring of the gateway removed it meanwhile
                         landed = land(path, lake)
                         yield pa.RecordBatch.from_pydict({"landed": [json.dumps(landed_to_json(landed))]})
 

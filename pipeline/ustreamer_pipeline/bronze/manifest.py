@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recordings a lake has taken in. One file, replaced as a whole; what it says is true.
+"""The manifest: the recordings that a lake has imported. One file of JSON lines, replaced atomically.
 
-Lines of JSON: first the version, then what became of each file that was seen, then the segments in bronze, then the days
-whose tables are still to be made. A day is noted before its tables are touched and taken off when they are made, so
-whoever comes after a crash makes them again.
+The lines are: the version, the result of each file seen, the segments in bronze, and the pending days. A day becomes
+pending before its tables are touched, and is removed when its tables are complete. After a crash the next run
+therefore rebuilds it.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.recording.layout import LAYOUTS
 
 VERSION: Final = 2
-"""2: the small tables have leaps of the clock, and monotonic times. Of a lake of version 1 all days are made again."""
+"""2: the small tables have clock steps and monotonic times. In a lake of version 1 all days are rebuilt."""
 NAME: Final = "manifest.jsonl"
 
 Key = tuple[str, int, int]
 Unit = tuple[str, int]
-"""A gateway and a day: what is made again as a whole."""
+"""A gateway and a day: rebuilt as a whole."""
 
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """A file as it was when it was read, and the layouts that were known then.
+    """A file at the time of its import, and the layouts known at that time.
 
-    It is looked at again if its size or time has changed, and if it was refused by a reader that knew other layouts.
+    It is read again after a change of size or time, and after a refusal by a reader that knew other layouts.
     """
 
     path: str
@@ -63,7 +63,7 @@ class Manifest:
         )
 
     def record_landed(self, landed: Landed) -> bool:
-        """Take in what became of a file. True if bronze has something new by it: its days are pending then."""
+        """Register the result of a file. True if bronze has new content; the affected days are then pending."""
         segment = landed.segment
         self.files[landed.path] = ManifestFile(
             landed.path,
@@ -82,7 +82,7 @@ class Manifest:
         self.segments[segment.key] = segment
         days = segment.all_days | (old.all_days if old else set())
         self.pending |= {(segment.gateway, day) for day in days}
-        # A row is new, or there already, by the segment before it: the next one is judged again.
+        # The previous segment decides which rows of the next one are duplicates, so the next one is rebuilt as well.
         following = self.segments.get((segment.gateway, segment.run, segment.number + 1))
         if following is not None:
             self.pending |= {(segment.gateway, day) for day in following.all_days}
@@ -93,7 +93,7 @@ class Manifest:
         return sorted((seen for seen in self.files.values() if seen.refused), key=lambda seen: seen.path)
 
     def by_unit(self) -> dict[Unit, list[SegmentSummary]]:
-        """The segments of every gateway and day, in order of run and number."""
+        """Segments of every gateway and day, sorted by run and number."""
         found: dict[Unit, list[SegmentSummary]] = {}
         for key in sorted(self.segments):
             segment = self.segments[key]
@@ -102,7 +102,7 @@ class Manifest:
         return found
 
     def first_new_seq(self, segment: SegmentSummary) -> int:
-        """The lowest seq that the segment before it does not have."""
+        """Lowest seq that the previous segment does not contain."""
         before = self.segments.get((segment.gateway, segment.run, segment.number - 1))
         return max(segment.first_seq, before.next_seq if before else 0)
 
@@ -110,7 +110,7 @@ class Manifest:
 
     @classmethod
     def load(cls, lake: str) -> "Manifest":
-        """Raises DamagedError naming the line."""
+        """Read the manifest of a lake. Raises DamagedError with the line number."""
         place = Path(lake) / NAME
         manifest = cls()
         number = 0
@@ -152,7 +152,7 @@ class Manifest:
         yield from ({"pending": unit} for unit in sorted(self.pending))
 
     def save(self, lake: str) -> None:
-        """Replace the file as a whole: after a power cut it is the old one or the new one."""
+        """Replace the file atomically: after a power cut the old or the new file exists."""
         descriptor, temporary = tempfile.mkstemp(dir=lake, prefix=".manifest-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in self._lines())
@@ -164,21 +164,21 @@ class Manifest:
 
 @contextmanager
 def lake_lock(lake: str) -> Iterator[None]:
-    """One writer at a time; makes the lake's folder. Raises UnavailableError at once if there is another one."""
+    """Allow one writer at a time; creates the lake's folder. Raises UnavailableError if another writer runs."""
     Path(lake).mkdir(parents=True, exist_ok=True)
     with (Path(lake) / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UnavailableError(f"{lake}: another ingest, or a compaction, is running") from error
-        for leftover in Path(lake).glob(".manifest-*"):  # of one that died while it saved
+        for leftover in Path(lake).glob(".manifest-*"):  # from a process that died while saving
             with contextlib.suppress(FileNotFoundError):
                 leftover.unlink()
         yield
 
 
 def require_folder(folder: str) -> Path:
-    """Where recordings are asked for. Raises UnavailableError if nothing is there."""
+    """Path of the recordings. Raises UnavailableError if it does not exist."""
     top = Path(folder)
     if not top.exists():
         raise UnavailableError(f"{folder}: expected a folder of recordings, or one of them")
@@ -186,12 +186,14 @@ def require_folder(folder: str) -> Path:
 
 
 def list_recordings(folders: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-    """(path, size, mtime_ns) of every recording below some folders, or named itself, in order of the path."""
+    """(path, size, mtime_ns) of every recording below the folders, sorted by path. A recording itself is also
+    accepted.
+    """
     for folder in folders:
         top = require_folder(folder)
         paths = [top] if top.is_file() else sorted(top.rglob("*"))
         for path in paths:
             if path.name.endswith(suffixes):
-                with contextlib.suppress(FileNotFoundError):  # finished, or deleted, while we look
+                with contextlib.suppress(FileNotFoundError):  # finished or deleted during the search
                     status = path.stat()
                     yield str(path.resolve()), status.st_size, status.st_mtime_ns

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module per command of `ustreamer-pipeline`, found by its name: adding a file adds a command.
+"""One module per command of `ustreamer-pipeline`. The file name is the command name: a new file adds a command.
 
-Each has `HELP` (one line), `arguments(parser)` and `run(options) -> int`, the exit code. Spark is imported in `run`, so
-that `--help` answers at once.
+Each module has `HELP` (one line), `arguments(parser)` and `run(options) -> int`, which returns the exit code. In:
+parsed options. Out: a summary on stdout, as text or JSON. A module imports Spark inside `run`, so that `--help`
+responds at once.
+
+Read ingest.py first; cli.py, one level up, finds the modules.
 """

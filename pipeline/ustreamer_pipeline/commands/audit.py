@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def format_result(verdict: "AuditResult") -> str:
-    """One line for each promise, and the rows that break it."""
+    """One line per rule, followed by the rows that violate it."""
     from ustreamer_pipeline.gold.audit import RULES
 
     lines = [f"{verdict.rows:,} deliveries of {verdict.gateways:,} gateways"]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of a fleet that does not exist: seeded, of any size, and decided by the gateway's own throttle.
+"""Recordings of a synthetic fleet: seeded, of any size, with the decisions of the real throttle.
 
-A vehicle publishes topics at rates from 1 kHz to 1 Hz with jitter, bursts and silences; some are subscribed, on a Zenoh network
-or by single entities, with and without a limit, which some subscribers change; links go down and come back, so that messages
-wait, expire or become dead letters; and there are requests with answers. Vehicles are independent of each other: the same
-seed and number give the same bytes, whatever else is made and in how many processes.
+A vehicle publishes topics at 1 Hz to 1 kHz with jitter, bursts and pauses. Some topics have subscribers, on a Zenoh
+network or single entities, with and without a rate limit; some subscribers change their limit.
+Links go down and up, so that messages wait, expire or become dead letters. There are requests with responses.
+Vehicles are independent: one seed and number give the same bytes, for any fleet size and number of processes.
 """
 
 import multiprocessing
@@ -48,7 +48,9 @@ __all__ = ["Fleet", "SyntheticVehicle", "write_fleet", "write_vehicle"]
 
 
 def write_fleet(fleet: Fleet, folder: Path, processes: int = 1) -> Iterator[int]:
-    """Make every vehicle's recordings below `folder`, a folder each; gives the rows of each vehicle that is done."""
+    """Write the recordings of every vehicle below `folder`, one folder each. Yields the row count of each finished
+    vehicle.
+    """
     fleet.check()
     make = partial(write_vehicle, fleet, folder)
     if processes == 1:
@@ -62,7 +64,7 @@ def write_fleet(fleet: Fleet, folder: Path, processes: int = 1) -> Iterator[int]
 
 
 def write_vehicle(fleet: Fleet, folder: Path, number: int) -> int:
-    """Make one vehicle's recording; how many rows it has. A file is there whole or not at all."""
+    """Write the recording of one vehicle, each file atomically. Returns the number of rows."""
     vehicle = SyntheticVehicle(fleet, number)
     place = folder / vehicle.gateway
     place.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def write_vehicle(fleet: Fleet, folder: Path, number: int) -> int:
 
 
 class SyntheticVehicle:
-    """One gateway in one drive."""
+    """One gateway on one drive."""
 
     def __init__(self, fleet: Fleet, number: int) -> None:
         self._fleet = fleet
@@ -92,7 +94,7 @@ class SyntheticVehicle:
         self._carried_requests: Ints = np.zeros((0, 2), np.int64)
 
     def segments(self) -> Iterator[tuple[Header, bytes]]:
-        """Segments in order. Each is one stretch of time; what settles later goes on in the next."""
+        """Segments in order, each for one period of time. A message that settles later belongs to a later segment."""
         stretch = max(int(self._fleet.segment_rows / self._rows_per_s() * NS), 1_000_000)
         begins = RUN_NS
         number = 0
@@ -116,7 +118,7 @@ class SyntheticVehicle:
             for rows, theirs in self._traffic.calls(self._plan.calls, begins, ends):
                 made.append(rows)
                 requests.append(theirs)
-        # As cells: numpy puts records together field by field, without the bytes between the fields.
+        # As cells: numpy concatenates structured arrays field by field and drops the padding between fields.
         rows = np.concatenate([as_cells(part) for part in made]).view(TYPES[DELIVERY])
         answers = np.concatenate(requests)
         self._received += len(rows) - len(self._carried)
@@ -134,9 +136,7 @@ class SyntheticVehicle:
     def _encoded(
         self, header: Header, rows: Records, answers: Ints, stops: int, begins: int, ends: int, *, last: bool
     ) -> bytes:
-        changes = self._subscription_changes(
-            begins, ends
-        )  # before the preamble, which tells every text that is in use
+        changes = self._subscription_changes(begins, ends)  # before the preamble, which has every text in use
         first = preamble(header, self._strings, self._plan.targets, 0, RUN_NS, self._settings())
         records = [np.concatenate((first, *changes)), self._interleaved(rows, answers)]
         wall_ms = self._wall_ms(stops)
@@ -160,7 +160,7 @@ class SyntheticVehicle:
         return self._start_ms + (mono_ns - RUN_NS) // 1_000_000
 
     def _subscription_changes(self, begins: int, ends: int) -> list[Records]:
-        """Subscriptions: those that are there when the run begins, and limits that are changed."""
+        """Subscriptions: those that exist at the start of the run, and changes of limits."""
         found: list[tuple[int, int, TargetText]] = []
         for topic in self._plan.topics:
             for delivery in topic.deliveries:
@@ -187,7 +187,7 @@ class SyntheticVehicle:
         ]
 
     def _interleaved(self, rows: Records, answers: Ints) -> Records:
-        """Rows, each with what stands behind it: the id of the request, the dead letter."""
+        """Rows, each followed by its attached record: the id of the request, the dead letter."""
         letters = np.flatnonzero(np.isin(rows["verdict"], (EXPIRED, DEAD_LETTERED)))
         responses = np.flatnonzero(rows["type"] == RESPONSE)
         answer = empty_records(ANSWER, len(responses))
@@ -210,6 +210,6 @@ class SyntheticVehicle:
         letter["time_ns"] = rows["settled_ns"][letters]
         return np.insert(
             as_cells(rows),
-            np.concatenate((responses, letters)) + 1,  # equal places keep this order: the answer first
+            np.concatenate((responses, letters)) + 1,  # stable sort: the response stays first
             np.concatenate((as_cells(answer), as_cells(letter))),
         )

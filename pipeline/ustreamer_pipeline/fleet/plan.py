@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a synthetic vehicle has before it drives: its topics with their rates, who subscribed to them, and when links are down."""
+"""The plan of a synthetic vehicle: topics with rates, subscribers, and outages of links."""
 
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -12,21 +12,22 @@ from ustreamer_pipeline.recording.segment_writer import TargetText
 
 NS: Final = 1_000_000_000
 RUN_NS: Final = 1_000_000_000
-"""A run's first reading of the monotonic clock."""
+"""First reading of the monotonic clock in a run."""
 PUBLISH, REQUEST, RESPONSE = 1, 2, 3
 _RATES_HZ: Final = (1, 2, 5, 10, 20, 50, 100)
 _LIMITS_HZ: Final = (0, 0, 1, 5, 10, 40)
 
 SEGMENT_ROWS: Final = 170_000
-"""Rows of a segment, which makes it 16 MiB."""
+"""Rows of a segment: 16 MiB."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What to make. `start_ms` is the wall clock at which every vehicle starts, give or take a minute.
+    """Parameters of a fleet. `start_ms` is the wall clock at which every vehicle starts, within one minute.
 
-    `topics` of each vehicle have rates from 1 to 100 Hz, and `fast` more of them 1 kHz. `jitter` is a fraction of the period,
-    below 0.5. `outages` are links that go down, per hour. `killed` is how many vehicles of a hundred end without a stop.
+    Each vehicle has `topics` topics of 1 to 100 Hz and `fast` topics of 1 kHz. `jitter` is a fraction of the period,
+    below 0.5. `outages` is the number of link outages per hour. `killed` is the percentage of vehicles without a
+    regular stop.
     """
 
     vehicles: int = 10
@@ -43,7 +44,7 @@ class Fleet:
     segment_rows: int = SEGMENT_ROWS
 
     def check(self) -> None:
-        """Raises ValueError naming what cannot be."""
+        """Raises ValueError with the invalid parameter."""
         for name, low, high in (
             ("vehicles", 1, 10_000_000),
             ("seconds", 0.001, 10_000_000),
@@ -63,9 +64,10 @@ class Fleet:
 
 @dataclass
 class PlannedDelivery:
-    """One delivery: a topic, to one target, with one gate; `tuned` are its later limits, in order of time.
+    """One delivery: a topic, one target, one gate; `tuned` are its later limits, in order of time.
 
-    `settled_ns` is when its last message left, and `answered_ns` when its last answer came in: a lane keeps the order.
+    `settled_ns` is the send time of the last message and `answered_ns` the time of the last response: a queue keeps
+    the order.
     """
 
     delivery: int
@@ -80,7 +82,7 @@ class PlannedDelivery:
 
 @dataclass
 class Topic:
-    """One topic: `next` is the number of its next message on a grid of `period_ns` from `phase_ns`."""
+    """One topic. `next` is the number of its next message on a grid of `period_ns` from `phase_ns`."""
 
     uri: str
     sink: str | None
@@ -96,7 +98,7 @@ class Topic:
 
 
 class VehiclePlan:
-    """What the vehicle of a gateway has. `dice` are thrown in a fixed order: the same ones give the same plan."""
+    """The plan of one vehicle. It draws from `rng` in a fixed order, so equal seeds give equal plans."""
 
     def __init__(self, fleet: Fleet, gateway: str, rng: np.random.Generator) -> None:
         self._fleet, self._gateway, self._rng = fleet, gateway, rng
@@ -112,7 +114,7 @@ class VehiclePlan:
         uri = f"//{self._gateway.replace('hpc', 'chassis')}/10A{index % 16:X}/1/{0x8000 + index:X}"
         period_ns = NS // rate
         count = min(int(rng.poisson(fleet.subscribers)), 8)
-        # A network is one target of a topic, however many listen there; the others are for one subscriber each.
+        # A network is one target of a topic, for any number of listeners; other targets have one subscriber each.
         network = int(rng.choice(count)) if count and rng.random() < 0.8 else -1
         deliveries = [self._planned_delivery(uri, network=index == network) for index in range(count)]
         if not deliveries:
@@ -131,7 +133,7 @@ class VehiclePlan:
         )
 
     def _planned_delivery(self, topic: str, *, network: bool) -> PlannedDelivery:
-        """A subscriber, or a Zenoh network of them; one in four changes its limit half-way."""
+        """One subscriber, or one Zenoh network of subscribers; one in four changes its limit half-way."""
         rng = self._rng
         self._delivery_count += 1
         limit = int(rng.choice(_LIMITS_HZ))
@@ -162,7 +164,7 @@ class VehiclePlan:
         return self.targets[-1]
 
     def _spans(self, per_hour: float, mean_s: float) -> Ints:
-        """When something is away: rows of (from, until), in order, apart."""
+        """Outages as rows of (from, until), in order and disjoint."""
         rng, length = self._rng, self.end_ns - RUN_NS
         count = int(rng.poisson(per_hour * length / (3_600 * NS)))
         starts = np.sort(rng.integers(RUN_NS, self.end_ns, count))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a synthetic gateway decides, as rows: messages come in, the throttle's own gate decides, and links are there or not."""
+"""Decisions of a synthetic gateway as rows: arrivals, verdicts of the real gate, and links that are up or down."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -21,13 +21,13 @@ MAX_AGE_NS: Final = 30 * NS
 
 
 class Traffic:
-    """Rows of one vehicle, stretch after stretch of time. `start_ms` is the wall clock at the start of the run."""
+    """Rows of one vehicle, period by period. `start_ms` is the wall clock at the start of the run."""
 
     def __init__(self, jitter: float, start_ms: int, strings: StringTable, rng: np.random.Generator) -> None:
         self._jitter, self._start_ms, self._strings, self._rng = jitter, start_ms, strings, rng
 
     def arrivals(self, topic: Topic, begins: int, ends: int) -> Ints:
-        """When messages of a topic come in, in order: a grid with jitter, bursts now and then, and silences."""
+        """Arrival times of a topic, in order: a grid with jitter, occasional bursts, and pauses."""
         rng = self._rng
         until = max(-(-(ends - RUN_NS - topic.phase_ns) // topic.period_ns), topic.next)
         grid = np.arange(topic.next, until, dtype=np.int64)
@@ -38,7 +38,7 @@ class Traffic:
         if len(times) and rng.random() < 0.1:  # ten at once, 50 us apart
             at = times[rng.integers(0, len(times))]
             burst = np.minimum(at + 50_000 * np.arange(1, 11), max(at, ends - 1))
-            # No two at once: a gate's decisions are told apart by their time.
+            # No two at the same time: the decisions of a gate are identified by their time.
             times = np.unique(np.concatenate((times, burst)))
         away = _until(topic.silences, times) > times
         return times[~away]
@@ -60,7 +60,7 @@ class Traffic:
         return made
 
     def _ids(self, arrived: Ints) -> tuple[Ints, Ints]:
-        """UUIDs of version 7, made by the sender just before."""
+        """UUIDs of version 7, created by the sender shortly before."""
         ms = self._start_ms + (arrived - RUN_NS) // 1_000_000
         msb = ms << 16 | 0x7000 | np.arange(len(arrived)) & 0xFFF
         return msb, self._rng.integers(0, 2**62, len(arrived)) | np.int64(-(2**63))
@@ -74,13 +74,13 @@ class Traffic:
             rows["flags"], rows["ttl_ms"] = HAS_TTL, topic.ttl_ms
 
     def _deliver(self, rows: Records, delivery: PlannedDelivery, ttl_ms: int) -> None:
-        """The gate decides, message by message; then the queue, and the link if it is there."""
+        """The gate decides message by message; the queue and the link follow."""
         arrived = rows["arrived_ns"]
         passed = self._gated(rows, delivery, arrived)
         back = _until(delivery.outages, arrived)
         waits = back - arrived
         spent = np.cumsum(self._rng.exponential(2_000, len(rows))).astype(np.int64)
-        # What waited goes out one after the other once the link is back, not all in the same nanosecond.
+        # Queued messages leave one after the other when the link is up again, not in the same nanosecond.
         queued = arrived + self._rng.integers(5_000, 60_000, len(rows))
         tried = np.where(waits > 0, back + spent - (spent[0] if len(spent) else 0), queued)
         settled = tried + self._rng.integers(2_000, 90_000, len(rows))
@@ -100,13 +100,13 @@ class Traffic:
         rows["reason"][late_rows] = self._strings["ttl over" if ttl_ms else "older than max_age_ms"]
         if (
             delivery.targets[0].topic is not None
-        ):  # requests and answers all arrive: an audit may ask for that
+        ):  # all requests and responses arrive, as an audit may check that
             refused = (rows["verdict"] == DELIVERED) & (self._rng.random(len(rows)) < _REFUSED)
             rows["verdict"][refused], rows["code"][refused] = DEAD_LETTERED, _INTERNAL
             rows["reason"][refused] = self._strings["the transport refused the message"]
 
     def _gated(self, rows: Records, delivery: PlannedDelivery, arrived: Ints) -> npt.NDArray[np.bool_]:
-        """Which messages the gate lets pass; from each change of the limit on, rows name the next target."""
+        """Mask of the messages that the gate admits. After each change of the limit, rows name the next target."""
         passed = np.ones(len(rows), np.bool_)
         cuts = np.searchsorted(arrived, delivery.tuned)
         for index, (start, stop) in enumerate(zip([0, *cuts], [*cuts, len(rows)], strict=True)):
@@ -144,13 +144,13 @@ class Traffic:
 
 
 def _rising(least: int, times: Ints) -> Ints:
-    """The times, each put off to the one before it where it is earlier."""
+    """The times, each raised to the previous one where it is earlier."""
     rising: Ints = np.maximum.accumulate(np.maximum(times, least)) if len(times) else times
     return rising
 
 
 def _until(spans: Ints, times: Ints) -> Ints:
-    """For each time the end of the span that it is in; the time itself where it is in none."""
+    """For each time the end of the span that contains it, else the time itself."""
     if not len(spans):
         return times
     at = np.searchsorted(spans[:, 0], times, side="right") - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves from recordings what the streamer promises, or names the rows that break it."""
+"""The audit: checks the promises of the streamer against recordings and names the rows that violate them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ RULES: Final[Mapping[str, tuple[str, Rule]]] = {
     "sequence": ("every row is there, or announced as missing", audit_ledger.sequence),
     "ledger": ("rows add up to the dispatcher's own counters", audit_ledger.ledger),
 }
-"""What each rule promises, by its name."""
+"""The promise of each rule and its query, by name."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """How often each rule is broken, and the first rows that break it."""
+    """Number of violations per rule, and the first violating rows."""
 
     rows: int
     gateways: int
@@ -43,7 +43,7 @@ class AuditResult:
 
 
 def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-12-31") -> Tables:
-    """Silver of these days. Raises UnavailableError if there are no deliveries."""
+    """Tables of silver for these days. Raises UnavailableError without deliveries."""
     tables = [
         table.read_table(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
         for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS)
@@ -54,13 +54,13 @@ def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-1
 
 
 def findings(tables: Tables, rules: Mapping[str, tuple[str, Rule]] = RULES) -> "DataFrame":
-    """Every row that breaks one of these rules; columns FINDINGS."""
+    """All rows that violate one of the rules, with the columns FINDINGS."""
     frames = [rule(tables).select(*FINDINGS) for _, rule in rules.values()]
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def audit(tables: Tables, examples: int = 20, rules: Mapping[str, tuple[str, Rule]] = RULES) -> AuditResult:
-    """Apply the rules; `examples` is how many rows of each broken one are named."""
+    """Apply the rules. `examples` limits the rows listed per rule."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger law, held against the recording: every delivery has one row, and the rows add up to the dispatcher's own books.
+"""The ledger law, checked against the recording: every delivery has one row, and the rows add up to the dispatcher's
+counters.
 
 received = delivered + throttled + expired + dead_lettered + denied + no_subscriber + queued
 """
@@ -18,11 +19,11 @@ _COUNTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
 
 
 def sequence(tables: Tables) -> "DataFrame":
-    """Numbers of a run are contiguous; what is missing was announced, or stood in a segment that is not there."""
+    """Numbers of a run are contiguous: a missing number was announced as a gap, or belongs to a missing segment."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # Behind the last row stands what its last segment says comes next: a hole may be at the end.
+    # One row after the last one, with the next number by the last segment, so that a gap at the end is found.
     ends = tables.segments.groupBy("gateway", "run").agg(
         f.max("next_seq").alias("seq"), f.max("began_us").alias("received_us")
     )
@@ -62,7 +63,7 @@ def sequence(tables: Tables) -> "DataFrame":
 
 
 def _announced(tables: Tables) -> "DataFrame":
-    """gateway, run, first_seq, rows: what is known to be missing."""
+    """gateway, run, first_seq, rows: ranges that are known to be missing."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -87,9 +88,9 @@ def _announced(tables: Tables) -> "DataFrame":
 
 
 def ledger(tables: Tables) -> "DataFrame":
-    """Rows and announced gaps, verdict by verdict, are the dispatcher's counters at its stop, and its books balance.
+    """Rows and announced gaps equal the dispatcher's counters at its stop, verdict by verdict, and the ledger balances.
 
-    A run that was killed has no exact counters, and one with deleted segments no rows to compare; `sequence` has them.
+    A killed run has no exact counters. A run with deleted segments has no rows to compare; `sequence` reports it.
     """
     from pyspark.sql import functions as f
 
@@ -137,7 +138,7 @@ def ledger(tables: Tables) -> "DataFrame":
     each = balances.select(
         "gateway", "run", "time_us", f.explode(f.array(*counted, law)).alias("each")
     ).select("gateway", "run", "time_us", "each.*")
-    # Of rows in damaged bytes nobody knows the verdict: so many may be missing, and none may be too many.
+    # The verdicts of rows in damaged bytes are unknown: `blind` rows may be missing, none may be in excess.
     return each.where("rows > counter OR counter - rows > blind").select(
         f.lit("ledger").alias("rule"),
         "gateway",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the streamer promises, as queries that find the rows which break it. Frames in, one frame of FINDINGS out.
+"""The promises of the streamer, as queries for violating rows. Frames in, one frame of FINDINGS out.
 
-Every rule is exact at its border: what is exactly at the limit is no violation. What the recording itself is missing (gaps
-that it announces, segments that were deleted, the last flush before a kill) is no violation either; a rule that needs
-whole sequences leaves out what it cannot know.
+Every rule is exact: a value at the limit is no violation. Rows that the recording itself lacks (announced gaps,
+deleted segments, the last flush before a kill) are no violation. A rule on whole sequences skips sequences with
+unknown parts.
 """
 
 from collections.abc import Callable
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FINDINGS: Final = ("rule", "gateway", "run", "seq", "time_us", "subject", "expected", "found")
-"""Columns of a finding. `seq` is null where it is about a whole run."""
+"""Columns of a finding. `seq` is null for a finding about a whole run."""
 
 GRACE_NS: Final = 600_000_000_000
-"""For so long behind a leap of the wall clock, or its ttl, a message may look older than it is (core/delivery/expiry.py)."""
+"""For this time after a clock step, or for its ttl, a message may look too old (core/delivery/expiry.py)."""
 
 MIN_CLOCK_STEP_MS: Final = 1_000
-"""A smaller leap is drift to the streamer: it does not remember the time before it (core/delivery/expiry.py)."""
+"""The streamer treats a smaller step as drift and does not remember the clock before it (core/delivery/expiry.py)."""
 
 UNSEEN_NS: Final = 70_000_000_000
-"""So long after a leap, at most, the recorder sees it: the longest flush interval, and what a busy machine adds."""
+"""Maximum delay until the recorder notices a clock step: the longest flush interval, and a margin for a busy machine.
+"""
 
 DRIFT_MS: Final = 50
-"""So far the wall clock may be from what the recording says, without an anchor (docs/recordings.md)."""
+"""Maximum difference between the wall clock and the recorded one without an anchor (docs/recordings.md)."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Silver, as `schemas` describes it. `epochs` are read with `tolerances_of`."""
+    """Tables of silver, as in `schemas`. Read `epochs` through `tolerances_of`."""
 
     deliveries: "DataFrame"
     epochs: "DataFrame"
@@ -73,7 +74,7 @@ def _target() -> "Column":
 
 
 def tolerances_of(epochs: "DataFrame") -> "DataFrame":
-    """gateway, run, epoch, tolerance, throttled: of the throttle in each configuration."""
+    """gateway, run, epoch, tolerance, throttled: settings of the throttle in each configuration."""
     from pyspark.sql import functions as f
 
     throttle = f.get_json_object("settings", "$.throttle")
@@ -82,7 +83,7 @@ def tolerances_of(epochs: "DataFrame") -> "DataFrame":
         "run",
         "epoch",
         f.get_json_object("settings", "$.throttle.tolerance").cast("double").alias("tolerance"),
-        # JSON's null, or no such key: get_json_object gives null for both, and then nothing is known but the default.
+        # get_json_object returns null for a JSON null and for a missing key; then only the default is known.
         throttle.isNotNull().alias("throttled"),
     ).dropDuplicates(["gateway", "run", "epoch"])
 
@@ -91,18 +92,19 @@ def tolerances_of(epochs: "DataFrame") -> "DataFrame":
 
 
 def rate(tables: Tables) -> "DataFrame":
-    """No target above its max_frequency: in any window T at most T / period + 2 + tolerance messages pass.
+    """No target above its max_frequency: any window T has at most T / period + 2 + tolerance messages.
 
-    With N messages from first to last this is (N - 1) * period - (period + early) <= T, all in whole ns; with tolerance 0
-    every gap is at least a period. So each message is held against the window before it that allows it least, which a
-    running minimum finds. A stretch is one limit of one gate: across a change it begins anew.
+    For N messages from first to last this is (N - 1) * period - (period + early) <= T, all in whole ns; with
+    tolerance 0 every gap is at least a period. The query compares each message with the strictest window before it,
+    found by a running minimum.
+    A stretch is one limit of one gate: a change of the limit starts a new one.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     passed = tables.deliveries.where(
         "period_ns > 0 AND delivery > 0 AND verdict IN ('DELIVERED', 'EXPIRED', 'DEAD_LETTERED')"
-        # What a stop took out of a filter has not passed it.
+        # Messages that a stop removed from a filter did not pass it.
         " AND NOT (held AND verdict = 'DEAD_LETTERED' AND code = 14)"
     ).join(f.broadcast(tolerances_of(tables.epochs)), ["gateway", "run", "epoch"], "left")
     tolerance = f.coalesce("tolerance", f.lit(DEFAULT_TOLERANCE))
@@ -131,7 +133,7 @@ def rate(tables: Tables) -> "DataFrame":
 
 
 def never_throttled(tables: Tables) -> "DataFrame":
-    """Requests, responses and notifications are never throttled, nor is what has no limit."""
+    """Requests, responses and notifications are never throttled, nor are publications without a limit."""
     from pyspark.sql import functions as f
 
     frame = tables.deliveries.where("verdict = 'THROTTLED' AND (type != 'PUBLISH' OR period_ns = 0)")
@@ -148,7 +150,9 @@ def never_throttled(tables: Tables) -> "DataFrame":
 
 
 def order(tables: Tables) -> "DataFrame":
-    """Order of arrival, per source, sink, class and target. Rows are numbered in the order of their verdicts."""
+    """Messages keep their order of arrival per source, sink, class and target. Row numbers follow the order of
+    verdicts.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -173,16 +177,16 @@ def order(tables: Tables) -> "DataFrame":
 
 
 def expired(tables: Tables) -> "DataFrame":
-    """Nothing is handed to a transport after its ttl: made + ttl, and never later than ttl after it came in.
+    """No message is handed to a transport after its ttl: made + ttl, and at most ttl after its arrival.
 
-    By whichever clock is kindest to the message of those that the streamer may have asked (core/delivery/expiry.py): what the
-    wall clock showed, what it showed before a leap of late, and behind one that the recorder had not seen yet. Not looked
-    at where the recorded attempt is not the one that succeeded.
+    The rule uses the most favourable clock that the streamer may have read (core/delivery/expiry.py): the wall clock,
+    the clock before a recent step, and the clock after a step that the recorder had not noticed. It skips retried
+    messages, whose recorded attempt is not the successful one.
     """
     from pyspark.sql import functions as f
 
     made_ms = f.shiftrightunsigned("id_msb", 16)
-    # The gateway reads its wall clock in whole ms, and after it has noted when the message came.
+    # The gateway reads its wall clock in whole ms, after it has recorded the arrival.
     left_ms = f.least(made_ms + f.col("ttl_ms") + DRIFT_MS - f.floor(f.col("received_us") / 1_000), "ttl_ms")
     late = (
         tables.deliveries.where("verdict = 'DELIVERED' AND ttl_ms > 0 AND attempts = 1")
@@ -206,7 +210,7 @@ def _too_late() -> "Column":
 
 
 def _unexpired_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataFrame":
-    """gateway, run, seq of those that were in time by what the wall clock was before, or already was."""
+    """gateway, run, seq of messages that were unexpired by the clock before or after a step."""
     from pyspark.sql import functions as f
 
     clocks = leaps.select("gateway", "run", "leap_ms", f.col("time_ns").alias("leapt_ns"), "time_us")
@@ -220,7 +224,7 @@ def _unexpired_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataF
     unseen = since_ns.between(-UNSEEN_NS, -1)
     age_ms = after_ms - f.when(remembered, f.col("leap_ms")).otherwise(0) - f.col("made_ms")
     left_ms = f.least(f.col("ttl_ms") + DRIFT_MS - age_ms, "ttl_ms")
-    # Made later than an old clock ever showed: by somebody else's clock, and the old one says nothing about it.
+    # Made after any time the old clock showed: the maker has another clock, and the old one proves nothing.
     excused = unseen | (remembered & (age_ms >= -MIN_CLOCK_STEP_MS))
     return (
         late.join(clocks, ["gateway", "run"])
@@ -232,7 +236,7 @@ def _unexpired_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataF
 
 
 def echo(tables: Tables) -> "DataFrame":
-    """A message never goes back to the endpoint it came from."""
+    """A message never returns to the endpoint it came from."""
     from pyspark.sql import functions as f
 
     frame = tables.deliveries.where("egress = ingress AND verdict = 'DELIVERED'")
@@ -242,7 +246,7 @@ def echo(tables: Tables) -> "DataFrame":
 
 
 def letters(tables: Tables) -> "DataFrame":
-    """A dead letter is made of what expired or could not be sent, and of nothing else: least of all what was throttled."""
+    """A dead letter stands for an expired or failed message, never for a throttled one."""
     from pyspark.sql import functions as f
 
     rows = tables.deliveries.select(
@@ -266,10 +270,10 @@ def letters(tables: Tables) -> "DataFrame":
 
 
 def answers(tables: Tables) -> "DataFrame":
-    """A request that is not delivered gets exactly one Response, and none gets two.
+    """A request that was not delivered gets exactly one Response, and no request gets two.
 
-    Whether a delivered one is answered is up to the service. Where rows are missing an answer may be among them: a run
-    with gaps is only asked for too many.
+    The service decides about the response to a delivered request. In a run with gaps a response may be missing from
+    the recording, so only duplicates count there.
     """
     from pyspark.sql import functions as f
 
@@ -295,7 +299,7 @@ def answers(tables: Tables) -> "DataFrame":
 
 
 def _holes(tables: Tables) -> "DataFrame":
-    """gateway, run, holes: rows that are known to be missing, or may be: a run that did not end by itself."""
+    """gateway, run, holes: rows that are missing or may be missing, as in a run without a regular stop."""
     from pyspark.sql import functions as f
 
     missing = tables.gaps.groupBy("gateway", "run").agg(f.sum("rows").alias("holes"))

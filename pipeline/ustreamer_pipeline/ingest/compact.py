@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: what thousands of gateways have in small files of one date, once more in a few large ones.
+"""Compaction: rewrites the small files of a finished date, one per gateway, into a few large files.
 
-A table has a file for each gateway and day, so that a day can be made again by itself and replayed in order. To open one takes Spark 5 ms,
-whatever is in it. So a date that is over is written once more, gateway after gateway, and whoever asks for a whole fleet
-reads that (`schemas.Table.read`). The small files stay as they are: a replay reads them, a late recording replaces them, and then
-the date counts as not compacted until the next time.
+A table has one file per gateway and day, so that a day can be rebuilt alone and replayed in order. Opening a file
+costs Spark 5 ms. Queries on the whole fleet therefore read the large files (`schemas.Table.read_table`).
+The small files stay: a replay reads them, and a late recording replaces them. The date then counts as not compacted
+until the next run.
 
-Nothing is shuffled or sorted: a task reads its small files one after the other and writes one large one.
+Nothing is shuffled or sorted: a task reads its small files in sequence and writes one large file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE_BYTES: Final = 512 << 20
-"""Of a large file: large enough that opening it is nothing, small enough that a day of a big fleet has one for every core."""
+"""Size of a large file: opening it costs nothing relative to reading it, and a day of a large fleet has a file per
+core.
+"""
 SMALL_BYTES: Final = 64 << 20
-"""Files that are this large on average are no small files, and stay alone."""
+"""A date with files of this average size is not compacted."""
 BATCH_ROWS: Final = 100_000
 
 Progress = Callable[[str], AbstractContextManager[None]]
@@ -47,7 +49,7 @@ class SmallFile(NamedTuple):
 
 @dataclass
 class Compacted:
-    """What one run did: dates that it wrote, the files they had and have, their rows; folders of earlier runs that it removed."""
+    """Result of one run: dates written, their files before and after, their rows, and removed folders of earlier runs."""
 
     dates: int = 0
     small: int = 0
@@ -65,9 +67,9 @@ def compact(
     file_bytes: int = FILE_BYTES,
     keep_s: float = compacted.KEEP_S,
 ) -> Compacted:
-    """Write every date up to `until` that is not compacted yet and has small files; by default all but the last date.
+    """Compact every date up to `until` that has small files and is not compacted; by default all but the last date.
 
-    Raises UnavailableError while an ingest or another compaction runs, DamagedError if a file cannot be read.
+    Raises UnavailableError during an ingest or another compaction, DamagedError for an unreadable file.
     """
     with lake_lock(lake):
         done = Compacted()
@@ -97,7 +99,7 @@ def _dates(lake: str) -> list[str]:
 
 
 def _small_files(lake: str, table: Table, date: str) -> list[SmallFile]:
-    """In order of the gateway."""
+    """Sorted by gateway."""
     folder = Path(table.path(lake)) / f"date={date}"
     return sorted(
         SmallFile(unquote(path.parent.name.removeprefix("gateway=")), str(path), path.stat().st_size)
@@ -130,7 +132,9 @@ def _write_large(
     file_bytes: int,
     done: Compacted,
 ) -> str:
-    """The folder of a date's large files, which nobody knows of yet. Raises DamagedError unless all rows are in it."""
+    """Write the large files of a date into a new, unlisted folder and return it. Raises DamagedError if a row is
+    missing.
+    """
     folder = f"{compacted.FOLDER}/{table.name}/{date}-{uuid4().hex[:12]}"
     expected = sum(_rows_of(file.path) for file in files)
     packed = _pack_files(files, file_bytes)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings to tables: as a batch, and as a stream with a checkpoint. Both do the same with the files they find.
+"""Recordings to tables, as a batch and as a stream with a checkpoint. Both process files in the same way.
 
-1. Land: every file that is new or has changed is checked and copied into bronze; the manifest notes which gateways' days
-   that touches.
-2. Make: the tables of those days are made again as a whole from bronze, and replace what was there.
+1. Land: every new or changed file is checked and copied into bronze. The manifest notes the gateway days it affects.
+2. Rebuild: the tables of those days are rebuilt as a whole from bronze and replace the old ones.
 
-Either may be killed at any moment: the next run does again what is not noted as done, with the same result.
+Either step may be killed at any moment: the next run repeats the steps that are not noted as done, with the same
+result.
 """
 
 import json
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 WAVE_FILES: Final = 10_000
-"""Files that land before the manifest is saved: what a crash repeats at most."""
+"""Files that land before the manifest is saved: the maximum work to repeat after a crash."""
 WAVE_UNITS: Final = 2_000
-"""Gateways' days that are made before it is saved."""
+"""Gateway days that are rebuilt before the manifest is saved."""
 _TASK_BYTES: Final = 64 << 20
 UNKNOWN_GATEWAY: Final = "?"
-"""Partition of what nobody can say the gateway of; its date is 1970-01-01."""
+"""Partition of files with an unknown gateway; its date is 1970-01-01."""
 STREAMED: Final = ".streamed.jsonl"
-"""In the lake: what the batches of a stream that runs have done."""
+"""A file in the lake: results of the batches of a running stream."""
 
 Progress = Callable[[str], AbstractContextManager[None]]
 
@@ -59,10 +59,10 @@ def _silent(text: str) -> AbstractContextManager[None]:
 
 @dataclass
 class Ingested:
-    """What one run did. `rows` = `silver` + `quarantined`, or it has failed.
+    """Result of one run. `rows` = `silver` + `quarantined`, or the run fails.
 
-    `files` were looked at, `landed` of them brought something new, `refused` could not be read at all. `days` of gateways
-    were made again, with `rows` recorded deliveries.
+    `files` were found, `landed` of them had new content, `refused` were unreadable. `days` of gateways were rebuilt,
+    with `rows` recorded deliveries.
     """
 
     files: int = 0
@@ -81,10 +81,10 @@ class Ingested:
 def ingest(
     spark: "SparkSession", folders: Sequence[str], lake: str, progress: Progress = _silent
 ) -> Ingested:
-    """Take in what is new below `folders`, and finish what an earlier run did not.
+    """Import new recordings below `folders`, and complete an interrupted run.
 
-    Raises UnavailableError if a folder is not there or another ingest runs, DamagedError if the manifest cannot be read or
-    rows are missing in the tables.
+    Raises UnavailableError for a missing folder or a concurrent ingest, DamagedError for an unreadable manifest or
+    rows missing in the tables.
     """
     with lake_lock(lake):
         manifest = Manifest.load(lake)
@@ -99,18 +99,18 @@ def ingest(
 def ingest_stream(
     spark: "SparkSession", folder: str, lake: str, checkpoint: str, progress: Progress = _silent
 ) -> Ingested:
-    """The same through Structured Streaming: whatever is there is taken in, then it returns.
+    """The same through Structured Streaming: imports all existing recordings, then returns.
 
-    The checkpoint remembers which finished files were seen, by name. What may still change (open files, copies that were not
-    complete) no checkpoint follows; those are looked at again at the end, by the manifest. Files are taken from `folder`
-    and its subfolders. Raises UnavailableError if it is not there, and what `ingest` raises.
+    The checkpoint remembers the names of finished files. It cannot track files that still change (open files,
+    incomplete copies); a final run reads those again by the manifest. Files are found in `folder` and its subfolders.
+    Raises UnavailableError if the folder does not exist, and the errors of `ingest`.
     """
     require_folder(folder)
     counts = Path(lake) / STREAMED
     counts.unlink(missing_ok=True)
 
     def take(batch: "DataFrame", epoch: int) -> None:
-        # With Spark Connect this is a copy, in a process of the server: what it did comes back by a file.
+        # With Spark Connect this runs in a server process: its result comes back through a file.
         paths = [unquote(urlparse(row.path).path) for row in batch.collect()]
         taken = ingest(batch.sparkSession, paths, lake, progress)
         with counts.open("a", encoding="utf-8") as file:
@@ -125,7 +125,7 @@ def ingest_stream(
         .load(folder)
     )
     query = (
-        files.select("path")  # the content is not read for that
+        files.select("path")  # without reading the content
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
@@ -138,7 +138,7 @@ def ingest_stream(
             done.add(Ingested(**json.loads(line)))
         counts.unlink()
     rest = ingest(spark, [folder], lake, progress)
-    rest.files -= done.files  # those of the stream are counted
+    rest.files -= done.files  # already counted by the stream
     done.add(rest)
     return done
 
@@ -169,7 +169,7 @@ def _land(
 
 
 def _pack_into_tasks(found: list[FoundFile]) -> list[list[str]]:
-    """Paths for each task. Files of one name may be copies of one recording: they land one after the other."""
+    """Paths of each task. Files of one name may be copies of one recording: they land in sequence."""
     by_name: dict[str, list[FoundFile]] = {}
     for one in found:
         by_name.setdefault(Path(one[0]).name.removesuffix(".open"), []).append(one)
@@ -186,7 +186,7 @@ def _pack_into_tasks(found: list[FoundFile]) -> list[list[str]]:
 
 
 def _quarantine_files(spark: "SparkSession", manifest: Manifest, lake: str) -> None:
-    """Files that could not be read at all, as rows of the quarantine: one partition, made again."""
+    """Unreadable files as rows of the quarantine: one partition, rebuilt."""
     rows = [
         (
             seen.path,
@@ -208,7 +208,7 @@ def _quarantine_files(spark: "SparkSession", manifest: Manifest, lake: str) -> N
 
 
 def _rebuild_days(spark: "SparkSession", manifest: Manifest, lake: str, progress: Progress) -> Ingested:
-    """The tables of all pending days."""
+    """Rebuild the tables of all pending days."""
     done = Ingested()
     by_unit = manifest.by_unit()
     for wave in _chunks(sorted(manifest.pending), WAVE_UNITS):
@@ -248,7 +248,7 @@ def _rebuild_wave(spark: "SparkSession", units: list[UnitPlan], lake: str, *, fa
 
 
 def _write(frame: "DataFrame", table: Table, lake: str) -> None:
-    """Replace the partitions that the frame has rows for, and no other."""
+    """Replace only the partitions that the frame has rows for."""
     (
         compressed(frame.write, table)
         .mode("overwrite")
@@ -259,14 +259,14 @@ def _write(frame: "DataFrame", table: Table, lake: str) -> None:
 
 
 def compressed(writer: "DataFrameWriter", table: Table) -> "DataFrameWriter":
-    """With what was measured to be small and quick for this table (docs/scale.md)."""
+    """Options measured as small and fast for this table (docs/scale.md)."""
     spread = {f"parquet.enable.dictionary#{name}": "false" for name in SPREAD if name in table.names}
-    # 3 is the default: as small, and slower.
+    # The default of 3 is slower and not smaller.
     return writer.options(**spread).option("parquet.compression.codec.zstd.level", "1")
 
 
 def _remove(lake: str, table: Table, units: set[Unit]) -> None:
-    """Take away the partitions of some units, which may get no new ones."""
+    """Remove the partitions of units that may get no new rows."""
     for date in {day_text(day) for _, day in units}:
         folder = Path(table.path(lake)) / f"date={date}"
         removed = {gateway for gateway, day in units if day_text(day) == date}

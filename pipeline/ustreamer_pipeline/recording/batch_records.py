@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BATCH records unfolded: each of the rows that one stands for becomes a DELIVERY record. Pure, numpy only, 0.1 us a row.
+"""Expands BATCH records into one DELIVERY record per row. Pure, numpy only, 0.1 us per row.
 
-Behind this nobody knows that there were any: a row is where its BATCH stood, and has the bytes that it would have had alone.
+After the expansion no BATCH is left: each row is at the position of its BATCH, with the bytes of a single DELIVERY
+record.
 """
 
 from typing import Final
@@ -41,17 +42,17 @@ _HALVES: Final = CELL // 4
 
 
 def expand_batches(cells: Records, offsets: Ints) -> tuple[Records, Ints]:
-    """Records and where each stood, without BATCH records.
+    """Records without BATCH records, and the offset of each.
 
-    One that contradicts itself is left as it is, for the quarantine, and what is behind it in its block is not there: records
-    or numbers, nobody knows.
+    An inconsistent BATCH stays as it is, for the quarantine, and the records after it in its block are dropped: they
+    may be records or numbers.
     """
     at, lengths, whole = _find_batches(cells, offsets)
     if not len(at):
         return cells, offsets
     heads = cells[at].view(TYPES[BATCH])
     counts = np.where(whole, heads["rows"], 1).astype(np.int64)
-    # Every other record stays one, a BATCH becomes its rows, and its columns become nothing.
+    # Every other record stays, a BATCH becomes its rows, and its columns are dropped.
     becomes = np.ones(len(cells), np.int64)
     becomes[_column_positions(at, lengths)] = 0
     becomes[at] = counts
@@ -64,7 +65,7 @@ def expand_batches(cells: Records, offsets: Ints) -> tuple[Records, Ints]:
 
 
 def _find_batches(cells: Records, offsets: Ints) -> tuple[Ints, Ints, Bools]:
-    """Where BATCH records stand, how many records behind each are none, and whether it is what one may be."""
+    """Positions of BATCH records, the number of their column records, and whether each is consistent."""
     kinds = cells.view(np.uint8).reshape(-1, CELL)[:, 0] if len(cells) else np.zeros(0, np.uint8)
     candidates = np.flatnonzero(kinds == BATCH)
     ends = np.append(np.flatnonzero(np.diff(offsets) != CELL) + 1, len(cells))  # of blocks
@@ -74,14 +75,14 @@ def _find_batches(cells: Records, offsets: Ints) -> tuple[Ints, Ints, Bools]:
     stops = np.where(whole, stops, ends)
     real, following = [], 0
     for number, (candidate, stop) in enumerate(zip(candidates.tolist(), stops.tolist(), strict=True)):
-        if candidate >= following:  # else it is a number in a column
+        if candidate >= following:  # otherwise it is a number in a column
             real.append(number)
             following = stop
     return candidates[real], (stops - candidates - 1)[real], whole[real]
 
 
 def _is_consistent(heads: Records) -> Bools:
-    """Whether the columns have as many records as the rows need."""
+    """Whether the number of column records fits the number of rows."""
     rows, flags = heads["rows"].astype(np.int64), heads["flags"]
     width = 16 + np.where(flags & TIMES, 8, 0) + np.where(flags & SIZES, 4, 0)
     agrees: Bools = (rows > 0) & (rows <= MAX_BATCH_ROWS) & (heads["records"] == -(-rows * width // CELL))
@@ -89,19 +90,19 @@ def _is_consistent(heads: Records) -> Bools:
 
 
 def _column_positions(at: Ints, lengths: Ints) -> Ints:
-    """The places of all columns."""
+    """Positions of all column records."""
     return np.repeat(at + 1, lengths) + _ranges(lengths)
 
 
 def _ranges(lengths: Ints) -> Ints:
-    """0, 1, ... for each of them: of 2 and 3 it is 0, 1, 0, 1, 2."""
+    """Concatenated ranges: for lengths 2 and 3 it is 0, 1, 0, 1, 2."""
     begins = np.cumsum(lengths) - lengths
     counted: Ints = np.arange(lengths.sum()) - np.repeat(begins, lengths)
     return counted
 
 
 def _delivery_records(cells: Records, heads: Records, at: Ints) -> Records:
-    """The DELIVERY records that these BATCH records stand for, in order."""
+    """The DELIVERY records for these BATCH records, in order."""
     counts = heads["rows"].astype(np.int64)
     which, number = np.repeat(np.arange(len(heads)), counts), _ranges(counts)
     head, rows = heads[which], counts[which]

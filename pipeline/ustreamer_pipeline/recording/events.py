@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All records but deliveries to rows of the small tables. Pure; Python's own loops, for they are few."""
+"""All records except deliveries, as rows of the small tables. Pure; plain Python loops, as these records are few."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 EventRow = tuple[Table, int, Row]
-"""A table, the wall clock that says which date it belongs to, and the values of its columns."""
+"""A table, the wall clock that decides the date, and the values of the columns."""
 
 _VERDICTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
 
 
 class _UnresolvedReference(LookupError):
-    """A record uses a string or target that is not in the file."""
+    """A record refers to a string or target that is not in the file."""
 
 
 class _Reader:
@@ -162,7 +162,7 @@ class _Reader:
         return COUNTERS_TABLE, time_us, row
 
     def batch(self, record: Any, position: int) -> EventRow:
-        """One that could not be unfolded."""
+        """A BATCH that could not be expanded."""
         raise _UnresolvedReference(
             f"{record['rows']} rows in {record['records']} records: no BATCH is like that"
         )
@@ -179,7 +179,7 @@ _KINDS: Final = {
 
 
 def find_event_rows(segment: Segment, file: str, rows: int) -> Iterator[EventRow]:
-    """Every row of the small tables that a segment has; `rows` is how many deliveries are in it."""
+    """All rows of the small tables from a segment; `rows` is its number of deliveries."""
     reader = _Reader(segment)
     for kind, read in _KINDS.items():
         for position, record in zip(segment.positions_of(kind).tolist(), segment.records(kind), strict=True):
@@ -213,7 +213,7 @@ def find_event_rows(segment: Segment, file: str, rows: int) -> Iterator[EventRow
 
 
 def _clock_steps(segment: Segment) -> Iterator[EventRow]:
-    """An ANCHOR that says how far the clock leapt since the one before it; that of a new file may, too."""
+    """ANCHOR records with a step of the wall clock since the previous anchor, also across files."""
     anchors = segment.records(ANCHOR)
     for anchor in anchors[anchors["leap_ms"] != 0]:
         time_us = int(anchor["wall_ms"]) * 1_000
@@ -252,7 +252,7 @@ def _segment_row(segment: Segment, rows: int) -> EventRow:
 
 
 def event_batch(rows: list[EventRow], day: int, gateway: str) -> "pa.RecordBatch":
-    """Those of one day, as a batch of the frame WIDE."""
+    """The rows of one day, as a batch of the frame WIDE."""
     import pyarrow as pa
 
     date = EPOCH + dt.timedelta(days=day)

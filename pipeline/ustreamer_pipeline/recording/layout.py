@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a recording, as docs/recordings.md has them, in numpy's words. Written from that page, not from the recorder."""
+"""The bytes of a recording as numpy types, written from docs/recordings.md and not from the recorder."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,9 +11,9 @@ Records = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
 
 LAYOUT: Final = 2
-"""The layout of what is made here: 2 has BATCH records, 1 had none."""
+"""The layout that this package writes: 2 has BATCH records, 1 had none."""
 LAYOUTS: Final = frozenset({1, 2})
-"""The layouts that this version reads. Any other is refused: a change that a reader would get wrong has a new number."""
+"""The layouts that this version reads; all others are refused. An incompatible change gets a new number."""
 
 CELL: Final = 96
 HEADER: Final = 288
@@ -30,7 +30,7 @@ HELD: Final = 1
 HAS_TTL: Final = 2
 TIMES: Final = 4
 SIZES: Final = 8
-"""Flags; the last two are a BATCH's alone."""
+"""Flags; the last two exist in BATCH records only."""
 MAX_BATCH_ROWS: Final = 1_024
 PAYLOAD_KEPT: Final = 1
 NO_CODE: Final = 255
@@ -237,4 +237,4 @@ TYPES: Final = {
         },
     ),
 }
-"""The fields of each kind of record. Halves of UUIDs are signed here, as in every table; the bits are the same."""
+"""Fields of each kind of record. Halves of UUIDs are signed, as in every table; the bits are the same."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DELIVERY records to rows of the frame RECORDED: ids resolved, one gateway's rows in order of time. Pure, numpy only.
+"""DELIVERY records to rows of the frame RECORDED: ids resolved, rows of one gateway in order of time. Pure, numpy only.
 
 A segment has its rows in the order of verdicts; the tables have them in the order of decisions, (received_ns, seq). A
-row waits here only until no later segment of its run can have an earlier one, so memory holds one segment and what
-overlaps with the next, not a day.
+row waits only until no later segment of its run can have an earlier one. Memory holds one segment and its overlap
+with the next, not a day.
 """
 
 import datetime as dt
@@ -32,7 +32,7 @@ _ROW: Final = np.dtype(
         for column in RECORDED.columns[: -len(RECORDED.partitioned_by)]
     ]
 )
-"""A row while it is sorted: texts are numbers in a `TextPool`, -1 is null."""
+"""A row during the sort: texts are numbers in a `TextPool`, -1 is null."""
 _BYTES: Final = np.dtype(f"V{_ROW.itemsize}")
 
 _COPIED: Final = (
@@ -64,7 +64,7 @@ class TextPool:
         return self._numbers.setdefault(text, len(self._numbers))
 
     def column(self, numbers: Texts) -> "pa.Array":
-        """A column of text; -1 is null."""
+        """A column of texts; -1 is null."""
         import pyarrow as pa
 
         if self._texts is None or len(self._texts) < len(self._numbers):
@@ -75,10 +75,10 @@ class TextPool:
 
 @dataclass(frozen=True)
 class SegmentSource:
-    """One segment of a day: how to get it, and what its neighbours say of its rows.
+    """One segment of a day: a function to load it, and the limits from adjacent segments.
 
-    `floor` is the lowest seq that is not in the segments before it; `later_from_ns` is when the earliest row of all later
-    segments of its run was received, None behind the last.
+    `floor` is the lowest seq that earlier segments do not have. `later_from_ns` is the earliest received_ns of all
+    later segments of the run, None for the last.
     """
 
     load: Callable[[], Segment]
@@ -94,12 +94,12 @@ def day_of(wall_us: Ints) -> Ints:
 
 
 def day_text(day: int) -> str:
-    """A day since 1970 as the folders of a lake have it."""
+    """Folder name of a day."""
     return (EPOCH + dt.timedelta(days=day)).isoformat()
 
 
 def rows_of(segment: Segment, pool: TextPool, file: str, floor: int, *, detail: bool) -> Records:
-    """The rows of a segment in the order of their seq. `detail`: with file, offset and bytes, for the quarantine."""
+    """Rows of a segment in order of seq. `detail` adds file, offset and bytes, for the quarantine."""
     where = segment.positions_of(DELIVERY)
     cells = segment.cells[where]
     records = segment.records(DELIVERY)
@@ -130,7 +130,7 @@ def rows_of(segment: Segment, pool: TextPool, file: str, floor: int, *, detail: 
 
 
 class _Strings:
-    """From ids of strings in one file to numbers in a pool."""
+    """Map string ids of one file to numbers in a pool."""
 
     NONE: Final = -1
     UNKNOWN: Final = -2
@@ -149,7 +149,7 @@ class _Strings:
 def _fill_targets(
     rows: Records, records: Records, segment: Segment, strings: _Strings, pool: TextPool
 ) -> None:
-    """What a row's target says: endpoints, topic, subscriber, gate and limit."""
+    """Fields of the TARGET of each row: endpoints, topic, subscriber, gate and limit."""
     known = segment.targets
     numbers, at = np.unique(records["target"], return_inverse=True)
     missing = np.array([int(number) not in known for number in numbers], np.bool_)
@@ -173,7 +173,7 @@ def _fill_targets(
 
 
 def _fill_responses(rows: Records, segment: Segment, where: Ints) -> None:
-    """An ANSWER stands directly behind the row it belongs to."""
+    """An ANSWER directly follows its row."""
     positions = segment.positions_of(ANSWER)
     answers = segment.records(ANSWER)
     at = np.searchsorted(where, positions - 1)
@@ -193,7 +193,7 @@ def _not_rising(seq: Ints, floor: int) -> npt.NDArray[np.bool_]:
 def _set_fault(
     rows: Records, bad: npt.NDArray[np.bool_], values: Records, reason: str, pool: TextPool
 ) -> None:
-    """Give rows without a fault this one. The distinct values are few beside the rows."""
+    """Set the fault of rows without one. Distinct values are few relative to rows."""
     bad = bad & (rows["fault"] < 0)
     if bad.any():
         distinct, at = np.unique(values[bad], return_inverse=True)
@@ -203,15 +203,15 @@ def _set_fault(
 def merge_day(
     parts: Iterable[SegmentSource], pool: TextPool, day: int, *, detail: bool = False
 ) -> Iterator[Records]:
-    """The rows of one day in order of (run, received_ns, seq), in pieces. `parts` are in order of run and number."""
+    """Rows of one day in order of (run, received_ns, seq), in pieces. `parts` are in order of run and number."""
     waiting = np.zeros(0, _ROW)
     for part in parts:
         segment = part.load()
         rows = rows_of(segment, pool, part.file, part.floor, detail=detail)
-        # As bytes: numpy moves rows field by field, which takes ten times as long.
+        # As bytes: numpy moves structured rows field by field, which takes ten times as long.
         here = rows.view(_BYTES)[day_of(rows["received_us"]) == day]
         rows = np.concatenate((waiting.view(_BYTES), here)).view(_ROW)
-        # Stable, and both are in order of seq where received_ns is the same: later segments have later rows.
+        # A stable sort keeps the order of seq for equal received_ns: later segments have later rows.
         rows = rows.view(_BYTES)[np.argsort(rows["received_ns"], kind="stable")].view(_ROW)
         ready = (
             len(rows)

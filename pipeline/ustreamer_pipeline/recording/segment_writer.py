@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments out of numpy arrays, 0.2 us a record: what the recorder would have written (a test compares the bytes)."""
+"""Segments from numpy arrays, 0.2 us per record, with the bytes that the recorder writes (a test compares them)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ class TargetText:
 
 
 class StringTable:
-    """Ids for texts, in the order in which they are asked for."""
+    """Ids for texts, in the order of first use."""
 
     def __init__(self) -> None:
         self.ids: dict[str, int] = {}
@@ -66,7 +66,7 @@ class StringTable:
 
 
 def empty_records(kind: int, count: int) -> Records:
-    """Records of a kind with all other fields zero."""
+    """Records of a kind; all other fields are zero."""
     made = np.zeros(count, TYPES[kind])
     made["kind"] = kind
     return made
@@ -81,7 +81,7 @@ def make_record(kind: int, **fields: Any) -> Records:
 
 
 def as_cells(records: Records) -> Records:
-    """Records without their field names, so that different kinds fit in one array."""
+    """Records without field names, so that different kinds fit in one array."""
     return records.view(f"V{CELL}")
 
 
@@ -93,7 +93,7 @@ def preamble(
     since_ns: int,
     settings: Mapping[str, object],
 ) -> Records:
-    """What a segment begins with: ANCHOR, CONFIG, TARGETs, and every text of `strings` before its use."""
+    """The first records of a segment: ANCHOR, CONFIG, TARGETs, and every text of `strings` before its use."""
     written: set[str] = set()
     parts = [make_record(ANCHOR, mono_ns=header.mono_ns, wall_ms=header.wall_ms)]
 
@@ -118,7 +118,7 @@ def preamble(
 
 
 def encode_segment(header: Header, records: list[Records], *, mono_ns: int, wall_ms: int) -> bytes:
-    """A whole segment: the header, and each array of records in blocks of its own, all stamped with one time."""
+    """A whole segment: the header, and each array of records in its own blocks, all with the same time stamp."""
     blocks = [piece for array in records for piece in _blocks(array)]
     whole = np.zeros(sum(len(block) + 1 for block in blocks), f"V{CELL}")
     heads = whole.view(BLOCK_TYPE)
@@ -147,7 +147,7 @@ def encode_segment(header: Header, records: list[Records], *, mono_ns: int, wall
 
 
 def _blocks(records: Records) -> Iterable[Records]:
-    """An ANSWER stands in the block of its row."""
+    """An ANSWER is in the block of its row."""
     kinds = records.view(TYPES[ANSWER])["kind"]
     start = 0
     while start < len(records):

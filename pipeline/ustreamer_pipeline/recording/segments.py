@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recording: bytes in, records out. Only whole blocks are believed (docs/recordings.md, "Reading"). Pure."""
+"""One recording: bytes in, records out. Only whole blocks are valid (docs/recordings.md, "Reading"). Pure."""
 
 import re
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ from ustreamer_pipeline.recording.layout import (
 )
 
 RAW_MAX: Final = 4_096
-"""Bytes of what was damaged that go into the quarantine; bronze has all of them."""
+"""Maximum damaged bytes per row of the quarantine; bronze has all bytes."""
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open)?")
 _US_PER_MS: Final = 1_000
 
 
 class RecordingRefused(ValueError):
-    """Nothing of a file can be used. The message says what was found and what would have been right."""
+    """No part of the file is usable. The message has the found and the expected value."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Fault:
-    """Bytes that are not used: where in the file, why, the first of them, and which rows they held as far as is known."""
+    """Unusable bytes: their offset, the reason, the first of them, and the rows they held as far as known."""
 
     offset: int
     reason: str
@@ -82,10 +82,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Segment:
-    """The believed part of a recording.
+    """The valid part of a recording.
 
-    `cells` are its records in order, 96 bytes each, BATCH records unfolded, and `offsets` where each stood. `length` is where the last whole block
-    ends. `torn`: something is behind it that no whole block follows, as after a kill or in a copy that is not complete.
+    `cells` are its records in order, 96 bytes each, with BATCH records expanded; `offsets` are their positions.
+    `length` is the end of the last whole block. `torn`: bytes without a whole block follow, as after a kill or in an
+    incomplete copy.
     """
 
     header: Header
@@ -110,7 +111,7 @@ class Segment:
 
     @cached_property
     def strings(self) -> dict[int, str]:
-        """Text by id. One whose bytes are not whole, or not UTF-8, is not there: who uses it is set aside."""
+        """Text by id. Incomplete and non-UTF-8 texts are left out; rows that use them go to quarantine."""
         return dict(_decode_strings(self.cells, self.positions_of(STRING)))
 
     @cached_property
@@ -120,13 +121,13 @@ class Segment:
 
     @cached_property
     def end(self) -> Any | None:
-        """The END record; None in a segment that its process did not finish."""
+        """The END record; None in a segment without a regular end."""
         ends = self.records(END)
         return ends[-1] if len(ends) else None
 
     @cached_property
     def _anchors(self) -> tuple[Ints, Ints]:
-        """(mono_ns, wall_us) in order of mono_ns; the header where the file has no ANCHOR."""
+        """(mono_ns, wall_us) in order of mono_ns; the header in a file without ANCHOR."""
         anchors = self.records(ANCHOR)
         if not len(anchors):
             return np.array([self.header.mono_ns]), np.array([self.header.wall_ms * _US_PER_MS])
@@ -142,7 +143,7 @@ class Segment:
 
 
 def parse_name(name: str) -> tuple[int, int]:
-    """Run and number of a file's name. Raises Refused."""
+    """Run and number from a file name. Raises RecordingRefused."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise RecordingRefused(
@@ -152,7 +153,7 @@ def parse_name(name: str) -> tuple[int, int]:
 
 
 def read_header(buffer: bytes | memoryview, name: str) -> Header:
-    """Who wrote the file. Raises Refused where that cannot be known, for another layout, and for another file's name."""
+    """Header of a file. Raises RecordingRefused for a damaged header, an unknown layout and a wrong file name."""
     run, number = parse_name(name)
     if len(buffer) < HEADER or not any(buffer[:HEADER]):
         raise RecordingRefused(f"{min(len(buffer), HEADER)} bytes of a header, or zeros: expected {HEADER}")
@@ -190,7 +191,7 @@ def read_header(buffer: bytes | memoryview, name: str) -> Header:
 
 
 def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
-    """All that can be believed of a file. Raises Refused if that is nothing."""
+    """The valid part of a file. Raises RecordingRefused if there is none."""
     header = read_header(buffer, name)
     cells = np.frombuffer(buffer, np.dtype(f"V{CELL}"), (len(buffer) - HEADER) // CELL, HEADER)
     heads = cells.view(BLOCK_TYPE)
@@ -235,7 +236,7 @@ def _bytes(buffer: bytes | memoryview, start: int) -> npt.NDArray[np.uint8]:
 
 
 def _block(buffer: bytes | memoryview, heads: Records, at: int, header: Header, last: int) -> Any | None:
-    """The block that stands whole at a cell, behind block number `last`; None if none does."""
+    """The whole block at a cell, with a number above `last`; None if there is none."""
     head = heads[at]
     count = int(head["count"])
     if head["magic"] != BLOCK_MAGIC or not 0 < count <= BLOCK_RECORDS or at + 1 + count > len(heads):
@@ -254,7 +255,7 @@ def _block(buffer: bytes | memoryview, heads: Records, at: int, header: Header, 
 def _next_block(
     buffer: bytes | memoryview, heads: Records, at: int, header: Header, last: int
 ) -> tuple[int, Any] | None:
-    """The first whole block behind a cell that is none: every cell that looks like one is asked."""
+    """The first whole block after a damaged cell: every cell with the magic number is checked."""
     for candidate in at + 1 + np.flatnonzero(heads["magic"][at + 1 :] == BLOCK_MAGIC):
         block = _block(buffer, heads, int(candidate), header, last)
         if block is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscribers that were not there: every message of their topics, through gates of their own."""
+"""Added subscribers of a scenario: every message of their topics, through their own gates."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -13,11 +13,11 @@ from ustreamer_pipeline.replay.target_replay import GateState, ReplayTarget
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
 MAX_RECENT_MESSAGES: Final = 4_096
-"""Messages of a topic that are known again when a further row of them comes in the next batch."""
+"""Messages of a topic that are remembered, as the next batch may have further rows of them."""
 
 
 class AddedArrivals(NamedTuple):
-    """What came for a target that is added, and which of it its gate lets through."""
+    """Messages for an added target, and the mask of those that its gate admits."""
 
     target: ReplayTarget
     row: Ints
@@ -42,10 +42,10 @@ class AddedSubscribers:
     def arrivals(
         self, batch: pa.RecordBatch, rows: Rows, dictionary: Dictionary, tolerance: float
     ) -> list[AddedArrivals]:
-        """What this batch has for the added targets; before `rows` are put into another order."""
+        """Messages of this batch for the added targets. Called before `rows` are reordered."""
         ids = int_column(batch, "id_lsb")
         published = (rows.type == dictionary.number("PUBLISH")) & (
-            # What was refused or too old on arrival was for nobody.
+            # Denied messages, and messages expired on arrival, had no target.
             (rows.delivery > 0) | (rows.verdict == dictionary.number("NO_SUBSCRIBER"))
         )
         return [
@@ -69,11 +69,11 @@ class AddedSubscribers:
             key = ingress, source
             here = all_rows[rows.ingress[all_rows] == ingress]
             messages = self._distinct(key, here, ids)
-            # In the order they came in; one that a filter held is listed when it was let go.
+            # In order of arrival; a message that a filter held is recorded at its release.
             messages = messages[np.argsort(rows.arrived[messages], kind="stable")]
             for (egress, subscriber), period_ns in self._targets_for(source, dictionary).items():
                 if egress == dictionary.texts[ingress]:
-                    continue  # nothing goes back to where it came from
+                    continue  # a message never returns to its ingress
                 there = (rows.egress[here] == dictionary.number(egress)) & (
                     rows.subscriber[here] == (-1 if subscriber is None else dictionary.number(subscriber))
                 )
@@ -86,7 +86,7 @@ class AddedSubscribers:
                 self._last[key] = int(rows.arrived[messages[-1]])
 
     def _distinct(self, key: tuple[int, int], here: Ints, ids: Ints) -> Ints:
-        """The first row of each message of which no row came before."""
+        """The first row of each message that has no earlier row."""
         mine = ids[here]
         _, first = np.unique(mine, return_index=True)
         first.sort()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silver's files, gateway by gateway and in order, read where the work is done.
+"""Files of silver, gateway by gateway and in order, read by the task that replays them.
 
-Spark's own scan packs files into tasks by their size, so it would part a gateway's rows and mix up their order; a sort would
-bring them back, and is most of the time of a replay that does it. So Spark distributes the names of the files, and each task
-reads its gateways' files itself, one after the other, a batch in memory at a time.
+The scan of Spark packs files into tasks by size. It would split the rows of a gateway and mix their order; the sort
+that restores the order is most of the time of such a replay. Therefore Spark distributes file names, and each task
+reads the files of its gateways in sequence, with one batch in memory.
 """
 
 import re
@@ -30,13 +30,15 @@ _PARTITION: Final = re.compile(r"/date=([^/]+)/gateway=([^/]+)/[^/]+$")
 
 
 def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") -> dict[str, list[str]]:
-    """Each gateway's files by date, which need not be their order (`read`); `since` and `until` are dates, both included."""
+    """Files of each gateway by date, which need not be the order of rows (`read_gateway`). `since` and `until` are
+    inclusive.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for uri in uris:
         match = _PARTITION.search(uri)
         if match is None:
             raise DamagedError(f"{uri}: expected .../date=D/gateway=G/FILE")
-        # Spark escapes the value for the folder's name, and a URI escapes that.
+        # Spark escapes the value in the folder name, and a URI escapes it again.
         date, gateway = (unquote(unquote(part) if "://" in uri else part) for part in match.groups())
         if since <= date <= until:
             found.setdefault(gateway, []).append((date, uri))
@@ -46,7 +48,7 @@ def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") 
 def read_gateway(
     uris: Sequence[str], columns: Sequence[str], batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one gateway's files, in order, texts as dictionaries. Raises DamagedError that names the file."""
+    """Rows of one gateway in order, with dictionary-encoded texts. Raises DamagedError with the file name."""
     for files in group_in_order([(uri, _span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
         if len(files) == 1:
             yield from _read_file(files[0], columns, batch_rows)
@@ -65,7 +67,7 @@ def _span(uri: str) -> Span | None:
 def _read_file(uri: str, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
     with _open_parquet(uri, columns) as file:
         _check(uri, file, columns)
-        # One thread: Spark has a task for every core already.
+        # One thread: Spark already has one task per core.
         yield from file.iter_batches(batch_rows, columns=list(columns), use_threads=False)
 
 
@@ -86,7 +88,7 @@ def _open_parquet(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
 
 
 def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
-    """Where a file is, from the name that Spark has for it."""
+    """File system and path of a file, from its name in Spark."""
     if "://" not in uri and not uri.startswith("file:"):
         return fs.LocalFileSystem(), uri
     parts = urlsplit(uri)
@@ -97,7 +99,7 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
-    """How many tasks to make: a few for each core, so that one with a big gateway does not run alone at the end."""
+    """Number of tasks: a few per core, so that no task with a large gateway runs alone at the end."""
     try:
         cores = spark.sparkContext.defaultParallelism
     except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext, and says so in a type of its own
@@ -106,7 +108,7 @@ def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
 
 
 def files_of(spark: "SparkSession", lake: str, since: str = "", until: str = "9999") -> dict[str, list[str]]:
-    """The deliveries in a lake, by gateway. Raises UnavailableError if there are none."""
+    """Deliveries of a lake, by gateway. Raises UnavailableError if there are none."""
     from pyspark.errors import AnalysisException
 
     path = DELIVERIES.path(lake)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The throttle's decision for many messages at once: what `ustreamer_throttle.gate.Gate` would have said of each.
+"""The decision of the throttle for many messages at once. The oracle is `ustreamer_throttle.gate.Gate`.
 
-The gate decides one message after the other, which costs 0.1 us each in Python. But where no gap between two messages is
-longer than a period (a publisher faster than the limit, the case in which most messages are), its due times are a fixed
-grid: after A messages have passed, due = d0 + A * period. Message i comes in slot s_i = (t_i - d0 + early) // period, it
-passes if s_i >= A, and so
+The gate decides message by message, 0.1 us each in Python. Where no gap between two messages exceeds a period (a
+publisher faster than the limit, the most frequent case), the due times are a fixed grid: after A messages have
+passed, due = d0 + A * period. Message i is in slot s_i = (t_i - d0 + early) // period. It passes if s_i >= A, and so
 
     A_i = min(A_(i-1) + 1, s_i + 1)  =  i + 1 + min(0, min over k <= i of (s_k - k))
 
-which is a running minimum. Why nothing else can happen there: if the message before was dropped it was early, and one gap
-later it is at most a period late; if it passed, due moved on by a period, and one gap later it is at most a gap late.
-What is more than a period late, where the grid starts anew, therefore comes only after a longer gap, and is decided alone.
-So a stretch without long gaps costs some 10 ns a message, and a message after a long gap what it costs in Python.
+which is a running minimum. The grid restarts only for a message that is more than one period late. Within a stretch
+that is impossible. After a dropped message, which was early, the next one is at most one period late. After an
+admitted message the due time moved by a period, so the next one is at most one gap late.
+A message after a longer gap is decided alone. A stretch without long gaps costs some 10 ns per message, a message
+after a long gap as much as in Python.
 
-`tests/replay/test_gate.py` compares all of it with the gate itself, on any arrivals, cut anywhere into batches.
+`tests/replay/test_gate.py` compares the result with the gate for any arrivals, split at any place into batches.
 """
 
 from typing import Final, NamedTuple
@@ -26,11 +26,11 @@ Times = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _SHORT: Final = 48
-"""Stretches of fewer messages are decided in Python: ten numpy calls take as long as so many messages there."""
+"""Shorter stretches are decided in Python: ten numpy calls take as long as this many messages."""
 
 
 class Limit(NamedTuple):
-    """A period and its bounds of lateness, computed as the gate computes them."""
+    """A period and its tolerances, computed as the gate computes them."""
 
     period: int
     early: int
@@ -45,9 +45,9 @@ class Limit(NamedTuple):
 
 
 def decide(times: Times, due: int, limit: Limit) -> tuple[Mask, int]:
-    """Which of the messages at `times` (ns, ascending) pass a gate that is due at `due`, and when it is due after them.
+    """Mask of the admitted messages at `times` (ns, ascending) for a gate due at `due`, and the due time after them.
 
-    `due` is the gate's own due time without the tolerance; `LONG_AGO` for a gate that has not seen a message.
+    `due` is the due time of the gate without tolerance; `LONG_AGO` for a new gate.
     """
     count = len(times)
     passed = np.zeros(count, dtype=np.bool_)
@@ -71,10 +71,11 @@ def decide(times: Times, due: int, limit: Limit) -> tuple[Mask, int]:
 
 
 def _decide_slow_publisher(times: Times, gaps: Times, due: int, limit: Limit, passed: Mask) -> int:
-    """Decide messages of a publisher that is never faster than the limit: after the first, all pass."""
+    """Decide messages of a publisher that is never faster than the limit: all after the first pass."""
     due = _decide_one_by_one(times[:1], due, limit, passed[:1])
     passed[1:] = True
-    # After so long a gap the grid starts anew, whatever it was: only what follows the last of them need be gone through.
+    # After such a gap the grid restarts whatever its state was: only the messages after the last such gap need a
+    # loop.
     pauses = np.flatnonzero(gaps > limit.pause + limit.period + limit.early)
     first = int(pauses[-1]) + 1 if len(pauses) else 0
     if first:
@@ -83,7 +84,7 @@ def _decide_slow_publisher(times: Times, gaps: Times, due: int, limit: Limit, pa
 
 
 def _decide_stretch(times: Times, due: int, limit: Limit, passed: Mask) -> int:
-    """Decide messages of which only the first may come after a long gap."""
+    """Decide messages of which only the first may follow a long gap."""
     due = _decide_one_by_one(times[:1], due, limit, passed[:1])
     rest = times[1:]
     if len(rest) < _SHORT:
@@ -100,7 +101,7 @@ def _decide_stretch(times: Times, due: int, limit: Limit, passed: Mask) -> int:
 
 
 def _decide_one_by_one(times: Times, due: int, limit: Limit, passed: Mask) -> int:
-    """As the gate does it. Its calls would be half of the time, so they are written out."""
+    """The algorithm of the gate, inlined: its calls would take half of the time."""
     period, early, carry, pause = limit
     early, farthest = -early, -(period + early)
     hits: list[int] = []
@@ -123,7 +124,7 @@ def _decide_one_by_one(times: Times, due: int, limit: Limit, passed: Mask) -> in
 
 
 def retuned(due: int, before: Limit, after: Limit, now: int) -> int:
-    """When the gate is due after its limit has changed at `now`; see `Gate.retune`."""
+    """Due time of the gate after a change of its limit at `now`; see `Gate.retune`."""
     return due if before.period == after.period else now - (now - due) * after.period // before.period
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the queues of the links would get, and what would be lost in them.
+"""A model of the egress queues: their lengths, and the messages lost in them.
 
-The model of a link: one server, first come first served. How long a message occupies it is what it did in the recording,
-which is the time from when it could be sent (it was there, and the one before was done) to when it was taken; for a message
-that was not sent, the median of its link in that batch; with `bytes_per_s`, its size. Waiting room, ttl and the greatest
-age are those of the scenario.
+The model of a link is one server, first come first served. A message occupies the link as long as in the recording:
+from the time it could be sent (it had arrived, and the previous one was done) to the time it was sent.
+A message that was not sent takes the median of its link in that batch. With `bytes_per_s` the size of a message
+decides. Queue limits, ttl and maximum age come from the scenario.
 
-Not modelled: priorities, routes of one subscriber that are closed, and that a link that stands still does so by the clock:
-a pause belongs to the message that it was recorded with, and goes if that message goes. So ask it about sizes of queues
-and slow links, not about the minutes of an outage.
+The model has no priorities and no blocked routes. A stopped link does not stop by the clock: a pause belongs to the
+message it was recorded with, and disappears with that message. The model answers questions on queue sizes and slow
+links, not on the minutes of an outage.
 """
 
 from collections.abc import Sequence
@@ -27,24 +27,24 @@ from ustreamer_pipeline.replay.whatif_scenarios import Scenario, ScenarioLink
 QUEUE_MESSAGES: Final = 10_000
 QUEUE_BYTES: Final = 16_000_000
 MAX_AGE_MS: Final = 30_000
-"""What a gateway has where its configuration says nothing."""
+"""Limits of a gateway whose configuration has none."""
 OVERHEAD_BYTES: Final = 200
-"""What a message occupies in a queue beside its payload."""
+"""Bytes that a message occupies in a queue in addition to its payload."""
 
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _MIN_SEND_NS: Final = 1_000
-"""ns; the least that a send takes where the recording has none to go by."""
+"""ns; the minimum time of a send without a recorded one."""
 
 
 def is_modelled(scenario: Scenario) -> bool:
-    """Whether a scenario asks about queues; the others leave them out, at no cost."""
+    """Whether a scenario changes queues; other scenarios skip the model at no cost."""
     return bool(scenario.links or scenario.ttl)
 
 
 @dataclass
 class LinkTotals:
-    """Ends of what was forwarded to one egress."""
+    """Verdicts of the messages forwarded to one egress."""
 
     egress: str
     delivered: int = 0
@@ -91,7 +91,7 @@ class LinkModel:
         mask: Mask,
         added: Sequence[AddedArrivals],
     ) -> None:
-        """Let the messages that passed (`mask`, in the order of `rows`, and those of `added`) queue up."""
+        """Queue the admitted messages: `mask` in the order of `rows`, and those of `added`."""
         passed = np.zeros(batch.num_rows, dtype=np.bool_)
         passed[rows.order[mask]] = True
         service = self._service(batch, rows, dictionary)
@@ -126,7 +126,7 @@ class LinkModel:
             queue.feed(LinkArrivals(when, size[row], mine, deadline))
 
     def _service(self, batch: pa.RecordBatch, rows: Rows, dictionary: Dictionary) -> Ints:
-        """How long each message occupied its link, ns."""
+        """Time that each message occupied its link, ns."""
         settled = int_column(batch, "settled_ns")
         received = int_column(batch, "received_ns")
         egress_of = dictionary.codes(batch.column("egress"))
@@ -153,7 +153,7 @@ class LinkModel:
         egress: int,
         max_age_ns: int,
     ) -> Ints:
-        """How long each message may wait: what is left of its ttl, at most the ttl, as `core.expiry` says."""
+        """Maximum wait of each message: its remaining ttl, at most the ttl, as in `core.delivery.expiry`."""
         made_ms = int_column(batch, "id_msb")[row].view(np.uint64) >> np.uint64(16)
         age_ms = int_column(batch, "received_us")[row] // 1_000 - made_ms.astype(np.int64)
         ttl = int_column(batch, "ttl_ms")[row].astype(np.int64)
@@ -180,7 +180,7 @@ class LinkModel:
 
 
 class LinkQueue:
-    """One link: when it is free, and who is in line when the next message comes."""
+    """One link: the time it becomes free, and its queue at the next arrival."""
 
     def __init__(self, link: ScenarioLink) -> None:
         self._messages = link.queue_messages or QUEUE_MESSAGES
@@ -193,11 +193,11 @@ class LinkQueue:
         self._free_ns = 0
         self._begun = np.zeros(
             0, dtype=np.int64
-        )  # when those begin to be sent that have not been, at the last arrival
+        )  # send times of the messages that were not sent yet at the last arrival
         self._sizes = np.zeros(0, dtype=np.int64)
 
     def feed(self, waiting: LinkArrivals) -> None:
-        """Take what comes. At once if all have room and time; else one by one, 0.5 us each."""
+        """Queue arrivals: at once if all fit and none expires, otherwise one by one, 0.5 us each."""
         if not len(waiting.at):
             return
         done = np.cumsum(waiting.service)
@@ -206,7 +206,7 @@ class LinkQueue:
         kept = len(self._begun)
         starts = np.concatenate([self._begun, begin])
         sizes = np.cumsum(np.concatenate([[0], self._sizes, waiting.size + OVERHEAD_BYTES]))
-        # Those in line at an arrival: came before it, begin after it.
+        # The queue at an arrival: messages that arrived before it and start after it.
         head = np.searchsorted(starts, waiting.at, side="right")
         tail = np.arange(kept, kept + len(begin))
         depth = np.maximum(tail - head, 0) + (begin > waiting.at)
@@ -246,7 +246,7 @@ class LinkQueue:
             ):
                 totals.dead_lettered += 1
                 continue
-            if begin > deadline:  # it waits its time out, and then nothing is sent
+            if begin > deadline:  # it waits until it expires, and nothing is sent
                 totals.expired += 1
                 continue
             if begin > at:
@@ -257,7 +257,7 @@ class LinkQueue:
 
 
 class _WaitingQueue:
-    """Those who wait, in order, and the bytes they occupy."""
+    """Queued messages in order, and the bytes they occupy."""
 
     def __init__(self, begins: Ints, sizes: npt.NDArray[np.int64]) -> None:
         from collections import deque

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gateway's files in the order in which its rows came to be: (run, received_ns, seq), never that of the wall clock.
+"""The files of a gateway in the order of their rows: (run, received_ns, seq), not the order of the wall clock.
 
-A file is a date, and a date is what the wall clock showed. Mostly the files of a gateway follow one another. Where the clock was
-set back over midnight they interleave: the day that is over goes on, in the middle of the next, and so they do
-where a run was stopped on one day and another was begun on the one before. Such files are read side by side and merged; a batch
-of each is in memory.
+A file is a date by the wall clock. Most files of a gateway follow one another. Files interleave where the clock was
+set back over midnight: the old day continues in the middle of the next one. They also interleave where a run stopped
+on one day and the next run began on the day before. Such files are read in parallel and merged, with one batch of
+each in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +25,16 @@ F = TypeVar("F")
 
 
 class Span(NamedTuple):
-    """No row of a file is before `first` or behind `last`, both (run, received_ns)."""
+    """All rows of a file are between `first` and `last`, both (run, received_ns)."""
 
     first: tuple[int, int]
     last: tuple[int, int]
 
 
 def span_of(file: pq.FileMetaData) -> Span | None:
-    """From the statistics of its row groups; None if it has no rows. Without statistics it may be anywhere."""
+    """Span from the statistics of the row groups; None for a file without rows. Without statistics the span is
+    unlimited.
+    """
     if not file.num_rows:
         return None
     columns = {file.schema.column(index).name: index for index in range(file.num_columns)}
@@ -48,7 +50,7 @@ def span_of(file: pq.FileMetaData) -> Span | None:
 
 
 def group_in_order(spans: Sequence[tuple[F, Span | None]]) -> list[list[F]]:
-    """Files that can be read one after the other, those that cannot be parted together; the earliest first."""
+    """Groups of files, the earliest first. Groups follow one another; files inside a group overlap."""
     found: list[list[F]] = []
     until = _FIRST
     for file, span in sorted(
@@ -62,7 +64,7 @@ def group_in_order(spans: Sequence[tuple[F, Span | None]]) -> list[list[F]]:
 
 
 class _Head:
-    """What has been read of a file, and not given away yet."""
+    """Rows that were read from a file and not yet returned."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -71,7 +73,7 @@ class _Head:
         self.fill()
 
     def fill(self) -> None:
-        """Have rows, if there are any left."""
+        """Read rows, if any are left."""
         while self.batch is None or not self.batch.num_rows:
             self.batch = next(self._batches, None)
             if self.batch is None:
@@ -83,7 +85,7 @@ class _Head:
         return tuple(int(key[-1]) for key in self._keys)
 
     def rows_until(self, until: tuple[int, ...]) -> pa.RecordBatch:
-        """The rows up to a key, itself included."""
+        """Rows up to and including a key."""
         assert self.batch is not None
         run, received, seq = self._keys
         here = (run < until[0]) | (
@@ -96,10 +98,10 @@ class _Head:
 
 
 def merge_files(files: Sequence[Callable[[], Iterator[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
-    """The rows of files that are each in order of KEY, and have these columns, in order of KEY."""
+    """Merge files that are each in order of KEY and have these columns into one sequence in order of KEY."""
     heads = [_Head(file()) for file in files]
     while heads := [head for head in heads if head.batch is not None]:
-        # Nothing that was not read yet comes before the end of the batch that ends first.
+        # Unread rows come after the end of the batch that ends first.
         until = min(head.last for head in heads)
         parts = [part for part in (head.rows_until(until) for head in heads) if part.num_rows]
         yield parts[0] if len(parts) == 1 else _merge_batches(parts)

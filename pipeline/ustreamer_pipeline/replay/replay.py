@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replay of one gateway: its rows in order in, what every target and link would have carried out.
+"""The replay of one gateway. In: its rows in order. Out: the messages of every target and link in every scenario.
 
-A gateway's rows are together and in order in silver, and every gate lives inside one gateway. So there is nothing to
-shuffle and nothing to sort: batches go through here one after the other, and what the gates remember is all that is kept.
-Memory is bounded by the batch, the targets and the scenarios, never by the rows.
+Silver has the rows of a gateway together and in order, and every gate belongs to one gateway. There is nothing to
+shuffle or sort: batches pass one after the other, and only gate states are kept. Memory is bounded by the batch, the
+targets and the scenarios, not by the rows.
 """
 
 import itertools
@@ -24,25 +24,25 @@ from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, 
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
 EXAMPLES: Final = 10
-"""Rows that are named if they come out otherwise than recorded."""
+"""Number of differing rows to list."""
 _NS_PER_S: Final = 1_000_000_000
 
 Tolerances = Mapping[tuple[int, int], float | None]
-"""Of the throttle, by run and epoch; None where a gateway has no throttle, and nothing keeps to a limit."""
+"""Tolerance of the throttle by run and epoch; None for a gateway without a throttle, where no limit holds."""
 
 Losses = Mapping[int, Sequence[int]]
-"""By run, when rows begin or cease to be missing (received_ns): what a gate remembers is not known behind these."""
+"""By run, times (received_ns) at which missing rows begin or end: the state of gates is unknown after them."""
 
 
 def columns_for(scenarios: Sequence[Scenario]) -> list[str]:
-    """What must be read for these scenarios."""
+    """Columns to read for these scenarios."""
     more = any(scenario.subscribe or is_modelled(scenario) for scenario in scenarios)
     return [*COLUMNS, *(QUEUE_COLUMNS if more else ())]
 
 
 @dataclass
 class TargetTotals:
-    """What was offered to one target, and what passed under each scenario (the recorded settings first)."""
+    """Messages offered to one target, and admitted in each scenario (the recorded settings first)."""
 
     target: ReplayTarget
     messages: Ints
@@ -55,9 +55,9 @@ class TargetTotals:
 
 @dataclass
 class ReplayCheck:
-    """Whether the recorded settings gave the recorded verdicts. `examples` are (run, delivery, received_ns).
+    """Whether the recorded settings reproduce the recorded verdicts. `examples` are (run, delivery, received_ns).
 
-    `unknown` are decisions behind rows that are missing, by gates that may have been anywhere; they count as recorded.
+    `unknown` counts decisions after missing rows, by gates in an unknown state; they count as recorded.
     """
 
     decided: int = 0
@@ -67,7 +67,7 @@ class ReplayCheck:
 
 
 class GatewayReplay:
-    """Replays one gateway. Feed its batches in order, then read what it says about them."""
+    """Replays one gateway. Pass its batches in order, then read the results."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class GatewayReplay:
     # --- in -------------------------------------------------------------------------------------------------------------
 
     def feed(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows. Raises DamagedError if they do not follow the ones before."""
+        """Replay the next rows. Raises DamagedError if they do not follow the previous ones."""
         self.rows += batch.num_rows
         for part in _split_by_value(batch, "run"):
             run = int(part.column("run")[0].as_py())
@@ -129,7 +129,7 @@ class GatewayReplay:
         yield part
 
     def _begin(self, run: int, now_ns: int) -> None:
-        """Another life of the gateway: new gates, another monotonic clock."""
+        """Start another run of the gateway: new gates, another monotonic clock."""
         self._run, self._last_ns, self._targets, self._rows_lost = run, now_ns, {}, False
         for each in (*self._added, *self._models, *self._peaks):
             if each is not None:
@@ -184,7 +184,8 @@ class GatewayReplay:
             target = rows.target(at)
             target_replay = TargetReplay(target, self.scenarios, self._default_tolerance)
             first = rows.order[at]
-            # A gate that was made for this very message has seen none before; any other may have, among those that are missing.
+            # A gate created for this very message has seen no other; any other gate may have seen some of the missing
+            # messages.
             if self._rows_lost and rows.tuned[first] < rows.received[at]:
                 target_replay.reset_after_loss()
             known = self._targets[number] = target_replay, self._total(target)
@@ -245,11 +246,11 @@ class GatewayReplay:
         return list(self._totals.values())
 
     def peak(self, scenario: int, egress: str) -> int:
-        """The most bytes that the link had in one second (of the monotonic clock)."""
+        """Maximum bytes of the link in one second of the monotonic clock."""
         return self._peaks[scenario].peak_bytes(self._dictionary.number(egress))
 
     def links(self) -> list[tuple[int, LinkTotals]]:
-        """What the queues would have done: the scenario's number, and one of its links."""
+        """Results of the queue model: the number of the scenario and one of its links."""
         return [
             (index, link)
             for index, model in enumerate(self._models, start=1)
@@ -259,10 +260,10 @@ class GatewayReplay:
 
 
 class _Peaks:
-    """Bytes in the busiest second, by egress. A second may go on in the next batch: what is open is kept."""
+    """Bytes in the busiest second, by egress. A second may continue in the next batch: the open second is kept."""
 
     def __init__(self, *, added: bool = False) -> None:
-        """`added` says that `add` is going to be called: then every second of the batch may still get more."""
+        """`added` announces a call of `add`: then every second of the batch may still grow."""
         self._all = added
         self._most: dict[int, int] = {}
         self._open: dict[tuple[int, int], int] = {}
@@ -284,7 +285,7 @@ class _Peaks:
                 self._add_second(egress, second, int(column[second - first]))
 
     def add_bytes(self, egress: int, received: Ints, weights: Ints) -> None:
-        """What comes to a link beside the recorded messages of the same batch."""
+        """Messages for a link in addition to the recorded messages of the same batch."""
         seconds, places = np.unique(received // _NS_PER_S, return_inverse=True)
         for second, total in zip(seconds.tolist(), np.bincount(places, weights).tolist(), strict=True):
             self._add_second(egress, second, int(total))
@@ -299,7 +300,7 @@ class _Peaks:
 
 
 def _split_by_value(batch: pa.RecordBatch, name: str) -> list[pa.RecordBatch]:
-    """Parts of a batch in which a column has one value."""
+    """Slices of a batch in which a column has one value."""
     values = int_column(batch, name)
     if not len(values):
         return []

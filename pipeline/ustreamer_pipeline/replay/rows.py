@@ -21,16 +21,16 @@ COLUMNS: Final = (
     *("run", "delivery", "received_ns", "arrived_ns", "period_ns", "tuned_ns", "epoch", "size", "code"),
     *TEXTS,
 )
-"""What every replay reads."""
+"""Columns that every replay reads."""
 QUEUE_COLUMNS: Final = ("id_msb", "id_lsb", "received_us", "settled_ns", "ttl_ms")
-"""What one reads as well that adds subscribers or asks how long queues get."""
+"""Further columns for scenarios with added subscribers or queue questions."""
 
 _UNAVAILABLE: Final = 14
-"""UCode of what a stop gave up."""
+"""UCode of messages that a stop abandoned."""
 
 
 class Dictionary:
-    """Numbers for texts, the same in every batch; a batch has a dictionary of its own."""
+    """Numbers for texts, equal in all batches; each batch has its own Arrow dictionary."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -46,7 +46,7 @@ class Dictionary:
         return None if number < 0 else self.texts[number]
 
     def codes(self, column: pa.Array) -> Codes:
-        """The numbers of a column; -1 is null."""
+        """Numbers of a column; -1 is null."""
         if not isinstance(column, pa.DictionaryArray):
             column = column.dictionary_encode()
         here = np.array([self.number(text) for text in column.dictionary.to_pylist()] + [-1], dtype=np.int32)
@@ -66,7 +66,7 @@ def int_column(batch: pa.RecordBatch, name: str, null: int = 0) -> Ints:
 
 
 class Rows:
-    """The deliveries of one batch that a filter has seen, in the order of silver."""
+    """Deliveries of one batch that a filter has processed, in the order of silver."""
 
     def __init__(self, batch: pa.RecordBatch, dictionary: Dictionary) -> None:
         self._dictionary = dictionary
@@ -80,26 +80,27 @@ class Rows:
             dictionary.codes(batch.column(name)) for name in TEXTS
         )
         self.passed: Mask = self.verdict != dictionary.number("THROTTLED")
-        # A filter's denial is not the throttle's; what a stop took from a filter has neither passed nor been dropped.
+        # A denial by a filter is not a verdict of the throttle. A message that a stop removed from a filter has no
+        # verdict of it.
         odd = self.verdict == dictionary.number("DENIED")
         odd |= (self.arrived != self.received) & (int_column(batch, "code") == _UNAVAILABLE)
         self.decided: Mask = (self.delivery > 0) & ~odd
 
     def by_delivery(self) -> tuple[Ints, Ints]:
-        """The order that puts the rows of each delivery together, and where each of them starts in it."""
+        """Permutation that groups the rows by delivery, and the start of each group."""
         rows = np.arange(len(self.delivery)) if self.decided.all() else np.flatnonzero(self.decided)
         key = self.delivery[rows]
         if not len(key):
             return rows, rows
-        # Two bytes are sorted by radix, 10 ns a row; eight bytes take 60.
+        # Two bytes are sorted by radix, 10 ns per row; eight bytes take 60 ns.
         narrow = key.astype(np.uint16) if int(key.max()) < 1 << 16 else key
         order = rows[np.argsort(narrow, kind="stable")]
         starts = np.flatnonzero(np.diff(self.delivery[order], prepend=-1))
         return order, starts
 
     def reorder(self, order: Ints) -> None:
-        """Put the rows into this order; those not in it are dropped."""
-        # The arrays that tell targets apart are read once a target, and the times of arrival differ only in mode `latest`.
+        """Reorder the rows; rows outside the permutation are dropped."""
+        # Arrays that identify targets are read once per target. Arrival times differ only in mode `latest`.
         same = self.arrived is self.received or bool((self.arrived == self.received).all())
         self.order = order
         self.received, self.passed = self.received[order], self.passed[order]
@@ -108,7 +109,7 @@ class Rows:
         self.period = self.period[order]
 
     def target(self, at: int) -> ReplayTarget:
-        """Of the row at place `at` of the order."""
+        """Values of the row at position `at` of the permutation."""
         row = int(self.order[at])
         ingress, egress, source, kind = (
             self._dictionary.text(int(codes[at if codes is self.egress else row]))
@@ -121,7 +122,7 @@ class Rows:
         return ReplayTarget(ingress, egress, topic, subscriber)
 
     def split_by_limit(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Parts of a delivery's rows with one period, and when it was told to the gate."""
+        """Slices of the rows of a delivery with one period, and the time at which the gate got it."""
         periods = self.period[start:end]
         if int(periods[0]) == int(periods[-1]) and bool((periods == periods[0]).all()):
             yield start, end, int(self.tuned[self.order[start]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One target of one topic, replayed under every scenario at once, batch after batch."""
+"""Replay of one target of one topic in all scenarios at once, batch after batch."""
 
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ NEVER: Final = 1 << 62
 
 
 class ReplayTarget(NamedTuple):
-    """Who it is for. `topic` is None for what is routed by its sink, which is never throttled."""
+    """The target. `topic` is None for messages routed by their sink, which are never throttled."""
 
     ingress: str
     egress: str
@@ -21,9 +21,9 @@ class ReplayTarget(NamedTuple):
 
 
 class MessageSlice(NamedTuple):
-    """Consecutive messages of one target under one limit. `passed` is what was recorded: not dropped by the throttle.
+    """Consecutive messages of one target under one limit. `passed` is the recorded mask: not dropped by the throttle.
 
-    `tolerance` is None where there was no throttle, so that nothing kept to the limit.
+    `tolerance` is None without a throttle, when no limit was enforced.
     """
 
     received_ns: Times
@@ -34,7 +34,7 @@ class MessageSlice(NamedTuple):
     tolerance: float | None
 
     def skip(self, count: int) -> "MessageSlice":
-        """Without the first `count` messages."""
+        """The messages without the first `count`."""
         if not count:
             return self
         return self._replace(
@@ -45,7 +45,7 @@ class MessageSlice(NamedTuple):
 
 
 class GateState:
-    """What a gate remembers between batches; in mode `latest` also what it holds."""
+    """State of a gate between batches; in mode `latest` also the held message."""
 
     __slots__ = ("due", "held_at", "limit")
 
@@ -55,7 +55,7 @@ class GateState:
         self.held_at: int | None = None
 
     def set_limit(self, period_ns: int, tolerance: float, tuned_ns: int) -> Limit | None:
-        """Go by this limit from now on, as the plugin does: no limit takes the gate away, another retunes it."""
+        """Apply this limit from now on, as the plugin does: no limit removes the gate, another limit retunes it."""
         if not period_ns:
             self.limit, self.due, self.held_at = None, LONG_AGO, None
             return None
@@ -77,7 +77,7 @@ class GateState:
 
 
 class TargetReplay:
-    """The gates of one target: the recorded one first, then one for each scenario that changes something here."""
+    """The gates of one target: the recorded one first, then one per scenario that changes this target."""
 
     __slots__ = (
         "_as_recorded",
@@ -93,27 +93,28 @@ class TargetReplay:
     def __init__(
         self, target: ReplayTarget, scenarios: tuple[Scenario, ...], default_tolerance: float
     ) -> None:
-        """`usual` is the tolerance where there was no throttle and a scenario asks for a limit."""
+        """`usual` is the tolerance if there was no throttle and a scenario sets a limit."""
         self._default_tolerance = default_tolerance
         self.target = target
         self._scenarios = scenarios
         self._gates = [GateState() for _ in range(len(scenarios) + 1)]
-        # Whether a scenario has had nothing but the recorded settings here so far, so that its gate is the recorded one.
+        # Whether a scenario had only the recorded settings here so far, so that its gate equals the recorded one.
         self._as_recorded = [True] * len(scenarios)
         self._latest = False
         self._gate_known = True
         self._last_arrival_ns = NEVER
 
     def reset_after_loss(self) -> None:
-        """What comes next may follow messages that were not recorded: nobody knows the state of the recorded gate."""
+        """Rows before the next ones may be missing: the state of the recorded gate is unknown."""
         self._gate_known = False
         self._last_arrival_ns = NEVER
         self._gates[0] = GateState()
 
     def replay(self, part: MessageSlice) -> tuple[int, list[Mask]]:
-        """Which messages pass, by the recorded settings and then by each scenario.
+        """Masks of the admitted messages, by the recorded settings and then by each scenario.
 
-        Before them, how many of the first the recorded verdict is taken for, as the state of the gate is not known.
+        The number before the masks counts the first messages whose recorded verdict is used, as the state of the gate
+        is unknown.
         """
         topic, egress, subscriber = self.target.topic, self.target.egress, self.target.subscriber
         if topic is None:
@@ -145,7 +146,7 @@ class TargetReplay:
         return unknown, masks
 
     def _unknown(self, part: MessageSlice, period_ns: int, tolerance: float) -> int:
-        """How many messages come before the first pause: behind that, every gate stands where a new one would."""
+        """Number of messages before the first pause: after a pause every gate is in its initial state."""
         if not period_ns:
             self._gate_known = True
             return 0
@@ -175,11 +176,11 @@ def _copy(source: GateState, target: GateState) -> None:
 
 
 def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
-    """Mode `latest`: what comes too early is held until it is due, or until something newer displaces it.
+    """Mode `latest`: an early message is held until it is due, or until a newer message replaces it.
 
-    With the recorded settings a message that was held leaves when it was recorded to leave, so that a late timer is as
-    late again. With others the timer is punctual. What is still held at the end of a batch counts as passed: it is the
-    newest, and only something that comes within what is left of its period can take its place.
+    With the recorded settings a held message leaves at its recorded time, so that a late timer is equally late. With
+    other settings the timer is punctual. A message that is held at the end of a batch counts as passed: it is the
+    newest, and only a message within the rest of its period can replace it.
     """
     order = np.argsort(part.arrived_ns, kind="stable")
     passed = np.zeros(len(order), dtype=np.bool_)
@@ -187,7 +188,7 @@ def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
     leaves_ns = NEVER
     for index in order.tolist():
         now = int(part.arrived_ns[index])
-        # What was recorded to leave left before the next one was decided about, even if that had read its clock before.
+        # A message recorded as released left before the next decision, even if that decision read its clock earlier.
         if (
             held is not None
             and (leaves_ns <= now or (unchanged and leaves_ns != NEVER))
@@ -196,7 +197,7 @@ def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
             passed[held] = True
             held = None
         if held is None and gate.held_at is not None and gate.held_at <= now:
-            gate.admit(gate.held_at)  # what the batch before left to be released
+            gate.admit(gate.held_at)  # held at the end of the previous batch
         gate.held_at = None
         if gate.admit(now):
             passed[index] = True

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would gateways have forwarded under other limits, subscribers, queues? All scenarios in one pass over silver.
+"""The what-if analysis: traffic of gateways under other limits, subscribers and queues. One pass over silver answers all
+scenarios.
 
-The first scenario is always `recorded`: nothing is changed, and every verdict of the throttle has to come out as recorded.
-What is not changed in a scenario is taken from the recording.
+The first scenario is always `recorded`: nothing is changed, and every replayed verdict of the throttle must equal the
+recorded one. Settings that a scenario does not change come from the recording.
 """
 
 import json
@@ -21,27 +22,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEFAULT_TOLERANCE: Final = 0.1
-"""Of a gateway whose recording does not say."""
+"""Tolerance of a gateway without a recorded one."""
 
 RESULT: Final = pa.schema(
     [
         ("kind", pa.string()),  # target, link or check
-        ("number", pa.int32()),  # of the scenario, 0 is the recorded one
+        ("number", pa.int32()),  # of the scenario; 0 is the recorded one
         ("scenario", pa.string()),
         ("gateway", pa.string()),
         ("ingress", pa.string()),
         ("egress", pa.string()),
         ("topic", pa.string()),  # null: requests, responses and notifications
         ("subscriber", pa.string()),
-        ("offered", pa.int64()),  # before the throttle
+        ("offered", pa.int64()),  # messages before the throttle
         ("offered_bytes", pa.int64()),
-        ("recorded", pa.int64()),  # behind it, as it was
+        ("recorded", pa.int64()),  # messages after the throttle, as recorded
         ("recorded_bytes", pa.int64()),
-        ("messages", pa.int64()),  # behind it, in this scenario
+        ("messages", pa.int64()),  # messages after the throttle, in this scenario
         ("bytes", pa.int64()),
         ("seconds", pa.float64()),
         ("peak_bytes_s", pa.int64()),
-        ("delivered", pa.int64()),  # from here on only where the scenario has links or a ttl
+        ("delivered", pa.int64()),  # from here on only in scenarios with links or a ttl
         ("dead_lettered", pa.int64()),
         ("expired", pa.int64()),
         ("peak_messages", pa.int64()),
@@ -50,7 +51,7 @@ RESULT: Final = pa.schema(
         ("decided", pa.int64()),  # of a check
         ("unknown", pa.int64()),
         ("differing", pa.int64()),
-        ("examples", pa.string()),  # JSON: (run, delivery, received_ns) of rows that differ
+        ("examples", pa.string()),  # JSON: (run, delivery, received_ns) of differing rows
     ]
 )
 DDL: Final = ", ".join(
@@ -66,7 +67,7 @@ def replay_gateway(
     tolerances: Tolerances,
     losses: Losses | None = None,
 ) -> list[dict[str, Any]]:
-    """Replay one gateway; rows of RESULT, without the columns that are null."""
+    """Replay one gateway. Returns rows of RESULT without null columns."""
     replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE, losses)
     for batch in batches:
         replay.feed(batch)
@@ -141,7 +142,7 @@ def replay_gateway(
 def _replay_task(
     scenarios: bytes, batch_rows: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with its rows: a gateway, its files, its tolerances."""
+    """The function of a task: a gateway, its files and its tolerances per row."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parsed = msgspec.json.decode(scenarios, type=list[Scenario])
@@ -166,7 +167,7 @@ def whatif(
     losses: Mapping[str, Losses] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> "DataFrame":
-    """The table RESULT for the gateways of `files`, whose files are in order. Nothing is shuffled but their names."""
+    """The table RESULT for the gateways of `files`, whose files are in order. Spark shuffles only file names."""
     rows = [
         (
             gateway,
@@ -184,7 +185,7 @@ def whatif(
 
 
 def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | None]]:
-    """By gateway, from the table `epochs`: what each configuration said of the throttle. Raises DamagedError."""
+    """Tolerance of the throttle in each configuration, by gateway, from the table `epochs`. Raises DamagedError."""
     found: dict[str, dict[tuple[int, int], float | None]] = {}
     for row in epochs.select("gateway", "run", "epoch", "settings").toLocalIterator():
         try:
@@ -202,9 +203,9 @@ def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | N
 
 
 def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[str, dict[int, list[int]]]:
-    """By gateway and run, when rows begin or cease to be missing (as received_ns), from the tables `segments` and `gaps`.
+    """Times (received_ns) at which missing rows begin or end, by gateway and run, from `segments` and `gaps`.
 
-    A run is missing its beginning if its first segment is, or lies before the date `since`.
+    The beginning of a run is missing if its first segment is missing or precedes the date `since`.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -232,7 +233,7 @@ def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[st
 
 
 def fleet_links(result: "DataFrame") -> "DataFrame":
-    """Every scenario and link over all gateways. Peaks are those of the busiest gateway."""
+    """Each scenario and link, summed over all gateways. Peaks are those of the busiest gateway."""
     from pyspark.sql import functions as F  # noqa: N812  # what every PySpark program calls it
 
     sums = (
@@ -260,7 +261,7 @@ def fleet_links(result: "DataFrame") -> "DataFrame":
 
 
 def fleet_subscribers(result: "DataFrame") -> "DataFrame":
-    """Every scenario and subscriber over all gateways; where one message reaches all, that is who listens at the egress."""
+    """Each scenario and subscriber, summed over all gateways. A multicast target counts as one subscriber."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `whatif` says: numbers for people, in columns."""
+"""Text output of `whatif`: rounded numbers in columns."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -17,14 +17,14 @@ def short_number(value: float) -> str:
 
 
 def percent_change(now: float, before: float) -> str:
-    """In per cent of what was; nothing to compare with is a dash."""
+    """Change in per cent; a dash without a reference."""
     if not before:
         return "-"
     return "=" if now == before else f"{(now / before - 1) * 100:+.1f} %"
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
+    """A table with text in the first two columns and numbers in the others."""
     table = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[at]) for row in table) for at in range(len(header))]
     return "\n".join(
@@ -37,7 +37,7 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def links_table(rows: Sequence[Any]) -> str:
-    """Of the rows of `fleet_links`."""
+    """The table for the rows of `fleet_links`."""
     queues = any(row.delivered is not None for row in rows)
     header = [
         "scenario",

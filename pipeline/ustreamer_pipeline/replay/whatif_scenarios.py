@@ -10,7 +10,8 @@
     links       = [{ egress = "backbone", queue_messages = 100, bytes_per_s = 125_000 }]
     ttl         = [{ topic = "//chassis/1/1/8001", ttl_ms = 200 }]
 
-A `topic` is a UUri or a pattern of UUris, as in a subscription; left out, it means all. The first entry that matches counts.
+A `topic` is a UUri or a pattern of UUris, as in a subscription; left out, it means all. The first entry that matches
+counts.
 """
 
 import math
@@ -28,7 +29,7 @@ from ustreamer_pipeline.errors import UsageError
 
 ANY: Final = "//*/FFFFFFFF/FF/FFFF"
 RECORDED: Final = "recorded"
-"""The scenario in which nothing is changed; it is always computed and is the check of all others."""
+"""The scenario without changes; it is always computed and checks the replay."""
 MAX_SCENARIOS: Final = 1_000
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -37,12 +38,12 @@ Count = Annotated[int, msgspec.Meta(gt=0)]
 
 
 def period_of(hz: float) -> int:
-    """The period in ns of a frequency, rounded up as the gateway does; 0, no limit, of 0."""
+    """Period in ns of a frequency, rounded up as in the gateway; 0 (no limit) for 0."""
     return math.ceil(1_000_000_000 / hz) if hz else 0
 
 
 def fastest(periods: Iterable[int]) -> int:
-    """The period that serves everybody who asked for one of these; 0, no limit, is the fastest."""
+    """The shortest of the requested periods; 0, no limit, is the shortest."""
     return min(periods)
 
 
@@ -68,7 +69,7 @@ class _Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScenarioRate(_Matching, frozen=True):
-    """Another limit: `hz`, 0 for none; or `scale`, a factor for the limit that was in force."""
+    """A changed limit: `hz` (0 for none), or `scale`, a factor for the recorded limit."""
 
     hz: Hertz | None = None
     scale: Positive | None = None
@@ -86,7 +87,7 @@ class ScenarioRate(_Matching, frozen=True):
 
 
 class Subscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One more subscription, for all the time; `subscriber` only behind an endpoint where each is a target of its own."""
+    """An added subscription for the whole time; `subscriber` only for endpoints with one target per subscriber."""
 
     topic: str
     egress: str
@@ -105,17 +106,17 @@ class Subscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unsubscribe(_Matching, frozen=True):
-    """No such target."""
+    """A removed target."""
 
 
 class Ttl(_Matching, frozen=True):
-    """Another time to live; 0 for none."""
+    """A changed time to live; 0 for none."""
 
     ttl_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ScenarioLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Other bounds of an egress queue, or another link behind it; what is left out is as recorded."""
+    """Changed limits of an egress queue, or a changed link; omitted values are as recorded."""
 
     egress: str
     queue_messages: Count | None = None
@@ -136,7 +137,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def limit_for(
         self, topic: str, egress: str, subscriber: str | None, period_ns: int, tolerance: float
     ) -> tuple[int, float] | None:
-        """Period and tolerance of this target, of which the recorded ones are given; None if there is no such target."""
+        """Period and tolerance of this target in the scenario; None if the scenario removes the target."""
         if any(each.matches(topic, egress, subscriber) for each in self.unsubscribe):
             return None
         for rate in self.rates:
@@ -144,12 +145,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 period_ns = rate.period_ns(period_ns)
                 break
         added = self.added_targets(topic).get((egress, subscriber)) if self.subscribe else None
-        if added is not None:  # the target was there; it now serves the faster of two wishes
+        if added is not None:  # the target existed and now serves the faster of two subscriptions
             period_ns = fastest([period_ns, added])
         return period_ns, tolerance if self.tolerance is None else self.tolerance
 
     def added_targets(self, topic: str) -> dict[tuple[str, str | None], int]:
-        """The targets that are added for `topic`: egress and subscriber, and the period asked for."""
+        """Targets added for `topic`: the period by egress and subscriber."""
         added: dict[tuple[str, str | None], int] = {}
         for each in self.subscribe:
             if each.matches(topic):
@@ -158,7 +159,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return added
 
     def ttl_ms(self, topic: str, egress: str, subscriber: str | None) -> int | None:
-        """The time to live that is asked for here; None for the recorded one."""
+        """The changed time to live; None for the recorded one."""
         return next((each.ttl_ms for each in self.ttl if each.matches(topic, egress, subscriber)), None)
 
     def link(self, egress: str) -> ScenarioLink | None:
@@ -170,7 +171,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse(text: str, where: str) -> list[Scenario]:
-    """Read a TOML file of scenarios. Raises UsageError that names the place in it."""
+    """Read a TOML file of scenarios. Raises UsageError with the place in the file."""
     try:
         scenarios = msgspec.convert(tomllib.loads(text), _File).scenario
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -211,5 +212,5 @@ def checked(scenarios: list[Scenario], where: str) -> list[Scenario]:
 def _covers(pattern: str, uuri: str) -> bool:
     try:
         return UUri.parse(pattern).matches(UUri.parse(uuri))
-    except UStatusError:  # a recording may hold what no UUri is; then only the same text is the same
+    except UStatusError:  # a recording may contain an invalid UUri; only the same text matches it
         return pattern == uuri

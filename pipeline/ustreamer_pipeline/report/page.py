@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page, in one file, without a script or anything from elsewhere: first the answer, then why, then the numbers."""
+"""The HTML page of a report: one file without scripts or external resources. First the result, then reasons, then
+tables.
+"""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -12,7 +14,7 @@ from ustreamer_pipeline.report.plots import COLOURS, NAMES, Plot, micro
 from ustreamer_pipeline.report.report import FleetReport, moment
 
 SHOWN: Final = 20
-"""Rows of a table on the page; the CSV files have all."""
+"""Maximum rows of a table on the page; the CSV files have all rows."""
 
 Row = dict[str, Any]
 Cell = Callable[[Any], str]
@@ -25,12 +27,12 @@ _CODES: Final = {
 
 
 def count(value: int | None) -> str:
-    """With thin spaces between thousands."""
+    """Number with thin spaces between thousands."""
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
 def share(value: float | None) -> str:
-    """In per cent, never rounded to all or to nothing."""
+    """Share in per cent, never rounded to 0 or 100."""
     if value is None:
         return "–"
     if value in (0, 1):
@@ -55,7 +57,7 @@ def hertz(value: float) -> str:
 
 
 def table(rows: Sequence[Row], caption: str, columns: Sequence[tuple[str, str, Cell]]) -> str:
-    """`columns` are key, heading, and how a value is written. Numbers are set right."""
+    """`columns` are key, heading and format. Numbers are right-aligned."""
     numeric = {key for key, _, cell in columns if cell not in (text, _code)}
     head = "".join(
         f'<th scope="col"{" class=n" if key in numeric else ""}>{escape(name)}</th>'
@@ -124,7 +126,7 @@ def page(made: FleetReport, lake: str) -> str:
 
 
 def headline(made: FleetReport) -> str:
-    """The answer, in one sentence."""
+    """The result in one sentence."""
     totals = made.totals
     lost = totals["expired"] + totals["dead_lettered"]
     if made.delivery_ratio is None:
@@ -383,8 +385,8 @@ $bar
 <nav aria-label="Sections">$nav</nav>
 </header>
 <main>$sections</main>
-<footer>A delivery is one message for one target. Delivered means that the transport took it. Lost is what expired or was
-dead-lettered; what was throttled, denied or wanted by nobody was not to be delivered.</footer>
+<footer>A delivery is one message for one target. Delivered means that the transport accepted it. Lost means expired
+or dead-lettered. Throttled, denied and unsubscribed messages are not counted.</footer>
 </body>
 </html>
 """)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots as SVG for a page: text stays text, lines and letters take the page's colour, so that they are readable on light and dark."""
+"""SVG plots for the page. Text stays text, and lines use the page's colour, so that a plot is readable on light and
+dark.
+"""
 
 import datetime as dt
 import io
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 INK: Final = "#010203"
-"""Stands for the page's own text colour until the SVG is made."""
+"""Placeholder for the text colour of the page until the SVG is written."""
 COLOURS: Final = {
     "delivered": "#2a9d8f",
     "throttled": "#7a8fb8",
@@ -27,22 +29,22 @@ COLOURS: Final = {
     "expired": "#e0912f",
     "dead_lettered": "#d1495b",
 }
-"""Told apart by people who do not see red and green as well: they differ in lightness, and the order is that of the legend."""
+"""Distinguishable with red-green blindness: colours differ in lightness and follow the order of the legend."""
 NAMES: Final = {
     "delivered": "delivered",
     "throttled": "throttled, as asked for",
-    "no_subscriber": "nobody subscribed",
+    "no_subscriber": "no subscriber",
     "denied": "denied",
     "expired": "expired",
     "dead_lettered": "dead-lettered",
 }
 MAX_BARS: Final = 15
-"""Bars that are read; more are in the tables."""
+"""Maximum number of bars; the tables have all values."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """`title` says what is seen, `alt` what a person would read from it who does not see it."""
+    """`title` is the caption, `alt` the text alternative with the same information."""
 
     name: str
     title: str
@@ -90,7 +92,7 @@ def _plot(name: str, title: str, alt: str, figure: "Figure") -> Plot:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = svg.replace(INK, "currentColor")
-    # matplotlib numbers its groups anew in every figure.
+    # matplotlib restarts the numbers of its groups in every figure.
     svg = re.sub(r'\bid="([^"]+)"', lambda found: f'id="{name}-{found[1]}"', svg)
     svg = re.sub(r"(url\(#|href=\"#)", lambda found: f"{found[1]}{name}-", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
@@ -151,7 +153,7 @@ def over_time(rows: Sequence[Row], width_s: int) -> Plot:
 
 
 def latency(rows: Sequence[Row]) -> Plot:
-    """Percentiles per link, on a scale of factors of ten."""
+    """Percentiles per link, on a logarithmic scale."""
     figure, axes = _figure(0.9 + 0.42 * len(rows))
     points = (
         ("p50_us", "half", "o"),
@@ -190,14 +192,14 @@ def latency(rows: Sequence[Row]) -> Plot:
 
 
 def micro(us: float) -> str:
-    """Microseconds in the unit a person would use."""
+    """Microseconds in a suitable unit."""
     if us >= 1e6:
         return f"{us / 1e6:.3g} s"
     return f"{us / 1e3:.3g} ms" if us >= 1e3 else f"{us:.3g} µs"
 
 
 def throttle(rows: Sequence[Row]) -> Plot:
-    """Published, limit and delivered, side by side for each target."""
+    """Published, limit and delivered rate of each target."""
     shown = rows[:MAX_BARS]
     figure, axes = _figure(1.0 + 0.36 * len(shown))
     for at, row in enumerate(shown):
@@ -229,7 +231,7 @@ def throttle(rows: Sequence[Row]) -> Plot:
 def bars(
     name: str, title: str, labels: Sequence[str], values: Sequence[float], unit: str, colour: str
 ) -> Plot:
-    """One bar each, the number at its end."""
+    """Horizontal bars with their numbers."""
     labels, values = list(labels[:MAX_BARS]), list(values[:MAX_BARS])
     figure, axes = _figure(0.7 + 0.34 * len(labels))
     drawn = axes.barh(range(len(labels)), values, color=colour, height=0.66)
@@ -255,7 +257,7 @@ LIFETIME_BUCKETS: Final = (
 
 
 def lifetimes(rows: Sequence[Row]) -> Plot:
-    """How many subscriptions lasted how long."""
+    """Histogram of subscription durations."""
     counts = dict.fromkeys([*(label for _, label in LIFETIME_BUCKETS), "still there"], 0)
     for row in rows:
         seconds = row["seconds"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All numbers of a report, made by Spark and small enough for one machine; `report_page` makes a page of them."""
+"""All tables of a report, computed by Spark and small enough for one machine; `page` renders them."""
 
 import csv
 import datetime as dt
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_ROWS: Final = 100_000
-"""Of one table. What is beyond is counted in `cut`; who needs it asks the lake."""
+"""Maximum rows per table. `cut` counts the rest, which stays in the lake."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class FleetReport:
-    """`tables` by name; `width_s` is the time step of `over_time`; `cut` says which tables have more rows."""
+    """`tables` by name; `width_s` is the time step of `over_time`; `cut` names tables with more rows."""
 
     tables: dict[str, list[Row]]
     width_s: int
@@ -38,7 +38,7 @@ class FleetReport:
 
     @property
     def delivery_ratio(self) -> float | None:
-        """Of what was to be delivered, the share that was."""
+        """Delivered share of the messages due for delivery."""
         totals = self.totals
         meant = totals["delivered"] + totals["expired"] + totals["dead_lettered"]
         return totals["delivered"] / meant if meant else None
@@ -51,7 +51,7 @@ def report(
     until: str = "9999-12-31",
     step: Callable[[str], None] = lambda _: None,
 ) -> FleetReport:
-    """Make all tables; `step` is told the name of each before it is made. Raises UnavailableError without deliveries."""
+    """Compute all tables; `step` gets the name of each table first. Raises UnavailableError without deliveries."""
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
     deliveries = DELIVERIES.read_table(spark, lake).where(within)
     step("gateways")
@@ -83,7 +83,7 @@ def _rows(frame: "DataFrame") -> list[Row]:
 
 
 def write_tables(made: FleetReport, folder: Path) -> list[Path]:
-    """Each table as CSV, times as ISO 8601 in UTC, and all of them in `report.json`."""
+    """Write each table as CSV, with times as ISO 8601 in UTC, and all tables to `report.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, rows in made.tables.items():

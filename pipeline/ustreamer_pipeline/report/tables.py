@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a report: each a frame made of silver, small enough to be read by a person or drawn."""
+"""The queries of a report: each is a frame from silver, small enough to be read or plotted."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 21_600, 86_400)
-"""Widths of a time step that a person can name."""
+"""Time steps with common names."""
 STEPS: Final = 120
-"""Time steps of a plot at most; narrower ones are noise."""
+"""Maximum time steps of a plot; narrower steps are noise."""
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 
 
 def bucket_s(seconds: float) -> int:
-    """The narrowest width with which `seconds` have no more than STEPS steps."""
+    """The narrowest step that divides `seconds` into at most STEPS steps."""
     return next((width for width in BUCKETS_S if seconds / width <= STEPS), BUCKETS_S[-1])
 
 
@@ -30,7 +30,7 @@ def _counts() -> "list[Column]":
 
 
 def over_time(deliveries: "DataFrame", width_s: int) -> "DataFrame":
-    """Rows by time step, gateway and verdict. What the fleet did is the sum."""
+    """Rows by time step, gateway and verdict. The sum over gateways is the fleet."""
     from pyspark.sql import functions as f
 
     step = f.floor(f.col("received_us") / (width_s * 1_000_000)) * width_s
@@ -48,7 +48,7 @@ def over_time(deliveries: "DataFrame", width_s: int) -> "DataFrame":
 
 
 def gateways(deliveries: "DataFrame") -> "DataFrame":
-    """Each gateway's rows by verdict, and of those that were to be delivered the share that was; the worst first."""
+    """Rows of each gateway by verdict, and its delivery ratio; the worst gateway first."""
     from pyspark.sql import functions as f
 
     meant = f.col("delivered") + f.col("expired") + f.col("dead_lettered")
@@ -68,10 +68,10 @@ def gateways(deliveries: "DataFrame") -> "DataFrame":
 
 
 def throttle(deliveries: "DataFrame") -> "DataFrame":
-    """Published, limit and delivered Hz, per target of a topic with a limit; the most throttled first."""
+    """Published, limit and delivered Hz of each limited target; the most throttled first."""
     from pyspark.sql import functions as f
 
-    # A run's clock is its own: seconds are added up by run, and only then over runs.
+    # The monotonic clock belongs to a run: seconds are summed per run, then over runs.
     by_run = (
         deliveries.where("period_ns > 0 AND delivery > 0 AND type = 'PUBLISH'")
         .groupBy("gateway", "run", "source", "egress", "subscriber", "period_ns")
@@ -94,7 +94,7 @@ def throttle(deliveries: "DataFrame") -> "DataFrame":
 
 
 def latency(deliveries: "DataFrame") -> "DataFrame":
-    """Percentiles in us of what was delivered, per link: of every gateway, and (gateway null) of the fleet."""
+    """Percentiles in us of delivered messages, per link: of every gateway, and (gateway null) of the fleet."""
     from pyspark.sql import functions as f
 
     points = f.array(*(f.lit(each) for each in PERCENTILES))
@@ -121,7 +121,7 @@ def latency(deliveries: "DataFrame") -> "DataFrame":
 
 
 def queues(deliveries: "DataFrame") -> "DataFrame":
-    """The most that waited for, or was being sent by, each link at one time, and when."""
+    """Maximum number of queued or sending messages of each link, and its time."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -146,7 +146,7 @@ def queues(deliveries: "DataFrame") -> "DataFrame":
         f.lit(-1).alias("one"),
         -f.col("size"),
     )
-    # At one moment, first those who leave.
+    # At equal times departures come first.
     line = (
         Window.partitionBy("gateway", "run", "egress")
         .orderBy("at_ns", "one")
@@ -172,7 +172,7 @@ def queues(deliveries: "DataFrame") -> "DataFrame":
 
 
 def losses(deliveries: "DataFrame") -> "DataFrame":
-    """What was to be delivered and was not, by cause; the most frequent first. Numbers in a reason are taken out."""
+    """Undelivered messages by cause, the most frequent first. Numbers are removed from reasons."""
     from pyspark.sql import functions as f
 
     return (
@@ -190,7 +190,7 @@ def losses(deliveries: "DataFrame") -> "DataFrame":
 
 
 def talkers(deliveries: "DataFrame") -> "DataFrame":
-    """Who sends how much: each message once, however many it was for. The most bytes first."""
+    """Traffic by source: each message once, for any number of targets. The most bytes first."""
     from pyspark.sql import functions as f
 
     messages = deliveries.groupBy("gateway", "run", "source", "type", "id_msb", "id_lsb").agg(
@@ -208,13 +208,13 @@ def talkers(deliveries: "DataFrame") -> "DataFrame":
 
 
 def lifetimes(subscriptions: "DataFrame") -> "DataFrame":
-    """Each subscription from its beginning to its end; `seconds` is null where it was still there."""
+    """Each subscription from start to end; `seconds` is null if it was active at the end of the recording."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     of_one = Window.partitionBy("gateway", "run", "topic", "subscriber")
     in_order = of_one.orderBy("time_ns", "number")
-    # A changed period is the same subscription: only ends, and what follows an end, begin a new one.
+    # A changed period is the same subscription: only an end starts a new one.
     ended_before = f.coalesce(f.lag("change").over(in_order) == "UNSUBSCRIBED", f.lit(True))
     numbered = subscriptions.withColumn(
         "begins", (f.col("change") != "UNSUBSCRIBED") & ended_before
@@ -235,7 +235,7 @@ def lifetimes(subscriptions: "DataFrame") -> "DataFrame":
 
 
 def missing(gaps: "DataFrame") -> "DataFrame":
-    """Rows that are known not to be in the recordings, by gateway and cause."""
+    """Rows known to be missing from the recordings, by gateway and cause."""
     from pyspark.sql import functions as f
 
     return (

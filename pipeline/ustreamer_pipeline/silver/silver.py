@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bronze to silver: frames in, frames out. What a record means is said here, in the engine's own functions.
+"""Bronze to silver: frames in, frames out. The meaning of a record is expressed in functions of Spark.
 
-`recorded` and `event_rows` read bronze. A task has whole units (a gateway and a day) and gives each one's rows in order, so no
-row is shuffled or sorted by the engine, here or in whoever reads the table.
+`recorded` and `event_rows` read bronze. A task has whole units (a gateway and a day) and yields the rows of each unit
+in order. Spark sorts or shuffles no row, here and in readers of the table.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TASK_ROWS: Final = 500_000
-"""Rows that are worth a task: 3 s. One gateway's day is never split, so a task may have more."""
+"""Rows per task: 3 s of work. One gateway day is never split, so a task may have more."""
 TASK_UNITS: Final = 64
-"""Units of a task at most: each has a file open."""
+"""Maximum number of units per task: each has an open file."""
 LAST_CODE: Final = 16  # of google.rpc.Code
 
 
 @dataclass(frozen=True)
 class SegmentPart:
-    """One segment of a unit: see `rows.Part`."""
+    """One segment of a unit: see `rows.SegmentSource`."""
 
     file: str
     floor: int
@@ -40,7 +40,7 @@ class SegmentPart:
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """One unit and the segments that it is made of, in order of run and number."""
+    """One unit and its segments, in order of run and number."""
 
     gateway: str
     day: int
@@ -49,9 +49,9 @@ class UnitPlan:
 
 
 def plan_unit(manifest: Manifest, unit: Unit, segments: list[SegmentSummary]) -> UnitPlan:
-    """What has to be read for a unit. A row may be given away once no later segment of its run has an earlier one."""
+    """Plan the reading of a unit. A row is released once no later segment of its run has an earlier row."""
     parts: list[SegmentPart] = []
-    earliest: dict[int, int] = {}  # received_ns in the segments behind, by run
+    earliest: dict[int, int] = {}  # received_ns in the later segments, by run
     for segment in reversed(segments):
         later = earliest.get(segment.run)
         parts.append(SegmentPart(segment.file, manifest.first_new_seq(segment), later))
@@ -62,7 +62,7 @@ def plan_unit(manifest: Manifest, unit: Unit, segments: list[SegmentSummary]) ->
 
 
 def pack_tasks(units: Iterable[UnitPlan]) -> list[list[UnitPlan]]:
-    """Units packed into tasks of about TASK_ROWS, the largest first, so that none is left alone at the end."""
+    """Pack units into tasks of about TASK_ROWS, the largest first, so that no long task remains at the end."""
     packed: list[list[UnitPlan]] = []
     room = 0
     for unit in sorted(units, key=lambda unit: (-unit.rows, unit.gateway, unit.day)):
@@ -77,7 +77,7 @@ def pack_tasks(units: Iterable[UnitPlan]) -> list[list[UnitPlan]]:
 def recorded(
     spark: "SparkSession", packed: list[list[UnitPlan]], lake: str, *, detail: bool = False
 ) -> "DataFrame":
-    """Rows as recorded (`RECORDED`), one gateway's day after the other, each in order of (run, received_ns, seq)."""
+    """Rows as recorded (`RECORDED`), one gateway day after the other, each in order of (run, received_ns, seq)."""
     reader = _read_task(packed, lake, partial(_recorded, detail=detail))
     return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, RECORDED.ddl)
 
@@ -132,7 +132,7 @@ def _events(unit: UnitPlan, lake: str) -> "Iterator[pa.RecordBatch]":
 
 
 def with_bad_reason(frame: "DataFrame") -> "DataFrame":
-    """With `bad`: why a row cannot be believed, null where it can."""
+    """Add `bad`: the reason to reject a row, null for a valid row."""
     from pyspark.sql import functions as f
 
     def rule(broken: "Column", value: str, expected: str) -> "Column":
@@ -165,7 +165,7 @@ def with_bad_reason(frame: "DataFrame") -> "DataFrame":
 
 
 def deliveries(frame: "DataFrame") -> "DataFrame":
-    """The table DELIVERIES, of the rows that can be believed."""
+    """The table DELIVERIES, of the valid rows."""
     from pyspark.sql import functions as f
 
     def named(code: "Column", names: tuple[str, ...]) -> "Column":
@@ -190,7 +190,7 @@ def deliveries(frame: "DataFrame") -> "DataFrame":
 
 
 def quarantine_rows(frame: "DataFrame") -> "DataFrame":
-    """The rows of QUARANTINE that are rows of recordings: needs `recorded(detail=True)`."""
+    """Rows of QUARANTINE from deliveries: needs `recorded(detail=True)`."""
     from pyspark.sql import functions as f
 
     bad = (
@@ -200,7 +200,7 @@ def quarantine_rows(frame: "DataFrame") -> "DataFrame":
 
 
 def event_table(frame: "DataFrame", table: Table) -> "DataFrame":
-    """One of the small tables, out of `event_rows`."""
+    """One of the small tables, selected from `event_rows`."""
     from pyspark.sql import functions as f
 
     return frame.where(f.col("table") == table.name).select(*table.names)

@@ -55,13 +55,13 @@ def test_a_percentile_is_the_smallest_value_that_covers_its_part(
     assert percentile(values, part) == expected
 
 
-def test_a_ratio_compares_each_round_with_its_neighbour_in_time() -> None:
-    # The machine was twice as fast in the second half: the medians' ratio would be 0.5 of unlike rounds.
+def test_a_ratio_compares_each_round_with_the_adjacent_one() -> None:
+    # The machine is twice as fast in the second half: the ratio of medians would compare different rounds.
     bare, streamer = row(Subject.BARE, 100, 100, 200), row(Subject.STREAMER, 50, 80, 100)
     assert Ratio.of(streamer, bare).messages_per_s == Spread(0.5, 0.5, 0.8)
 
 
-def test_rounds_without_a_neighbour_are_an_error() -> None:
+def test_unequal_numbers_of_rounds_are_an_error() -> None:
     with pytest.raises(ValueError, match="longer"):
         Ratio.of(row(Subject.STREAMER, 1.0), row(Subject.BARE, 1.0, 2.0))
 
@@ -76,7 +76,7 @@ LEDGER = {"received": 9, "delivered": 5, "throttled": 1, "expired": 0, "dead_let
 
 
 @pytest.mark.parametrize(("queued", "unaccounted"), [(2, 0), (0, 2), (4, -2)])
-def test_what_the_streamer_says_last_is_read_and_added_up(queued: int, unaccounted: int) -> None:
+def test_the_final_ledger_is_read_and_added_up(queued: int, unaccounted: int) -> None:
     ledger = {**LEDGER, "queued": queued}
     log = [
         '{"event": "streamer.started"}',
@@ -86,24 +86,24 @@ def test_what_the_streamer_says_last_is_read_and_added_up(queued: int, unaccount
     assert ledger_from_log(log) == {**ledger, "unaccounted": unaccounted}
 
 
-def test_a_streamer_that_gave_no_ledger_is_an_error() -> None:
+def test_a_missing_ledger_is_an_error() -> None:
     with pytest.raises(ChildError, match="no ledger in 1 lines"):
         ledger_from_log(['{"event": "streamer.started"}'])
 
 
-def test_a_load_that_a_board_cannot_hold_is_refused() -> None:
+def test_a_load_above_the_capacity_of_the_counters_is_refused() -> None:
     with pytest.raises(ValueError, match="a board can hold"):
         Load(paced_messages=MAX_AGES + 1)
 
 
-def test_a_board_is_seen_by_everybody_who_maps_it(tmp_path: Path) -> None:
+def test_every_process_that_maps_the_counters_sees_them(tmp_path: Path) -> None:
     writer, reader = SharedCounters(tmp_path / "board"), SharedCounters(tmp_path / "board")
     writer[RECEIVED] += 7
     writer.record_age(150_000)
     assert (reader[RECEIVED], reader[AGE_COUNT], reader.ages_ns()) == (7, 1, [150_000])
 
 
-def test_a_board_notes_no_more_ages_than_it_has_room_for(tmp_path: Path) -> None:
+def test_ages_above_the_capacity_are_not_noted(tmp_path: Path) -> None:
     board = SharedCounters(tmp_path / "board")
     board[AGE_COUNT] = MAX_AGES - 1
     board.record_age(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bare forwarder of calls does what a transport needs: answers in any order get to the calls they belong to."""
+"""The bare forwarder of calls correlates responses: in any order they reach their calls."""
 
 import socket
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def ports() -> Ports:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[BenchRig]:
+def rig(tmp_path: Path) -> Iterator[BenchRig]:
     with BenchRig(tmp_path, 64) as made:
         yield made
 
@@ -45,10 +45,8 @@ def read(sample: zenoh.Sample) -> UMessage:
     return message
 
 
-def test_calls_of_an_ecu_that_are_under_way_at_once(
-    stage: BenchRig, ports: Ports, ecu: socket.socket
-) -> None:
-    stage.start_process(
+def test_concurrent_calls_to_an_ecu(rig: BenchRig, ports: Ports, ecu: socket.socket) -> None:
+    rig.start_process(
         "bare",
         module_command(
             "traffic.bare_call_forwarders", "bare-to-someip", ports.zenoh, ports.someip, ports.ecu
@@ -58,7 +56,7 @@ def test_calls_of_an_ecu_that_are_under_way_at_once(
     with sockets.zenoh_client(ports.zenoh) as session:
         answers = session.declare_subscriber(wire.unicast_key(method, caller))
         calls = sockets.blocking_publisher(session, wire.unicast_key(caller, method))
-        wait_until(lambda: calls.matching_status.matching, "somebody to listen")  # type: ignore[attr-defined]
+        wait_until(lambda: calls.matching_status.matching, "a subscriber")  # type: ignore[attr-defined]
         heads = [wire.attachment_head(1_700_000_000_000, number) for number in range(3)]
         for number, head in enumerate(heads):
             calls.put(b"%d" % number, attachment=head + wire.request_tail(caller, method, 1_000))
@@ -73,8 +71,8 @@ def test_calls_of_an_ecu_that_are_under_way_at_once(
     assert [each and each.lsb & 0xFF for each in reqids] == [2, 1, 0]
 
 
-def test_calls_of_applications_that_are_under_way_at_once(stage: BenchRig, ports: Ports) -> None:
-    stage.start_process(
+def test_concurrent_calls_to_an_application(rig: BenchRig, ports: Ports) -> None:
+    rig.start_process(
         "bare", module_command("traffic.bare_call_forwarders", "bare-to-zenoh", ports.zenoh, ports.someip)
     )
     offered, client = bare_call_forwarders.OFFERED, bare_call_forwarders.CLIENT
@@ -85,7 +83,7 @@ def test_calls_of_applications_that_are_under_way_at_once(stage: BenchRig, ports
     ):
         requests = session.declare_subscriber(wire.unicast_key(client, offered))
         answers = sockets.blocking_publisher(session, wire.unicast_key(offered, client))
-        wait_until(lambda: answers.matching_status.matching, "somebody to listen")  # type: ignore[attr-defined]
+        wait_until(lambda: answers.matching_status.matching, "a subscriber")  # type: ignore[attr-defined]
         for each in (one, other):
             each.settimeout(WITHIN_S)
             for number in (1, 2):

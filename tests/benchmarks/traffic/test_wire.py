@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that generators write by hand are what the streamer's own codecs read."""
+"""The handwritten bytes of the generators are valid for the codecs of the streamer."""
 
 from benchmarks.traffic import wire
 from ustreamer.transports.someip.protocol import codec
@@ -22,14 +22,14 @@ def read(attachment: bytes) -> UAttributes:
     return attributes
 
 
-def test_a_publication_is_read_as_what_it_was_meant_to_be() -> None:
+def test_a_publication_is_decoded_by_the_streamer() -> None:
     attachment = wire.attachment_head(1_700_000_000_000, 42) + wire.publish_tail(wire.APP_TOPIC)
     assert read(attachment) == UAttributes(
         type=UMessageType.PUBLISH, source=uuri(wire.APP_TOPIC), priority=UPriority.CS1
     )
 
 
-def test_a_subscribe_request_is_read_as_what_it_was_meant_to_be() -> None:
+def test_a_subscribe_request_is_decoded_by_the_streamer() -> None:
     tail = wire.request_tail(wire.SUBSCRIBER, wire.SUBSCRIBE, 2_000)
     assert read(wire.attachment_head(1_700_000_000_000, 42) + tail) == UAttributes(
         type=UMessageType.REQUEST,
@@ -43,7 +43,7 @@ def test_a_subscribe_request_is_read_as_what_it_was_meant_to_be() -> None:
     assert UUri.from_pb(decoded.topic) == uuri(wire.ECU_TOPIC)
 
 
-def test_only_a_response_that_says_subscribed_counts_as_one() -> None:
+def test_only_the_state_subscribed_counts_as_subscribed() -> None:
     states = usubscription_v3.SubscriptionStatus.State
     for state in (states.UNSUBSCRIBED, states.SUBSCRIBE_PENDING, states.SUBSCRIBED):
         status = usubscription_v3.SubscriptionStatus(state=state)

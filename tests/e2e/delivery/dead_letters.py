@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters as a stranger reads them."""
+"""Dead letters, decoded independently of the streamer."""
 
 from typing import Final, NamedTuple, Self
 

@@ -31,7 +31,7 @@ LEASE_S: Final = 10.0
 DETECTION_S: Final = 4.0
 STALL_S: Final = 7.5
 """Longer than a put waits before Zenoh closes the link (5 s), and shorter than the lease."""
-_OVERHEAD_S: Final = 90.0  # what an outage takes beside itself, at most
+_OVERHEAD_S: Final = 90.0  # maximum time of an outage test in addition to the outage
 
 _CONFIG: Final = """\
 authority = "hpc.vin1"
@@ -66,7 +66,7 @@ max_age_ms = 600_000
 
 
 class OutageOutcome(NamedTuple):
-    """What the ECU sent, what the subscriber heard in order, and the streamer's last word on it."""
+    """Messages that the ECU sent, messages that the subscriber received in order, and the final ledger."""
 
     sent: int
     received: list[int]
@@ -101,7 +101,7 @@ class ZenohProcess:
             cwd=Path(__file__).parents[3],
             stdout=subprocess.PIPE,
             text=True,
-            errors="backslashreplace",  # or what is garbled would end the thread that reads
+            errors="backslashreplace",  # a garbled line would end the reading thread
         )
         assert self._process.stdout
         self._pipe = self._process.stdout
@@ -139,7 +139,7 @@ class ZenohProcess:
 
 
 class OutageScenario:
-    """A streamer between an ECU and one network, and the children that make up the network."""
+    """A streamer between an ECU and one network, and the child processes of that network."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class OutageScenario:
         start_outage: Callable[[], object],
         end_outage: Callable[[], object],
     ) -> OutageOutcome:
-        """Events at 200 Hz before, during and after an outage of so many seconds."""
+        """Send events at 200 Hz before, during and after an outage of `seconds`."""
         pause = Event()
         with StreamerProcess(self._config, "--drain", "30") as process:
             with ZenohEntity(self.ports.backbone, "hpc.vin1") as app:
@@ -228,7 +228,7 @@ def router_killed(directory: Path, seconds: float, replay_ms: int) -> OutageOutc
 
 
 def acknowledged_and_lost(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
-    """Something on the way acknowledges everything, and loses it."""
+    """A relay acknowledges all packets and drops them."""
     with ExitStack() as stack:
         scene = OutageScenario(directory, stack, "listen", replay_ms)
         relay = stack.enter_context(TcpRelay(scene.ports.backbone))
@@ -236,16 +236,16 @@ def acknowledged_and_lost(directory: Path, seconds: float, replay_ms: int) -> Ou
 
 
 def packets_dropped(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
-    """A cable is cut, at any moment; where there can be none, `swallowed` stands in."""
+    """A cable is cut at any moment; without namespaces, `acknowledged_and_lost` replaces it."""
     if unsupported_reason():
         return acknowledged_and_lost(directory, seconds, replay_ms)
     return _run_in_namespace("cable", directory, seconds, replay_ms)
 
 
 def router_stalled(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
-    """A router that comes back after an outage stands still for longer than a put waits, before it has got everything.
+    """A router that restarts after an outage stops for longer than a put waits, before it has all messages.
 
-    With small buffers, where there can be a namespace for them: as they are, the kernel may take it all.
+    With small buffers in a namespace, if possible: otherwise the kernel may buffer all of them.
     """
     if unsupported_reason():
         return _stalled(directory, seconds, replay_ms)

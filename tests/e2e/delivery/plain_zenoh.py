@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zenoh by itself, without a streamer: a router that stands still while a publisher is putting at full speed.
+"""Zenoh without a streamer: a router stops while a publisher puts at full speed.
 
-    python -m tests.e2e.delivery.plain_zenoh stall SECONDS [WAIT_US]    in a network namespace of its own; prints the outcome as JSON
+    python -m tests.e2e.delivery.plain_zenoh stall SECONDS [WAIT_US]    in its own network namespace; prints JSON
 
-WAIT_US is Zenoh's `wait_before_close`: how long a put waits for a link that takes nothing until Zenoh closes that link.
+WAIT_US is Zenoh's `wait_before_close`: how long a put waits for a blocked link before Zenoh closes the link.
 """
 
 import json
@@ -26,7 +26,7 @@ PORT: Final = 17_447
 _WAIT: Final = "transport/link/tx/queue/congestion_control/block/wait_before_close"
 _WHOLE: Final = re.compile(r"whole-\d{10}-whole\n")
 _FLOOD_S: Final = 3.0
-"""Of putting before and after the stall."""
+"""Duration of puts before and after the stall."""
 _DEADLINE_S: Final = 60.0
 
 
@@ -37,7 +37,7 @@ class ZenohStallOutcome(NamedTuple):
 
 
 def router_stalled(seconds: float, wait_us: int | None = None) -> ZenohStallOutcome:
-    """Have a router stand still for so long, between a publisher and a subscriber."""
+    """Stop a router between a publisher and a subscriber for `seconds`."""
     arguments = ("stall", str(seconds), *(() if wait_us is None else (str(wait_us),)))
     done = subprocess.run(
         in_own_namespace("tests.e2e.delivery.plain_zenoh", *arguments),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A publisher and receivers as processes of their own, which can be stopped; plain Zenoh sessions.
+"""A publisher and receivers as processes that can be stopped; plain Zenoh sessions.
 
-    python -m tests.e2e.delivery.stall_processes publish HZ PORT KEY ATTACHMENT
-    python -m tests.e2e.delivery.stall_processes receive KEY PORT...
+    python -m tests.e2e.delivery.stall_processes publish HZ PORT
+    python -m tests.e2e.delivery.stall_processes receive PORT...
 
-Each prints READY, and works until it is given a line; then it prints one line of JSON: how many were sent, or for each port the
-[number, sent at (s, monotonic), age in s] of what arrived. The receiver with the first port is session 0, and so on.
+Each prints READY and works until it reads a line. It then prints one line of JSON: the number of messages sent, or
+for each port the [number, sent at (s, monotonic), age in s] of the received messages.
 """
 
 import json
@@ -24,11 +24,11 @@ from tests.e2e.rigs.wire import Attributes, Uri
 TOPIC: Final = Uri("hpc.vin1", 0x2222, 1, 0x8001)
 SIZE: Final = 60_000
 _STAMP: Final = struct.Struct(">Qd")
-_BUFFER: Final = 65_536  # a stopped process must not hide behind megabytes of socket buffers
+_BUFFER: Final = 65_536  # megabytes of socket buffers would hide a stopped process
 
 
 def small_buffer_session(port: int) -> zenoh.Session:
-    """A client of what listens at `port`, with nothing but small buffers between."""
+    """A client of the listener at `port`, with small buffers only."""
     config = zenoh.Config()
     config.insert_json5("mode", '"client"')
     config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
@@ -39,7 +39,7 @@ def small_buffer_session(port: int) -> zenoh.Session:
 
 
 def publish_until_stopped(hz: float, port: int) -> int:
-    """Publish TOPIC until told to stop; how many."""
+    """Publish TOPIC until stopped. Returns the number of messages."""
     source = small_buffer_session(port)
     publisher = source.declare_publisher(
         wire.key(TOPIC),
@@ -60,7 +60,7 @@ def publish_until_stopped(hz: float, port: int) -> int:
 
 
 def receive_until_stopped(ports: list[int]) -> list[list[tuple[int, float, float]]]:
-    """Note what each session hears on TOPIC until told to stop."""
+    """Record the messages of TOPIC on each session until stopped."""
     received: list[list[tuple[int, float, float]]] = [[] for _ in ports]
 
     def record(index: int, sample: zenoh.Sample) -> None:

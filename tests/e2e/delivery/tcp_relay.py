@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cable that can be cut: TCP connections to one port are passed on to another, until nothing gets through any more."""
+"""A relay that can be cut: it forwards TCP connections of one port to another, until no byte passes any more."""
 
 import socket
 from contextlib import suppress
@@ -12,7 +12,9 @@ _LARGEST = 65_536
 
 
 class TcpRelay:
-    """Passes on connections to `port` on loopback. Cut, it takes in and loses everything, and tells nobody."""
+    """Forwards connections to `port` on loopback. After a cut it reads and drops everything, without an error to
+    either side.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -31,15 +33,15 @@ class TcpRelay:
         self._thread.start()
 
     def cut(self) -> None:
-        """Cut right after the next bytes of who connected, such as a keep-alive.
+        """Cut right after the next bytes of the client, such as a keep-alive.
 
-        The kernel acknowledges what is lost here, as no cut cable does, so that last sign of life is all there is to go by.
+        The kernel acknowledges the dropped bytes, unlike a cut cable, so this last sign of life is the only one.
         """
         self._cutting.set()
         assert self._is_cut.wait(30)
 
     def heal(self) -> None:
-        """What was connected is reset, as by nodes that know nothing of it any more; new connections get through."""
+        """Reset the connections, as nodes without their state do; new connections pass."""
         self._cutting.clear()
         self._is_cut.clear()
         self._healing.set()
@@ -51,7 +53,7 @@ class TcpRelay:
                 assert isinstance(ready, socket.socket)
                 if ready is self._listening:
                     self._accept()
-                elif ready in self._other:  # it may have gone with its other end just now
+                elif ready in self._other:  # the other end may have closed it already
                     self._forward(ready)
             if self._healing.is_set():
                 self._healing.clear()
@@ -64,7 +66,7 @@ class TcpRelay:
 
     def _accept(self) -> None:
         near, _ = self._listening.accept()
-        if self._is_cut.is_set():  # whoever called waits for an answer in vain
+        if self._is_cut.is_set():  # the client waits in vain for a response
             self._register(near, None)
             return
         try:
@@ -87,7 +89,7 @@ class TcpRelay:
             data = b""
         if self._is_cut.is_set():
             if not data:
-                self._selector.unregister(end)  # nor does an end of it get through
+                self._selector.unregister(end)  # the end of a connection does not pass either
             return
         other = self._other[end]
         if not data or other is None:

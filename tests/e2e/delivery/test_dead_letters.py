@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be delivered is said aloud, on a topic like any other."""
+"""Undeliverable messages are published as dead letters, on an ordinary topic."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from tests.e2e.rigs.wire import Attributes, Uri
 
 @pytest.fixture
 def reader(vehicle: Vehicle) -> Iterator[ZenohEntity]:
-    """Somebody who subscribed dead letters; not for longer than a test, since all of them make some."""
+    """A subscriber of dead letters, for one test only, since all tests make some."""
     with ZenohEntity(vehicle.ports.cloud, "cloud") as peer:
         peer.subscribe(DEAD_LETTER_TOPIC)
         yield peer
@@ -30,7 +30,7 @@ def wait_dead_letter(reader: ZenohEntity, id: wire.Id) -> DeadLetterMessage:
     return DeadLetterMessage.from_sample(reader.inbox.wait_one(about))
 
 
-def test_a_request_to_nobody_becomes_a_dead_letter(
+def test_a_request_without_a_route_becomes_a_dead_letter(
     vehicle: Vehicle, app: ZenohEntity, reader: ZenohEntity
 ) -> None:
     sent = Attributes(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable endpoint: the subscriber is away, the streamer is killed or stopped, both come back, and it is all there.
+"""A durable endpoint: the subscriber is absent, the streamer is killed or stopped, both restart, and all messages
+arrive.
 
-The negative control is the same story with `durable = false`.
+The negative control is the same scenario with `durable = false`.
 """
 
 import time
@@ -22,7 +23,7 @@ from tests.e2e.rigs.wire import Uri
 
 COUNT: Final = 2_000
 MANY: Final = 6_000
-HZ: Final = 2_000  # or the kernel's buffer would be what is tested
+HZ: Final = 2_000  # otherwise the buffer of the kernel is tested
 MAX_REPEATED: Final = 256
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 
@@ -58,7 +59,7 @@ max_age_ms = 600_000
 
 
 class DurableScenario:
-    """A streamer between an ECU and a network, and a subscriber that has subscribed and gone."""
+    """A streamer between an ECU and a network, and a subscriber that subscribed and left."""
 
     def __init__(self, directory: Path, ecu: SomeipNode, ports: VehiclePorts) -> None:
         self.ports = ports
@@ -76,32 +77,32 @@ class DurableScenario:
         return self._processes[-1].wait_ready()
 
     def kill_all(self) -> None:
-        """Leave nothing behind, also where a test has failed."""
+        """Clean up, also after a failed test."""
         for process in self._processes:
             if process.is_alive:
                 process.kill()
 
     def subscribe(self, process: StreamerProcess) -> None:
-        """Have an application subscribe, and leave."""
+        """Let an application subscribe and leave."""
         with ZenohEntity(self.ports.backbone, "hpc.vin1") as app:
             app.subscribe(TOPIC)
         process.stderr.wait_one(lambda line: "link_down" in line)
 
     def queue_counts(self) -> dict[str, int]:
-        """What the streamer says of the lane."""
+        """Statistics of the queue."""
         queues = statistics(self._file.parent / "state")["egress_queues"]
         [queue] = [each for each in queues if each["endpoint"] == "backbone"]
         return {name: queue[name] for name in ("queued", "persisted")}
 
     def wait_queue(self, **expected: int) -> None:
-        """Wait until the lane says so."""
+        """Wait for these statistics."""
         until = time.monotonic() + START_S
         while not (found := self.queue_counts()).items() >= expected.items():
             assert time.monotonic() < until, f"{found}, expected {expected}"
             time.sleep(0.01)
 
     def send_events(self, count: int = COUNT) -> None:
-        """Have the ECU send so many events more, and wait until all are in the lane."""
+        """Let the ECU send this number of events, and wait until all are queued."""
         done = Event()
         first, self._sent = self._sent, self._sent + count
 
@@ -117,19 +118,19 @@ class DurableScenario:
         self.wait_queue(queued=self._sent)
 
     def send_persisted_events(self, at_once: int = 250) -> None:
-        """COUNT events, of which no more are on their way to the disk than there is room for, however slow it is."""
+        """Send COUNT events, with no more in memory than the write buffer holds, for any speed of the disk."""
         for _ in range(COUNT // at_once):
             self.send_events(at_once)
             self.wait_queue(persisted=self._sent)
 
     def send_one_event(self) -> None:
-        """One more, for who is there to hear it."""
+        """Send one more event, for a present subscriber."""
         self._ecu.send_to_port(wire.event(SPEED, 0x8001, b"%d" % self._sent), self.ports.someip)
         self._sent += 1
 
     @contextmanager
     def subscriber(self) -> Iterator[ZenohProcess]:
-        """The subscriber is back, in a process of its own."""
+        """Restart the subscriber, as a process."""
         child = ZenohProcess("client", self.ports.backbone)
         try:
             yield child.wait_ready()
@@ -147,7 +148,7 @@ def scene(tmp_path: Path) -> Iterator[DurableScenario]:
 
 
 def stop_and_check(process: StreamerProcess) -> dict[str, int]:
-    """Stop it; it must exit with 0, and its books balance."""
+    """Stop the streamer; it must exit with 0 and a balanced ledger."""
     process.send_sigterm()
     code = process.wait_exit()
     assert code == 0, process.output
@@ -156,7 +157,9 @@ def stop_and_check(process: StreamerProcess) -> dict[str, int]:
     return ledger
 
 
-def test_what_waits_for_a_durable_endpoint_survives_a_kill_in_order_and_once(scene: DurableScenario) -> None:
+def test_messages_queued_for_a_durable_endpoint_survive_a_kill_in_order_and_once(
+    scene: DurableScenario,
+) -> None:
     scene.configure(durable=True, queue_messages=500)  # three quarters are on disk only
     first = scene.start()
     scene.subscribe(first)
@@ -165,7 +168,7 @@ def test_what_waits_for_a_durable_endpoint_survives_a_kill_in_order_and_once(sce
 
     second = scene.start()
     assert scene.queue_counts() == {"queued": COUNT, "persisted": COUNT}
-    scene.send_events(10)  # what comes now does not overtake
+    scene.send_events(10)  # new events do not overtake
     with scene.subscriber() as subscriber:
         subscriber.wait_received(COUNT + 9)
         assert subscriber.received == list(range(COUNT + 10))
@@ -206,10 +209,10 @@ def test_a_kill_in_the_middle_of_sending_repeats_few_and_loses_none(scene: Durab
     unique = list(dict.fromkeys(heard))
     assert unique == list(range(MANY))
     assert len(heard) - len(unique) <= MAX_REPEATED
-    assert MANY > ledger["received"] == ledger["delivered"] > 0, ledger  # it was in the middle
+    assert MANY > ledger["received"] == ledger["delivered"] > 0, ledger  # the kill was in the middle
 
 
-def test_a_stop_leaves_what_is_on_disk_and_is_no_failure(scene: DurableScenario) -> None:
+def test_a_stop_with_messages_on_disk_is_no_failure(scene: DurableScenario) -> None:
     scene.configure(durable=True)
     first = scene.start()
     scene.subscribe(first)

@@ -160,7 +160,10 @@ def measure_ages(
     stall = sorted(age for each in received for _, at, age in each if stopped <= at < continued)
     lost = sum(sent - len({number for number, _, _ in each}) for each in received)
     return Ages(
-        *(_percentile(ages, part) for part in (90, 99) for ages in (calm, stall)),
+        calm_p90=_percentile(calm, 90),
+        stall_p90=_percentile(stall, 90),
+        calm_p99=_percentile(calm, 99),
+        stall_p99=_percentile(stall, 99),
         stall_worst=stall[-1],
         lost=lost,
     )

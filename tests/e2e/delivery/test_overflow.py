@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than a queue holds: what has no room is said aloud, letter by letter, and who asked is answered."""
+"""More messages than a queue holds: each rejected message becomes a dead letter, and each rejected request gets a
+response.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,15 +16,13 @@ from tests.e2e.rigs.vehicle import free_ports
 from tests.e2e.rigs.wire import Attributes, Id, Uri
 
 RESOURCE_EXHAUSTED: Final = 8
-WITHIN_S: Final = (
-    40.0  # 10 000 messages and their letters, read and written in Python; 4 s on a quiet machine
-)
+WITHIN_S: Final = 40.0  # 10 000 messages and their dead letters, in Python; 4 s on a quiet machine
 CLOUD: Final = 0x2001
-TTL_MS: Final = 600_000  # of requests: none may expire while it waits
+TTL_MS: Final = 600_000  # of requests: none may expire in the queue
 
-# The cloud is one Zenoh network, and whoever reads dead letters another: what fills one queue must not fill the other.
-# The pause is longer than the test. So the lane has nothing in its hands while the queue fills, which is then exact;
-# somebody who joins ends the pause at once.
+# The cloud and the reader of dead letters are on different Zenoh networks: one full queue must not fill the other.
+# The pause is longer than the test, so no message is in transit while the queue fills and the count is exact. A new
+# subscriber ends the pause.
 _CONFIG: Final = """\
 authority = "hpc.vin1"
 state_dir = "state"
@@ -52,7 +52,7 @@ max_age_ms = 600000
 
 
 class OverflowScenario(NamedTuple):
-    """A streamer whose lane to the cloud holds `queue` messages, an application, and a reader of dead letters."""
+    """A streamer whose cloud queue holds `queue` messages, an application, and a reader of dead letters."""
 
     process: StreamerProcess
     app: ZenohEntity
@@ -60,14 +60,14 @@ class OverflowScenario(NamedTuple):
     cloud_port: int
 
     def subscribe_and_leave(self, *topics: Uri) -> None:
-        """Have the uEntity in the cloud subscribe, and go away."""
+        """Let the uEntity in the cloud subscribe and leave."""
         with ZenohEntity(self.cloud_port, "cloud", CLOUD) as cloud:
             for topic in topics:
                 cloud.subscribe(topic)
         self.process.stderr.wait_one(lambda line: '"zenoh.link_down"' in line and '"cloud"' in line)
 
     def wait_queue_paused(self) -> None:
-        """Wait until the lane to the cloud has tried, and pauses."""
+        """Wait until the cloud queue has tried to send, and pauses."""
         self.process.stderr.wait_one(lambda line: '"egress.unavailable"' in line and '"cloud"' in line)
 
 
@@ -98,7 +98,7 @@ def nth_message(net: OverflowScenario, topic: Uri, number: int) -> Attributes:
 
 
 def wait_dead_letters(reader: ZenohEntity, count: int) -> list[DeadLetterMessage]:
-    """Wait for so many dead letters; all that are there."""
+    """Wait for this number of dead letters, and return all."""
     return [
         DeadLetterMessage.from_sample(sample)
         for sample in reader.wait_events(DEAD_LETTER_TOPIC, count, WITHIN_S)
@@ -110,11 +110,11 @@ def _responds_to_one_of(requests: set[Id]) -> Callable[[ZenohSample], bool]:
 
 
 def wait_received(cloud: ZenohEntity, ids: set[Id], count: int) -> list[ZenohSample]:
-    """Wait until the cloud has got so many of these messages."""
+    """Wait until the cloud has received this number of messages."""
     return cloud.inbox.wait_count(lambda s: s.attributes is not None and s.head.id in ids, count, WITHIN_S)
 
 
-def test_of_10_000_messages_for_a_queue_of_1_000_each_is_kept_or_a_dead_letter_and_each_request_is_answered(
+def test_10_000_messages_for_a_queue_of_1_000_are_kept_or_dead_letters_and_requests_get_responses(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path, queue=1_000) as net:
@@ -134,7 +134,7 @@ def test_of_10_000_messages_for_a_queue_of_1_000_each_is_kept_or_a_dead_letter_a
         by_id = {attributes.id: (attributes, b"%d" % number) for number, attributes in enumerate(sent)}
         assert all((letter.attributes, letter.payload) == by_id[letter.attributes.id] for letter in found)
 
-        # Somebody comes back: what was kept arrives in its order, and is exactly what was not given up.
+        # A subscriber returns: the kept messages arrive in order, and are exactly those that were not dropped.
         asked = [attributes.id for attributes in sent if attributes.type == wire.REQUEST]
         with ZenohEntity(net.cloud_port, "cloud", CLOUD) as cloud:
             kept = wait_received(cloud, set(by_id), 1_000)
@@ -145,7 +145,7 @@ def test_of_10_000_messages_for_a_queue_of_1_000_each_is_kept_or_a_dead_letter_a
                 wire.PUBLISH,
                 wire.NOTIFICATION,
                 wire.REQUEST,
-            ):  # each comes in on a thread of its own
+            ):  # each arrives on its own thread
                 of_kind = [sample.head.id for sample in kept if sample.head.type == kind]
                 assert of_kind == [each.id for each in sent if each.type == kind and each.id not in dead]
 
@@ -157,15 +157,15 @@ def test_of_10_000_messages_for_a_queue_of_1_000_each_is_kept_or_a_dead_letter_a
             assert net.process.wait_exit() == 0
     books = net.process.ledger
     assert_ledger_balanced(books)
-    calls = 2  # of uSubscription: a request, its answer and the update that it causes
+    calls = 2  # of uSubscription: a request, its response and its update
     assert books["dead_lettered"] == 9_000
     assert books["delivered"] == 1_000 + 9_000 + len(asked) + 3 * calls
     assert books["expired"] == books["denied"] == books["throttled"] == 0
 
 
-def test_a_dead_letter_that_finds_no_room_itself_makes_no_other(tmp_path: Path) -> None:
+def test_a_dead_letter_for_a_full_queue_makes_no_further_dead_letter(tmp_path: Path) -> None:
     with running(tmp_path, queue=10) as net:
-        net.subscribe_and_leave(DEAD_LETTER_TOPIC)  # to be delivered behind the very queue that overflows
+        net.subscribe_and_leave(DEAD_LETTER_TOPIC)  # queued behind the overflowing queue itself
         sent = [nth_message(net, net.app.address.at(0x8001), 9) for _ in range(100)]
         net.app.send_message(sent[0])
         net.wait_queue_paused()

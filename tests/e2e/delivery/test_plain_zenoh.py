@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Zenoh does by itself where docs/delivery.md promises nothing: a link that takes nothing is closed in mid write.
+"""Behaviour of Zenoh for which docs/delivery.md promises nothing: a blocked link is closed in the middle of a write.
 
-If the first of these fails, Zenoh has been mended, and the page can promise more.
+If the first of these tests fails, Zenoh has changed, and the page can promise more.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from tests.e2e.rigs.cable import unsupported_reason
 
 STALL_S = 7.5
 LONGER_US = 10_000_000
-"""Than the stall."""
+"""longer than the stall"""
 
 pytestmark = [
     pytest.mark.soak,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subscriber, or a router, in a process of its own, which can be killed as no session of a test can.
+"""A subscriber or a router as a process that can be killed.
 
-    python -m tests.e2e.delivery.zenoh_process client PORT [HOST]    writes a line for each event it hears: its payload
+    python -m tests.e2e.delivery.zenoh_process client PORT [HOST]    writes the payload of each event as a line
     python -m tests.e2e.delivery.zenoh_process router PORT [HOST]
 
 The first line is READY.
@@ -26,7 +26,7 @@ def main() -> None:
     config.insert_json5(f"{endpoint_key}/endpoints", json.dumps([f"tcp/{host}:{port}"]))
     config.insert_json5("scouting/multicast/enabled", "false")
     config.insert_json5("scouting/delay", "0")
-    # A client that is started while the network is away goes on trying.
+    # A client that starts without its network keeps trying.
     config.insert_json5("connect/timeout_ms", "-1")
     session = zenoh.open(config)
     if mode == "client":
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def write_payload(sample: zenoh.Sample) -> None:
-    os.write(1, sample.payload.to_bytes() + b"\n")  # at once: what is in a buffer dies with the process
+    os.write(1, sample.payload.to_bytes() + b"\n")  # at once: a buffer dies with the process
 
 
 if __name__ == "__main__":

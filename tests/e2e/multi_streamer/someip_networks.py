@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP networks on loopback, one for each port of service discovery, ECUs on them, and streamers between them."""
+"""SOME/IP networks on loopback, one per service discovery port, with ECUs, and streamers between them."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ SPEED: Final = 0x1234
 EVENT: Final = 0x8001
 EVENTGROUP: Final = 1
 TTL_S: Final = 5
-"""Longer than a busy machine stands still."""
+"""Longer than a pause of a busy machine."""
 _LONG_TTLS: Final = dataclasses.replace(FAST_TIMINGS, ANNOUNCE_TTL=TTL_S, SUBSCRIBE_TTL=TTL_S)
 _MOST_ENDPOINTS: Final = 12
 
@@ -56,23 +56,23 @@ methods = [0x0001]
 """
 
 LOCAL_SERVICE: Final = ""
-"""The service lives on a network."""
+"""The service is on this network."""
 
 
 def offered_for(authority: str) -> str:
-    """It is offered on a network, for who lives on another one."""
+    """The service is offered on this network, from another one."""
     return f'offered = true\nprovider = "//{authority}/1234/1/0"'
 
 
 class SomeipNetworks:
-    """Everything ends with `last_first`."""
+    """Everything ends with `exit_stack`."""
 
     _hosts = itertools.count(20)
 
     def __init__(self, directory: Path, exit_stack: ExitStack, *networks: str) -> None:
         self._directory = directory
         self._exit_stack = exit_stack
-        ports = udp_ports(len(networks) + _MOST_ENDPOINTS)  # all at once, or two could be the same
+        ports = udp_ports(len(networks) + _MOST_ENDPOINTS)  # all at once, otherwise two could be equal
         self._sd = dict(zip(networks, ports, strict=False))
         self._ports = iter(ports[len(networks) :])
 
@@ -118,7 +118,7 @@ class SomeipNetworks:
         return Gateway(authority, config, process, len(services))
 
     def stop_streamers(self, *gateways: Gateway) -> None:
-        """Have streamers send all that they have, and be gone."""
+        """Stop streamers after they have drained their queues."""
         for each in gateways:
             each.process.stop()
 
@@ -129,7 +129,7 @@ def kill_if_alive(process: StreamerProcess) -> None:
 
 
 class OfferingEcu:
-    """An ECU that has the service, and sends its event to whoever has subscribed it."""
+    """An ECU with the service, which sends its event to every subscriber."""
 
     def __init__(self, ecu: SdEcu) -> None:
         self.ecu = ecu
@@ -140,12 +140,12 @@ class OfferingEcu:
             self.ecu.send_event(SPEED, EVENT, payload, address)
 
     def call_count(self, payload: bytes) -> int:
-        """How often the method was called with this."""
+        """Number of calls of the method with this payload."""
         return len(self.ecu.data_socket.inbox.items(lambda frame: frame.head.payload == payload))
 
 
 class SubscribingEcu:
-    """An ECU that subscribes the event of everybody who offers the service."""
+    """An ECU that subscribes the event at every offer of the service."""
 
     def __init__(self, ecu: SdEcu) -> None:
         self.ecu = ecu
@@ -154,14 +154,14 @@ class SubscribingEcu:
         ecu.subscribe(SPEED, EVENTGROUP)
 
     def received_payloads(self) -> list[bytes]:
-        """All that has come, or was sent before and is on its way."""
+        """All received events, including those in transit."""
         mark = b"mark %d" % next(self._marks)
         self.ecu.data_socket.send_to(wire.event(SPEED, EVENT, mark), self.ecu.data_socket.address)
         self.ecu.data_socket.inbox.wait_one(lambda frame: frame.head.payload == mark)
         return [frame.head.payload for frame in self.ecu.data_socket.inbox.items()]
 
     def receive_counts(self, payloads: Sequence[bytes]) -> set[int]:
-        """How often each of these has come."""
+        """Receive count of each event."""
         counts = Counter(self.received_payloads())
         return {counts[each] for each in payloads}
 
@@ -169,17 +169,17 @@ class SubscribingEcu:
         return payload in self.received_payloads()
 
     def send_call(self, payload: bytes, service: int = SPEED) -> None:
-        """Call the method where the service is offered."""
+        """Call the method at the offered address."""
         request = wire.someip(service, ECHO, wire.SOMEIP_REQUEST, payload, client=7, session=1)
         self.ecu.data_socket.send_to(request, self.ecu.endpoints[SdNotification("offered", service)])
 
     def response_count(self, payload: bytes) -> int:
-        """How often a call with this was answered, by an echo."""
+        """Number of echo responses to this call."""
         return Counter(self.received_payloads())[payload]
 
 
 def wait_delivered(source: OfferingEcu, *receivers: SubscribingEcu) -> None:
-    """Wait until what the source sends comes to all of these."""
+    """Wait until the events of the source arrive at all of these."""
 
     def all_received() -> bool:
         source.send_event(b"?")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several streamers between SOME/IP networks, each a process: they know each other by service discovery.
+"""Several streamers between SOME/IP networks, each a process: they detect each other by service discovery.
 
-Each ECU here subscribes the event of everybody who offers it, so that it would hear twice what is offered twice.
+Each ECU here subscribes the event at every offer, so that a double offer gives double events.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from tests.e2e.rigs.wire import Uri
 Make = Callable[..., SomeipNetworks]
 MESSAGES_EACH: Final = 25
 BUSY_S: Final = 2.0
-"""On a quiet machine it is a tenth of this."""
+"""A quiet machine needs a tenth of this."""
 NO_PEERS: Final = "peers = false"
 BRIDGE: Final = {"a": [LOCAL_SERVICE], "b": [offered_for("a")]}
 
@@ -45,7 +45,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def launch_two(nets: SomeipNetworks, extra_toml: str = "", ttl_s: int = TTL_S) -> list[Gateway]:
-    """Two streamers between the networks a and b, that know each other on both if they want to."""
+    """Two streamers between the networks a and b; they detect each other on both networks if enabled."""
     both = {"a": extra_toml, "b": extra_toml}
     gateways = [nets.launch_streamer(name, BRIDGE, both, ttl_s=ttl_s) for name in ("g1", "g2")]
     for each in gateways:
@@ -57,12 +57,12 @@ def launch_two(nets: SomeipNetworks, extra_toml: str = "", ttl_s: int = TTL_S) -
 
 
 def active_offers(gateway: Gateway, network: str = "b") -> int:
-    """How many services it offers, and does not leave to another one."""
+    """Number of services that the streamer offers and does not defer to a peer."""
     found = gateway.ledger_and_counters()[1][network]
     return found["sd_offers"] - found["sd_offers_standby"]
 
 
-def test_through_two_side_by_side_each_event_and_each_call_comes_once(make: Make) -> None:
+def test_through_two_redundant_streamers_each_event_and_each_call_arrives_once(make: Make) -> None:
     nets = make("a", "b")
     gateways = launch_two(nets)
     eventually(lambda: sorted(map(active_offers, gateways)), [0, 1])
@@ -86,8 +86,8 @@ def test_through_two_side_by_side_each_event_and_each_call_comes_once(make: Make
     )
 
 
-def test_of_two_that_do_not_look_for_each_other_each_sends_every_event(make: Make) -> None:
-    """What the above is for."""
+def test_two_streamers_without_peer_detection_both_send_every_event(make: Make) -> None:
+    """The control of the test above."""
     nets = make("a", "b")
     gateways = launch_two(nets, NO_PEERS)
     source, receiver = OfferingEcu(nets.new_ecu("a")), SubscribingEcu(nets.new_ecu("b"))
@@ -104,13 +104,13 @@ def test_of_two_that_do_not_look_for_each_other_each_sends_every_event(make: Mak
 
 
 def offering_first(gateways: list[Gateway]) -> list[Gateway]:
-    """The one that offers, and the one that stands by."""
+    """The offering streamer, and the one that stands by."""
     eventually(lambda: sorted(map(active_offers, gateways)), [0, 1])
     return sorted(gateways, key=active_offers, reverse=True)
 
 
 def measure_gap(source: OfferingEcu, receiver: SubscribingEcu, end: Callable[[], None]) -> float:
-    """For how long nothing came when a streamer ended, in s."""
+    """Length of the gap without events when a streamer ends, in s."""
     numbers = itertools.count()
     sent: dict[bytes, float] = {}
 
@@ -135,19 +135,19 @@ def measure_gap(source: OfferingEcu, receiver: SubscribingEcu, end: Callable[[],
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_when_the_one_that_offers_ends_the_other_takes_over(make: Make, how: str) -> None:
+def test_when_the_offering_streamer_ends_the_other_takes_over(make: Make, how: str) -> None:
     nets = make("a", "b")
     first, second = offering_first(launch_two(nets, ttl_s=1))
     source, receiver = OfferingEcu(nets.new_ecu("a")), SubscribingEcu(nets.new_ecu("b"))
     wait_delivered(source, receiver)
     gap_s = measure_gap(source, receiver, first.process.kill if how == "killed" else first.process.stop)
-    # A ttl, and what it takes to offer and to be subscribed; who says goodbye is not waited for.
+    # A ttl, and the time to offer and subscribe. A streamer that stops sends StopOffer, so there is no wait for it.
     assert gap_s < (1 if how == "killed" else 0) + BUSY_S
     assert active_offers(second) == 1
     second.wait_known_peers("b")
 
 
-def test_one_that_comes_back_leaves_it_to_the_one_that_offers(make: Make) -> None:
+def test_a_restarted_streamer_stands_by_for_the_offering_one(make: Make) -> None:
     nets = make("a", "b")
     first, second = offering_first(launch_two(nets))
     source, receiver = OfferingEcu(nets.new_ecu("a")), SubscribingEcu(nets.new_ecu("b"))
@@ -173,7 +173,7 @@ def test_one_that_comes_back_leaves_it_to_the_one_that_offers(make: Make) -> Non
 
 
 def launch_ring(nets: SomeipNetworks, extra_toml: str = "") -> list[Gateway]:
-    """Three streamers between three networks, of which each offers on the next one what it finds on its own."""
+    """Three streamers between three networks; each offers the services of one network on the next."""
     networks = ("a", "b", "c")
     gateways = []
     for number, home_network in enumerate(networks):
@@ -181,7 +181,7 @@ def launch_ring(nets: SomeipNetworks, extra_toml: str = "") -> list[Gateway]:
         services = {home_network: [LOCAL_SERVICE], following: [offered_for(home_network)]}
         gateway = nets.launch_streamer(f"g{number + 1}", services, dict.fromkeys(services, extra_toml))
         gateway.process.wait_ready()
-        # Each finds it where it is before the next one offers it there.
+        # Each streamer finds the service before the next one offers it there.
         eventually(
             lambda gateway=gateway, own=home_network: has_found_service(gateway, own),  # type: ignore[misc]
             home_network == "a" or bool(extra_toml),
@@ -194,7 +194,7 @@ def has_found_service(gateway: Gateway, network: str) -> bool:
     return gateway.ledger_and_counters()[1][network]["sd_found"] > 0
 
 
-def test_in_a_ring_nothing_goes_round(make: Make) -> None:
+def test_in_a_ring_no_event_loops(make: Make) -> None:
     nets = make("a", "b", "c")
     source = OfferingEcu(nets.new_ecu("a"))
     gateways = launch_ring(nets)
@@ -213,8 +213,8 @@ def test_in_a_ring_nothing_goes_round(make: Make) -> None:
     assert source.call_count(b"call") == 1
 
 
-def test_in_a_ring_of_streamers_that_do_not_look_for_each_other_an_event_comes_round(make: Make) -> None:
-    """What the above is for: an offer of one of them is an ECU's to the next."""
+def test_in_a_ring_without_peer_detection_an_event_loops(make: Make) -> None:
+    """The control of the test above."""
     nets = make("a", "b", "c")
     source = OfferingEcu(nets.new_ecu("a"))
     launch_ring(nets, NO_PEERS)
@@ -230,7 +230,7 @@ def test_in_a_ring_of_streamers_that_do_not_look_for_each_other_an_event_comes_r
     eventually(ways, 2)
 
 
-def test_in_a_ring_where_two_ways_lead_to_a_network_each_event_comes_once(make: Make) -> None:
+def test_in_a_ring_with_two_paths_to_a_network_each_event_arrives_once(make: Make) -> None:
     """The long way is what `accept_relayed` allows, and nobody sees both its ends: it has to be named."""
     nets = make("a", "b", "c")
     relayed = "accept_relayed = true"
@@ -292,7 +292,7 @@ def wait_one_defers(source: OfferingEcu, gateways: list[Gateway]) -> None:
     eventually(deferring_count, 1)
 
 
-def test_between_two_someip_networks_and_a_zenoh_network_everything_comes_once(
+def test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_once(
     make: Make, tmp_path: Path
 ) -> None:
     """Nobody is named: that the others are on the SOME/IP side as well is what makes them believed on the Zenoh side."""

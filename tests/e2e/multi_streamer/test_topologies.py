@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No loops, no multiplication, over Zenoh: two streamers side by side, each with a uSubscription, and one that restarts.
+"""No loops and no duplicates over Zenoh: two parallel streamers, each with a uSubscription, and one that restarts.
 
-More shapes, and what names its sink, are in tests/host/runtime/test_topologies.py.
+More topologies, and unicast messages, are in tests/host/runtime/test_topologies.py.
 """
 
 import time
@@ -43,7 +43,7 @@ connect = ["tcp/127.0.0.1:{two}"]
 
 
 class TwoNetworks:
-    """Two Zenoh networks, which stay, and streamers between them: both know who lives where."""
+    """Two permanent Zenoh networks, and streamers between them that know the authorities of both."""
 
     def __init__(self, directory: Path, exit_stack: ExitStack) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class TwoNetworks:
             exit_stack.callback(router.close)
 
     def start_streamer(self, authority: str) -> StreamerProcess:
-        """Started, and connected on both sides."""
+        """Start the streamer and wait until it is connected on both networks."""
         config = self._directory / f"{authority}.toml"
         config.write_text(_CONFIG.format(authority=authority, one=self.one, two=self.two), encoding="utf-8")
         process = StreamerProcess(config).wait_ready()
@@ -78,7 +78,7 @@ def _end(process: StreamerProcess) -> None:
 
 
 def subscribe_at_own(peer: ZenohEntity, topic: Uri) -> None:
-    """Subscribe at the uSubscription of one's own network."""
+    """Subscribe at the uSubscription of the own network."""
     peer.call(
         USUBSCRIPTION._replace(authority=peer.address.authority).at(wire.SUBSCRIBE),
         wire.subscription_request(topic),
@@ -86,7 +86,7 @@ def subscribe_at_own(peer: ZenohEntity, topic: Uri) -> None:
 
 
 def wait_forwarded(sender: ZenohEntity, listener: ZenohEntity, topic: Uri) -> None:
-    """Wait until what is published arrives: Zenoh needs a moment to know who listens."""
+    """Wait until publications arrive: Zenoh needs time to find the listeners."""
     until = time.monotonic() + DEADLINE_S
     while not listener.events(topic):
         assert time.monotonic() < until, f"nothing of {topic} arrives at {listener.address}"
@@ -121,7 +121,7 @@ def test_two_streamers_side_by_side_bring_each_publication_once_to_each_side(str
     to_right = publish_series(left, rightwards, "to the right", MESSAGES)
     assert wait_series(left, leftwards, "to the left", MESSAGES) == to_left
     assert wait_series(right, rightwards, "to the right", MESSAGES) == to_right
-    # One more each way: had anything gone round, it would have come before.
+    # One more in each direction: a looped message would arrive before it.
     assert wait_series(left, leftwards, "end", len(publish_series(right, leftwards, "end", 1))) == [b"end 0"]
     assert wait_series(right, rightwards, "end", len(publish_series(left, rightwards, "end", 1))) == [
         b"end 0"
@@ -149,6 +149,6 @@ def test_restarts_of_one_of_two_multiply_nothing(streets: TwoNetworks) -> None:
         sent = publish_series(right, topic, name, 20)
         assert wait_series(left, topic, name, 20) == sent
         process.kill()
-    # And none came later.
+    # No message arrived later.
     everything = [each.payload for each in left.events(topic) if each.payload != b"?"]
     assert len(everything) == len(set(everything)) == 20 * RESTARTS

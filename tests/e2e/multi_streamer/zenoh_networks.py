@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zenoh networks that stay, applications on them, and streamers between them that come and go."""
+"""Permanent Zenoh networks with applications, and streamers between them that start and stop."""
 
 import time
 from collections import Counter
@@ -18,12 +18,12 @@ from tests.e2e.rigs.two_streamers import open_router
 from tests.e2e.rigs.wire import Attributes, Id, Uri
 
 FAR_AUTHORITIES: Final = tuple(f"b{number}.vin1" for number in range(8))
-"""So many that each of two streamers has some: by lot, and always the same."""
+"""Enough authorities for each of two streamers to have some: by hash, and always the same."""
 SIDE_BY_SIDE: Final = {"one": ("a.vin1", "g1", "g2"), "two": FAR_AUTHORITIES}
 MESSAGES_EACH: Final = 25
 
 QUIET_S: Final = 0.5
-"""A streamer that has counted nothing for so long has nothing left to read."""
+"""A streamer with unchanged counters for this time has nothing left to read."""
 
 _ENDPOINT = """\
 [endpoints.{name}]
@@ -36,7 +36,7 @@ connect = ["tcp/127.0.0.1:{port}"]
 
 
 class ZenohNetworks:
-    """Everything ends with `last_first`. Networks are routers in the test's process, by name."""
+    """Everything ends with `exit_stack`. Networks are routers in the process of the test, by name."""
 
     def __init__(self, directory: Path, exit_stack: ExitStack, *networks: str) -> None:
         self._directory = directory
@@ -47,7 +47,7 @@ class ZenohNetworks:
             exit_stack.callback(router.close)
 
     def open_branch(self, name: str, network: str) -> zenoh.Session:
-        """Part of a network behind a router of its own; when that is closed, whoever is there is cut off."""
+        """Part of a network behind its own router; closing the router cuts off its sessions."""
         [self.ports[name]] = tcp_ports(1)
         router: zenoh.Session = open_router(self.ports[name], connect=self.ports[network])
         self._exit_stack.callback(router.close)
@@ -63,9 +63,9 @@ class ZenohNetworks:
         endpoints: Mapping[str, Sequence[str]],
         extra_toml: Mapping[str, str] | None = None,
     ) -> "Gateway":
-        """Start a streamer and wait for nothing. `endpoints` are authorities by network; `more` is TOML for one of them.
+        """Start a streamer without waiting. `endpoints` are authorities by network; `extra_toml` is TOML per endpoint.
 
-        An endpoint is called like its network, or `network:name`.
+        An endpoint has the name of its network, or is written as `network:name`.
         """
         config = self._directory / f"{authority}.toml"
         config.write_text(self._config_toml(authority, endpoints, extra_toml or {}), encoding="utf-8")
@@ -74,7 +74,7 @@ class ZenohNetworks:
         return Gateway(authority, config, process, len(endpoints))
 
     def reload_streamer(self, gateway: "Gateway", endpoints: Mapping[str, Sequence[str]]) -> None:
-        """Have it go on with these, and wait until it does."""
+        """Reload the streamer with these endpoints, and wait until it has."""
         gateway.config.write_text(self._config_toml(gateway.authority, endpoints, {}), encoding="utf-8")
         assert run_command("reload", gateway.config).returncode == 0
 
@@ -105,13 +105,13 @@ class Gateway:
         self._endpoints = endpoints
 
     def wait_ready(self) -> "Gateway":
-        """Wait until it is, and connected everywhere."""
+        """Wait until the streamer is ready and connected on every endpoint."""
         self.process.wait_ready()
         self.process.stderr.wait_count(lambda line: "link_up" in line, self._endpoints)
         return self
 
     def known_peers(self, endpoint: str) -> list[str]:
-        """The streamers that it last said to be on a network."""
+        """Peers on a network by the last log record."""
         records = [
             each
             for each in self.process.log_records
@@ -120,16 +120,16 @@ class Gateway:
         return sorted(records[-1]["present"]) if records else []
 
     def wait_known_peers(self, endpoint: str, *authorities: str) -> None:
-        """Wait until it knows these streamers, and no others, on a network."""
+        """Wait until exactly these peers are known on a network."""
         eventually(lambda: self.known_peers(endpoint), sorted(authorities))
 
     def ledger_and_counters(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-        """Its ledger, and what it counts at each endpoint."""
+        """The ledger, and the counters of each endpoint."""
         found = statistics(self.config.parent / f"state-{self.authority}")
         return found["ledger"], found["endpoints"]
 
     def refused_counts(self, endpoint: str) -> dict[str, int]:
-        """What it refused there, by its last words."""
+        """Refused messages of an endpoint by reason, from the last log record."""
         [stopped] = [line for line in self.process.log_records if line["event"] == "streamer.stopped"]
         counted: dict[str, int] = stopped["endpoints"][endpoint]
         return {
@@ -138,7 +138,7 @@ class Gateway:
 
 
 def launch_side_by_side(nets: ZenohNetworks, extra_toml: Mapping[str, str] | None = None) -> list[Gateway]:
-    """g1 and g2, which know of each other on both sides."""
+    """Start g1 and g2, which know each other on both networks."""
     gateways = [nets.launch_streamer(name, SIDE_BY_SIDE, extra_toml) for name in ("g1", "g2")]
     for each in gateways:
         each.wait_ready()
@@ -157,13 +157,13 @@ def send_notification(sender: ZenohEntity, sink: Uri) -> Id:
 
 
 def receive_counts(peer: ZenohEntity, ids: Sequence[Id]) -> list[int]:
-    """How often each of these has come."""
+    """Receive count of each message."""
     counts = Counter(each.attributes.id for each in peer.inbox.items() if each.attributes is not None)
     return [counts[id] for id in ids]
 
 
 def wait_forwarded(sender: ZenohEntity, listener: ZenohEntity, *authorities: str) -> None:
-    """Wait until a notification to each of these authorities arrives: Zenoh needs a moment to know who listens."""
+    """Wait until a notification to each authority arrives: Zenoh needs time to find the listeners."""
     for authority in authorities:
         sent_ids: list[Id] = []
 
@@ -176,11 +176,12 @@ def wait_forwarded(sender: ZenohEntity, listener: ZenohEntity, *authorities: str
 
 
 def stop_and_drain(sender: ZenohEntity, listener: ZenohEntity, *gateways: Gateway) -> None:
-    """End these streamers, which send what they have, and wait until what they sent has come.
+    """Stop these streamers, which drain their queues, and wait until all their messages have arrived.
 
-    What the speaker, a new one on the network of the listener, says then comes after it: it is as unimportant.
+    A new publisher on the network of the listener sends a last message with the same priority. It arrives after all
+    others.
     """
-    # Not while one of them has something to read yet: when another ends, that becomes its own.
+    # Not while one of them has messages to read: they would become messages of the other when it stops.
     last_counters: object = None
     since = 0.0
 

@@ -61,7 +61,7 @@ def test_a_bad_configuration_is_refused_with_file_and_line(
     assert tree(tmp_path) == before
 
 
-def test_check_tells_every_problem_at_once(tmp_path: Path) -> None:
+def test_check_lists_every_problem_at_once(tmp_path: Path) -> None:
     config = write_config(tmp_path, free_ports())
     text = (
         config.read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ def test_check_tells_every_problem_at_once(tmp_path: Path) -> None:
     assert all(f"{config}:{number}" in refused.stderr for number in lines), refused.stderr
 
 
-def test_check_of_no_file_says_so(tmp_path: Path) -> None:
+def test_check_of_a_missing_file_names_it(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.toml"
     refused = run_command("check", missing)
     assert refused.returncode == BAD_CONFIG
@@ -126,7 +126,7 @@ def run_demo(recordings: Path) -> tuple[subprocess.CompletedProcess[str], dict[s
 
 
 def was_held_up(outcome: dict[str, Any]) -> bool:
-    """Whether the machine was too busy for the simulated ECU to keep its own rhythm of 100 Hz, so a run shows nothing."""
+    """Whether the simulated ECU missed its 100 Hz on a busy machine, so that the run proves nothing."""
     return any(10 < target["published_hz"] < 99.5 for target in outcome["targets"])
 
 

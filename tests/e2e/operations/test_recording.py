@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer that records: under load, killed, started again, stopped; and what it recorded beside its own books."""
+"""A recording streamer under load: killed, restarted and stopped. Its recordings are compared with its ledger."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from ustreamer.core.routing.subscriptions import Change
 APP: Final = 0x10A0
 FINAL: Final = VERDICTS[:6]
 WINDOW_NS: Final = 5_000_000_000
-"""Far more than flush_ms: this machine may be busy."""
+"""Far more than flush_ms, for a busy machine."""
 
 
 def recording_config(place: Path, ports: VehiclePorts, **keys: object) -> Path:
@@ -36,7 +36,7 @@ def changes_in(events: list[Event | Damage]) -> list[tuple[Change, str]]:
 
 
 def recorded(directory: Path) -> dict[int, list[Event | Damage]]:
-    """What each run has recorded so far, oldest first."""
+    """Recorded rows of each run so far, oldest first."""
     runs: dict[int, list[Event | Damage]] = {}
     for file in list_segments(directory):
         runs.setdefault(file.run, []).extend(read_segment(file.path.read_bytes(), file.path.name))
@@ -53,7 +53,7 @@ def check(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_what_was_decided_before_a_kill_is_recorded_and_the_next_run_has_the_books_to_the_last_message(
+def test_verdicts_before_a_kill_are_recorded_and_the_next_run_matches_its_ledger(
     tmp_path: Path,
 ) -> None:
     ports = free_ports()
@@ -80,7 +80,7 @@ def test_what_was_decided_before_a_kill_is_recorded_and_the_next_run_has_the_boo
                 books = json.loads(run_command("top", config, "--json").stdout)["ledger"]
                 eventually(lambda: all(rows_of_last_run()[each] >= books[each] for each in FINAL), True)
                 killed_ns = time.monotonic_ns()
-                first.kill()  # while events come in
+                first.kill()  # while events arrive
         assert min(books["delivered"], books["throttled"], books["no_subscriber"]) > 50
         [before] = recorded(directory).values()
         rows = [event for event in before if isinstance(event, Row)]
@@ -108,7 +108,7 @@ def test_what_was_decided_before_a_kill_is_recorded_and_the_next_run_has_the_boo
     assert changes_in(after) == [(Change.PRESENT, each) for each in wanted]
 
 
-def test_a_second_streamer_that_would_record_in_the_same_directory_does_not_start(tmp_path: Path) -> None:
+def test_a_second_streamer_with_the_same_recording_directory_does_not_start(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("one", "two")]
     for place in places:
         place.mkdir()

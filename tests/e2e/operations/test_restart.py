@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The power fails, a supervisor says stop, a port is taken: how a streamer ends, and begins again."""
+"""Ends and restarts of a streamer: power failure, stop by a supervisor, occupied ports."""
 
 from pathlib import Path
 
@@ -28,10 +28,10 @@ def test_subscriptions_survive_a_kill(tmp_path: Path) -> None:
             app.unsubscribe(left)
             vehicle.send_event(kept, b"before")
             app.wait_events(kept)
-            first.kill()  # the power fails right behind the answers
+            first.kill()  # power failure right after the responses
 
         with StreamerProcess(config), ZenohEntity(ports.backbone, "hpc.vin1", APP) as app:
-            # The application has subscribed nothing anew; it only listens. Its own messages tell that it is heard.
+            # The application does not subscribe again; it only listens. Its own messages show that it is connected.
             assert app.call(
                 wire.Uri("hpc.vin1", 0, 3, wire.FETCH_SUBSCRIBERS), wire.topic_request(kept)
             ).payload
@@ -66,8 +66,8 @@ def test_a_stop_in_the_middle_of_traffic_loses_nothing_that_was_accepted(own_veh
         ledger = own_vehicle.process.ledger
         assert ledger["queued"] == 0
         assert ledger["throttled"] > 0
-        # What the books call delivered arrives: the calls of uSubscription, their answers, an update of each change,
-        # and so many events.
+        # Every delivery of the ledger arrives: the calls of uSubscription, their responses, an update of each change,
+        # and the events.
         events = ledger["delivered"] - 3 * calls
         peers = (app, fleet)
         eventually(lambda: sum(len(peer.events(each)) for peer in peers for each in (topic, limited)), events)
@@ -80,7 +80,7 @@ def test_a_stop_in_the_middle_of_traffic_loses_nothing_that_was_accepted(own_veh
 def test_a_damaged_store_is_never_taken_for_an_empty_one(tmp_path: Path, keep: int) -> None:
     with running_vehicle(tmp_path) as vehicle, ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as app:
         app.subscribe(vehicle.unused_topic())
-    [store] = tmp_path.rglob("usubscription/data.mdb")  # there may be one of dead letters, too
+    [store] = tmp_path.rglob("usubscription/data.mdb")  # a store of dead letters may exist as well
     store.write_bytes(store.read_bytes()[:keep])
     config = tmp_path / "vehicle.toml"
     section = "[plugins.usubscription]\n"
@@ -93,7 +93,7 @@ def test_a_damaged_store_is_never_taken_for_an_empty_one(tmp_path: Path, keep: i
 
 
 def disconnect_and_wait(vehicle: Vehicle, app: ZenohEntity) -> None:
-    """Have an application leave, and wait until the streamer knows."""
+    """Let an application leave, and wait until the streamer has noticed."""
     app.session.close()  # type: ignore[no-untyped-call]
     vehicle.process.stderr.wait_one(lambda line: "link_down" in line)
 
@@ -128,7 +128,7 @@ def test_a_stop_waits_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> 
     assert_ledger_balanced(own_vehicle.process.ledger)
 
 
-def test_what_cannot_be_sent_before_the_drain_limit_is_owned_up_to(tmp_path: Path) -> None:
+def test_messages_unsent_at_the_drain_limit_are_reported(tmp_path: Path) -> None:
     with running_vehicle(tmp_path, "--drain", "0.3") as vehicle:
         topic = vehicle.unused_topic()
         with ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as app:
@@ -145,7 +145,7 @@ def test_what_cannot_be_sent_before_the_drain_limit_is_owned_up_to(tmp_path: Pat
         assert_ledger_balanced(ledger)
 
 
-def test_a_second_streamer_on_the_same_ports_gives_up_and_says_why(vehicle: Vehicle, tmp_path: Path) -> None:
+def test_a_second_streamer_on_the_same_ports_fails_with_the_reason(vehicle: Vehicle, tmp_path: Path) -> None:
     config = write_config(tmp_path, vehicle.ports)
     refused = run_command("run", config)
     assert refused.returncode == 69

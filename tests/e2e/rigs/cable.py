@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real cable between two network namespaces, which can be cut: packets are dropped, and no kernel acknowledges them.
+"""A cable between two network namespaces that can be cut: packets are dropped, and no kernel acknowledges them.
 
-Needs no root where a user may have namespaces. `alone` starts a program in a namespace of its own, and that program makes a
-`Cable` to a second one. Where that is not possible (no iproute2, or a container that forbids it) `obstacle` says why.
+Works without root where a user may create namespaces. `in_own_namespace` starts a program in its own namespace, and
+that program creates a `Cable` to a second one. `unsupported_reason` names the obstacle (no iproute2, or a container
+without the right).
 """
 
 import shutil
@@ -13,22 +14,22 @@ from types import TracebackType
 from typing import Final, Self
 
 NEAR_ADDRESS: Final = "192.0.2.1"
-"""Our end of the cable."""
+"""Near end of the cable."""
 FAR_ADDRESS: Final = "192.0.2.2"
 _UNUSED_MAC: Final = (
-    "02:00:00:00:00:01"  # a link-layer address that no interface has: whoever gets such a frame drops it
+    "02:00:00:00:00:01"  # no interface has this link-layer address: the receiver of such a frame drops it
 )
 _UNSHARE: Final = ("unshare", "--user", "--map-root-user", "--net")
 _DEADLINE_S: Final = 30.0
 
 
 def in_own_namespace(module_name: str, *arguments: str) -> list[str]:
-    """The command that runs a Python module in a network namespace of its own, as its root."""
+    """Command that runs a Python module as root of its own network namespace."""
     return [*_UNSHARE, sys.executable, "-m", module_name, *arguments]
 
 
 def unsupported_reason() -> str:
-    """Why there can be no cable on this machine; empty if there can."""
+    """Reason why this machine has no cable; empty if it has one."""
     for needed in ("unshare", "nsenter", "ip"):
         if shutil.which(needed) is None:
             return f"{needed} is not installed"
@@ -43,10 +44,10 @@ def unsupported_reason() -> str:
 
 
 class Cable:
-    """Two ends, `NEAR` in this namespace and `FAR` in another one, where `there` is put before a command."""
+    """Two ends: the near one in this namespace, the far one in another; `far_prefix` starts a command there."""
 
     def __init__(self) -> None:
-        # It lives for as long as its input is open, so that nothing is left however this process ends.
+        # It lives while its stdin is open, so that nothing remains after this process.
         self._holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo; exec cat"],
             stdin=subprocess.PIPE,
@@ -65,9 +66,9 @@ class Cable:
             run_system_command(*prefix, "ip", "link", "set", name, "up")
 
     def cut(self) -> None:
-        """From now on every packet, in either direction, goes out and is dropped on the way; both links look up.
+        """Drop every packet in both directions from now on; both links still look up.
 
-        Done by a wrong address of the neighbour, which needs no module of the kernel (netem is in few).
+        Uses a wrong link-layer address of the neighbour, which needs no kernel module (few kernels have netem).
         """
         for prefix, name, other in (((), "near", FAR_ADDRESS), (self.far_prefix, "far", NEAR_ADDRESS)):
             wrong_mac = ("lladdr", _UNUSED_MAC, "nud", "permanent")
@@ -91,13 +92,13 @@ class Cable:
 
 
 def shrink_tcp_buffers() -> None:
-    """In a namespace of one's own: have TCP buffers of 64 kB at most on loopback, so that who stands still is noticed."""
+    """Limit TCP buffers on loopback to 64 kB, so that a stopped receiver is noticed. Needs an own namespace."""
     run_system_command("ip", "link", "set", "lo", "up")
     for name in ("tcp_rmem", "tcp_wmem"):
         Path(f"/proc/sys/net/ipv4/{name}").write_text("4096 16384 65536", encoding="ascii")
 
 
 def run_system_command(*command: str) -> None:
-    """Run a command of the system, which must succeed."""
+    """Run a system command that must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strangers: a plain Zenoh session and a plain UDP socket. All they have in common with the streamer is the wire."""
+"""Independent peers of the streamer: a plain Zenoh session and a plain UDP socket. They share only the wire formats
+with it.
+"""
 
 import itertools
 import json
@@ -19,10 +21,10 @@ from tests.e2e.rigs.wire import Attributes, Id, Uri
 T = TypeVar("T")
 
 DEADLINE_S: Final = 30.0
-"""How long anything that must happen may take; on a quiet machine all of it takes milliseconds."""
+"""Deadline for every expected event; on a quiet machine all of them take milliseconds."""
 
 STALL_GAP_S: Final = 0.025
-"""From here on a gap between the events of a 100 Hz publisher shows that the machine, and no limit, held them up."""
+"""A longer gap between events of a 100 Hz publisher shows a delay by the machine, not by a limit."""
 
 USUBSCRIPTION: Final = Uri("hpc.vin1", 0, 3)
 SUBSCRIPTION_CHANGE: Final = 0x8000
@@ -32,7 +34,7 @@ _MAX_DATAGRAM = 65_536
 
 
 class Inbox(Generic[T]):
-    """What a peer got, in order; filled on its receiving thread, read and waited for by the test."""
+    """Received items in order, filled by the receiving thread and awaited by the test."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -45,14 +47,14 @@ class Inbox(Generic[T]):
             self._changed.notify_all()
 
     def items(self, match: Callable[[T], bool] = lambda _: True) -> list[T]:
-        """What is there now and matches."""
+        """Current items that match."""
         with self._changed:
             return [item for item in self._items if match(item)]
 
     def wait_count(
         self, match: Callable[[T], bool] = lambda _: True, count: int = 1, within: float = DEADLINE_S
     ) -> list[T]:
-        """Wait until at least `count` items match; all that do. AssertionError after `within` seconds."""
+        """Wait until at least `count` items match, and return all that do. AssertionError after `within` seconds."""
         matched: list[T] = []
         seen = 0
         until = time.monotonic() + within
@@ -76,7 +78,7 @@ class Inbox(Generic[T]):
 
 
 def eventually(value: Callable[[], T], expected: T) -> None:
-    """Wait until `value()` is what is expected; AssertionError if it is not in time."""
+    """Wait until `value()` equals `expected`; AssertionError after the deadline."""
     until = time.monotonic() + DEADLINE_S
     while (found := value()) != expected and time.monotonic() < until:
         time.sleep(0.01)
@@ -87,7 +89,7 @@ def eventually(value: Callable[[], T], expected: T) -> None:
 
 
 class ZenohSample(NamedTuple):
-    """What came over Zenoh; `attributes` is None where the attachment is not as it must be."""
+    """A Zenoh sample; `attributes` is None for an invalid attachment."""
 
     key: str
     attachment: bytes
@@ -118,7 +120,7 @@ def _decode_sample(sample: zenoh.Sample) -> ZenohSample:
         try:
             attributes = Attributes.decode(attachment[1:])
         except ValueError:
-            attributes = None  # stays so, and every test that looks at it fails
+            attributes = None  # stays None, and a test that reads the attributes fails
     return ZenohSample(
         str(sample.key_expr),
         attachment,
@@ -130,15 +132,15 @@ def _decode_sample(sample: zenoh.Sample) -> ZenohSample:
 
 
 def wait_declared(session: zenoh.Session) -> None:
-    """Wait until what a session is connected to knows of all that was declared here; until then it sends us nothing.
+    """Wait until the peer of a session knows all its declarations; until then it sends nothing.
 
-    A declaration is not answered. A query is, if only to say that nobody has a reply, and goes behind it.
+    A declaration has no response. A query has one, even without any reply, and follows the declarations in order.
     """
     assert list(session.get("nobody/replies", timeout=DEADLINE_S)) == []
 
 
 class ZenohEntity:
-    """One uEntity with a Zenoh session of its own, a client of what listens at `port`. It hears everything (`up/**`)."""
+    """One uEntity with its own Zenoh session, a client of the listener at `port`. It receives everything (`up/**`)."""
 
     _numbers = itertools.count(0x10A0)
 
@@ -168,7 +170,7 @@ class ZenohEntity:
     # --- saying -----------------------------------------------------------------------------------------------------------
 
     def put_raw(self, key: str, attachment: bytes | None, payload: bytes = b"") -> None:
-        """Anything at all, as bytes."""
+        """Put any bytes."""
         self.session.put(
             key,
             payload,
@@ -178,7 +180,7 @@ class ZenohEntity:
         )
 
     def send_message(self, attributes: Attributes, payload: bytes = b"") -> Id:
-        """A message under the key that belongs to it; its id."""
+        """Send a message under its key. Returns its id."""
         self.put_raw(attributes.key, attributes.attachment, payload)
         return attributes.id
 
@@ -194,7 +196,7 @@ class ZenohEntity:
         priority: int = wire.CS4,
         payload_format: int = wire.PROTOBUF,
     ) -> Id:
-        """Send a request and do not wait; its id."""
+        """Send a request without waiting. Returns its id."""
         return self.send_message(
             Attributes(
                 wire.new_id(),
@@ -209,7 +211,7 @@ class ZenohEntity:
         )
 
     def respond(self, request: ZenohSample, payload: bytes = b"", *, commstatus: int | None = None) -> Id:
-        """Answer a request that came in; the id of the answer."""
+        """Respond to a received request. Returns the id of the response."""
         head = request.head
         assert head.sink is not None
         return self.send_message(
@@ -235,15 +237,15 @@ class ZenohEntity:
         )
 
     def responses(self, request: Id) -> list[ZenohSample]:
-        """The responses to a request that are there."""
+        """Current responses to a request."""
         return self.inbox.items(lambda s: s.attributes is not None and s.attributes.reqid == request)
 
     def events(self, topic: Uri) -> list[ZenohSample]:
-        """The publications on a topic that are there."""
+        """Current publications on a topic."""
         return self.inbox.items(_is_event_on(topic))
 
     def wait_events(self, topic: Uri, count: int = 1, within: float = DEADLINE_S) -> list[ZenohSample]:
-        """Wait for so many publications on a topic; all there are."""
+        """Wait for this number of publications on a topic, and return all."""
         return self.inbox.wait_count(_is_event_on(topic), count, within)
 
     # --- both -------------------------------------------------------------------------------------------------------------
@@ -251,13 +253,13 @@ class ZenohEntity:
     def call(
         self, method: Uri, payload: bytes = b"", *, ttl: int = 5000, payload_format: int = wire.PROTOBUF
     ) -> ZenohSample:
-        """Send a request and wait for its response, whatever that says."""
+        """Send a request and wait for its response, of any status."""
         return self.wait_response(self.send_request(method, payload, ttl=ttl, payload_format=payload_format))
 
     def subscribe(
         self, topic: Uri, *, max_frequency: float | None = None, sample_period_ms: int | None = None
     ) -> None:
-        """Subscribe, insist that it worked, and wait until it was told: nothing of it is under way any more."""
+        """Subscribe, check the result, and wait for the notification, so that nothing is pending."""
         request = wire.subscription_request(
             topic, max_frequency=max_frequency, sample_period_ms=sample_period_ms
         )
@@ -273,9 +275,9 @@ class ZenohEntity:
         eventually(lambda: self._notified_state(topic), wire.UNSUBSCRIBED)
 
     def _notified_state(self, topic: Uri) -> int:
-        """The state of our subscription by the last Update about it: one comes for each change, and only then."""
+        """State of the subscription by the last Update; every change sends exactly one."""
         head = (wire.NOTIFICATION, USUBSCRIPTION.at(SUBSCRIPTION_CHANGE), self.address)
-        about = wire.topic_request(topic)  # with which an Update begins
+        about = wire.topic_request(topic)  # an Update starts with it
         updates = self.inbox.items(
             lambda s: (
                 s.attributes is not None
@@ -297,7 +299,7 @@ def _is_event_on(topic: Uri) -> Callable[[ZenohSample], bool]:
 
 
 class SomeipFrame(NamedTuple):
-    """What came over UDP, as the library `someip` reads it; `error` where it cannot."""
+    """A datagram, as the library `someip` decodes it; `error` if it cannot."""
 
     raw: bytes
     sender: tuple[str, int]
@@ -307,7 +309,7 @@ class SomeipFrame(NamedTuple):
 
     @property
     def head(self) -> SOMEIPHeader:
-        """The message of a frame that is one."""
+        """The message of a valid frame."""
         assert self.message is not None, f"{self.raw.hex()} from {self.sender}: {self.error}"
         return self.message
 
@@ -326,7 +328,7 @@ def _frames(datagram: bytes, sender: tuple[str, int]) -> list[SomeipFrame]:
 
 
 class SomeipNode:
-    """A UDP socket on loopback that keeps what it gets; `answer` says what a request is answered, if anything."""
+    """A UDP socket on loopback that keeps its datagrams; `answer` returns the response to a request, if any."""
 
     def __init__(
         self, port: int = 0, host: str = "127.0.0.1", responder: Callable[[SOMEIPHeader], bytes] | None = None
@@ -376,17 +378,17 @@ class SomeipNode:
 
 
 ECHO: Final = 0x0001
-"""Method of the ECU: answers with the payload it was called with."""
+"""Method of the ECU: responds with the payload of the request."""
 FAIL: Final = 0x0002
-"""Method of the ECU: answers ERROR with the first byte of the payload as return code, and the rest as payload."""
+"""Method of the ECU: responds with ERROR, the first byte of the payload as return code, and the rest as payload."""
 FAIL_AS_RESPONSE: Final = 0x0003
-"""Method of the ECU: answers RESPONSE with the first byte of the payload as return code."""
+"""Method of the ECU: responds with RESPONSE and the first byte of the payload as return code."""
 SILENT: Final = 0x0004
-"""Method of the ECU: answers nothing."""
+"""Method of the ECU: does not respond."""
 
 
 def ecu_response(request: SOMEIPHeader) -> bytes:
-    """What the ECU of these tests answers to a request."""
+    """Response of the test ECU to a request."""
     match request.method_id:
         case 0x0001:
             return reply(request, payload=request.payload)
@@ -408,7 +410,7 @@ def reply(
     payload: bytes = b"",
     return_code: int = wire.E_OK,
 ) -> bytes:
-    """An answer that bears the marks of its request."""
+    """A response with the ids of its request."""
     return wire.someip(
         request.service_id,
         request.method_id,
@@ -422,7 +424,9 @@ def reply(
 
 
 class Metronome:
-    """Beats `hz` times a second until stopped. A late beat does not shift those after it, unless it is very late."""
+    """Calls `beat` `hz` times per second until stopped. A late call does not shift the next ones, unless it is very
+    late.
+    """
 
     def __init__(self, hz: float, beat: Callable[[int], None]) -> None:
         self.beats = 0
@@ -436,7 +440,7 @@ class Metronome:
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             self._beat(self.beats)
             self.beats += 1
-            # After a long stall of the machine a burst of everything that was missed would be no rhythm.
+            # After a long stall, a burst of all missed beats would be no steady rate.
             due = max(due + self._period, time.monotonic() - STALL_GAP_S)
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports on loopback that nobody uses now, below those that the kernel gives to outgoing connections meanwhile.
+"""Free loopback ports below the range that the kernel uses for outgoing connections.
 
-They are used a moment after they were found free, and tests run side by side: so each process has blocks of its own, and
-gives no port twice. SOME/IP's own ports, and those of the files in configs/, are above.
+A port is used shortly after it was found free, and tests run in parallel. Each process therefore reserves blocks and
+returns no port twice. The ports of SOME/IP and of configs/ are above.
 """
 
 import random
@@ -17,7 +17,7 @@ _BLOCK: Final = 100
 _TRIALS: Final = 100
 
 _claims: list[socket.socket] = []
-"""One for each of our blocks. A name of Linux's abstract namespace is bound once, and free again when its process ends."""
+"""One socket per reserved block. A name of the abstract namespace is bound once and released with its process."""
 
 
 def tcp_ports(count: int) -> list[int]:
@@ -31,7 +31,7 @@ def udp_ports(count: int) -> list[int]:
 
 
 def _own_ports() -> Iterator[int]:
-    """Ports of ours, without end; each once while there are blocks that nobody has."""
+    """Ports of the reserved blocks, each once while unreserved blocks are left."""
     blocks: list[range] = []
     for first in random.sample(_RANGE[::_BLOCK], len(_RANGE) // _BLOCK):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -50,12 +50,12 @@ def _own_ports() -> Iterator[int]:
 
 
 _port_source: Final = _own_ports()
-_lock: Final = Lock()  # outages are played side by side, in threads
+_lock: Final = Lock()  # outages run in parallel threads
 
 
 def _free_ports(kind: socket.SocketKind, count: int) -> list[int]:
     found: list[int] = []
-    with _lock, ExitStack() as held:  # all at once, or two could be the same
+    with _lock, ExitStack() as held:  # all at once, otherwise two could be equal
         for _ in range(_TRIALS + count):
             port = next(_port_source)
             trial = held.enter_context(socket.socket(socket.AF_INET, kind))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring a rate on a machine that may be busy with something else."""
+"""Rate measurements on a machine with other load."""
 
 import time
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ TOLERANCE: Final = 0.02
 
 
 def stalled_seconds(unlimited: Sequence[ZenohSample]) -> float:
-    """For how many seconds in all a busy machine held up the events of a topic without limit."""
+    """Total time for which a busy machine delayed the events of an unlimited topic."""
     gaps = (later.received_at - earlier.received_at for earlier, later in pairwise(unlimited))
     return sum(gap for gap in gaps if gap > STALL_GAP_S)
 
 
 def flowing_seconds(unlimited: Sequence[ZenohSample]) -> float:
-    """For how many seconds in all they flowed."""
+    """Total time without such delays."""
     return (
         unlimited[-1].received_at - unlimited[0].received_at - stalled_seconds(unlimited)
         if unlimited
@@ -32,9 +32,10 @@ def flowing_seconds(unlimited: Sequence[ZenohSample]) -> float:
 def assert_rate(
     limited: Sequence[ZenohSample], hz: float, unlimited: Sequence[ZenohSample], tolerance: float = TOLERANCE
 ) -> None:
-    """At no more than `hz`, and at no less while there was something to send.
+    """Check a rate of at most `hz`, and at least `hz` while messages were available.
 
-    When one of them passed the gate is told by nobody: behind its making, which is in its id, and before its arrival.
+    The time at the gate is unknown: it is after the creation of a message, which is in its id, and before its
+    arrival.
     """
     intervals = len(limited) - 1
     wall_s = time.time() - time.monotonic()
@@ -48,7 +49,7 @@ def assert_rate(
 def publish_until_flowed(
     vehicle: Vehicle, app: ZenohEntity, topics: Sequence[Uri], unlimited: Uri, *, seconds: float
 ) -> list[ZenohSample]:
-    """Publish on every topic at 100 Hz until those of `unlimited` have flowed for so long; these."""
+    """Publish on every topic at 100 Hz until `unlimited` has flowed for `seconds`. Returns its events."""
 
     def beat(number: int) -> None:
         for topic in (*topics, unlimited):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streamer as a process, and the other commands of `ustreamer`."""
+"""The streamer as a process, and other commands of `ustreamer`."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.e2e.rigs.entities import DEADLINE_S, Inbox
 COMMAND: Final = Path(sys.executable).with_name("ustreamer")
 START_S: Final = 30.0
 DRAIN_S: Final = 20.0
-"""Less than what its end may take."""
+"""Less than the deadline of its exit."""
 VERDICTS: Final = ("delivered", "throttled", "expired", "dead_lettered", "denied", "no_subscriber", "queued")
 
 
@@ -25,8 +25,8 @@ class StreamerProcess:
     """`ustreamer run` in a process of its own. In a `with` block it is stopped at the end and must exit with 0."""
 
     def __init__(self, config: Path, *arguments: str) -> None:
-        """Start it; READY is waited for by `ready` and by `with`."""
-        # Of an option given twice the last one holds: 5 s, the default, may be too short for a busy machine.
+        """Start the process; `wait_ready` and `with` wait for READY."""
+        # The last one of repeated options holds. The default of 5 s may be too short on a busy machine.
         self.config = config
         self._process = subprocess.Popen(
             [COMMAND, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
@@ -48,7 +48,7 @@ class StreamerProcess:
             reader.start()
 
     def wait_ready(self) -> Self:
-        """Wait for READY; AssertionError with everything it said if that does not come."""
+        """Wait for READY; AssertionError with all output if it does not come."""
         try:
             self.stdout.wait_one(lambda line: line in {"READY\n", ""}, START_S)
         finally:
@@ -75,11 +75,11 @@ class StreamerProcess:
         self._process.send_signal(signal.SIGHUP)
 
     def wait_exit(self) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for the exit. Returns the exit code."""
         try:
             code = self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)  # on which faulthandler writes every thread's stack
+            self._process.send_signal(signal.SIGABRT)  # faulthandler then writes the stacks of all threads
             self._process.wait(DEADLINE_S)
             self.close_pipes()
             raise AssertionError(f"did not end within {DEADLINE_S} s\n{self.output}") from None
@@ -87,7 +87,7 @@ class StreamerProcess:
         return code
 
     def kill(self) -> None:
-        """SIGKILL: the power fails. What it was saying is still heard."""
+        """SIGKILL, as in a power failure. Earlier output is still read."""
         self._process.kill()
         self._process.wait(DEADLINE_S)
         self.close_pipes()
@@ -100,7 +100,7 @@ class StreamerProcess:
                 pipe.close()
 
     def stop(self) -> None:
-        """SIGTERM; it must exit with 0 and have kept its books."""
+        """SIGTERM; the process must exit with 0 and a balanced ledger."""
         if not self.is_alive:
             self.close_pipes()
             raise AssertionError(f"ended by itself with {self._process.returncode}\n{self.output}")
@@ -111,12 +111,12 @@ class StreamerProcess:
 
     @property
     def log_records(self) -> list[dict[str, Any]]:
-        """The log; what is no JSON is for people, such as the reason of a failure at the end."""
+        """The JSON lines of the log; other lines are for people, such as the reason of a failed exit."""
         return [json.loads(line) for line in self.stderr.items() if line.startswith("{")]
 
     @property
     def ledger(self) -> dict[str, int]:
-        """The ledger in the last words of the process."""
+        """The ledger of the last log record."""
         [stopped] = [line for line in self.log_records if line["event"] == "streamer.stopped"]
         ledger: dict[str, int] = stopped["ledger"]
         return ledger
@@ -142,15 +142,15 @@ def _read_lines(pipe: IO[str], inbox: Inbox[str]) -> None:
 
 
 def statistics(state_dir: Path) -> dict[str, Any]:
-    """What the streamer with this state_dir counts.
+    """Statistics of the streamer with this state_dir.
 
-    Not by `ustreamer top`: a process of its own takes seconds on a busy machine.
+    Through the admin socket: a process of `ustreamer top` takes seconds on a busy machine.
     """
     directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as admin:
             admin.settimeout(DEADLINE_S)
-            admin.connect(f"/proc/self/fd/{directory}/admin.sock")  # a whole path may be too long
+            admin.connect(f"/proc/self/fd/{directory}/admin.sock")  # the whole path may be too long
             admin.sendall(b'{"type":"statistics"}\n')
             with admin.makefile("rb") as answer:
                 found = json.loads(answer.readline())
@@ -162,7 +162,7 @@ def statistics(state_dir: Path) -> dict[str, Any]:
 
 
 def assert_ledger_balanced(ledger: dict[str, int]) -> None:
-    """The ledger law: every accepted delivery has ended in exactly one verdict, and none is left."""
+    """Check the ledger law: every accepted delivery has exactly one verdict, and none is queued."""
     assert ledger["queued"] == 0, ledger
     assert ledger["received"] == sum(ledger[verdict] for verdict in VERDICTS), ledger
 

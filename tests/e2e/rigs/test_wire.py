@@ -49,7 +49,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize(("vector", "attributes"), ATTRIBUTES.items())
-def test_attributes_are_encoded_and_decoded_as_protobuf_does_it(vector: str, attributes: Attributes) -> None:
+def test_attributes_are_encoded_and_decoded_as_by_protobuf(vector: str, attributes: Attributes) -> None:
     assert attributes.encode().hex() == vector
     assert Attributes.decode(bytes.fromhex(vector)) == attributes
 
@@ -109,6 +109,6 @@ def test_a_someip_message_is_as_in_the_standard(message: bytes, vector: str) -> 
 
 
 @pytest.mark.parametrize("garbage", ["0a", "0a05", "08", "0b", "ff" * 11, "09000000"])
-def test_what_is_no_protobuf_is_refused(garbage: str) -> None:
+def test_invalid_protobuf_is_refused(garbage: str) -> None:
     with pytest.raises(ValueError):
         wire.fields(bytes.fromhex(garbage))

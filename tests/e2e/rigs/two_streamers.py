@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two vehicles: a streamer each, a Zenoh network of applications behind each, and a third network between them.
 
-The networks of the applications are routers in the test's process, so applications stay while a streamer dies; the
-network between the streamers is nothing but their two sessions, so one that dies is a link that goes down.
+The networks of applications are routers in the process of the test, so applications survive a dead streamer. The
+network between the streamers is only their two sessions: a dead streamer is a link that is down.
 """
 
 import json
@@ -24,9 +24,9 @@ from tests.e2e.rigs.subscriber import Subscriber
 from tests.e2e.rigs.wire import Uri
 
 NEAR_AUTHORITY: Final = "a.vin1"
-"""The near side, where the subscribers of these tests are."""
+"""The near side, with the subscribers."""
 FAR_AUTHORITY: Final = "b.vin1"
-"""The far side, where the topics are."""
+"""The far side, with the topics."""
 
 _CONFIG: Final = """\
 authority = "{authority}"
@@ -64,7 +64,7 @@ def link_port_pairs() -> tuple[SidePorts, SidePorts]:
 
 
 class StreamerSide:
-    """A streamer that can die and come back, and the network of its applications, which stays."""
+    """A streamer that can die and restart, and the permanent network of its applications."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class StreamerSide:
         self._was_stopped = True  # by our hand, and nothing is to be heard from it
         self._network = open_router(ports.network)
         self.probe = Subscriber(ports.network, authority)
-        """An application that is always there, and asks what is listed."""
+        """A permanent application that queries the lists."""
 
     @property
     def running(self) -> bool:
@@ -113,13 +113,13 @@ class StreamerSide:
     # --- life and death -------------------------------------------------------------------------------------------------
 
     def launch(self) -> None:
-        """Start the streamer and wait for nothing."""
+        """Start the streamer without waiting."""
         assert not self.running
         self._process = StreamerProcess(self._config)
         self._was_stopped = False
 
     def wait_ready(self) -> None:
-        """Wait until it answers its applications."""
+        """Wait until it responds to its applications."""
         self.process.wait_ready()
         self.probe.wait_responding(self.usubscription.at(wire.FETCH_SUBSCRIBERS))
 
@@ -147,12 +147,12 @@ class StreamerSide:
         self.wait_ready()
 
     def kill(self) -> None:
-        """SIGKILL, frozen or not; what it was sent and has not read is lost."""
+        """SIGKILL, also while stopped; unread messages are lost."""
         self.process.kill()
         self._was_stopped, self._is_frozen = True, False
 
     def freeze(self) -> None:
-        """SIGSTOP: the link stays up, what is sent to it waits in its socket, and nothing is answered."""
+        """SIGSTOP: the link stays up, messages wait in the socket, and nothing is answered."""
         process = self.process._process
         process.send_signal(signal.SIGSTOP)
         self._is_frozen = True
@@ -169,7 +169,7 @@ class StreamerSide:
         shutil.rmtree(self._directory / "state")
 
     def stop(self) -> None:
-        """End it as a supervisor would; it must have kept its books."""
+        """End it as a supervisor does; its ledger must balance."""
         self.thaw()
         if self.running:
             self._was_stopped = True
@@ -194,14 +194,14 @@ class StreamerSide:
         return Subscriber(self.ports.network, self.authority)
 
     def listed_states(self, topic: Uri) -> dict[Uri, int]:
-        """Who is listed here as a subscriber of `topic`, and in which state."""
+        """Subscribers of `topic` in the list of this side, with their states."""
         answer = self.probe.call_successfully(
             self.usubscription.at(wire.FETCH_SUBSCRIPTIONS), wire.topic_request(topic)
         )
         return {each.subscriber: each.state for each in wire.subscriptions_in(answer.payload)}
 
     def subscribers(self, topic: Uri) -> list[Uri]:
-        """Who is listed by FetchSubscribers."""
+        """Subscribers by FetchSubscribers."""
         answer = self.probe.call_successfully(
             self.usubscription.at(wire.FETCH_SUBSCRIBERS), wire.topic_request(topic)
         )
@@ -285,7 +285,7 @@ def open_router(port: int, connect: int | None = None) -> zenoh.Session:
 
 @contextmanager
 def two_streamers(directory: Path, far_usubscription: str = "") -> Iterator[TwoStreamers]:
-    """Start both; at the end both must exit with 0 and have kept their books."""
+    """Start both; at the end both must exit with 0 and a balanced ledger."""
     near_ports, far_ports = link_port_pairs()
     with ExitStack() as exit_stack:
 

@@ -15,7 +15,7 @@ from tests.e2e.rigs.wire import Uri
 SPEED: Final = 0x1234
 """The service whose events the ECU sends; version 1, events 0x8001 to 0x8040."""
 SECOND_SPEED: Final = 0x1235
-"""Another one, which is instance 2 of its kind."""
+"""Another service, instance 2 of its type."""
 CLIMATE: Final = 0x3001
 """The service whose methods the ECU has."""
 OFFERED: Final = 0x4001
@@ -96,7 +96,7 @@ remote = "127.0.0.1:{ports.receiver}"
 
 
 class VehiclePorts(NamedTuple):
-    """Where everybody is on loopback: two TCP ports, then three UDP ports."""
+    """Ports on loopback: two TCP ports, then three UDP ports."""
 
     backbone: int
     cloud: int
@@ -106,13 +106,13 @@ class VehiclePorts(NamedTuple):
 
 
 def free_ports() -> VehiclePorts:
-    """Ports that nobody uses now, all different."""
+    """Free ports, all different."""
     ports = VehiclePorts(*tcp_ports(2), *udp_ports(3))
     return ports if len(set(ports)) == len(ports) else free_ports()
 
 
 def write_config(directory: Path, ports: VehiclePorts) -> Path:
-    """Write a configuration for these ports, with its state beside it."""
+    """Write a configuration for these ports, with its state next to it."""
     events = ", ".join(f"{{ id = {number:#06x}, eventgroup = 1 }}" for number in EVENTS)
     file = directory / "vehicle.toml"
     file.write_text(_CONFIG.format(ports=ports, events=events), encoding="utf-8")
@@ -120,7 +120,7 @@ def write_config(directory: Path, ports: VehiclePorts) -> Path:
 
 
 class Vehicle:
-    """A running streamer, and beside it the ECU and a receiver of the events that the streamer offers."""
+    """A running streamer, the ECU, and a receiver of the events that the streamer offers."""
 
     def __init__(
         self, ports: VehiclePorts, process: StreamerProcess, ecu: SomeipNode, receiver: SomeipNode
@@ -136,19 +136,19 @@ class Vehicle:
         return Uri("chassis", SPEED, 1, next(self._unused))
 
     def send_event(self, topic: Uri, payload: bytes = b"", *, session: int = 1) -> None:
-        """Have the ECU send an event, which is a publication on `topic`."""
+        """Let the ECU send an event, which is a publication on `topic`."""
         datagram = wire.event(topic.ue_id & 0xFFFF, topic.resource, payload, session=session)
         self.ecu.send_to_port(datagram, self.ports.someip)
 
     def wait_received(self, count: int) -> None:
-        """Wait until so many datagrams have been taken in since the start: what the kernel has yet is lost by a stop."""
+        """Wait until this number of datagrams was read since the start: a stop loses datagrams in the kernel."""
         state = self.process.config.parent / "state"
         eventually(lambda: statistics(state)["endpoints"]["chassis"]["datagrams"] >= count, True)
 
 
 @contextmanager
 def running_vehicle(directory: Path, *arguments: str) -> Iterator[Vehicle]:
-    """Start everything; at the end the streamer must exit with 0 and have kept its books."""
+    """Start everything; at the end the streamer must exit with 0 and a balanced ledger."""
     ports = free_ports()
     config = write_config(directory, ports)
     with (

@@ -67,12 +67,12 @@ def car(guarded: Vehicle) -> Iterator[ZenohEntity]:
         yield peer
 
 
-def test_who_is_allowed_calls_and_its_answer_comes_back(fleet: ZenohEntity) -> None:
+def test_an_allowed_caller_gets_its_response(fleet: ZenohEntity) -> None:
     assert fleet.call(SERVICE.at(ECHO), b"22 C").payload == b"22 C"
 
 
 @pytest.mark.parametrize("caller", ["stranger", "fleet"])
-def test_who_is_not_is_told_once_and_the_call_goes_nowhere(
+def test_a_denied_caller_gets_one_error_and_the_call_is_not_forwarded(
     guarded: Vehicle, caller: str, request: pytest.FixtureRequest
 ) -> None:
     peer: ZenohEntity = request.getfixturevalue(caller)
@@ -133,7 +133,7 @@ def test_level_and_token_of_a_caller_travel_as_they_are(fleet: ZenohEntity, car:
     assert car.inbox.wait_one(lambda each: each.payload == b"open").head == sent
 
 
-def test_what_was_denied_is_in_the_books(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_denied_messages_are_in_the_ledger(tmp_path_factory: pytest.TempPathFactory) -> None:
     ports = free_ports()
     config = write_config(tmp_path_factory.mktemp("books"), ports)
     config.write_text(config.read_text(encoding="utf-8") + RULES, encoding="utf-8")

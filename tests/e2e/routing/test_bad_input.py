@@ -229,7 +229,7 @@ def test_an_event_from_another_address_than_its_service_has_is_refused(
     assert [each.payload for each in app.wait_events(topic)] == [b"true"]
 
 
-def test_a_caller_that_claims_to_live_elsewhere_is_told_so(vehicle: Vehicle, fleet: ZenohEntity) -> None:
+def test_a_caller_with_a_foreign_authority_gets_an_error(vehicle: Vehicle, fleet: ZenohEntity) -> None:
     forged = Attributes(
         wire.new_id(),
         wire.REQUEST,

@@ -21,7 +21,7 @@ def test_each_network_gets_a_topic_at_its_own_rate(
     assert_rate(fleet.events(topic), 20, everything, tolerance=0.03)
 
 
-def test_the_fastest_wish_holds_for_a_network(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_a_network_gets_the_fastest_requested_rate(vehicle: Vehicle, app: ZenohEntity) -> None:
     topic = vehicle.unused_topic()
     with ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as slow:
         slow.subscribe(topic, max_frequency=1.0)
@@ -100,7 +100,7 @@ def test_calls_and_notifications_go_to_the_network_of_their_sink(
 
 
 @pytest.mark.parametrize("authority", ["hpc.vin1", "chassis"])
-def test_nobody_publishes_for_those_who_live_elsewhere(
+def test_a_publication_with_a_foreign_authority_is_refused(
     vehicle: Vehicle, app: ZenohEntity, fleet: ZenohEntity, authority: str
 ) -> None:
     topic, marker = vehicle.unused_topic()._replace(authority=authority), vehicle.unused_topic()

@@ -62,7 +62,7 @@ def test_a_request_is_answered_once_by_the_method_it_called(
     assert app.responses(asked.id) == [answer]
 
 
-def test_nothing_else_is_answered_however_it_ends(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_only_requests_get_responses(vehicle: Vehicle, app: ZenohEntity) -> None:
     nowhere = Uri("mars", 1, 1)
     topic = app.address.at(0x8001)
     sent = [
@@ -85,7 +85,7 @@ def test_nothing_else_is_answered_however_it_ends(vehicle: Vehicle, app: ZenohEn
     assert app.inbox.items(lambda each: each.attributes is not None and each.head.reqid in ids) == []
 
 
-def test_a_call_that_is_open_at_the_stop_is_answered_before_the_end(own_vehicle: Vehicle) -> None:
+def test_a_pending_call_gets_a_response_before_the_stop(own_vehicle: Vehicle) -> None:
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1") as app:
         asked = app.send_request(METHOD, b"are you there", ttl=60_000)
         own_vehicle.ecu.inbox.wait_one(_carrying(b"are you there"))
@@ -96,7 +96,7 @@ def test_a_call_that_is_open_at_the_stop_is_answered_before_the_end(own_vehicle:
         assert app.responses(asked) == [answer]
 
 
-def test_a_someip_client_whose_request_is_open_at_the_stop_is_told_not_ready(tmp_path: Path) -> None:
+def test_a_pending_someip_request_gets_not_ready_before_the_stop(tmp_path: Path) -> None:
     ports = free_ports()
     config = write_config(tmp_path, ports)
     patient = config.read_text(encoding="utf-8").replace("ttl_ms = 4_000", "ttl_ms = 60_000")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole life of a remote subscription: two streamers with networks of their own, subscribers here, publishers there.
+"""The life cycle of a remote subscription: two streamers with their own networks, subscribers here, publishers there.
 
-What the near uSubscription asks of the far one is heard by a spy on the network between them; what becomes of it when one
-of them dies, in whatever state, is told by their lists and by what flows.
+A spy on the network between the streamers receives the calls of the near uSubscription. After a death of a streamer,
+in any state, the lists of both sides and the flow of messages show the result.
 """
 
 import time
@@ -30,7 +30,7 @@ from tests.e2e.rigs.two_streamers import FAR_AUTHORITY, NEAR_AUTHORITY, TwoStrea
 from tests.e2e.rigs.wire import Uri
 
 NEAR_USUBSCRIPTION: Final = Uri(NEAR_AUTHORITY, 0, 3)
-"""The uSubscription of the near side, which is the subscriber at the far side."""
+"""The uSubscription of the near side, which subscribes at the far side."""
 FAR_USUBSCRIPTION: Final = Uri(FAR_AUTHORITY, 0, 3)
 
 NO_SUBSCRIBERS: Final[dict[Uri, int]] = {}
@@ -47,7 +47,7 @@ def streamers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoStreamers
 
 
 class RemoteScenario:
-    """Both streamers up and linked, and applications of one test."""
+    """Both streamers, linked, and the applications of one test."""
 
     def __init__(self, both: TwoStreamers, applications: ExitStack) -> None:
         self.both, self.near, self.far = both, both.near, both.far
@@ -66,20 +66,22 @@ class RemoteScenario:
         return self._applications.enter_context(self.both.spy())
 
     def publish(self, topic: Uri | None = None) -> bytes:
-        """Publish something unmistakable; its payload."""
+        """Publish a unique payload and return it."""
         payload = b"publication %d" % next(_numbers)
         self.publisher.publish(topic or self.topic, payload)
         return payload
 
     def assert_flows(self, *to: ZenohEntity) -> None:
-        """A publication reaches each of them, once."""
+        """Check that a publication reaches each peer once."""
         payload = self.publish()
         for peer in to:
             peer.inbox.wait_one(lambda each: each.is_event and each.payload == payload)
             assert len(peer.inbox.items(lambda each: each.is_event and each.payload == payload)) == 1
 
     def assert_quiet(self, *others: ZenohEntity) -> None:
-        """A publication reaches neither the near side nor `others`, while one on a topic that is subscribed now does."""
+        """Check that a publication reaches neither the near side nor `others`, while one on a newly subscribed topic
+        does.
+        """
         marker = self.publisher.address.at(0x9000 + next(_numbers))
         self.reader.subscribe_and_wait(marker)
         silent, received = self.publish(), self.publish(marker)
@@ -88,13 +90,13 @@ class RemoteScenario:
             assert peer.inbox.items(lambda each: each.payload == silent) == []
 
     def wait_subscribed(self) -> None:
-        """Both sides come to list what the reader has subscribed, and it flows."""
+        """Wait until both sides list the reader's subscription, and check the flow."""
         eventually(lambda: self.far.listed_states(self.topic), {NEAR_USUBSCRIPTION: SUBSCRIBED})
         eventually(lambda: self.near.listed_states(self.topic), {self.reader.address: SUBSCRIBED})
         self.assert_flows(self.reader)
 
     def wait_unsubscribed(self) -> None:
-        """Neither side comes to list anybody, and nothing flows."""
+        """Wait until both lists are empty, and check that no message flows."""
         eventually(lambda: self.near.listed_states(self.topic), NO_SUBSCRIBERS)
         eventually(lambda: self.far.listed_states(self.topic), NO_SUBSCRIBERS)
         self.assert_quiet()
@@ -103,7 +105,7 @@ class RemoteScenario:
 
 @pytest.fixture
 def scene(streamers: TwoStreamers) -> Iterator[RemoteScenario]:
-    streamers.start()  # what an earlier test that failed has left dead or frozen
+    streamers.start()  # an earlier failed test may have left them dead or stopped
     with ExitStack() as applications:
         yield RemoteScenario(streamers, applications)
 
@@ -137,13 +139,13 @@ def _is_call_about(topic: Uri) -> Callable[[ZenohSample], bool]:
 
 
 def calls_about(spy: ZenohEntity, topic: Uri) -> list[UsubscriptionCall]:
-    """What was asked of the far uSubscription about a topic so far, in order."""
+    """Calls of the far uSubscription about a topic so far, in order."""
     found = spy.inbox.items(_is_call_about(topic))
     return [UsubscriptionCall(each.head.sink.resource, each.payload) for each in found if each.head.sink]
 
 
 def assert_calls(spy: ZenohEntity, topic: Uri, *expected: UsubscriptionCall) -> None:
-    """Wait until so much was asked about a topic, and insist that it was this."""
+    """Wait for this number of calls about a topic, and check them."""
     spy.inbox.wait_count(_is_call_about(topic), len(expected))
     assert calls_about(spy, topic) == list(expected)
 
@@ -163,7 +165,7 @@ _CALL: Final = wire.Attributes(
     payload_format=wire.PROTOBUF,
 )
 
-# What protobuf's own compiler and library make of the same messages.
+# The same messages encoded by protobuf's own compiler and library.
 HANDWRITTEN_VECTORS: Final = {
     "SubscriptionRequest": (
         subscription_request(_TOPIC, expire_s=_IN_2026, period_ms=1000),
@@ -181,12 +183,12 @@ HANDWRITTEN_VECTORS: Final = {
 
 
 @pytest.mark.parametrize("name", HANDWRITTEN_VECTORS)
-def test_what_is_written_by_hand_is_as_a_library_writes_it(name: str) -> None:
+def test_handwritten_messages_equal_those_of_a_library(name: str) -> None:
     by_hand, by_library = HANDWRITTEN_VECTORS[name]
     assert by_hand.hex() == by_library
 
 
-def test_what_is_read_by_hand_is_as_a_library_writes_it() -> None:
+def test_messages_of_a_library_are_decoded_by_hand() -> None:
     topic, subscriber = "0a120a076465766963653210ab21180320cd8102", "0a0f0a076465766963653110ef810c1804"
     answer = bytes.fromhex("0a0208011a12" + topic[4:])
     assert wire.SubscriptionResponse.decode(answer) == (SUBSCRIBE_PENDING, _TOPIC)
@@ -213,7 +215,7 @@ def test_a_remote_topic_flows_from_the_first_subscriber_to_the_last(scene: Remot
     assert scene.far.subscribers(topic) == [NEAR_USUBSCRIPTION]
     scene.assert_flows(reader, spy)
 
-    assert neighbour.request_subscription(topic) == SUBSCRIBED  # at home there is nobody to wait for
+    assert neighbour.request_subscription(topic) == SUBSCRIBED  # a local subscription is granted at once
     assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, neighbour.address])
     assert second.request_subscription(topic) == SUBSCRIBED  # the topic flows already
     assert scene.near.listed_states(topic) == {reader.address: SUBSCRIBED, second.address: SUBSCRIBED}
@@ -255,9 +257,7 @@ def test_every_change_is_published_as_well(scene: RemoteScenario) -> None:
 @pytest.mark.parametrize(
     "wish", [{}, {"period_ms": 1000, "expire_s": 4_102_444_800}], ids=["no wish", "a wish"]
 )
-def test_what_is_asked_of_the_far_side_is_as_the_standard_has_it(
-    scene: RemoteScenario, wish: dict[str, int]
-) -> None:
+def test_calls_of_the_far_side_conform_to_the_standard(scene: RemoteScenario, wish: dict[str, int]) -> None:
     topic, spy = scene.topic, scene.spy()
     asked = subscribe_call(topic, **wish)
     scene.reader.subscribe_and_wait(topic, asked.payload)
@@ -269,7 +269,7 @@ def test_what_is_asked_of_the_far_side_is_as_the_standard_has_it(
 
 
 def assert_is_call(sample: ZenohSample, source: Uri, sink: Uri) -> None:
-    """The request is one between uSubscriptions, to the last byte beside its payload."""
+    """Check that the request is one between uSubscriptions, byte by byte except the payload."""
     expected = wire.Attributes(
         sample.head.id,
         wire.REQUEST,
@@ -340,11 +340,11 @@ def test_the_far_side_is_asked_for_the_fastest_rate(scene: RemoteScenario) -> No
 
 
 def assert_crosses_at(hz: float, scene: RemoteScenario, spy: ZenohEntity) -> None:
-    """Publish at 100 Hz for a second: so much of it crosses the network between the streamers."""
+    """Publish at 100 Hz for a second, and check the rate on the network between the streamers."""
     witness, before = (
         scene.far_application(),
         len(spy.events(scene.topic)),
-    )  # who listens there hears every publication
+    )  # receives every publication
 
     def beat(_: int) -> None:
         scene.publish()
@@ -355,7 +355,7 @@ def assert_crosses_at(hz: float, scene: RemoteScenario, spy: ZenohEntity) -> Non
 
 
 def listed_attributes(scene: RemoteScenario) -> set[bytes]:
-    """The attributes with which the near side is listed at the far side."""
+    """Attributes of the near side in the list of the far side."""
     answer = scene.far.probe.call_successfully(
         FAR_USUBSCRIPTION.at(wire.FETCH_SUBSCRIPTIONS), wire.topic_request(scene.topic)
     )
@@ -394,14 +394,14 @@ def test_a_slower_subscriber_changes_nothing_at_the_far_side(scene: RemoteScenar
 
 
 # [itest->req~usubscription-subscribe-expiration~1]
-def test_a_subscription_that_ends_by_itself_ends_at_the_far_side(scene: RemoteScenario) -> None:
+def test_an_expired_subscription_ends_at_the_far_side(scene: RemoteScenario) -> None:
     topic, rest, spy = scene.topic, scene.near_application(), scene.spy()
     expected = [subscribe_call(topic, period_ms=100)]
     rest.subscribe_and_wait(topic, subscription_request(topic, period_ms=100))
     soon = int(time.time()) + 3
     scene.reader.request_subscription(topic, subscription_request(topic, period_ms=20, expire_s=soon))
     scene.reader.wait_notified(topic, UNSUBSCRIBED)
-    # By what was asked: what is listed meanwhile may have come and gone before anybody looks.
+    # By the calls: a listed state may change before it is read.
     assert_calls(spy, topic, *expected, subscribe_call(topic, period_ms=20), *expected)
     eventually(lambda: listed_attributes(scene), {wire.field(3, 100)})
     rest.unsubscribe(topic)
@@ -412,14 +412,14 @@ def test_a_subscription_that_ends_by_itself_ends_at_the_far_side(scene: RemoteSc
 
 
 def subscribe_unsent(scene: RemoteScenario) -> None:
-    """SUBSCRIBE_PENDING, and the far side has been dead since before."""
+    """SUBSCRIBE_PENDING, and the far side died before."""
     scene.far.kill()
     assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
     assert scene.near.listed_states(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
 
 
 def subscribe_unanswered(scene: RemoteScenario) -> None:
-    """SUBSCRIBE_PENDING, and the far side has been sent the request and has not read it."""
+    """SUBSCRIBE_PENDING, and the far side has not read the request yet."""
     scene.far.freeze()
     assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
     assert scene.near.listed_states(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
@@ -431,7 +431,7 @@ def subscribed(scene: RemoteScenario) -> None:
 
 
 def unsubscribe_unsent(scene: RemoteScenario) -> None:
-    """UNSUBSCRIBE_PENDING, and the far side has been dead since before."""
+    """UNSUBSCRIBE_PENDING, and the far side died before."""
     subscribed(scene)
     scene.far.kill()
     scene.reader.unsubscribe(scene.topic)
@@ -439,7 +439,7 @@ def unsubscribe_unsent(scene: RemoteScenario) -> None:
 
 
 def unsubscribe_unanswered(scene: RemoteScenario) -> None:
-    """UNSUBSCRIBE_PENDING, and the far side has been sent the request and has not read it."""
+    """UNSUBSCRIBE_PENDING, and the far side has not read the request yet."""
     subscribed(scene)
     scene.far.freeze()
     scene.reader.unsubscribe(scene.topic)
@@ -460,7 +460,7 @@ def far_dies_and_forgets(scene: RemoteScenario) -> None:
 
 
 def near_dies(scene: RemoteScenario) -> None:
-    """And comes back before the far side does, if that is dead too."""
+    """The near side restarts before a dead far side does."""
     scene.near.kill()
     scene.far.thaw()
     scene.near.start()
@@ -479,7 +479,14 @@ STATES: Final = (
     unsubscribe_unsent,
     unsubscribe_unanswered,
 )
-DEATHS: Final = (far_dies, far_dies_and_forgets, near_dies, both_die)
+CASES: Final = (
+    *((state, near_dies) for state in STATES),
+    *((state, far_dies_and_forgets) for state in STATES if state is not subscribe_unsent),
+    (subscribe_unsent, far_dies),
+    (unsubscribe_unanswered, far_dies),
+    (subscribe_unanswered, both_die),
+)
+"""A near side that dies must restore every state from its store. The other deaths repeat its parts in pairs."""
 
 
 def _name(function: Callable[[RemoteScenario], None]) -> str:
@@ -487,9 +494,8 @@ def _name(function: Callable[[RemoteScenario], None]) -> str:
 
 
 # [itest->req~usubscription-remote-retry-indefinitely~1] [itest->req~usubscription-subscribe-persistency~1]
-@pytest.mark.parametrize("death", DEATHS, ids=_name)
-@pytest.mark.parametrize("state", STATES, ids=_name)
-def test_whoever_dies_in_whatever_state_the_end_is_right(
+@pytest.mark.parametrize(("state", "death"), CASES, ids=_name)
+def test_subscriptions_recover_from_a_death_of_either_side_in_any_state(
     scene: RemoteScenario, state: Callable[[RemoteScenario], None], death: Callable[[RemoteScenario], None]
 ) -> None:
     state(scene)
@@ -502,7 +508,7 @@ def test_whoever_dies_in_whatever_state_the_end_is_right(
 
 
 # [itest->req~usubscription-subscribe-unsubscribe-pending~1]
-def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: RemoteScenario) -> None:
+def test_a_subscribe_before_the_far_side_returns_is_granted(scene: RemoteScenario) -> None:
     unsubscribe_unsent(scene)
     assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
     scene.both.start()
@@ -511,7 +517,7 @@ def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: R
 
 
 # [itest->req~usubscription-unsubscribe-subscribe-pending~1]
-def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: RemoteScenario) -> None:
+def test_an_unsubscribe_before_the_far_side_returns_is_effective(scene: RemoteScenario) -> None:
     subscribe_unsent(scene)
     scene.reader.unsubscribe(scene.topic)
     scene.reader.wait_notified(scene.topic, UNSUBSCRIBED)
@@ -521,11 +527,11 @@ def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: R
 
 
 # [itest->req~usubscription-unsubscribe-subscribe-pending~1]
-def test_who_unsubscribes_before_the_far_side_has_answered_is_not_subscribed(scene: RemoteScenario) -> None:
+def test_an_unsubscribe_before_the_far_side_responds_is_effective(scene: RemoteScenario) -> None:
     subscribe_unanswered(scene)
     scene.reader.unsubscribe(scene.topic)
     assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
-    scene.far.thaw()  # it answers the Subscribe now, which is too late to matter
+    scene.far.thaw()  # the far side answers the Subscribe too late to matter
     scene.wait_unsubscribed()
     assert scene.reader.notified_states(scene.topic) == [SUBSCRIBE_PENDING, UNSUBSCRIBED]
 
@@ -568,13 +574,13 @@ def strict_scene(strict_streamers: TwoStreamers) -> Iterator[RemoteScenario]:
 
 
 @pytest.mark.parametrize("refused", [never_created, deprecated, forbidden], ids=_name)
-def test_a_refusal_of_the_far_side_ends_every_subscription_and_says_why(
+def test_a_refusal_by_the_far_side_ends_every_subscription_with_a_reason(
     strict_scene: RemoteScenario, refused: Callable[[RemoteScenario], Uri]
 ) -> None:
     scene = strict_scene
     readers = scene.reader, scene.near_application()
     topic = refused(scene)
-    scene.far.freeze()  # so that both are there when the answer comes
+    scene.far.freeze()  # so that both subscriptions exist when the response arrives
     for reader in readers:
         assert reader.request_subscription(topic) == SUBSCRIBE_PENDING
     scene.far.thaw()
@@ -584,7 +590,7 @@ def test_a_refusal_of_the_far_side_ends_every_subscription_and_says_why(
     assert scene.far.listed_states(topic) == NO_SUBSCRIBERS
 
 
-def test_after_a_refusal_one_may_ask_again(strict_scene: RemoteScenario) -> None:
+def test_after_a_refusal_a_new_subscribe_is_possible(strict_scene: RemoteScenario) -> None:
     scene, topic = strict_scene, strict_scene.topic
     assert scene.reader.request_subscription(topic) == SUBSCRIBE_PENDING
     scene.reader.wait_notified(topic, UNSUBSCRIBED)
@@ -593,7 +599,7 @@ def test_after_a_refusal_one_may_ask_again(strict_scene: RemoteScenario) -> None
     scene.wait_subscribed()
 
 
-def test_a_refusal_is_heard_after_a_death_as_well(strict_scene: RemoteScenario) -> None:
+def test_a_refusal_is_received_after_a_death_as_well(strict_scene: RemoteScenario) -> None:
     scene, topic = strict_scene, strict_scene.topic
     subscribe_unsent(scene)
     scene.both.start()
@@ -602,10 +608,10 @@ def test_a_refusal_is_heard_after_a_death_as_well(strict_scene: RemoteScenario) 
 
 
 # [itest->req~usubscription-reset~1]
-def test_what_a_reset_of_the_far_side_ends_is_subscribed_anew(scene: RemoteScenario) -> None:
+def test_subscriptions_ended_by_a_reset_of_the_far_side_are_renewed(scene: RemoteScenario) -> None:
     subscribed(scene)
     spy = scene.spy()
-    # Only a uSubscription may do that; on the wire it is whoever has its address behind its link.
+    # Only a uSubscription may reset. On the wire this is any sender with its address behind its link.
     reset = wire.Attributes(
         wire.new_id(),
         wire.REQUEST,
@@ -651,7 +657,7 @@ def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: 
         Update(topic, reader.address, SUBSCRIBED),
     ]
 
-    # Version 3 has no word for such a topic, so the far side is asked in version 4.
+    # Version 3 has no such topic, so the near side calls the far side in version 4.
     call = spy.inbox.wait_one(lambda each: each.head.sink == far.at(wire.SUBSCRIBE))
     assert_is_call(call, near, far.at(wire.SUBSCRIBE))
     assert call.payload == subscribe_request_v4(topic, period_ms=40)
@@ -671,7 +677,7 @@ def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: 
 
 
 def far_subscribers_v4(scene: RemoteScenario, topic: Uri) -> list[Uri]:
-    """Who has subscribed exactly this topic at the far side, which may be one of every instance."""
+    """Subscribers of exactly this topic at the far side; the topic may be one of every instance."""
     method = FAR_USUBSCRIPTION._replace(version=4).at(wire.FETCH_SUBSCRIPTIONS)
     answer = scene.far.probe.call_successfully(method, wire.field(1, topic.encode()))
     entries = wire.fields(answer.payload).get(1, [])

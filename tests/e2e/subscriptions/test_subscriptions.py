@@ -32,7 +32,7 @@ def test_an_event_reaches_a_subscriber_only_after_it_subscribed(vehicle: Vehicle
 
 
 # [itest->req~usubscription-unsubscribe~1]
-def test_nothing_comes_once_unsubscribe_is_answered(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_no_event_arrives_after_the_response_to_unsubscribe(vehicle: Vehicle, app: ZenohEntity) -> None:
     wanted, marker = vehicle.unused_topic(), vehicle.unused_topic()
     app.subscribe(wanted)
     app.subscribe(marker)
@@ -76,7 +76,7 @@ def test_an_event_arrives_as_a_publication_of_the_ecu(vehicle: Vehicle, app: Zen
     [b"", bytes(range(256)), b"\x00" * 1400, b"\xff" * 60_000],
     ids=["nothing", "every byte", "a full frame", "a fragmented datagram"],
 )
-def test_a_payload_is_not_touched(vehicle: Vehicle, app: ZenohEntity, payload: bytes) -> None:
+def test_a_payload_is_forwarded_unchanged(vehicle: Vehicle, app: ZenohEntity, payload: bytes) -> None:
     topic = vehicle.unused_topic()
     app.subscribe(topic)
     vehicle.send_event(topic, payload)

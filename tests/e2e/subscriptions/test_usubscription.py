@@ -74,7 +74,7 @@ def test_the_answer_to_subscribe_belongs_to_its_request(vehicle: Vehicle, caller
 
 
 # [itest->req~usubscription-fetch-subscribers~1] [itest->dsn~usubscription-fetch-subscribers-protobuf~1]
-def test_fetch_subscribers_names_everybody_who_subscribed_the_topic(
+def test_fetch_subscribers_lists_all_subscribers_of_the_topic(
     vehicle: Vehicle, app: ZenohEntity, fleet: ZenohEntity
 ) -> None:
     topic = vehicle.unused_topic()
@@ -153,9 +153,7 @@ def test_garbage_for_a_request_is_refused(caller: ZenohEntity, method: str, garb
 
 
 @pytest.mark.parametrize("max_frequency", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_frequency_that_is_none_is_refused(
-    vehicle: Vehicle, caller: ZenohEntity, max_frequency: float
-) -> None:
+def test_an_invalid_frequency_is_refused(vehicle: Vehicle, caller: ZenohEntity, max_frequency: float) -> None:
     asked = wire.subscription_request(Uri("chassis", 0x1234, 1, 0x8001), max_frequency=max_frequency)
     refusal_message(caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked), wire.INVALID_ARGUMENT)
 
@@ -186,7 +184,7 @@ def test_an_any_of_another_type_is_refused(vehicle: Vehicle, caller: ZenohEntity
     refusal_message(answer, wire.INVALID_ARGUMENT)
 
 
-def test_nobody_subscribes_for_somebody_else(vehicle: Vehicle, caller: ZenohEntity) -> None:
+def test_a_subscribe_for_another_entity_is_refused(vehicle: Vehicle, caller: ZenohEntity) -> None:
     topic = Uri("chassis", 0x1234, 1, 0x8001)
     named = wire.field(2, wire.subscriber_info(Uri("hpc.vin1", 0x7777, 1)))
     answer = caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(topic) + named)
