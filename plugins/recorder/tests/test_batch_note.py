@@ -75,7 +75,7 @@ def rows(bench: "Bench") -> list[Row]:
     return [each for each in bench.events() if isinstance(each, Row)]
 
 
-# ------------------------------------------------------------------------------------------------ the oracle, row for row
+# ---------------------------------------------------------------------------------------------- the oracle, row for row
 
 STORIES = st.lists(
     st.one_of(

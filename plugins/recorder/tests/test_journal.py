@@ -390,7 +390,7 @@ def test_two_runs_stand_side_by_side(bench: "Bench") -> None:
     assert seqs(bench) == [0, 0]
 
 
-# ------------------------------------------------------------------------------------------------------- what is missing
+# ------------------------------------------------------------------------------------------------------ what is missing
 
 
 def test_what_does_not_fit_is_counted_and_told_in_the_recording(build: "Callable[..., Bench]") -> None:
@@ -517,7 +517,7 @@ def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
     assert [sum(gap.rows) for gap in of(bench, Gap)] == [1]
 
 
-# --------------------------------------------------------------------------------------------------------- clocks, books
+# -------------------------------------------------------------------------------------------------------- clocks, books
 
 
 def test_a_leap_while_there_is_no_file_is_said_at_the_beginning_of_the_next(bench: "Bench") -> None:

@@ -243,7 +243,7 @@ def test_a_directory_that_cannot_be_made_is_no_reason_not_to_start_and_is_tried_
     assert ([row.seq for row in rows_in(in_the_way)], damage) == ([5, 6], [])
 
 
-# ---------------------------------------------------------------------------------------------------------------- limits
+# --------------------------------------------------------------------------------------------------------------- limits
 
 
 def test_the_oldest_segments_leave_when_there_are_too_many_bytes(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_a_file_system_that_is_full_is_used_again_when_there_is_room(tmp_path: P
     assert run([*unshare, sys.executable, "-c", FULL], tmp_path) == "done\n"
 
 
-# ------------------------------------------------------------------------------------------------------------------ kill
+# ----------------------------------------------------------------------------------------------------------------- kill
 
 KILLED = (
     CHILD

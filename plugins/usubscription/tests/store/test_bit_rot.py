@@ -68,7 +68,7 @@ def filled(path: Path) -> None:
     store.close()
 
 
-# --- looking, in a process that may die of it --------------------------------------------------------------------------
+# --- looking, in a process that may die of it -------------------------------------------------------------------------
 
 
 def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[RecordChunk]:
@@ -215,7 +215,7 @@ def test_the_last_transaction_is_not_forgotten_for_a_bit_of_its_number(tmp_path:
     assert not LmdbTree(whole).transaction_error()
 
 
-# --- what a few bits may do, and dice seldom ----------------------------------------------------------------------------
+# --- what a few bits may do, and dice seldom --------------------------------------------------------------------------
 
 
 def leaf_with_many(tree: LmdbTree) -> int:

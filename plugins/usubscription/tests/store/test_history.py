@@ -59,7 +59,7 @@ def times(path: Path) -> list[int]:
     return [event.time_ms for event in in_store(path).values()]
 
 
-# --- which events are kept ----------------------------------------------------------------------------------------------
+# --- which events are kept --------------------------------------------------------------------------------------------
 
 
 @given(
@@ -134,7 +134,7 @@ def test_what_came_to_nothing_waits_for_the_next_commit_and_no_more_than_may_be_
     assert PendingEvents(0).with_events_of(drafted()) == []
 
 
-# --- the record ---------------------------------------------------------------------------------------------------------
+# --- the record -------------------------------------------------------------------------------------------------------
 
 KEY = b"p/00000000000000ff"
 
@@ -174,7 +174,7 @@ def test_one_flipped_bit_in_a_long_history_is_found_at_the_start(tmp_path: Path,
         store.open()
 
 
-# --- the store ----------------------------------------------------------------------------------------------------------
+# --- the store --------------------------------------------------------------------------------------------------------
 
 
 def test_events_stand_in_the_transaction_of_their_changes_and_numbers_go_on(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_the_history_leaves_its_share_of_a_full_map_to_subscriptions(tmp_path: P
     assert with_history > 7 / 8 * without - 2
 
 
-# --- the service --------------------------------------------------------------------------------------------------------
+# --- the service ------------------------------------------------------------------------------------------------------
 
 
 def history_output(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[str, str, str, str]]:

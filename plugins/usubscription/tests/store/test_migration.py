@@ -88,7 +88,7 @@ def test_without_room_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD
 
 
-# --- layout 2: in place -------------------------------------------------------------------------------------------------
+# --- layout 2: in place -----------------------------------------------------------------------------------------------
 
 IN_2 = [
     *(subscription(number) for number in (1, 2, 3)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due next, among many things that change their minds."""
+"""Deadlines that move often: keys and times in, due keys out."""
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable
@@ -11,38 +11,38 @@ _SLACK: Final = 1000
 
 
 class LazyDeadlineHeap(Generic[K]):
-    """Times by which things are due, as a heap that forgets lazily.
+    """A heap of deadlines with lazy removal.
 
-    Whatever moves or goes leaves its old time behind; `current` tells those from the valid ones. When they outnumber the
-    valid ones the heap is made again, so one that is moved without end cannot make it grow. Any clock, any unit.
+    A key that moves or leaves keeps its old entry in the heap; `deadline_of` identifies stale entries. The heap is
+    rebuilt when they outnumber the valid ones, which bounds its size. Any clock, any unit.
     """
 
     def __init__(
         self, deadline_of: Callable[[K], int | None], all_deadlines: Callable[[], Iterable[tuple[int, K]]]
     ) -> None:
-        """`current` is when a thing is due now, `every` all that are; None is for one that is not due at all."""
+        """`deadline_of`: the deadline of a key, None if it has none. `all_deadlines`: every key with a deadline."""
         self._deadline_of = deadline_of
         self._all_deadlines = all_deadlines
         self._heap: list[tuple[int, int, K]] = []
-        self._added = 0  # keeps the keys, which have no order, from being compared
+        self._added = 0  # a tie-break: keys have no order
         self._rebuild_size = _SLACK
 
     def push_deadline(self, when: int, key: K) -> None:
-        """Note that `key`, for which `current` says the same by now, is due at `when`."""
+        """Add the deadline `when` of `key`; `deadline_of` returns the same."""
         self._added += 1
         heapq.heappush(self._heap, (when, self._added, key))
         if len(self._heap) > self._rebuild_size:
             self.replace_all(self._all_deadlines())
 
     def replace_all(self, deadlines: Iterable[tuple[int, K]]) -> None:
-        """Keep these and forget all others."""
+        """Replace all deadlines."""
         self._heap = [(when, number, key) for number, (when, key) in enumerate(deadlines)]
         self._added = len(self._heap)
         heapq.heapify(self._heap)
         self._rebuild_size = 2 * len(self._heap) + _SLACK
 
     def next_deadline(self) -> int | None:
-        """When the next thing is due; None if nothing is."""
+        """The next deadline; None if there is none."""
         while self._heap:
             when, _, key = self._heap[0]
             if self._deadline_of(key) == when:
@@ -51,7 +51,7 @@ class LazyDeadlineHeap(Generic[K]):
         return None
 
     def pop_before(self, now: int) -> list[K]:
-        """Take out what was due before `now`, each once."""
+        """Remove and return the keys due before `now`, each once."""
         due: dict[K, None] = {}
         while self._heap and self._heap[0][0] < now:
             _, _, key = heapq.heappop(self._heap)
