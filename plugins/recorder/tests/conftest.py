@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A journal, a clock, and messages to end in every way, without a dispatcher and without a thread."""
+"""The rig of the recorder's tests: a journal, a manual clock and verdicts, without dispatcher and thread."""
 
 from collections.abc import Callable
 from functools import partial
@@ -58,7 +58,7 @@ class Egress:
 
 
 class Bench:
-    """What a streamer does with the recorder, step by step."""
+    """Drives the recorder as a streamer does, step by step."""
 
     def __init__(self, directory: Path, **config: object) -> None:
         settings = {"segment_bytes": SMALLEST, "max_bytes": 10 * SMALLEST, "keep_free_bytes": 0}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is delivered together is one note and one BATCH, and who reads does not see it: rows are those of notes made one by one."""
+"""Messages delivered together are one note and one BATCH; the rows read back equal those of single notes."""
 
 import errno
 import itertools
@@ -50,20 +50,20 @@ def batch_sizes(bench: "Bench") -> list[int]:
 
 def one_by_one(bench: "Bench") -> None:
     """What waits is written as if each message had been delivered by itself."""
-    notes, intake = bench.note_queue.notes, bench.note_queue
+    notes, note_queue = bench.note_queue.notes, bench.note_queue
     while notes:
         note = notes.popleft()
         if isinstance(note, BatchNote):
-            intake.batch_popped(note)
+            note_queue.batch_popped(note)
             for number in range(len(note)):
-                bench.journal._write_one(row_of(note, number), intake)
+                bench.journal._write_one(row_of(note, number), note_queue)
         else:
-            bench.journal._write_one(note, intake)
+            bench.journal._write_one(note, note_queue)
     bench.drain()
 
 
 def recorded(bench: "Bench") -> list[Row | Gap]:
-    """All but where a file ends and another begins, and what it says once more. No row is missing between two blocks."""
+    """The events without END and the repeated events of the next file. No row is missing between two blocks."""
     for file in list_segments(bench.directory):
         data = file.path.read_bytes()
         found = [each.header for each in read_blocks(data, read_header(file.path)) if isinstance(each, Block)]
@@ -75,7 +75,7 @@ def rows(bench: "Bench") -> list[Row]:
     return [each for each in bench.events() if isinstance(each, Row)]
 
 
-# ------------------------------------------------------------------------------------------------ the oracle, row for row
+# ---------------------------------------------------------------------------------------------- the oracle, row for row
 
 STORIES = st.lists(
     st.one_of(
@@ -97,7 +97,7 @@ STORIES = st.lists(
 
 @settings(deadline=None, max_examples=40)
 @given(story=STORIES, in_a_block=st.integers(3, 50), in_a_segment=st.integers(20, 200))
-def test_helpings_are_written_as_the_same_rows_one_by_one(
+def test_batches_are_recorded_as_the_same_rows_as_single_messages(
     story: list[tuple[object, ...]],
     in_a_block: int,
     in_a_segment: int,
@@ -157,7 +157,7 @@ def message(bench: "Bench", topic: UUri, size: int, kind: str, number: int) -> U
 # ------------------------------------------------------------------------------------------------------------- its rows
 
 
-def test_a_row_of_a_helping_has_all_that_is_to_be_said(bench: "Bench") -> None:
+def test_a_row_of_a_batch_has_every_field(bench: "Bench") -> None:
     delivery = bench.delivery()
     messages = [bench.message(payload=bytes(size)) for size in (1, 70_000, 0)]
     deliver_together(bench, delivery, messages, 50, 30, 30)
@@ -175,7 +175,7 @@ def test_a_row_of_a_helping_has_all_that_is_to_be_said(bench: "Bench") -> None:
         assert (row.target.ingress, row.target.egress, row.source) == ("chassis", "backbone", str(TOPIC))
 
 
-def test_what_came_before_a_limit_changed_names_the_limit_it_came_under(bench: "Bench") -> None:
+def test_a_row_from_before_a_change_of_limit_has_the_earlier_limit(bench: "Bench") -> None:
     delivery = bench.delivery(period_ns=5)
     deliver_together(bench, delivery, [bench.message()] * 2)
     bench.time.advance(ns=100)
@@ -186,7 +186,7 @@ def test_what_came_before_a_limit_changed_names_the_limit_it_came_under(bench: "
     assert [row.target.period_ns for row in rows(bench)] == [5, 5, 5, 5, 8, 8]
 
 
-def test_a_file_that_begins_is_told_each_target_before_its_rows(bench: "Bench") -> None:
+def test_a_new_file_defines_each_target_before_its_rows(bench: "Bench") -> None:
     """Also where another target has had the same topic there."""
     one, other = bench.delivery(), bench.delivery()
     for delivery in (one, other):
@@ -203,7 +203,7 @@ def test_a_file_that_begins_is_told_each_target_before_its_rows(bench: "Bench") 
     assert len(bench.names()) == 2
 
 
-def test_a_helping_keeps_no_payload(bench: "Bench") -> None:
+def test_a_batch_note_keeps_no_payload(bench: "Bench") -> None:
     """Or what waits for the disk would be bounded in rows and not in bytes."""
     payloads = [bytes(1_000) for _ in range(64)]
     before = [sys.getrefcount(each) for each in payloads]
@@ -212,7 +212,7 @@ def test_a_helping_keeps_no_payload(bench: "Bench") -> None:
     assert [sys.getrefcount(each) for each in payloads] == before
 
 
-def test_attributes_that_differ_are_no_helping(bench: "Bench") -> None:
+def test_different_attributes_make_no_batch(bench: "Bench") -> None:
     delivery = bench.delivery()
     deliver_together(bench, delivery, [message(bench, TOPIC, 1, "priority", number) for number in range(4)])
     assert batch_sizes(bench) == []
@@ -220,7 +220,7 @@ def test_attributes_that_differ_are_no_helping(bench: "Bench") -> None:
     assert [row.priority for row in rows(bench)] == [1, 2, 1, 2]
 
 
-def test_answers_are_no_helping(bench: "Bench") -> None:
+def test_responses_make_no_batch(bench: "Bench") -> None:
     """Each names another request."""
     delivery = bench.delivery(topic=None)
     asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(3)]
@@ -231,7 +231,7 @@ def test_answers_are_no_helping(bench: "Bench") -> None:
 
 
 @pytest.mark.parametrize("id", [UUID(1 << 64, 0), UUID(0, 1 << 64), UUID(-1, 0)])
-def test_a_number_without_room_in_a_row_is_missing_and_the_others_are_not(bench: "Bench", id: UUID) -> None:
+def test_a_row_with_a_number_that_does_not_fit_is_missing_alone(bench: "Bench", id: UUID) -> None:
     good = bench.message()
     deliver_together(bench, bench.delivery(), [good, UMessage(id, good.attributes), good])
     bench.drain()
@@ -240,9 +240,7 @@ def test_a_number_without_room_in_a_row_is_missing_and_the_others_are_not(bench:
     assert (gap.cause, gap.rows[Verdict.DELIVERED]) == (GapCause.UNFIT, 1)
 
 
-def test_where_numbers_are_stored_the_other_way_round_each_row_has_a_note(
-    bench: "Bench", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_big_endian_machine_each_row_has_a_note(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ustreamer_recorder.note_queue.AS_STORED", False)
     deliver_together(bench, bench.delivery(), [bench.message() for _ in range(3)])
     assert (batch_sizes(bench), bench.note_queue.waiting) == ([], 3 + 1)  # and the delivery's
@@ -251,7 +249,7 @@ def test_where_numbers_are_stored_the_other_way_round_each_row_has_a_note(
 # --------------------------------------------------------------------------------------------------------------- bounds
 
 
-def test_rows_of_helpings_count_into_the_bound_one_by_one(build: "Callable[..., Bench]") -> None:
+def test_each_row_of_a_batch_counts_towards_the_queue_limit(build: "Callable[..., Bench]") -> None:
     bench = build(buffer_rows=1024)
     bench.drain()
     delivery = bench.delivery()
@@ -270,7 +268,7 @@ def test_rows_of_helpings_count_into_the_bound_one_by_one(build: "Callable[..., 
     assert len(rows(bench)) == 1088
 
 
-def test_of_a_helping_without_room_the_first_are_recorded(build: "Callable[..., Bench]") -> None:
+def test_a_batch_above_the_queue_limit_is_recorded_in_part(build: "Callable[..., Bench]") -> None:
     bench = build(buffer_rows=1024)
     bench.drain()
     delivery = bench.delivery()
@@ -282,7 +280,7 @@ def test_of_a_helping_without_room_the_first_are_recorded(build: "Callable[..., 
     assert [row.id for row in rows(bench)] == [each.id for each in messages[:1_024]]
 
 
-def test_a_file_of_helpings_is_finished_before_it_unfolds_to_much_more_than_its_size(
+def test_a_file_of_batches_ends_before_it_expands_too_far(
     build: "Callable[..., Bench]",
 ) -> None:
     """Whoever reads it has each row in full. Before it is as long as it may be, too."""
@@ -303,9 +301,9 @@ def test_a_file_of_helpings_is_finished_before_it_unfolds_to_much_more_than_its_
 # ------------------------------------------------------------------------------------------------------------- the disk
 
 
-@pytest.mark.parametrize("write", [lambda bench: bench.drain(), one_by_one], ids=["helpings", "one by one"])
+@pytest.mark.parametrize("write", [lambda bench: bench.drain(), one_by_one], ids=["batches", "one by one"])
 @pytest.mark.parametrize("fails_at", range(5))
-def test_a_disk_that_fails_in_the_middle_of_a_helping_leaves_no_row_uncounted(
+def test_a_disk_error_within_a_batch_leaves_no_row_uncounted(
     bench: "Bench",
     monkeypatch: pytest.MonkeyPatch,
     write: "Callable[[Bench], None]",
@@ -339,7 +337,9 @@ def test_a_disk_that_fails_in_the_middle_of_a_helping_leaves_no_row_uncounted(
 
 @pytest.mark.parametrize("number", [1, 2, 8, 128])
 @pytest.mark.parametrize("apart_ns", [0, 1])
-def test_a_run_makes_the_note_that_its_messages_make(bench: "Bench", number: int, apart_ns: int) -> None:
+def test_a_message_batch_makes_the_same_note_as_its_messages(
+    bench: "Bench", number: int, apart_ns: int
+) -> None:
     delivery = bench.delivery()
     messages = [bench.message(payload=bytes(n % 5)) for n in range(number)]
     run, times_ns = MessageBatch.from_messages(messages), [1_000 + n * apart_ns for n in range(number)]
@@ -361,14 +361,14 @@ def test_a_run_makes_the_note_that_its_messages_make(bench: "Bench", number: int
 
 
 @pytest.mark.parametrize("msb", [1 << 64, -1])
-def test_a_run_with_a_number_without_room_in_a_row_is_no_note(bench: "Bench", msb: int) -> None:
+def test_a_message_batch_with_a_number_that_does_not_fit_makes_no_note(bench: "Bench", msb: int) -> None:
     attributes = bench.message().attributes
     run = MessageBatch(attributes, IdColumns([0x7000, msb], [1 << 63] * 2), [b"", b""])
     assert batch_note_of(run, bench.delivery(), [1, 1], 1) is None
 
 
 @pytest.mark.parametrize("number", [1, 2, 8, 128])
-def test_a_run_of_answers_is_a_note_for_each_with_its_own_request(bench: "Bench", number: int) -> None:
+def test_responses_have_a_note_each_with_their_request(bench: "Bench", number: int) -> None:
     delivery = bench.delivery(topic=None)
     asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(number)]
     messages = [response(bench.message().id, each, bytes(n % 5)) for n, each in enumerate(asked)]

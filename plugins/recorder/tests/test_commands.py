@@ -59,7 +59,7 @@ def objects(lines: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_ls_lists_the_files_and_what_is_wrong_with_them(recorded: "Bench", run: Run) -> None:
+def test_ls_lists_the_files_and_their_errors(recorded: "Bench", run: Run) -> None:
     (recorded.directory / f"{2:016x}-000000.useg").write_bytes(b"noise")
     code, lines = run("ls")
     assert code == 0
@@ -93,7 +93,7 @@ def test_show_has_every_field_as_json_and_a_limit(recorded: "Bench", run: Run) -
     assert row["id"].count("-") == 4
 
 
-def test_check_says_that_all_is_there(recorded: "Bench", run: Run) -> None:
+def test_check_reports_a_complete_recording(recorded: "Bench", run: Run) -> None:
     code, lines = run("check", "--json")
     [line] = objects(lines)
     assert (code, line["end"], line["ledger_agrees"]) == (0, "killed, or still running", None)
@@ -107,7 +107,7 @@ def test_check_says_that_all_is_there(recorded: "Bench", run: Run) -> None:
     assert "ledger_agrees=True" in run("check")[1][0]
 
 
-def test_check_finds_books_that_do_not_agree(recorded: "Bench", run: Run) -> None:
+def test_check_finds_a_ledger_that_does_not_agree(recorded: "Bench", run: Run) -> None:
     recorded.journal.finish(EMPTY_LEDGER)
     code, lines = run("check", "--json")
     assert (code, objects(lines)[0]["ledger_agrees"]) == (74, False)
@@ -127,7 +127,7 @@ def test_check_finds_damage(recorded: "Bench", run: Run) -> None:
     assert "damage" in [line.split()[1] for line in run("show")[1]]
 
 
-def test_check_counts_what_a_gap_says_as_announced_and_books_with_it(bench: "Bench", run: Run) -> None:
+def test_check_counts_the_rows_of_a_gap_as_skipped(bench: "Bench", run: Run) -> None:
     odd = request(bench.message().id, APP, TOPIC.with_resource(1), ttl=2**40)
     bench.settle(None, Verdict.DENIED, odd)
     bench.settle(None, Verdict.DENIED)
@@ -139,7 +139,7 @@ def test_check_counts_what_a_gap_says_as_announced_and_books_with_it(bench: "Ben
     assert line["ledger_agrees"] is True
 
 
-def test_a_directory_that_is_not_there_is_said(run: Run, tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(run: Run, tmp_path: Path) -> None:
     for action in ("ls", "show", "check"):
         code, lines = run(action, directory=tmp_path / "none")
         assert (code, lines) == (1, [f"{tmp_path}/none: No such file or directory"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BATCH and its columns: the bytes, the rows that they stand for, and what becomes of one that contradicts itself."""
+"""A BATCH and its columns: bytes, rows, and inconsistent records."""
 
 import struct
 from array import array
@@ -118,15 +118,15 @@ def rewritten(data: bytes, at: int, form: str, value: object) -> bytes:
 
 @given(
     ids=st.lists(st.tuples(_u64, _u64), min_size=2, max_size=100),
-    dice=st.data(),
+    rng=st.data(),
     ttl_ms=st.none() | st.integers(0, 2**32 - 1),
 )
-def test_each_row_comes_back_as_it_went(
-    ids: list[tuple[int, int]], dice: st.DataObject, ttl_ms: int | None
+def test_each_row_of_a_batch_is_read_back_unchanged(
+    ids: list[tuple[int, int]], rng: st.DataObject, ttl_ms: int | None
 ) -> None:
     count = len(ids)
-    times_ns = dice.draw(_times | st.lists(_times, min_size=count, max_size=count))
-    sizes = dice.draw(_sizes | st.lists(_sizes, min_size=count, max_size=count))
+    times_ns = rng.draw(_times | st.lists(_times, min_size=count, max_size=count))
+    sizes = rng.draw(_sizes | st.lists(_sizes, min_size=count, max_size=count))
     given = batch_note(count, times_ns, sizes)
     for number, (msb, lsb) in enumerate(ids):
         given.msbs[number], given.lsbs[number] = msb, lsb
@@ -141,7 +141,7 @@ def test_each_row_comes_back_as_it_went(
     ("times_ns", "sizes", "flags", "width"),
     [(40, 9, 0, 16), ([1] * 99 + [2], 9, TIMES, 24), (40, [1] * 99 + [2], SIZES, 20)],
 )
-def test_only_columns_that_differ_take_room(
+def test_only_numbers_that_differ_have_a_column(
     times_ns: "int | list[int]", sizes: "int | list[int]", flags: int, width: int
 ) -> None:
     made = EncodedSegment()
@@ -153,14 +153,14 @@ def test_only_columns_that_differ_take_room(
     assert not any(records[RECORD + 100 * width :])
 
 
-def test_a_time_that_is_the_same_for_all_is_no_column_of_one() -> None:
+def test_a_common_time_has_no_column() -> None:
     made = EncodedSegment()
     made.pack(batch_note(3, times_ns=[7, 7, 8], sizes=[5, 5, 5]))
     fields = BATCH.unpack_from(made.records())
     assert (fields[1], fields[7], fields[14]) == (TIMES, 0, 5)
 
 
-def test_one_alone_is_no_helping() -> None:
+def test_a_single_message_is_no_batch() -> None:
     """It would take two records."""
     made = EncodedSegment()
     assert made.pack(batch_note(1)) == 0
@@ -171,7 +171,7 @@ def test_one_alone_is_no_helping() -> None:
 
 @pytest.mark.parametrize("left", range(20))
 @pytest.mark.parametrize("times_ns", [40, list(range(100))])
-def test_a_block_takes_as_many_as_it_has_room_for(left: int, times_ns: "int | list[int]") -> None:
+def test_a_block_takes_as_many_rows_as_fit(left: int, times_ns: "int | list[int]") -> None:
     made, given = EncodedSegment(), batch_note(100, times_ns)
     while made.encoder._records < MAX_RECORDS - left:
         made.encoder.anchor(Anchor(1, 2))
@@ -186,13 +186,13 @@ def test_a_block_takes_as_many_as_it_has_room_for(left: int, times_ns: "int | li
     assert rows == [expected(given, number, number) for number in range(100)]
 
 
-def test_a_long_one_is_told_in_parts() -> None:
+def test_a_long_batch_is_written_in_parts() -> None:
     made, given = EncodedSegment(), batch_note(2 * MAX_ROWS + 2)
     assert [made.pack(given, begin) for begin in (0, MAX_ROWS, 2 * MAX_ROWS)] == [MAX_ROWS, MAX_ROWS, 2]
     assert made.read() == [expected(given, number, number) for number in range(2 * MAX_ROWS + 2)]
 
 
-def test_it_stands_between_records_and_its_columns_are_none() -> None:
+def test_columns_of_a_batch_are_not_read_as_records() -> None:
     """Whatever they look like; an ANSWER behind them is not theirs, and they are not that of a row before."""
     made, given = EncodedSegment(), batch_note(20)
     request = UUID(1, 2)
@@ -228,7 +228,7 @@ def test_it_stands_between_records_and_its_columns_are_none() -> None:
         (4, "<B", 77, "77 is not a valid UMessageType"),
     ],
 )
-def test_one_that_contradicts_itself_is_set_aside(at: int, form: str, value: object, reason: str) -> None:
+def test_an_inconsistent_batch_is_damage(at: int, form: str, value: object, reason: str) -> None:
     made, given = EncodedSegment(), batch_note(20)
     made.pack(given)
     offset = 5 * RECORD
@@ -242,7 +242,7 @@ def test_one_that_contradicts_itself_is_set_aside(at: int, form: str, value: obj
     assert first.raw == data[first.offset : first.offset + RECORD]
 
 
-def test_what_was_lost_with_it_is_counted() -> None:
+def test_rows_of_a_lost_batch_are_counted() -> None:
     """Ids are such that their bytes would count too, if they were taken for records."""
     made = EncodedSegment()
     made.pack(batch_note(20))
@@ -256,7 +256,7 @@ def test_what_was_lost_with_it_is_counted() -> None:
         assert (lost.changes, lost.letters, lost.from_ns, lost.until_ns) == (0, 0, 99, 99)
 
 
-def test_it_is_a_fifth_of_the_bytes() -> None:
+def test_a_batch_takes_a_fifth_of_the_bytes() -> None:
     made = EncodedSegment()
     made.pack(batch_note(128))
     assert len(made.records()) < 128 * RECORD / 5

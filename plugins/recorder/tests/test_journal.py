@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is noted is what is recorded: each row with what its decision was made by, and everything that is missing counted."""
+"""Notes become records: each row has the inputs of its decision, and missing rows are counted."""
 
 import errno
 import gc
@@ -53,7 +53,7 @@ def seqs(bench: "Bench") -> list[int]:
 # ---------------------------------------------------------------------------------------------------------------- rows
 
 
-def test_a_row_has_all_that_the_tap_was_told(bench: "Bench") -> None:
+def test_a_row_has_every_argument_of_the_tap(bench: "Bench") -> None:
     delivery = bench.delivery(period_ns=5)
     message = bench.message(payload=b"12345")
     bench.time.advance(ns=7)
@@ -79,7 +79,7 @@ def test_a_row_has_all_that_the_tap_was_told(bench: "Bench") -> None:
     assert (target.subscriber, target.period_ns, target.tuned_ns) == (None, 5, 1_000_000_000)
 
 
-def test_every_type_of_message_comes_back_with_its_own_fields(bench: "Bench") -> None:
+def test_every_type_of_message_is_read_back_with_its_fields(bench: "Bench") -> None:
     asked = request(bench.message().id, APP, METHOD, ttl=500)
     told = notification(bench.message().id, TOPIC, APP, ttl=0)
     messages = [bench.message(), asked, response(bench.message().id, asked), told]
@@ -97,7 +97,7 @@ def test_every_type_of_message_comes_back_with_its_own_fields(bench: "Bench") ->
     assert {row.target.topic for row in rows} == {None}
 
 
-def test_a_message_for_nobody_is_a_row_too(bench: "Bench") -> None:
+def test_a_message_without_subscriber_is_a_row(bench: "Bench") -> None:
     for verdict in (Verdict.NO_SUBSCRIBER, Verdict.DENIED, Verdict.NO_SUBSCRIBER):
         bench.settle(None, verdict, attempts=0)
     bench.drain()
@@ -133,7 +133,7 @@ WAYS = st.lists(
 
 
 @given(ways=WAYS)
-def test_the_quick_way_and_the_slow_way_write_the_same(
+def test_the_fast_path_and_the_readable_path_write_the_same_bytes(
     ways: list[tuple[int, Verdict, str, bool, int, int]],
     benches: "type[Bench]",
     tmp_path_factory: pytest.TempPathFactory,
@@ -170,7 +170,7 @@ def test_the_quick_way_and_the_slow_way_write_the_same(
 # ------------------------------------------------------------------------------------------- targets, epochs, changes
 
 
-def test_a_row_names_the_limit_that_its_decision_was_made_by(bench: "Bench") -> None:
+def test_a_row_has_the_limit_of_its_decision(bench: "Bench") -> None:
     """What was sent waits in a queue, and is settled when another limit holds already."""
     delivery = bench.delivery(period_ns=5)
     early_ns = bench.time.now_ns
@@ -189,7 +189,7 @@ def test_a_row_names_the_limit_that_its_decision_was_made_by(bench: "Bench") -> 
     assert len({row.target.delivery for row in of(bench, Row)}) == 1
 
 
-def test_a_new_delivery_for_the_same_topic_has_a_number_of_its_own(bench: "Bench") -> None:
+def test_a_new_delivery_for_the_same_topic_has_its_own_number(bench: "Bench") -> None:
     """For it has a new gate."""
     bench.settle(bench.delivery(period_ns=5))
     bench.settle(bench.delivery(period_ns=5))
@@ -198,7 +198,7 @@ def test_a_new_delivery_for_the_same_topic_has_a_number_of_its_own(bench: "Bench
     assert first.target.delivery != second.target.delivery
 
 
-def test_nothing_is_kept_of_a_delivery_that_is_gone(bench: "Bench") -> None:
+def test_a_deleted_delivery_leaves_no_state(bench: "Bench") -> None:
     for _ in range(50):
         bench.settle(bench.delivery())
         bench.drain()
@@ -207,7 +207,7 @@ def test_nothing_is_kept_of_a_delivery_that_is_gone(bench: "Bench") -> None:
     assert len({row.target.delivery for row in of(bench, Row)}) == 50
 
 
-def test_the_versions_of_a_limit_that_are_remembered_are_bounded(bench: "Bench") -> None:
+def test_the_history_of_limits_is_bounded(bench: "Bench") -> None:
     delivery = bench.delivery()
     for period_ns in range(100):
         delivery.period_ns = period_ns
@@ -219,7 +219,7 @@ def test_the_versions_of_a_limit_that_are_remembered_are_bounded(bench: "Bench")
     assert state.target_at(-1).period_ns == 83  # the oldest that is known
 
 
-def test_the_headers_that_are_remembered_are_bounded(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_headers_is_bounded(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ustreamer_recorder.journal._MAX_HEADERS", 10)
     for number in range(100):
         topic = UUri("chassis", number, 1, 0x8000)
@@ -260,7 +260,7 @@ def test_every_change_of_a_subscription_is_recorded_with_its_time(bench: "Bench"
 # --------------------------------------------------------------------------------------------------------- dead letters
 
 
-def test_a_dead_letter_is_recorded_without_its_payload_unless_that_is_asked_for(bench: "Bench") -> None:
+def test_a_dead_letter_has_a_payload_only_if_configured(bench: "Bench") -> None:
     reason = UStatus(UCode.UNAVAILABLE, "nobody there")
     bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, reason=reason, attempts=4)
     bench.settle(bench.delivery(), Verdict.EXPIRED)
@@ -272,7 +272,7 @@ def test_a_dead_letter_is_recorded_without_its_payload_unless_that_is_asked_for(
     assert second.seq == 1
 
 
-def test_payloads_are_cut_to_what_the_configuration_says(build: "Callable[..., Bench]") -> None:
+def test_payloads_are_cut_to_the_configured_size(build: "Callable[..., Bench]") -> None:
     bench = build(payloads=True, payload_bytes=100)
     bench.drain()
     for payload in (b"", b"short", bytes(100), bytes(101)):
@@ -290,9 +290,7 @@ def test_payloads_are_cut_to_what_the_configuration_says(build: "Callable[..., B
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_payloads_that_wait_are_bounded(
-    build: "Callable[..., Bench]", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queued_payloads_are_bounded(build: "Callable[..., Bench]", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ustreamer_recorder.note_queue.MAX_WAITING_PAYLOAD_BYTES", 10)
     bench = build(payloads=True)
     bench.drain()
@@ -304,7 +302,7 @@ def test_payloads_that_wait_are_bounded(
     assert [each.payload for each in of(bench, Letter)] == [b"12345", b"12345", None, b"67890"]
 
 
-def test_a_dead_letter_that_nobody_took_is_a_row_and_no_letter(bench: "Bench") -> None:
+def test_an_undelivered_dead_letter_makes_no_other(bench: "Bench") -> None:
     lost = bench.message(UUri("hpc", 4, 1, 0x8000))
     bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, lost)
     bench.drain()
@@ -314,7 +312,7 @@ def test_a_dead_letter_that_nobody_took_is_a_row_and_no_letter(bench: "Bench") -
 # ------------------------------------------------------------------------------------------------------------ segments
 
 
-def test_a_full_segment_is_finished_and_the_next_goes_on(build: "Callable[..., Bench]") -> None:
+def test_a_full_segment_ends_and_the_next_continues(build: "Callable[..., Bench]") -> None:
     bench = build(max_bytes=100 * SMALLEST)
     bench.drain()
     delivery = bench.delivery()
@@ -367,7 +365,7 @@ def test_a_segment_with_too_many_texts_is_finished(bench: "Bench", monkeypatch: 
     assert seqs(bench) == list(range(60))
 
 
-def test_what_is_open_has_all_of_its_room_already(bench: "Bench") -> None:
+def test_an_open_segment_has_its_whole_length_reserved(bench: "Bench") -> None:
     [path] = bench.directory.iterdir()
     assert path.name.endswith(".useg.open")
     assert path.stat().st_size == SMALLEST
@@ -377,7 +375,7 @@ def test_what_is_open_has_all_of_its_room_already(bench: "Bench") -> None:
     assert path.stat().st_size < 1_000
 
 
-def test_two_runs_stand_side_by_side(bench: "Bench") -> None:
+def test_two_runs_share_a_directory(bench: "Bench") -> None:
     bench.settle(bench.delivery())
     bench.drain()
     bench.journal.finish(EMPTY_LEDGER)
@@ -390,10 +388,10 @@ def test_two_runs_stand_side_by_side(bench: "Bench") -> None:
     assert seqs(bench) == [0, 0]
 
 
-# ------------------------------------------------------------------------------------------------------- what is missing
+# ------------------------------------------------------------------------------------------------------ what is missing
 
 
-def test_what_does_not_fit_is_counted_and_told_in_the_recording(build: "Callable[..., Bench]") -> None:
+def test_dropped_notes_are_counted_in_a_gap(build: "Callable[..., Bench]") -> None:
     bench = build(buffer_rows=1024)
     bench.drain()
     delivery = bench.delivery()
@@ -418,7 +416,7 @@ def test_what_does_not_fit_is_counted_and_told_in_the_recording(build: "Callable
     assert [change.number for change in of(bench, SubscriptionChange)] == [1]
 
 
-def test_notes_never_grow_beyond_their_bound(build: "Callable[..., Bench]") -> None:
+def test_the_queue_of_notes_is_bounded(build: "Callable[..., Bench]") -> None:
     bench = build(buffer_rows=1024)
     delivery = bench.delivery()
     for _ in range(3000):
@@ -427,7 +425,7 @@ def test_notes_never_grow_beyond_their_bound(build: "Callable[..., Bench]") -> N
     assert len(bench.note_queue.notes) == 2048
 
 
-def test_a_message_with_a_number_that_has_no_room_is_counted_and_disturbs_no_other(bench: "Bench") -> None:
+def test_a_message_with_a_number_that_does_not_fit_is_counted(bench: "Bench") -> None:
     delivery = bench.delivery()
     odd = notification(bench.message().id, TOPIC, APP, ttl=2**40)
     for message in (bench.message(), odd, odd, bench.message()):
@@ -454,7 +452,7 @@ class Full:
 
 
 @pytest.mark.parametrize("rows", [5, 5000])
-def test_what_a_full_disk_does_not_take_is_told_as_soon_as_it_takes_something_again(
+def test_rows_lost_to_a_full_disk_are_in_a_gap_after_it(
     bench: "Bench", monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """5000 rows are more than a block, so one fails in the midst of them."""
@@ -489,7 +487,7 @@ def test_what_a_full_disk_does_not_take_is_told_as_soon_as_it_takes_something_ag
     assert of(bench, Counters)[-1].skipped == rows + 2
 
 
-def test_a_gap_that_is_lost_itself_is_told_again(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_gap_is_written_again(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Full(monkeypatch)
     odd = notification(bench.message().id, TOPIC, APP, ttl=2**40)
     bench.settle(bench.delivery(), message=odd)
@@ -503,7 +501,7 @@ def test_a_gap_that_is_lost_itself_is_told_again(bench: "Bench", monkeypatch: py
     assert of(bench, Counters)[-1].skipped == 1
 
 
-def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
+def test_an_unavailable_directory_is_retried(bench: "Bench") -> None:
     bench.journal.finish(EMPTY_LEDGER)
     bench.begin(2)
     bench.prepared.append(OSError(errno.EACCES, "no"))
@@ -517,10 +515,10 @@ def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
     assert [sum(gap.rows) for gap in of(bench, Gap)] == [1]
 
 
-# --------------------------------------------------------------------------------------------------------- clocks, books
+# ---------------------------------------------------------------------------------------- clocks, ledger
 
 
-def test_a_leap_while_there_is_no_file_is_said_at_the_beginning_of_the_next(bench: "Bench") -> None:
+def test_a_clock_step_without_a_file_is_in_the_next_anchor(bench: "Bench") -> None:
     bench.journal.finish(EMPTY_LEDGER)
     bench.begin(2)
     bench.prepared.append(OSError(errno.EACCES, "no"))
@@ -535,7 +533,7 @@ def test_a_leap_while_there_is_no_file_is_said_at_the_beginning_of_the_next(benc
     ]
 
 
-def test_a_leap_of_the_wall_clock_makes_an_anchor_and_leaves_the_times_alone(bench: "Bench") -> None:
+def test_a_clock_step_makes_an_anchor_and_keeps_monotonic_times(bench: "Bench") -> None:
     delivery = bench.delivery()
     bench.settle(delivery)
     bench.drain()
@@ -558,7 +556,7 @@ def test_a_leap_of_the_wall_clock_makes_an_anchor_and_leaves_the_times_alone(ben
     assert all(before.mono_ns <= after.mono_ns for before, after in pairwise(anchors))
 
 
-def test_the_books_are_written_down_now_and_then_and_at_the_end(bench: "Bench") -> None:
+def test_the_ledger_is_recorded_periodically_and_at_the_end(bench: "Bench") -> None:
     books = LedgerSnapshot(9, 8, 7, 6, 5, 4, 3, 2)
     for _ in range(3):
         bench.journal.count(books)  # nothing has happened since

@@ -40,7 +40,7 @@ def test_every_kind_of_record_fits_the_grid() -> None:
 
 
 @given(segment_headers)
-def test_a_header_comes_back_as_it_went(header: SegmentHeader) -> None:
+def test_a_header_is_read_back_unchanged(header: SegmentHeader) -> None:
     assert len(header.pack()) == HEADER
     assert SegmentHeader.unpack(header.pack()) == header
 
@@ -66,7 +66,7 @@ def test_a_later_layout_is_refused_by_its_number() -> None:
         SegmentHeader.unpack(bytes(data))
 
 
-def test_the_layout_before_helpings_is_still_read() -> None:
+def test_the_layout_without_batches_is_still_read() -> None:
     header = SegmentHeader("hpc", 1, 0, 5, 6)
     data = bytearray(header.pack())
     data[8] = 1
@@ -84,7 +84,7 @@ block_headers = st.builds(BlockHeader, st.integers(1, 2048), u32, u64, u32, u32,
 
 
 @given(block_headers, st.integers(0, RECORD * 8 - 1))
-def test_a_block_header_comes_back_and_is_not_found_with_one_wrong_bit(header: BlockHeader, bit: int) -> None:
+def test_a_block_header_with_one_wrong_bit_is_not_found(header: BlockHeader, bit: int) -> None:
     data = bytearray(2 * RECORD)
     header.pack_into(data, RECORD)
     assert BlockHeader.find(data, RECORD) == header

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could not be written is counted from its bytes."""
+"""Counting of events in blocks that the disk refused."""
 
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Gap, Letter, Row, SubscriptionChange, Target
@@ -13,7 +13,7 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
 
-def test_all_that_stands_in_a_block_is_counted_with_its_times() -> None:
+def test_every_event_of_a_lost_block_is_counted_with_its_times() -> None:
     written: list[bytes] = []
     encoder = SegmentEncoder(SegmentHeader("hpc", 1, 0, 0, 0), written.append)
     target, id = Target(1, 1, "in"), UUID(1, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin in a real dispatcher: the recording has the dispatcher's own books in it, and a replay of it decides the same."""
+"""The plugin in a real dispatcher: the recording matches the ledger, and a replay gives the same verdicts."""
 
 import json
 import time
@@ -152,7 +152,7 @@ KINDS = ["delivered", "refused", "broken", "request", "expired", "spoofed", "unw
 
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=30))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-def test_the_recording_has_the_books_of_the_dispatcher(
+def test_the_recording_matches_the_dispatchers_ledger(
     kinds: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     streamer = Streamer(tmp_path_factory.mktemp("state"), flush_ms=10)
@@ -174,7 +174,7 @@ def test_the_recording_has_the_books_of_the_dispatcher(
     ]
 
 
-def test_a_reload_is_an_epoch_and_every_target_is_told_anew(tmp_path: Path) -> None:
+def test_a_reload_starts_an_epoch_with_new_targets(tmp_path: Path) -> None:
     streamer = Streamer(tmp_path)
     streamer.receive("delivered")
     streamer.dispatcher.swap_router(
@@ -195,7 +195,7 @@ def test_a_reload_is_an_epoch_and_every_target_is_told_anew(tmp_path: Path) -> N
     assert (first.target.period_ns, first.target.topic) == (1000, str(SPEED))
 
 
-def test_building_the_plugin_touches_nothing(tmp_path: Path) -> None:
+def test_constructing_the_plugin_touches_no_file(tmp_path: Path) -> None:
     clock = Clock(time.monotonic_ns, lambda: 0)
     context = PluginContext("hpc", ("hpc",), tmp_path / "state", clock, lambda when, action: None)
     RecorderPlugin(RecorderConfig(), context).ustreamer_stopped()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A segment comes back as it was written; and whatever becomes of its bytes, what is read is true."""
+"""A segment is read back unchanged, and damaged bytes give no wrong events."""
 
 import random
 from collections import Counter
@@ -185,11 +185,11 @@ def read(data: bytes) -> tuple[list[Event], list[Damage]]:
 
 
 @given(st.lists(events, max_size=20), st.integers(0, 4))
-def test_events_come_back_as_they_went(given: list[Event], per_block: int) -> None:
+def test_events_are_read_back_unchanged(given: list[Event], per_block: int) -> None:
     assert read(segment(given, per_block)) == (given, [])
 
 
-def test_many_rows_make_many_blocks_and_their_numbers_meet() -> None:
+def test_many_rows_make_blocks_with_contiguous_numbers() -> None:
     given: list[Event] = [row(seq) for seq in range(3 * MAX_RECORDS)]
     data = segment(given)
     found = list(read_blocks(data, HEAD))
@@ -202,7 +202,7 @@ def test_many_rows_make_many_blocks_and_their_numbers_meet() -> None:
     assert read(data) == (given, [])
 
 
-def test_what_belongs_together_stands_in_one_block() -> None:
+def test_related_records_are_in_one_block() -> None:
     """A Response and its ANSWER, a text and its parts, a dead letter and its payload: whatever is in front of them."""
     for before in range(MAX_RECORDS - 20, MAX_RECORDS + 1):
         answer = row(before, request=row(7).id)
@@ -213,14 +213,14 @@ def test_what_belongs_together_stands_in_one_block() -> None:
         assert read(segment(given)) == (given, [])
 
 
-def test_texts_that_are_too_long_are_cut_and_what_is_no_text_is_escaped() -> None:
+def test_long_texts_are_cut_and_invalid_ones_escaped() -> None:
     cut, odd = row(0, reason="€" * 30_000), row(1, reason="bad \udc80")
     found, damage = read(segment([cut, odd]))
     assert [each.reason for each in rows_of(found)] == ["€" * 21_845, r"bad \udc80"]
     assert damage == []
 
 
-def test_a_payload_that_is_too_long_is_refused() -> None:
+def test_a_payload_above_the_maximum_is_refused() -> None:
     letter = Letter(0, row(0).id, 0, row(0).target, "s", None, 0, 0, payload=bytes(MAX_PAYLOAD + 1))
     with pytest.raises(ValueError, match="payload of 65537 bytes: expected at most 65536"):
         segment([letter])
@@ -238,7 +238,7 @@ def test_a_number_that_does_not_fit_is_refused_and_leaves_no_trace() -> None:
     assert read(b"".join(parts)) == ([row(0)], [])
 
 
-def test_a_segment_says_when_it_takes_no_more_texts() -> None:
+def test_a_segment_with_too_many_texts_reports_that_it_is_full() -> None:
     encoder = SegmentEncoder(HEAD, lambda _: None)
     count = 0
     while not encoder.is_full:
@@ -272,7 +272,7 @@ def is_part_of(found: list[Event], given: list[Event]) -> bool:
     return all(any(each == other for other in rest) for each in found)
 
 
-def test_every_wrong_bit_is_noticed_and_nothing_untrue_is_read() -> None:
+def test_every_wrong_bit_is_found_and_no_wrong_event_is_read() -> None:
     data, given = small()
     for bit in range(8 * len(data)):
         wrong = bytearray(data)
@@ -287,7 +287,7 @@ def test_every_wrong_bit_is_noticed_and_nothing_untrue_is_read() -> None:
         assert bit >= 8 * HEADER
 
 
-def test_a_wrong_bit_costs_its_block_and_what_refers_to_it() -> None:
+def test_a_wrong_bit_costs_its_block_and_rows_that_refer_to_it() -> None:
     data, given = small()
     last = [each for each in read_blocks(data, HEAD) if isinstance(each, Block)][-1]
     wrong = bytearray(data)
@@ -321,13 +321,13 @@ def test_every_length_of_a_cut_file_gives_whole_blocks_and_a_torn_tail() -> None
         assert [each.torn for each in damage] == [True] * torn
 
 
-def test_zeros_behind_the_last_block_are_its_end() -> None:
+def test_zeros_after_the_last_block_are_the_end() -> None:
     data, given = small()
     assert read(data + bytes(100 * RECORD)) == (given, [])
 
 
 @given(st.integers(0, 10**6))
-def test_bytes_that_mean_nothing_are_refused_or_give_true_rows_only(seed: int) -> None:
+def test_random_bytes_give_no_wrong_rows(seed: int) -> None:
     """A stretch of the file is overwritten, with noise or with another stretch of it."""
     data, given = small()
     rng = random.Random(seed)
@@ -407,7 +407,7 @@ def test_a_writer_takes_every_event(given: list[Event], tmp_path_factory: pytest
     assert read(path.read_bytes()) == ([Anchor(5, 1_700_000_000_000), *given], [])
 
 
-def test_what_a_dead_process_leaves_is_what_it_flushed(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_its_flushed_blocks(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, HEAD)
     writer.add_event(row(0))
     writer.flush(8, 9)
@@ -418,7 +418,7 @@ def test_what_a_dead_process_leaves_is_what_it_flushed(tmp_path: Path) -> None:
     assert Counter(type(each) for each in found) == {Anchor: 1, Row: 1}
 
 
-def test_a_target_is_told_once_in_a_file_however_many_rows_name_it(tmp_path: Path) -> None:
+def test_a_file_defines_each_target_once(tmp_path: Path) -> None:
     here, there = Target(1, 1, "chassis"), Target(2, 1, "chassis", period_ns=5)
     writer = SegmentWriter(tmp_path, HEAD)
     for event in (there, row(0, here), row(1, there), row(2, here)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder with its thread, its directory and a real disk: beside others, full, and killed."""
+"""The recorder with its thread and a real disk: shared directory, full disk, kills."""
 
 import os
 import random
@@ -100,7 +100,7 @@ def rows_in(directory: Path) -> list[Row]:
 # ---------------------------------------------------------------------------------------------------------------- life
 
 
-def test_what_is_noted_is_soon_in_the_file_and_the_end_is_marked(tmp_path: Path) -> None:
+def test_notes_are_soon_in_the_file_and_its_end_is_marked(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "recordings"
     made = Running(directory)
     assert not directory.exists()
@@ -117,12 +117,12 @@ def test_what_is_noted_is_soon_in_the_file_and_the_end_is_marked(tmp_path: Path)
     made.close()
 
 
-def test_closing_what_was_never_opened_touches_nothing(tmp_path: Path) -> None:
+def test_closing_an_unopened_recorder_touches_no_file(tmp_path: Path) -> None:
     Running(tmp_path / "none").close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_threads_may_note_all_at_once(tmp_path: Path) -> None:
+def test_threads_note_concurrently(tmp_path: Path) -> None:
     with running(tmp_path) as made:
         # Each with a source of ids of its own, which is not locked.
         def note() -> None:
@@ -143,7 +143,7 @@ def test_threads_may_note_all_at_once(tmp_path: Path) -> None:
     assert len({row.id for row in rows}) == 12_000
 
 
-def test_runs_have_numbers_of_their_own_that_rise(tmp_path: Path) -> None:
+def test_each_run_has_a_greater_number(tmp_path: Path) -> None:
     for _ in range(5):
         with running(tmp_path) as made:
             made.note()
@@ -188,7 +188,7 @@ def test_a_run_that_was_drawn_before_is_not_drawn_again(
     assert [len(rows_in(tmp_path)), len({file.run for file in list_segments(tmp_path)})] == [3, 3]
 
 
-def test_a_mistake_of_the_recorders_own_does_not_end_it(
+def test_an_exception_in_the_recorder_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted, mistakes = Journal.count, iter([True])
@@ -225,7 +225,7 @@ def test_a_second_streamer_on_the_directory_is_refused_by_name(tmp_path: Path) -
     assert len(rows_in(tmp_path)) == 1
 
 
-def test_a_directory_that_cannot_be_made_is_no_reason_not_to_start_and_is_tried_again(
+def test_a_directory_that_cannot_be_created_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ustreamer_recorder.journal.RETRY_NS", 1)
@@ -243,10 +243,10 @@ def test_a_directory_that_cannot_be_made_is_no_reason_not_to_start_and_is_tried_
     assert ([row.seq for row in rows_in(in_the_way)], damage) == ([5, 6], [])
 
 
-# ---------------------------------------------------------------------------------------------------------------- limits
+# --------------------------------------------------------------------------------------------------------------- limits
 
 
-def test_the_oldest_segments_leave_when_there_are_too_many_bytes(tmp_path: Path) -> None:
+def test_the_oldest_segments_are_deleted_at_the_quota(tmp_path: Path) -> None:
     stranger = tmp_path / "somebody-elses.useg"
     stranger.write_bytes(bytes(1_000_000))
     most = 0
@@ -262,7 +262,7 @@ def test_the_oldest_segments_leave_when_there_are_too_many_bytes(tmp_path: Path)
     assert stranger.exists()
 
 
-def test_the_oldest_runs_leave_first(tmp_path: Path) -> None:
+def test_the_oldest_runs_are_deleted_first(tmp_path: Path) -> None:
     made_runs = []
     for _ in range(6):
         with running(tmp_path, max_bytes=2 * SMALLEST) as made:
@@ -358,7 +358,7 @@ def run(command: list[str], directory: Path) -> str:
     return done.stdout
 
 
-def test_a_disk_that_takes_no_more_stops_the_recording_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_stops_only_the_recording(tmp_path: Path) -> None:
     assert run([sys.executable, "-c", LIMITED], tmp_path) == "done\n"
     events, damage = read(tmp_path)
     gaps = [event for event in events if isinstance(event, Gap)]
@@ -370,7 +370,7 @@ def test_a_disk_that_takes_no_more_stops_the_recording_and_nothing_else(tmp_path
     assert sorted([*rows, *missing]) == list(range(10_020))
 
 
-def test_a_file_system_that_is_full_is_used_again_when_there_is_room(tmp_path: Path) -> None:
+def test_recording_resumes_when_a_full_file_system_has_space(tmp_path: Path) -> None:
     unshare = [
         "unshare",
         "-Urm",
@@ -384,7 +384,7 @@ def test_a_file_system_that_is_full_is_used_again_when_there_is_room(tmp_path: P
     assert run([*unshare, sys.executable, "-c", FULL], tmp_path) == "done\n"
 
 
-# ------------------------------------------------------------------------------------------------------------------ kill
+# ----------------------------------------------------------------------------------------------------------------- kill
 
 KILLED = (
     CHILD
@@ -421,9 +421,7 @@ def victim(directory: Path) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_flushed_before_a_kill_is_there_and_every_file_is_readable(
-    tmp_path: Path, seed: int
-) -> None:
+def test_a_kill_keeps_flushed_rows_and_every_file_is_readable(tmp_path: Path, seed: int) -> None:
     """The moment is a random one: in a write, in a rotation, wherever."""
     rng = random.Random(seed)
     with victim(tmp_path) as (process, said):
@@ -456,7 +454,7 @@ def test_what_was_flushed_before_a_kill_is_there_and_every_file_is_readable(
     assert read(tmp_path)[1] == []
 
 
-def test_what_a_dead_process_left_without_a_header_is_put_aside(tmp_path: Path) -> None:
+def test_an_open_file_without_a_header_is_moved_aside(tmp_path: Path) -> None:
     """A power cut in the wrong moment; a kill cannot do it."""
     for number, content in enumerate([b"", bytes(5000), b"noise" * 100]):
         (tmp_path / f"{number:016x}-000000.useg.open").write_bytes(content)
@@ -468,7 +466,7 @@ def test_what_a_dead_process_left_without_a_header_is_put_aside(tmp_path: Path) 
     assert len(names) == 2
 
 
-def test_what_a_dead_process_left_is_cut_behind_its_last_whole_block(
+def test_an_open_file_is_truncated_after_its_last_whole_block(
     tmp_path: Path, build: "Callable[..., Bench]"
 ) -> None:
     bench = build()
@@ -490,7 +488,7 @@ def test_what_a_dead_process_left_is_cut_behind_its_last_whole_block(
     assert [row.seq for row in rows_in(tmp_path)] == [0, 0]
 
 
-def test_where_much_comes_it_is_taken_out_long_before_the_flush(tmp_path: Path) -> None:
+def test_under_load_the_queue_is_drained_before_the_flush(tmp_path: Path) -> None:
     made = Running(tmp_path, flush_ms=60_000)
     made.note(BUSY_ROWS)
     made.recorder.open()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files leave, and when; and what a configuration may say."""
+"""The quota of recordings, and the checks of the configuration."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ def test_segments_are_in_the_order_of_their_age_and_nothing_else_counts(tmp_path
     assert left(tmp_path) == [(1, 2), (1, 9), (1, 11), (2, 0)]
 
 
-def test_as_many_of_the_oldest_leave_as_must(tmp_path: Path) -> None:
+def test_only_as_many_old_segments_are_deleted_as_needed(tmp_path: Path) -> None:
     for number in range(5):
         segment(tmp_path, 1, number, 10_000)
     occupied = sum(file.bytes for file in list_segments(tmp_path))
@@ -46,7 +46,7 @@ def test_as_many_of_the_oldest_leave_as_must(tmp_path: Path) -> None:
     assert left(tmp_path) == [(1, 1), (1, 2), (1, 3), (1, 4)]
 
 
-def test_what_is_open_stays_and_counts(tmp_path: Path) -> None:
+def test_an_open_segment_stays_and_counts_towards_the_quota(tmp_path: Path) -> None:
     segment(tmp_path, 1, 0, 50_000, suffix=".open")
     segment(tmp_path, 1, 1, 10_000)
     assert enforce_quota(tmp_path, PLENTY._replace(max_bytes=60_000), 10_000, NOW_MS) == 1
@@ -63,7 +63,7 @@ def test_what_is_open_stays_and_counts(tmp_path: Path) -> None:
         pytest.param(31, 946_684_800_000, False, id="looked at from 2000, by a clock that is not set yet"),
     ],
 )
-def test_what_is_too_old_leaves_unless_a_clock_was_wrong(
+def test_a_segment_that_is_too_old_is_deleted_unless_a_clock_was_wrong(
     tmp_path: Path, age_days: float, wall_ms: int, goes: bool
 ) -> None:
     segment(tmp_path, 1, 0, age_days=age_days)
@@ -72,7 +72,7 @@ def test_what_is_too_old_leaves_unless_a_clock_was_wrong(
     assert len(left(tmp_path)) == 2 - goes
 
 
-def test_others_keep_the_room_that_is_left_for_them(tmp_path: Path) -> None:
+def test_the_disk_keeps_its_free_space(tmp_path: Path) -> None:
     segment(tmp_path, 1, 0)
     with pytest.raises(OSError, match="would be left free") as refusal:
         enforce_quota(tmp_path, PLENTY._replace(keep_free_bytes=10**18), 4096, NOW_MS)
@@ -93,6 +93,6 @@ def test_others_keep_the_room_that_is_left_for_them(tmp_path: Path) -> None:
         ({"flush": 1}, "unknown field `flush`"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(section: dict[str, object], why: str) -> None:
+def test_an_invalid_configuration_is_refused(section: dict[str, object], why: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=why):
         msgspec.convert(section, RecorderConfig)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer recordings ls|show|check DIR`: lists and checks a directory of recordings. Read only; the streamer may be running."""
+"""`ustreamer recordings ls|show|check DIR` lists and checks recordings. Read only; the streamer may be running."""
 
 import argparse
 import json

@@ -125,7 +125,7 @@ class Journal:
         """The number of rows so far, with the missing rows."""
         return self._next_seq if self._encoder is None else self._encoder.next_seq
 
-    # --- notes ----------------------------------------------------------------------------------------------------------
+    # --- notes --------------------------------------------------------------------------------------------------------
 
     def write(self, notes: deque[Note], count: int, note_queue: NoteQueue) -> None:
         """Record `count` notes, or count them as missing. 0.5 us for most rows, 0.1 us for a row of a batch.
@@ -403,14 +403,14 @@ class Journal:
             del self._gaps[cause]
 
     def _warn_of_gap(self, cause: GapCause, rows: int) -> None:
-        """As long as it goes on, once in a while; the recording has every one of them."""
+        """Log a gap, at most once in RETRY_NS; the recording has each gap."""
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._no_warning_until_ns:
             self._no_warning_until_ns = now_ns + RETRY_NS
             log.warning("recorder.gap", extra={"cause": cause.name, "rows": rows})
 
     def _on_disk_error(self, error: OSError) -> None:
-        """The disk has not taken something: what was not written is missing, and for a while it is left alone."""
+        """Count the unwritten records as missing and pause the recording for RETRY_NS."""
         encoder, file, lost = self._encoder, self._file, self._lost_block
         self._encoder, self._file, self._lost_block = None, None, b""
         self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
@@ -428,15 +428,15 @@ class Journal:
         if file is not None:
             try:
                 file.finish()
-            except OSError as failed:  # it is finished at the next start
+            except OSError as failed:  # the next start finishes the file
                 log.warning(
                     "recorder.segment_not_finished", extra={"file": str(file.path), "reason": str(failed)}
                 )
 
-    # --- segments -------------------------------------------------------------------------------------------------------
+    # --- segments -----------------------------------------------------------------------------------------------------
 
     def tick(self, skipped: Skipped) -> None:
-        """End the block; do what is due. `skipped` is what was not even noted."""
+        """End the block, sync and rotate if due. `skipped`: the notes that the queue dropped."""
         self._gap(GapCause.OVERRUN).merge(skipped)
         now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
         if self._encoder is None and now_ns >= self._retry_ns:

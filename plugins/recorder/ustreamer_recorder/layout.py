@@ -7,9 +7,9 @@
               directly after a BATCH, records of columns only: the numbers of its rows, column by column
 
 All numbers are little endian. Every record is RECORD bytes long, so block headers and records are on one grid, on which
-a reader finds the next block after a damaged one. A block is valid as a whole or not at all: its CRC-32 covers all of its
-records, and the CRC-32 of its header covers the header. Later blocks of the same file refer to texts and targets of a
-block; other files do not.
+a reader finds the next block after a damaged one. A block is valid as a whole or not at all: its CRC-32 covers all of
+its records, and the CRC-32 of its header covers the header. Later blocks of the same file refer to texts and targets
+of a block; other files do not.
 """
 
 import struct
@@ -207,7 +207,8 @@ SUBSCRIPTION: Final = struct.Struct("<BB6xQqqII56x")
 """kind, change, number, time_ns, period_ns, topic, subscriber."""
 
 DEAD_LETTER: Final = struct.Struct("<BBBx4xQQQqIIIIIIII24x")
-"""kind, flags, code, seq of its row, id msb, id lsb, time_ns, target, source, sink, reason, attempts, size, kept, parts."""
+"""kind, flags, code, seq of its row, id msb, id lsb, time_ns, target, source, sink, reason, attempts, size, kept,
+parts."""
 PAYLOAD_KEPT: Final = 1
 """Flag: PAYLOAD records with the payload, or its beginning, follow. An empty payload that was kept has none."""
 
@@ -219,24 +220,24 @@ ANCHOR: Final = struct.Struct("<BB6xqqq64x")
 """kind, cause, mono_ns, wall_ms, leap_ms."""
 
 GAP: Final = struct.Struct("<BB6xQqq6QQQ")
-"""kind, cause, first_seq, from_ns, until_ns, rows skipped by verdict, subscription changes skipped, dead letters skipped."""
+"""kind, cause, first_seq, from_ns, until_ns; skipped: rows by verdict, subscription changes, dead letters."""
 
 CONFIG: Final = struct.Struct("<B3xIqI76x")
 """kind, epoch, since_ns, text (a string: JSON)."""
 
 COUNTERS: Final = struct.Struct("<BB6xq8QQQ")
-"""kind, cause, mono_ns, received, delivered, throttled, expired, dead_lettered, denied, no_subscriber, queued, next_seq,
-rows skipped in this run so far."""
+"""kind, cause, mono_ns, received, delivered, throttled, expired, dead_lettered, denied, no_subscriber, queued,
+next_seq, rows skipped in this run so far."""
 
 END: Final = struct.Struct("<BB6xqqQQ56x")
 """kind, cause, mono_ns, wall_ms, next_seq, next number of a subscription change."""
 
 BATCH: Final = struct.Struct("<BBHBBHQqqIIIIII40x")
-"""kind, flags, rows, type, priority, records of columns behind it, seq of the first row, time_ns, settled_ns, target, source,
-sink, ttl_ms, epoch, size.
+"""kind, flags, rows, type, priority, records of columns after it, seq of the first row, time_ns, settled_ns, target,
+source, sink, ttl_ms, epoch, size.
 
-The columns: msbs (u64), lsbs (u64), with TIMES times_ns (i64), with SIZES sizes (u32), each of `rows` numbers, then zeros
-up to the next record. A number with a column is 0 in the record itself.
+The columns: msbs (u64), lsbs (u64), with TIMES times_ns (i64), with SIZES sizes (u32), each of `rows` numbers, then
+zeros up to the next record. A number with a column is 0 in the record itself.
 """
 TIMES: Final = 4
 """Flag: each row has its own time."""
@@ -277,7 +278,7 @@ class AnchorCause(IntEnum):
 
 
 class GapCause(IntEnum):
-    """Why rows are missing: a full queue, an error of the disk, or a number that does not fit in a record."""
+    """Why rows are missing: a full queue, an error of the disk, or a number that fits in no record."""
 
     OVERRUN = 0
     DISK = 1

@@ -144,7 +144,7 @@ class NoteQueue:
         self._waiting_payload_bytes = 0
         self._extra_rows = 0  # queued rows above one for each note
 
-    # --- on the path ----------------------------------------------------------------------------------------------------
+    # --- on the path --------------------------------------------------------------------------------------------------
 
     def tap(self, endpoint: str) -> BatchTap:
         """The tap on all verdicts on messages received at `endpoint`."""
@@ -214,7 +214,7 @@ class NoteQueue:
         return True
 
     def on_rate_change(self, delivery: Delivery) -> None:
-        """Note the new filters of a delivery. The queue takes twice as many notes as rows, so that these fit."""
+        """Note the new filters of a delivery. The queue takes twice as many notes as rows for these."""
         if len(self.notes) < 2 * self._limit:
             self.notes.append(RateChangeNote(delivery, delivery.period_ns, delivery.period_since_ns))
 
@@ -253,7 +253,7 @@ class NoteQueue:
             self._waiting_payload_bytes += len(payload)
         return DeadLetterNote(payload)
 
-    # --- for the writer -------------------------------------------------------------------------------------------------
+    # --- for the writer -----------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:

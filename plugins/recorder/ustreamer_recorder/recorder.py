@@ -109,10 +109,10 @@ class Recorder:
         log.info("recorder.stopped", extra={"rows": journal.next_seq, "skipped": journal.skipped_rows})
 
     def _wait_for_flush(self, journal: Journal) -> bool:
-        """Wait for as long as rows may stay in memory; whether this is the end.
+        """Wait for the next flush; true if the recorder is stopping.
 
-        Where much comes it is taken out in between: the notes of 200 ms at 500 000 rows/s are 3 MB that the path would write to
-        and find cold, 0.2 us a message.
+        Under load the writer drains the queue meanwhile: the notes of 200 ms at 500 000 rows/s are 3 MB, and the cold
+        memory costs the path 0.2 us a message.
         """
         left_s = self._config.flush_ms / 1000
         while left_s > 0:
@@ -125,7 +125,7 @@ class Recorder:
         return False
 
     def _drain(self, journal: Journal) -> None:
-        """Take out what is there now; what comes meanwhile waits for the next time."""
+        """Write the notes that are queued now; later notes wait for the next call."""
         notes, note_queue = self._note_queue.notes, self._note_queue
         left = len(notes)
         self._is_busy = note_queue.waiting >= BUSY_ROWS
@@ -138,11 +138,11 @@ class Recorder:
                 self._stopping.wait(_PAUSE_S)
 
     def _new_run(self) -> int:
-        """A number above that of every run here, also if the wall clock was set back: the order of runs is that of age."""
+        """A number above every run in the directory, also after the wall clock was set back: runs sort by age."""
         run = ((self._clock.wall_ms() << 16) | int.from_bytes(os.urandom(2), "big")) & _MAX_RUN
         try:
             last = max((each.run for each in list_segments(self._directory)), default=-1)
         except OSError:
             return run
-        # A file somebody has named so leaves no number above it: then a free one has to do.
+        # A file with the greatest number leaves no number above it; then any free number is used.
         return max(run, last + 1) if last < _MAX_RUN else run

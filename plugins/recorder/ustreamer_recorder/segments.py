@@ -166,7 +166,7 @@ def _sync_directory(directory: Path) -> None:
 def recover_segments(directory: Path) -> None:
     """Finish the open files of a process that died: truncate them after the last whole block and rename them.
 
-    A file without a header is renamed to `.bad`, or deleted if it is all zeros. Errors are logged and retried next time.
+    A file without a header is renamed to `.bad`, or deleted if it is all zeros. The next start retries after an error.
     """
     for path in directory.glob(".*.useg.new"):
         path.unlink(missing_ok=True)

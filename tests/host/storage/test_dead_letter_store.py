@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on disk: bounded, numbered, checked before they are believed."""
+"""The dead letter store and its writer: limits, numbering, damage, a failing disk."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ import pytest
 from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.core.storage import environment, verify_process
 from ustreamer.core.storage.errors import StoreDamaged
-from ustreamer.host.storage import dead_letter_writer as keeper_module
+from ustreamer.host.storage import dead_letter_writer as writer_module
 from ustreamer.host.storage.dead_letter_store import (
     DeadLettersConfig,
     DeadLetterStore,
@@ -82,7 +82,7 @@ def make(path: Path) -> Iterator[Callable[..., DeadLetterStore]]:
 # ------------------------------------------------------------------------------------------------------- what is kept
 
 
-def test_a_letter_comes_back_as_it_was(make: Callable[..., DeadLetterStore], path: Path) -> None:
+def test_a_stored_letter_is_read_back_unchanged(make: Callable[..., DeadLetterStore], path: Path) -> None:
     store = make()
     store.append([StoredDeadLetter.from_dead_letter(letter(), 100)])
     [(number, found)] = read_letters(path)
@@ -94,14 +94,12 @@ def test_a_letter_comes_back_as_it_was(make: Callable[..., DeadLetterStore], pat
 
 
 @pytest.mark.parametrize(("size", "persisted"), [(10, True), (11, False)])
-def test_a_payload_that_is_larger_than_what_is_kept_is_left_out(size: int, persisted: bool) -> None:
+def test_a_payload_above_the_limit_is_not_stored(size: int, persisted: bool) -> None:
     found = StoredDeadLetter.from_dead_letter(letter(payload=b"x" * size), payload_bytes=10)
     assert (found.payload is not None, found.payload_size) == (persisted, size)
 
 
-def test_letters_are_there_again_and_numbers_go_on_after_a_restart(
-    make: Callable[..., DeadLetterStore], path: Path
-) -> None:
+def test_letters_and_numbering_survive_a_restart(make: Callable[..., DeadLetterStore], path: Path) -> None:
     first = make()
     first.append([stored("a"), stored("b")])
     first.delete()
@@ -113,7 +111,7 @@ def test_letters_are_there_again_and_numbers_go_on_after_a_restart(
     assert second.numbers() == [3, 4]
 
 
-def test_the_oldest_leave_when_there_are_too_many(make: Callable[..., DeadLetterStore], path: Path) -> None:
+def test_too_many_letters_displace_the_oldest(make: Callable[..., DeadLetterStore], path: Path) -> None:
     store = make(messages=3)
     store.append([stored("a"), stored("b")])
     store.append([stored("c"), stored("d"), stored("e")])
@@ -123,9 +121,7 @@ def test_the_oldest_leave_when_there_are_too_many(make: Callable[..., DeadLetter
     assert store.statistics()["displaced"] == 7
 
 
-def test_the_oldest_leave_when_they_take_too_many_bytes(
-    make: Callable[..., DeadLetterStore], path: Path
-) -> None:
+def test_too_many_bytes_displace_the_oldest_letters(make: Callable[..., DeadLetterStore], path: Path) -> None:
     store = make(bytes=4096)
     for text in "abcd":
         store.append([stored(text, b"x" * 1500)])
@@ -133,7 +129,7 @@ def test_the_oldest_leave_when_they_take_too_many_bytes(
     assert store.statistics()["stored_bytes"] <= 4096
 
 
-def test_a_smaller_bound_holds_from_the_next_letter_on(make: Callable[..., DeadLetterStore]) -> None:
+def test_a_smaller_limit_takes_effect_with_the_next_letter(make: Callable[..., DeadLetterStore]) -> None:
     first = make()
     first.append([stored(text) for text in "abcdef"])
     first.close()
@@ -154,9 +150,7 @@ def test_letters_are_deleted_by_number_and_all_together(make: Callable[..., Dead
     assert store.statistics() == {"stored": 0, "stored_bytes": 0, "displaced": 0, "damaged": 0}
 
 
-def test_a_store_that_nobody_uses_is_purged_from_outside(
-    make: Callable[..., DeadLetterStore], path: Path
-) -> None:
+def test_an_unused_store_is_purged_from_outside(make: Callable[..., DeadLetterStore], path: Path) -> None:
     assert purge_letters(path, None) == 0
     assert not path.exists()
     store = make()
@@ -166,13 +160,13 @@ def test_a_store_that_nobody_uses_is_purged_from_outside(
     assert (purge_letters(path, None), reasons(path)) == (2, [])
 
 
-def test_nobody_else_may_read_the_store(make: Callable[..., DeadLetterStore], path: Path) -> None:
+def test_the_store_is_readable_by_its_owner_only(make: Callable[..., DeadLetterStore], path: Path) -> None:
     make().append([stored()])
     assert path.stat().st_mode & 0o077 == 0
     assert (path / "data.mdb").stat().st_mode & 0o077 == 0
 
 
-def test_no_store_is_made_before_there_is_a_letter(make: Callable[..., DeadLetterStore], path: Path) -> None:
+def test_the_first_letter_creates_the_store(make: Callable[..., DeadLetterStore], path: Path) -> None:
     make()
     assert not path.parent.exists()
     assert list(read_letters(path)) == []
@@ -236,9 +230,7 @@ def test_a_damaged_store_is_moved_aside_and_an_empty_one_takes_its_place(
     assert words in said.__dict__["reason"]
 
 
-def test_a_page_that_no_record_needs_is_looked_at_as_well(
-    make: Callable[..., DeadLetterStore], path: Path
-) -> None:
+def test_a_damaged_page_without_records_is_found(make: Callable[..., DeadLetterStore], path: Path) -> None:
     first = make()
     first.append([stored("a"), stored("b", b"x" * 100_000)])
     first.delete([2])
@@ -261,7 +253,7 @@ def test_the_latest_three_damaged_stores_are_kept(make: Callable[..., DeadLetter
     ]
 
 
-def test_who_reads_a_damaged_store_is_told_so(make: Callable[..., DeadLetterStore], path: Path) -> None:
+def test_reading_a_damaged_store_raises_an_error(make: Callable[..., DeadLetterStore], path: Path) -> None:
     store = make()
     store.append([stored("a", b"needle" * 10)])
     store.close()
@@ -273,14 +265,14 @@ def test_who_reads_a_damaged_store_is_told_so(make: Callable[..., DeadLetterStor
         list(read_letters(path))
 
 
-def test_a_reader_by_itself_says_in_a_line_what_is_wrong(tmp_path: Path) -> None:
+def test_the_verify_process_prints_one_line_for_damage(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"\x5a" * 50_000)
     command = [sys.executable, "-m", verify_process.__name__, "verify", str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     assert (said.returncode, said.stdout, said.stderr.count("\n")) == (verify_process.EXIT_DAMAGED, "", 1)
 
 
-def test_where_there_can_be_no_store_that_is_said(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_hold_a_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = DeadLetterStore(tmp_path / "file" / "dead-letters", DeadLettersConfig())
     with pytest.raises(UStatusError, match="cannot be opened") as refused:
@@ -288,7 +280,7 @@ def test_where_there_can_be_no_store_that_is_said(tmp_path: Path) -> None:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_a_full_map_refuses_what_comes_and_keeps_what_is_there(
+def test_a_full_map_refuses_new_letters_and_keeps_stored_ones(
     make: Callable[..., DeadLetterStore], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "MAP_SLACK", 1 << 17)
@@ -306,89 +298,89 @@ def test_a_full_map_refuses_what_comes_and_keeps_what_is_there(
 
 
 @pytest.fixture
-def keeping(make: Callable[..., DeadLetterStore]) -> Iterator[Callable[..., DeadLetterWriter]]:
-    keepers: list[DeadLetterWriter] = []
+def start_writer(make: Callable[..., DeadLetterStore]) -> Iterator[Callable[..., DeadLetterWriter]]:
+    writers: list[DeadLetterWriter] = []
 
     def started(**limits: int) -> DeadLetterWriter:
-        keepers.append(DeadLetterWriter(make(**limits), DeadLettersConfig(**limits)))
-        keepers[-1].start()
-        return keepers[-1]
+        writers.append(DeadLetterWriter(make(**limits), DeadLettersConfig(**limits)))
+        writers[-1].start()
+        return writers[-1]
 
     yield started
-    for each in keepers:
+    for each in writers:
         each.close(DEADLINE_S)
 
 
-def test_what_is_given_to_a_keeper_is_on_disk_soon_and_at_its_end(
-    keeping: Callable[..., DeadLetterWriter], path: Path
+def test_the_writer_stores_letters_soon_and_all_when_closed(
+    start_writer: Callable[..., DeadLetterWriter], path: Path
 ) -> None:
-    keeper = keeping()
+    writer = start_writer()
     for text in "abc":
-        keeper.enqueue_letter(letter(text))
-    assert keeper.wait_empty(DEADLINE_S)
+        writer.enqueue_letter(letter(text))
+    assert writer.wait_empty(DEADLINE_S)
     assert reasons(path) == [(1, "a"), (2, "b"), (3, "c")]
     for number in range(2000):
-        keeper.enqueue_letter(letter(str(number)))
-    keeper.close(DEADLINE_S)
+        writer.enqueue_letter(letter(str(number)))
+    writer.close(DEADLINE_S)
     assert len(reasons(path)) == 2003
-    assert (keeper.statistics()["persisted"], keeper.statistics()["not_persisted"]) == (2003, 0)
+    assert (writer.statistics()["persisted"], writer.statistics()["not_persisted"]) == (2003, 0)
 
 
-def test_what_the_disk_does_not_follow_is_counted_and_nobody_waits(
-    keeping: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
+def test_letters_above_the_queue_limit_are_counted_without_waiting(
+    start_writer: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "MAX_QUEUED", 3)
-    keeper = keeping()
-    stuck, asked, append = Event(), Event(), keeper.store.append
+    monkeypatch.setattr(writer_module, "MAX_QUEUED", 3)
+    writer = start_writer()
+    stuck, asked, append = Event(), Event(), writer.store.append
 
     def hanging(letters: list[StoredDeadLetter]) -> None:
         asked.set()
         assert stuck.wait(DEADLINE_S)
         append(letters)
 
-    monkeypatch.setattr(keeper.store, "append", hanging)
-    keeper.enqueue_letter(letter("in the disk"))
+    monkeypatch.setattr(writer.store, "append", hanging)
+    writer.enqueue_letter(letter("in the disk"))
     assert asked.wait(DEADLINE_S)
     for text in "abcde":
-        keeper.enqueue_letter(letter(text))
-    assert (keeper.statistics()["waiting"], keeper.statistics()["not_persisted"]) == (3, 2)
+        writer.enqueue_letter(letter(text))
+    assert (writer.statistics()["waiting"], writer.statistics()["not_persisted"]) == (3, 2)
     stuck.set()
-    assert keeper.wait_empty(DEADLINE_S)
-    assert (keeper.statistics()["persisted"], keeper.statistics()["stored"]) == (4, 4)
+    assert writer.wait_empty(DEADLINE_S)
+    assert (writer.statistics()["persisted"], writer.statistics()["stored"]) == (4, 4)
 
 
-def test_many_large_letters_are_bounded_by_their_bytes(
-    keeping: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
+def test_the_queue_is_bounded_by_bytes(
+    start_writer: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "MAX_QUEUED_BYTES", 10)
-    keeper = keeping()
-    keeper.enqueue_letter(letter(payload=b"x" * 11))
-    assert keeper.statistics()["not_persisted"] == 1
+    monkeypatch.setattr(writer_module, "MAX_QUEUED_BYTES", 10)
+    writer = start_writer()
+    writer.enqueue_letter(letter(payload=b"x" * 11))
+    assert writer.statistics()["not_persisted"] == 1
 
 
-def test_a_disk_that_is_full_is_counted_said_once_and_tried_again(
-    keeping: Callable[..., DeadLetterWriter], path: Path, caplog: pytest.LogCaptureFixture
+def test_a_failing_disk_is_counted_logged_once_and_retried(
+    start_writer: Callable[..., DeadLetterWriter], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.parent.mkdir(exist_ok=True)
     path.parent.write_text("no directory")  # so that no store can be made here
-    keeper = keeping()
+    writer = start_writer()
     with caplog.at_level(logging.ERROR):
         for text in "ab":
-            keeper.enqueue_letter(letter(text))
-            assert keeper.wait_empty(DEADLINE_S)
-    assert keeper.statistics()["not_persisted"] == 2
+            writer.enqueue_letter(letter(text))
+            assert writer.wait_empty(DEADLINE_S)
+    assert writer.statistics()["not_persisted"] == 2
     assert [each.getMessage() for each in caplog.records] == ["dead_letters.not_persisted"]
     path.parent.unlink()
-    keeper.enqueue_letter(letter("c"))
-    assert keeper.wait_empty(DEADLINE_S)
-    assert (keeper.statistics()["persisted"], reasons(path)) == (1, [(1, "c")])
+    writer.enqueue_letter(letter("c"))
+    assert writer.wait_empty(DEADLINE_S)
+    assert (writer.statistics()["persisted"], reasons(path)) == (1, [(1, "c")])
 
 
-def test_a_keeper_of_none_keeps_none_and_makes_no_store(
-    keeping: Callable[..., DeadLetterWriter], path: Path
+def test_a_limit_of_no_letters_creates_no_store(
+    start_writer: Callable[..., DeadLetterWriter], path: Path
 ) -> None:
-    keeper = keeping(messages=0)
-    keeper.enqueue_letter(letter())
-    keeper.close(DEADLINE_S)
+    writer = start_writer(messages=0)
+    writer.enqueue_letter(letter())
+    writer.close(DEADLINE_S)
     assert not path.exists()
-    assert keeper.statistics()["persisted"] == 0
+    assert writer.statistics()["persisted"] == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spool on a real LMDB, a real file system, kills, and bytes that somebody has changed."""
+"""The spool on a real LMDB and a real file system: order, limits, kills, full disks and changed bytes."""
 
 import logging
 import os
@@ -70,7 +70,7 @@ def reopened(spool: Spool) -> list[int]:
 # --- what it keeps ----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_spool_is_empty_and_leaves_no_scaffolding(spool: Spool) -> None:
+def test_a_new_spool_is_empty_and_leaves_no_temporary_files(spool: Spool) -> None:
     assert spool.messages == spool.bytes == 0
     assert {path.name for path in spool.path.parent.iterdir()} == {"backbone", "backbone.lock"}
     assert {path.name for path in spool.path.iterdir()} == {"data.mdb", "lock.mdb"}
@@ -94,13 +94,13 @@ def test_a_new_spool_is_empty_and_leaves_no_scaffolding(spool: Spool) -> None:
         ),
     ],
 )
-def test_a_message_comes_back_as_it_was(spool: Spool, message: SpoolRecord) -> None:
+def test_a_stored_message_is_read_back_unchanged(spool: Spool, message: SpoolRecord) -> None:
     [key] = spool.commit([(6, message)])
     reopened(spool)
     assert spool.read(6, None, 10, 10) == [(key, message)]
 
 
-def test_within_a_class_the_order_is_kept_over_commits_and_restarts(spool: Spool) -> None:
+def test_messages_of_a_class_keep_their_order_over_restarts(spool: Spool) -> None:
     for start in (0, 100, 200):
         spool.commit([(rank, numbered(start + n)) for n in range(100) for rank in (5, 0)])
         assert reopened(spool) == [start + 100, 0, 0, 0, 0, start + 100, 0]
@@ -108,7 +108,7 @@ def test_within_a_class_the_order_is_kept_over_commits_and_restarts(spool: Spool
     assert numbers(spool, 1) == []
 
 
-def test_it_is_read_from_a_position_in_pieces_bounded_by_number_and_size(spool: Spool) -> None:
+def test_reads_start_at_a_key_and_are_bounded_by_number_and_size(spool: Spool) -> None:
     keys = add(spool, *range(10), size=1000)
     assert [key for key, _ in spool.read(1, None, 3, 1 << 30)] == keys[:3]
     assert [key for key, _ in spool.read(1, keys[2], 100, 2_500)] == keys[3:5]
@@ -116,7 +116,7 @@ def test_it_is_read_from_a_position_in_pieces_bounded_by_number_and_size(spool: 
     assert spool.read(1, keys[-1], 100, 1 << 30) == []
 
 
-def test_what_is_removed_is_gone_and_counted_whatever_is_added_with_it(spool: Spool) -> None:
+def test_deleted_messages_are_gone_and_counted(spool: Spool) -> None:
     keys = add(spool, *range(300))
     before = spool.bytes
     spool.delete_messages(keys[100:])
@@ -130,7 +130,7 @@ def test_what_is_removed_is_gone_and_counted_whatever_is_added_with_it(spool: Sp
     assert (spool.messages, spool.bytes) == (2, found)
 
 
-def test_a_commit_of_adding_and_removing_is_one_transaction(spool: Spool) -> None:
+def test_adding_and_deleting_is_one_transaction(spool: Spool) -> None:
     keys = add(spool, *range(64))
     before = spool.transactions
     spool.commit([(1, numbered(n)) for n in range(64)], deleted_keys=keys)
@@ -138,9 +138,7 @@ def test_a_commit_of_adding_and_removing_is_one_transaction(spool: Spool) -> Non
 
 
 @pytest.mark.parametrize("limits", [SpoolLimits(10, 1 << 30), SpoolLimits(1 << 30, 800)])
-def test_its_bounds_refuse_what_is_too_much_and_let_in_again_what_has_room(
-    tmp_path: Path, limits: SpoolLimits
-) -> None:
+def test_a_full_spool_refuses_messages_until_there_is_space(tmp_path: Path, limits: SpoolLimits) -> None:
     spool = a_spool(tmp_path, limits)
     spool.open()
     keys = add(spool, *range(10))
@@ -154,7 +152,7 @@ def test_its_bounds_refuse_what_is_too_much_and_let_in_again_what_has_room(
     spool.close()
 
 
-def test_what_is_to_be_removed_goes_even_if_what_is_to_be_added_is_refused(tmp_path: Path) -> None:
+def test_deletions_are_made_even_if_the_added_messages_are_refused(tmp_path: Path) -> None:
     spool = a_spool(tmp_path, SpoolLimits(10, 1 << 30))
     spool.open()
     keys = add(spool, *range(10))
@@ -164,13 +162,13 @@ def test_what_is_to_be_removed_goes_even_if_what_is_to_be_added_is_refused(tmp_p
     spool.close()
 
 
-def test_a_spool_that_is_in_use_is_not_opened_again(spool: Spool) -> None:
+def test_a_spool_in_use_is_not_opened_again(spool: Spool) -> None:
     with pytest.raises(UStatusError, match="backbone.lock is held") as refused:
         Spool(spool.path, LIMITS).open()
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_a_spool_that_is_not_open_says_so(tmp_path: Path) -> None:
+def test_a_closed_spool_raises_an_error(tmp_path: Path) -> None:
     spool = a_spool(tmp_path)
     spool.close()
     with pytest.raises(UStatusError, match="not open"):
@@ -184,7 +182,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_a_making_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+def test_an_interrupted_creation_starts_again(tmp_path: Path) -> None:
     (tmp_path / "spool" / "backbone.making").mkdir(parents=True)
     (tmp_path / "spool" / "backbone.making" / "data.mdb").write_bytes(b"half")
     spool = a_spool(tmp_path)
@@ -194,7 +192,7 @@ def test_a_making_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_replacement_that_was_killed_is_finished_or_begun_anew(tmp_path: Path, moved: bool) -> None:
+def test_an_interrupted_replacement_is_completed_or_starts_again(tmp_path: Path, moved: bool) -> None:
     spool = a_spool(tmp_path)
     spool.open()
     add(spool, 1, 2)
@@ -230,11 +228,11 @@ for start in count(0, 8):
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(1000, marks=pytest.mark.soak)])
-def test_a_kill_loses_nothing_that_was_committed_and_brings_nothing_back(tmp_path: Path, kills: int) -> None:
+def test_a_kill_loses_no_commit_and_restores_no_deleted_message(tmp_path: Path, kills: int) -> None:
     # Each commit adds eight messages and removes, of those of eight commits ago, the first four.
     committed = 0
     for seed in range(kills):
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         path = tmp_path / str(seed) / "backbone"
         with subprocess.Popen(
             [sys.executable, "-c", STORM, str(path)],
@@ -243,7 +241,7 @@ def test_a_kill_loses_nothing_that_was_committed_and_brings_nothing_back(tmp_pat
             text=True,
         ) as process:
             assert process.stdout
-            said = [next(process.stdout) for _ in range(dice.randint(1, 60))]
+            said = [next(process.stdout) for _ in range(rng.randint(1, 60))]
             process.send_signal(signal.SIGKILL)
             said += [line for line in process.stdout if line.endswith("\n")]
         sign, latest = said[-1].split()
@@ -295,8 +293,8 @@ with open(root / "others", "wb", buffering=0) as others:  # somebody else takes 
 many = fill(keys)
 assert many > 500, many
 assert spool.messages == many == len(spool.read(1, None, 1 << 30, 1 << 40))
-dice = __import__("random").Random(1)
-dice.shuffle(keys)
+rng = __import__("random").Random(1)
+rng.shuffle(keys)
 spool.delete_messages(keys[: many // 2])
 assert spool.messages == many - many // 2, spool.messages
 for at in range(many // 2, many, 50):
@@ -311,9 +309,7 @@ print("ok", many, again)
 
 
 @pytest.mark.parametrize("size", [100, 1500, 9000])
-def test_a_full_file_system_refuses_what_is_new_and_keeps_nothing_from_leaving(
-    tmp_path: Path, size: int
-) -> None:
+def test_a_full_file_system_refuses_messages_and_allows_deletions(tmp_path: Path, size: int) -> None:
     mounted = 'mount -t tmpfs -o size=24m none "$0" && exec "$@"'
     unshare = ["unshare", "-Urm", "sh", "-c", mounted, str(tmp_path)]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
@@ -336,7 +332,7 @@ class SmallMap(Spool):
         self._map_size = 6 * MB
 
 
-def test_a_full_map_refuses_what_is_new_and_keeps_nothing_from_leaving(tmp_path: Path) -> None:
+def test_a_full_map_refuses_messages_and_allows_deletions(tmp_path: Path) -> None:
     spool = SmallMap(tmp_path / "backbone")
     spool.open()
     keys: list[bytes] = []
@@ -358,7 +354,7 @@ def test_a_full_map_refuses_what_is_new_and_keeps_nothing_from_leaving(tmp_path:
     spool.close()
 
 
-def test_a_removal_that_the_disk_refuses_is_made_with_the_next_one(
+def test_a_deletion_that_the_disk_refuses_is_retried_with_the_next(
     spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = add(spool, 1, 2, 3)
@@ -412,7 +408,7 @@ HITS: list[tuple[Callable[[bytearray], None], int]] = [
 
 
 @pytest.mark.parametrize(("hit", "saved"), HITS, ids=["cut", "roots", "leaf", "empty", "zeros"])
-def test_a_file_that_cannot_be_read_through_is_moved_aside_and_said_and_what_can_be_read_is_kept(
+def test_an_unreadable_file_is_moved_aside_and_its_readable_messages_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, hit: Callable[[bytearray], None], saved: int
 ) -> None:
     spool = filled(tmp_path)
@@ -435,7 +431,7 @@ def test_a_file_that_cannot_be_read_through_is_moved_aside_and_said_and_what_can
     spool.close()
 
 
-def test_a_file_that_has_gone_is_damage_and_not_an_empty_spool(tmp_path: Path) -> None:
+def test_a_missing_file_is_damage_and_not_an_empty_spool(tmp_path: Path) -> None:
     spool = filled(tmp_path, 100)
     (spool.path / "data.mdb").unlink()
     spool.open()
@@ -468,7 +464,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize("value", BAD_VALUES, ids=["empty", "short", "version", "key", "longer"])
-def test_damaged_records_are_skipped_counted_and_said(
+def test_damaged_records_are_skipped_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
     spool = filled(tmp_path, 100)
@@ -485,7 +481,7 @@ def test_damaged_records_are_skipped_counted_and_said(
     spool.close()
 
 
-def test_a_record_that_is_damaged_under_an_open_spool_is_skipped_when_it_is_read(spool: Spool) -> None:
+def test_a_record_damaged_while_the_spool_is_open_is_skipped(spool: Spool) -> None:
     keys = add(spool, 0, 1, 2)
     with spool._require_env().begin(write=True) as txn:
         txn.put(keys[1], b"nonsense")
@@ -496,7 +492,7 @@ def test_a_record_that_is_damaged_under_an_open_spool_is_skipped_when_it_is_read
         spool_records.decode_record(keys[1], body)
 
 
-def test_no_flipped_bit_in_key_or_value_is_believed() -> None:
+def test_every_flipped_bit_in_key_or_value_is_found() -> None:
     key = encode_key(3, 77)
     value = encode_value(key, numbered(5))
     for bit in range(8 * len(key + value)):
@@ -507,16 +503,16 @@ def test_no_flipped_bit_in_key_or_value_is_believed() -> None:
 
 
 @pytest.mark.parametrize("flips", [12, pytest.param(1000, marks=pytest.mark.soak)])
-def test_whatever_bit_flips_in_the_file_nothing_wrong_comes_out_and_the_spool_opens(
+def test_a_flipped_bit_in_the_file_gives_no_wrong_message_and_the_spool_opens(
     tmp_path: Path, flips: int
 ) -> None:
     spool = filled(tmp_path, 300)
     whole = (spool.path / "data.mdb").read_bytes()
     used = len(whole.rstrip(b"\0"))
-    dice = random.Random(5)
+    rng = random.Random(5)
     for _ in range(flips):
         data = bytearray(whole)
-        data[dice.randrange(used)] ^= 1 << dice.randrange(8)
+        data[rng.randrange(used)] ^= 1 << rng.randrange(8)
         (spool.path / "data.mdb").write_bytes(data)
         (spool.path.parent / "backbone.lock").write_bytes(b"1")
         spool.open()
@@ -527,7 +523,7 @@ def test_whatever_bit_flips_in_the_file_nothing_wrong_comes_out_and_the_spool_op
         spool.close()
 
 
-def test_a_spool_of_a_later_layout_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_spool_of_a_later_layout_is_refused_and_unchanged(tmp_path: Path) -> None:
     spool = filled(tmp_path, 100)
     damage_record(spool, spool_records.LAYOUT_KEY, encode_value(spool_records.LAYOUT_KEY, 2))
     with pytest.raises(UStatusError, match="layout 2, this program reads layout 1") as refused:
@@ -539,12 +535,12 @@ def test_a_spool_of_a_later_layout_is_refused_and_left_alone(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "value", [None, b"", encode_value(b"other", 1), encode_value(spool_records.LAYOUT_KEY, numbered(1))]
 )
-def test_a_layout_record_that_is_none_is_damage(value: bytes | None) -> None:
+def test_an_invalid_layout_record_is_damage(value: bytes | None) -> None:
     with pytest.raises(StoreDamaged, match="layout"):
         spool_records.check_layout(value)
 
 
-def test_the_reader_counts_by_class(spool: Spool) -> None:
+def test_the_summary_counts_by_class(spool: Spool) -> None:
     add(spool, 1, 2, 3, rank=2)
     keys = add(spool, 4, rank=6)
     spool.close()
@@ -558,7 +554,7 @@ def test_the_reader_counts_by_class(spool: Spool) -> None:
 # --- for a lane -------------------------------------------------------------------------------------------------------
 
 
-def test_one_message_is_read_by_its_key_from_any_thread_also_while_others_are_written(spool: Spool) -> None:
+def test_a_message_is_read_by_key_from_any_thread_during_writes(spool: Spool) -> None:
     keys = add(spool, *range(100))
     with ThreadPoolExecutor(1) as other:
         read = other.submit(lambda: [number_of(spool.get(key)) for key in keys * 10])
@@ -566,12 +562,12 @@ def test_one_message_is_read_by_its_key_from_any_thread_also_while_others_are_wr
         assert read.result() == [*range(100)] * 10
 
 
-def test_a_key_that_is_not_there_is_a_message_lost(spool: Spool) -> None:
+def test_a_missing_key_counts_as_a_lost_message(spool: Spool) -> None:
     assert spool.get(encode_key(1, 77)) is None
     assert spool.lost == 1
 
 
-def test_a_closed_spool_has_lost_nothing(spool: Spool) -> None:
+def test_a_closed_spool_counts_no_loss(spool: Spool) -> None:
     [key] = add(spool, 1)
     spool.close()
     with pytest.raises(UStatusError, match="not open"):

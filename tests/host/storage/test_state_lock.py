@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One streamer per state directory."""
+"""The lock of a state directory: creation, one holder, a killed holder."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ sys.stdin.read()
 """
 
 
-def test_a_state_directory_is_made_and_held_by_one(tmp_path: Path) -> None:
+def test_a_state_directory_is_created_and_has_one_holder(tmp_path: Path) -> None:
     state_dir = tmp_path / "var" / "state"
     with StateLock(state_dir):
         with pytest.raises(
@@ -34,7 +34,7 @@ def test_a_state_directory_is_made_and_held_by_one(tmp_path: Path) -> None:
     assert (state_dir / LOCK).stat().st_size == 0
 
 
-def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -49,14 +49,14 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
             pass
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UStatusError, match=r"state_dir .*/file/state: cannot be used") as refused:
         StateLock(tmp_path / "file" / "state").acquire()
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_a_lock_is_released_once_and_that_may_be_repeated(tmp_path: Path) -> None:
+def test_releasing_a_lock_twice_is_allowed(tmp_path: Path) -> None:
     lock = StateLock(tmp_path)
     lock.acquire()
     lock.release()

@@ -159,7 +159,7 @@ class LmdbTree:
         own, _, flags, _, _ = _PAGE_HEADER.unpack_from(self._data, at)
         magic, version, _, _ = _META_HEADER.unpack_from(self._data, at + 16)
         pad, _, _, _, _, _, _, free_root = _DB_HEADER.unpack_from(self._data, at + 40)
-        # LMDB rejects a file with one wrong field. A salvage accepts one: the other meta page lacks the last transaction.
+        # LMDB rejects a file with one wrong field. A salvage accepts it: the other meta page is one transaction old.
         signs = (own * size == at, flags == _META_PAGE, magic == _MAGIC, version == 1, pad == size)
         if sum(signs) < len(signs) - 1:
             return None

@@ -43,7 +43,7 @@ log = logging.getLogger("ustreamer.dead_letters")
 
 
 class DeadLettersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[dead_letters]: the most letters (0: none, without a store), their bytes, and the largest payload that is kept."""
+    """[dead_letters]: the most letters (0: no store), their bytes, and the largest payload that is kept."""
 
     messages: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
     bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 64_000_000
@@ -111,7 +111,7 @@ def decode_letter(key: bytes, value: bytes) -> tuple[int, StoredDeadLetter]:
     return _KEY.unpack(key)[0], letter
 
 
-# --- readers outside the streamer -----------------------------------------------------------------------------------------------
+# --- readers outside the streamer -------------------------------------------------------------------------------------
 
 
 def read_letters(
@@ -129,7 +129,7 @@ def read_letters(
                 yield decode_letter(key, value)
 
 
-# --- the store ----------------------------------------------------------------------------------------------------------
+# --- the store --------------------------------------------------------------------------------------------------------
 
 
 class DeadLetterStore:

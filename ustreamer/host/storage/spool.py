@@ -65,9 +65,9 @@ class SpoolLimits(msgspec.Struct, frozen=True):
 
 
 class Spool:
-    """The LMDB environment in directory `path`. Constructing it touches no file. One thread at a time, except for `get`.
+    """The LMDB environment in directory `path`. Constructing it touches no file.
 
-    Messages of a class keep the order in which they were added.
+    One thread at a time, except for `get`. Messages of a class keep the order in which they were added.
     """
 
     def __init__(self, path: Path, limits: SpoolLimits) -> None:

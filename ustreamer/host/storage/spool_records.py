@@ -90,7 +90,7 @@ RecordKey: TypeAlias = bytes  # `SpoolSummary` has a field of the name `bytes`
 
 
 class SpoolSummary(msgspec.Struct):
-    """The contents of a spool: messages, bytes of keys and values, and the last sequence of each class; damaged keys."""
+    """The contents of a spool by class: messages, bytes of keys and values, last sequence; and the damaged keys."""
 
     messages: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
     bytes: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of flipped bits, each in an otherwise whole store: none comes back as wrong data, or as data that is silently
-missing, and none ends the process that asked.
+"""Random single-bit flips in a whole store: none gives wrong data, silently missing data, or a crash of the streamer.
 
-A process of its own flips them, reads the store as the reader does and believes what its parent would; a bit that ends it
-would have ended the reader, which is damage found. `test_damage` does the same with a few and all that a start does.
+A child process flips each bit, reads the store as the verify process does and accepts what its parent accepts. A bit
+that ends the child would have ended the verify process, which is found damage. test_damage.py does the same with a
+few flips and the whole start.
 """
 
 import io
@@ -68,11 +68,11 @@ def filled(path: Path) -> None:
     store.close()
 
 
-# --- looking, in a process that may die of it --------------------------------------------------------------------------
+# --- the child process, which a bit can end -------------------------------------------------------------------------
 
 
 def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[RecordChunk]:
-    """What a reader sends; into `lost` goes what it says of pages. Raises StoreDamaged where it ends with a complaint."""
+    """The chunks of a verify process; adds its lost pages to `lost`. Raises StoreDamaged for its exit code."""
     out = io.BytesIO()
     if verify_process.main(mode, str(directory), out):
         raise StoreDamaged("complaint")
@@ -85,7 +85,7 @@ def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterato
 
 
 def look(directory: Path) -> None:
-    """For each line `bit mode` on stdin flip that bit, and say what comes of it; mode `salvage` goes straight to that."""
+    """For each line `bit mode` on stdin, flip the bit and print the result; mode `salvage` only salvages."""
     sys.stderr = io.StringIO()
     data = directory / DATA_FILE
     whole = data.read_bytes()
@@ -161,18 +161,18 @@ class BitFlipper:
             self._process = None
 
 
-def said_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
+def results_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
     """What came of flipping each of these bits, in turn as after an orderly end and as after a death."""
-    looker = BitFlipper(directory)
+    reader = BitFlipper(directory)
     result: Counter[str] = Counter()
     try:
         for number, bit in enumerate(bits):
             mode = MODES[number % 2]
-            said = looker.flip_bit(bit, mode)
+            said = reader.flip_bit(bit, mode)
             assert said in HARMLESS, f"bit {bit % 8} of byte {bit // 8}, {mode}: {said}"
             result[said] += 1
     finally:
-        looker.close()
+        reader.close()
     return result
 
 
@@ -185,7 +185,7 @@ def bits_of_metas(size: int) -> list[int]:
 @pytest.mark.parametrize(
     ("flips", "every"), [(120, 19), pytest.param(10_000, 1, marks=pytest.mark.soak)], ids=["some", "many"]
 )
-def test_no_flipped_bit_is_believed_or_loses_anything_in_silence(
+def test_a_flipped_bit_gives_no_wrong_record_and_no_silent_loss(
     tmp_path: Path, flips: int, every: int
 ) -> None:
     """[utest->req~usubscription-subscribe~1]"""
@@ -193,14 +193,14 @@ def test_no_flipped_bit_is_believed_or_loses_anything_in_silence(
     filled(path)
     size = (path / DATA_FILE).stat().st_size
     rng = random.Random(flips)
-    found = said_of(path, (rng.randrange(8 * size) for _ in range(flips)))
-    metas = said_of(path, bits_of_metas(size)[::every])
+    found = results_of(path, (rng.randrange(8 * size) for _ in range(flips)))
+    metas = results_of(path, bits_of_metas(size)[::every])
     print(f"\nflips={flips} wrong_data_accepted=0 of which {dict(found)}; in the meta pages {dict(metas)}")
     assert found["unnoticed"] < 0.6 * flips  # most of the file is in use, or nothing has been tried
     assert metas["gone"] > 0
 
 
-def test_the_last_transaction_is_not_forgotten_for_a_bit_of_its_number(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_transaction_number_loses_no_transaction(tmp_path: Path) -> None:
     """The one but last is whole, and what LMDB goes back to: only the numbers of what was freed tell."""
     filled(tmp_path / "s")
     path = tmp_path / "s" / DATA_FILE
@@ -215,7 +215,7 @@ def test_the_last_transaction_is_not_forgotten_for_a_bit_of_its_number(tmp_path:
     assert not LmdbTree(whole).transaction_error()
 
 
-# --- what a few bits may do, and dice seldom ----------------------------------------------------------------------------
+# --- changes of several bits, which random flips seldom make ---
 
 
 def leaf_with_many(tree: LmdbTree) -> int:
@@ -267,7 +267,7 @@ def former_page(data: bytearray) -> None:
         (former_page, "pages of its tree, the first of them .*, are free ones"),
     ],
 )
-def test_a_page_that_is_not_what_it_was_is_found_and_what_is_saved_is_right(
+def test_a_changed_page_is_found_and_salvaged_records_are_right(
     tmp_path: Path, hit: Callable[[bytearray], None], why: str
 ) -> None:
     path = tmp_path / "s"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is committed, and what waits for a commit that succeeds."""
+"""Commits of transactions, and deletions and events that wait for a successful commit."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,13 +36,13 @@ def drafted(*entries: SubscriptionRecord) -> Transaction:
     return transaction
 
 
-def test_a_draft_without_changes_needs_no_transaction(store: SubscriptionStore) -> None:
+def test_a_transaction_without_changes_needs_no_commit(store: SubscriptionStore) -> None:
     before = store.transactions
     assert Committer(store, 0).commit_transaction(drafted()) is None
     assert store.transactions == before
 
 
-def test_what_memory_has_dropped_goes_with_the_next_commit(store: SubscriptionStore) -> None:
+def test_the_next_commit_deletes_subscriptions_dropped_from_memory(store: SubscriptionStore) -> None:
     writer = Committer(store, 0)
     writer.delete_with_next_commit([SubscriptionStatusChange(ENDED, Status.UNSUBSCRIBED)], 6)
     behind = writer.has_pending_deletes
@@ -52,7 +52,7 @@ def test_what_memory_has_dropped_goes_with_the_next_commit(store: SubscriptionSt
     assert list(store.load_remote_states()) == [(NEW.topic, Status.SUBSCRIBE_PENDING)]
 
 
-def test_whoever_subscribes_anew_what_has_just_ended_is_not_deleted(store: SubscriptionStore) -> None:
+def test_a_renewed_subscription_is_not_deleted(store: SubscriptionStore) -> None:
     writer = Committer(store, 0)
     writer.delete_with_next_commit([SubscriptionStatusChange(ENDED, Status.UNSUBSCRIBED)], 6)
     again = SubscriptionRecord(*ENDED.pair)
@@ -60,7 +60,7 @@ def test_whoever_subscribes_anew_what_has_just_ended_is_not_deleted(store: Subsc
     assert list(store.load_subscriptions()) == [again]
 
 
-def test_what_could_not_be_deleted_is_tried_again_and_nobody_is_refused_for_it(
+def test_a_failed_deletion_is_retried_and_refuses_no_request(
     store: SubscriptionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Committer(store, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions that were loaded and not yet looked at, in blocks."""
+"""The packed index of loaded subscriptions, and the contents of chunks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def in_blocks(entries: list[SubscriptionRecord], size: int) -> tuple[list[Subscr
 
 
 @given(ENTRIES, st.integers(1, 5), TOPICS)
-def test_wherever_the_blocks_end_it_is_the_same(
+def test_block_boundaries_do_not_change_the_result(
     entries: list[SubscriptionRecord], size: int, other: UUri
 ) -> None:
     ordered, packed = in_blocks(entries, size)
@@ -62,7 +62,7 @@ def test_wherever_the_blocks_end_it_is_the_same(
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK_RECORDS, BLOCK_RECORDS + 1])
-def test_many_are_packed_at_once(count: int) -> None:
+def test_many_subscriptions_are_packed_at_once(count: int) -> None:
     changes = sorted(
         put_subscription(SubscriptionRecord(UUri("a", n, 1, 0x8000), UUri("a", 1, 1, 0)))
         for n in range(count)
@@ -94,7 +94,7 @@ def sent(changes: list[RecordChange], size: int) -> Iterator[RecordChunk]:
 
 
 @pytest.mark.parametrize("size", range(1, len(EVERY_KIND) + 1))
-def test_records_of_every_kind_are_told_apart_wherever_chunks_end(tmp_path: Path, size: int) -> None:
+def test_chunk_boundaries_do_not_mix_kinds_of_records(tmp_path: Path, size: int) -> None:
     found = store_contents.contents_from_chunks(tmp_path, sent(EVERY_KIND, size))
     assert list(found.all_records()) == [tuple(change) for change in EVERY_KIND[1:]]
     assert [entry.subscriber.ue_id for entry in found.subscriptions] == [0, 1, 2]
@@ -104,7 +104,7 @@ def test_records_of_every_kind_are_told_apart_wherever_chunks_end(tmp_path: Path
 
 @pytest.mark.parametrize("at", range(1, len(EVERY_KIND)))
 @pytest.mark.parametrize("size", [1, 3, len(EVERY_KIND)])
-def test_one_wrong_record_among_them_is_found(tmp_path: Path, at: int, size: int) -> None:
+def test_one_damaged_record_is_found(tmp_path: Path, at: int, size: int) -> None:
     changes = list(EVERY_KIND)
     key, value = changes[at]
     changes[at] = RecordChange(key, (value or b"")[:-1] + b"?")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that was damaged: found out before it can do harm, moved aside, and as much of it saved as can be read."""
+"""A damaged store: found at opening, refused or moved aside, and salvaged."""
 
 import logging
 import os
@@ -110,7 +110,7 @@ HITS: list[tuple[Callable[[bytearray], None], float]] = [
 
 
 @pytest.mark.parametrize(("hit", "saved"), HITS, ids=[hit.__name__ for hit, _ in HITS])
-def test_damage_is_moved_aside_announced_and_survived_by_what_can_be_read(
+def test_a_damaged_store_is_moved_aside_logged_and_its_readable_records_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, hit: Callable[[bytearray], None], saved: float
 ) -> None:
     path = tmp_path / "usubscription"
@@ -141,7 +141,7 @@ def test_damage_is_moved_aside_announced_and_survived_by_what_can_be_read(
 
 
 @pytest.mark.parametrize(("hit", "saved"), HITS, ids=[hit.__name__ for hit, _ in HITS])
-def test_where_damage_is_to_be_refused_nothing_is_touched(
+def test_refusing_a_damaged_store_touches_no_file(
     tmp_path: Path, hit: Callable[[bytearray], None], saved: float
 ) -> None:
     path = tmp_path / "usubscription"
@@ -158,7 +158,7 @@ def test_where_damage_is_to_be_refused_nothing_is_touched(
     assert (tmp_path / "usubscription.lock").read_text(encoding="ascii").split() == [str(os.getpid())]
 
 
-def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_path: Path) -> None:
+def test_a_file_that_crashes_its_reader_crashes_only_the_child(tmp_path: Path) -> None:
     store = a_store(tmp_path / "s")
     store.open()
     store.commit(
@@ -175,9 +175,7 @@ def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_
     assert len(store_contents.salvage_store(tmp_path / "s")) > 0
 
 
-def test_a_reader_that_does_not_come_to_an_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "s", count=100)
     stuck = tmp_path / "python"
     stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
@@ -188,7 +186,7 @@ def test_a_reader_that_does_not_come_to_an_end_is_ended(
         store_contents.read_store(tmp_path / "s", "walk")
 
 
-def test_a_reader_that_cannot_be_run_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_cannot_start_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s"
     filled(path, count=100)
     monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
@@ -198,7 +196,7 @@ def test_a_reader_that_cannot_be_run_is_no_damage(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.glob("*.damaged-*"))
 
 
-def test_after_a_user_that_died_the_free_pages_are_looked_at_too(tmp_path: Path) -> None:
+def test_after_a_crash_the_free_pages_are_verified_too(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     filled(path)
     damage(path, hit_free_list)
@@ -214,7 +212,7 @@ def hit_free_list(data: bytearray) -> None:
     data[root + PAGE - 7] ^= 0x40  # the number of a free page, which is now behind the end
 
 
-def test_whatever_bit_is_flipped_no_wrong_record_is_believed_and_nobody_dies(tmp_path: Path) -> None:
+def test_a_flipped_bit_gives_no_wrong_record_and_no_crash(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     entries = set(filled(path, count=400, size=100))
     whole = (path / "data.mdb").read_bytes()
@@ -233,7 +231,7 @@ def test_whatever_bit_is_flipped_no_wrong_record_is_believed_and_nobody_dies(tmp
     assert found_out > 2
 
 
-def test_only_the_latest_damaged_stores_are_kept(tmp_path: Path) -> None:
+def test_only_the_latest_damaged_stores_stay(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     for _ in range(MAX_QUARANTINED + 2):
         filled(path, count=100)
@@ -245,7 +243,7 @@ def test_only_the_latest_damaged_stores_are_kept(tmp_path: Path) -> None:
     assert kept == ["3", "4", "5"][-MAX_QUARANTINED:]
 
 
-def test_a_replacement_that_was_cut_short_is_finished_and_nothing_is_empty(tmp_path: Path) -> None:
+def test_an_interrupted_replacement_is_completed(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     entries = filled(path)
     path.rename(tmp_path / "usubscription.new")
@@ -260,7 +258,7 @@ def test_a_replacement_that_was_cut_short_is_finished_and_nothing_is_empty(tmp_p
     store.close()
 
 
-def test_without_room_for_what_was_saved_the_damaged_store_stays(tmp_path: Path) -> None:
+def test_without_space_to_salvage_the_damaged_store_stays(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     filled(path, size=1000)
     damage(path, hit_record)
@@ -279,7 +277,7 @@ def test_large_records_are_salvaged_from_their_overflow_pages(tmp_path: Path) ->
 # --- one user at a time -----------------------------------------------------------------------------------------------
 
 
-def test_a_second_streamer_is_told_who_has_the_store(tmp_path: Path) -> None:
+def test_a_second_streamer_gets_the_pid_of_the_holder(tmp_path: Path) -> None:
     first, second = a_store(tmp_path / "s"), a_store(tmp_path / "s")
     first.open()
     with pytest.raises(FileLockHeld, match=rf"s\.lock is held by process {os.getpid()}") as refused:
@@ -295,7 +293,7 @@ def test_a_second_streamer_is_told_who_has_the_store(tmp_path: Path) -> None:
 # --- the service ------------------------------------------------------------------------------------------------------
 
 
-def test_a_streamer_with_a_damaged_store_starts_with_what_is_left_and_says_so(
+def test_a_streamer_starts_with_the_salvaged_records_and_logs_it(
     make_desk: "Callable[..., ServiceRig]", caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = make_desk().start()
@@ -316,7 +314,7 @@ def test_a_streamer_with_a_damaged_store_starts_with_what_is_left_and_says_so(
     assert len(desk.routed_subscribers()) == 3
 
 
-def test_a_streamer_that_is_to_refuse_a_damaged_store_does_not_start(
+def test_a_streamer_that_refuses_damage_does_not_start(
     make_desk: "Callable[..., ServiceRig]",
 ) -> None:
     desk = make_desk(damaged="refuse").start()

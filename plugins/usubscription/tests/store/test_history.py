@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to subscriptions: kept beside them, bounded, and there to be read."""
+"""The history of subscriptions: bounded, stored in the same transactions, and read by commands."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -59,13 +59,13 @@ def times(path: Path) -> list[int]:
     return [event.time_ms for event in in_store(path).values()]
 
 
-# --- which events are kept ----------------------------------------------------------------------------------------------
+# --- which events are kept --------------------------------------------------------------------------------------------
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0, 1, 3, 16, 40]), st.booleans()), max_size=12)
 )
-def test_the_store_has_the_last_events_whatever_came_at_once_and_whatever_the_limit_was(
+def test_the_store_has_the_last_events_for_any_batch_and_limit(
     commits: Iterable[tuple[int, int, bool]],
 ) -> None:
     stored: dict[bytes, bytes] = {}
@@ -101,7 +101,7 @@ def test_a_history_never_takes_more_than_an_eighth_of_the_map(wished: int, map_m
     assert max_events(wished, map_mb << 20) == kept
 
 
-def test_a_reason_that_goes_on_and_on_is_cut() -> None:
+def test_a_long_reason_is_cut() -> None:
     event = subscription_event_of(
         SubscriptionStatusChange(
             SubscriptionRecord(TOPIC, FIRST, version=4), Status.UNSUBSCRIBED, reason="w" * 5000
@@ -111,7 +111,7 @@ def test_a_reason_that_goes_on_and_on_is_cut() -> None:
     assert event == SubscriptionEvent(7, TOPIC, FIRST, Status.UNSUBSCRIBED, "w" * MAX_REASON_CHARS, 4)
 
 
-def test_what_came_to_nothing_waits_for_the_next_commit_and_no_more_than_may_be_kept() -> None:
+def test_events_without_changes_wait_for_the_next_commit_within_the_limit() -> None:
     state = ServiceState({TOPIC.authority_name}, InMemoryDirectory())
     unwritten = PendingEvents(3)
 
@@ -134,7 +134,7 @@ def test_what_came_to_nothing_waits_for_the_next_commit_and_no_more_than_may_be_
     assert PendingEvents(0).with_events_of(drafted()) == []
 
 
-# --- the record ---------------------------------------------------------------------------------------------------------
+# --- the record -------------------------------------------------------------------------------------------------------
 
 KEY = b"p/00000000000000ff"
 
@@ -156,7 +156,7 @@ NO_EVENTS = [
 
 
 @pytest.mark.parametrize(("key", "body", "why"), NO_EVENTS, ids=[why for _, _, why in NO_EVENTS])
-def test_a_record_that_is_no_event_is_refused_by_name(key: bytes, body: bytes, why: str) -> None:
+def test_an_invalid_event_record_is_refused_with_its_key(key: bytes, body: bytes, why: str) -> None:
     with pytest.raises(StoreDamaged, match=f"record {key!r}: .*{why}.*expected an event of layout 3"):
         read_event(key, encode_frame(key, body))
 
@@ -174,10 +174,10 @@ def test_one_flipped_bit_in_a_long_history_is_found_at_the_start(tmp_path: Path,
         store.open()
 
 
-# --- the store ----------------------------------------------------------------------------------------------------------
+# --- the store --------------------------------------------------------------------------------------------------------
 
 
-def test_events_stand_in_the_transaction_of_their_changes_and_numbers_go_on(tmp_path: Path) -> None:
+def test_events_are_in_the_transaction_of_their_changes_and_numbers_continue(tmp_path: Path) -> None:
     store = SubscriptionStore(tmp_path / "s", MB, history=3)
     for number in range(5):
         store.open()
@@ -217,7 +217,7 @@ def full(path: Path, history: int) -> tuple[SubscriptionStore, int]:
     return store, len(fitted)
 
 
-def test_a_full_map_is_emptied_without_a_word_and_history_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_map_can_be_emptied_and_the_history_resumes(tmp_path: Path) -> None:
     store, count = full(tmp_path / "s", history=10_000)
     skipped = store.statistics()["history_skipped"]
     for number in range(count):  # each of them, and none is refused
@@ -234,7 +234,7 @@ def test_a_full_map_is_emptied_without_a_word_and_history_goes_on_when_there_is_
     store.close()
 
 
-def test_the_history_leaves_its_share_of_a_full_map_to_subscriptions(tmp_path: Path) -> None:
+def test_a_full_history_leaves_space_for_subscriptions(tmp_path: Path) -> None:
     store, with_history = full(tmp_path / "with", history=10_000)
     store.close()
     store, without = full(tmp_path / "without", history=0)
@@ -242,7 +242,7 @@ def test_the_history_leaves_its_share_of_a_full_map_to_subscriptions(tmp_path: P
     assert with_history > 7 / 8 * without - 2
 
 
-# --- the service --------------------------------------------------------------------------------------------------------
+# --- the service ------------------------------------------------------------------------------------------------------
 
 
 def history_output(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[str, str, str, str]]:
@@ -270,7 +270,7 @@ def eventful(request: pytest.FixtureRequest, make_desk: "Callable[..., ServiceRi
     return desk
 
 
-def test_the_history_tells_what_happened_across_restarts_resets_and_expiry(
+def test_the_history_covers_restarts_resets_and_expiry(
     eventful: "ServiceRig", capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ("--state-dir", eventful.state_dir)
@@ -334,7 +334,7 @@ def test_a_reset_of_many_writes_the_last_of_its_events_in_its_own_transaction(
     assert {event.status for event in found} == {Status.UNSUBSCRIBED}
 
 
-def test_an_end_that_the_disk_refused_is_told_by_the_commit_that_makes_it(
+def test_an_end_that_the_disk_refused_is_in_the_commit_that_stores_it(
     make_desk: "Callable[..., ServiceRig]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = make_desk().start()
@@ -358,7 +358,7 @@ def test_an_end_that_the_disk_refused_is_told_by_the_commit_that_makes_it(
     assert [event.status for event in in_store(place).values()] == [2, 0, 2]
 
 
-def test_what_comes_and_goes_in_one_batch_is_told_with_the_next_change(
+def test_a_subscription_that_ends_in_its_batch_is_in_the_next_commit(
     make_desk: "Callable[..., ServiceRig]",
 ) -> None:
     desk = make_desk().start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores of former layouts: each `store_of_layout<n>.mdb.gz` was written by the last version that had that layout."""
+"""Stores of earlier layouts: each `store_of_layout<n>.mdb.gz` was written by the last version that had that layout."""
 
 import errno
 import gzip
@@ -47,7 +47,7 @@ def put_down(path: Path, data: bytes = OLD) -> Path:
     return path
 
 
-def test_a_store_of_layout_1_is_migrated_once_and_kept_as_it_was(
+def test_a_store_of_layout_1_is_migrated_once_and_kept_unchanged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """[utest->req~usubscription-subscribe-persistency~1]"""
@@ -69,7 +69,7 @@ def test_a_store_of_layout_1_is_migrated_once_and_kept_as_it_was(
     store.close()
 
 
-def test_a_damaged_store_of_layout_1_is_salvaged_into_this_one(tmp_path: Path) -> None:
+def test_a_damaged_store_of_layout_1_is_salvaged(tmp_path: Path) -> None:
     hit = OLD.replace(b"\0up://device1/2/1/0", b"\0up://device1/2/1/1")
     with pytest.raises(StoreDamaged, match="device1/2/1/1"):
         SubscriptionStore(put_down(tmp_path / "refused", hit), MB).open()
@@ -80,7 +80,7 @@ def test_a_damaged_store_of_layout_1_is_salvaged_into_this_one(tmp_path: Path) -
     store.close()
 
 
-def test_without_room_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
+def test_without_space_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
     store = SubscriptionStore(put_down(tmp_path / "s"), 12 << 10)
     with pytest.raises(UStatusError, match="no room to keep 4 records") as refused:
         store.open()
@@ -88,7 +88,7 @@ def test_without_room_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD
 
 
-# --- layout 2: in place -------------------------------------------------------------------------------------------------
+# --- layout 2: in place -----------------------------------------------------------------------------------------------
 
 IN_2 = [
     *(subscription(number) for number in (1, 2, 3)),
@@ -96,7 +96,7 @@ IN_2 = [
 ]
 
 
-def test_a_store_of_layout_2_is_migrated_where_it_is_and_nothing_but_its_layout_changes(
+def test_a_store_of_layout_2_is_migrated_in_place_by_its_layout_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """[utest->req~usubscription-subscribe~1]"""
@@ -123,7 +123,7 @@ def test_a_store_of_layout_2_is_migrated_where_it_is_and_nothing_but_its_layout_
         assert (cursor.key(), records.layout_of(cursor.value())) == (LAYOUT_KEY, 3)
 
 
-def test_a_damaged_store_of_layout_2_is_salvaged_into_this_one(tmp_path: Path) -> None:
+def test_a_damaged_store_of_layout_2_is_salvaged(tmp_path: Path) -> None:
     hit = OLD_2.replace(b"\0up://device1/2/1/0", b"\0up://device1/2/1/1")
     store = SubscriptionStore(put_down(tmp_path / "s", hit), MB, damaged="quarantine")
     store.open()
@@ -149,7 +149,7 @@ def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
     assert store_contents.read_store(tmp_path / "s", "verify").layout == 3
 
 
-def test_a_disk_without_room_for_the_layout_record_leaves_the_store_as_it_was(
+def test_a_full_disk_leaves_a_store_of_layout_2_unchanged(
     tmp_path: Path,
 ) -> None:
     class FullDisk(SubscriptionStore):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was acknowledged is there after the power was cut.
+"""A power cut loses no acknowledged change.
 
-A kill does not test that: what a process wrote before it died is in the page cache and reaches the disk. So a writer runs
-under strace, and from what it wrote and when it synced come images of the disk at the moment of a power cut: everything
-that was synced, and of what was not, a random choice of pages. Each image is opened as a start would open it.
+A kill does not test that: the page cache keeps the writes of a dead process. So a writer runs under strace. Its writes
+and syncs give images of the disk at the moment of a power cut: every synced write, and a random choice of the other
+pages. Each image is opened as at a start.
 
-The same with sync off is the negative control: a harness that finds nothing there finds nothing anywhere.
+The same with sync off is the negative control: the harness must find losses there.
 """
 
 import io
@@ -184,7 +184,7 @@ class Disk:
         self._pending.clear()
 
     def image(self, rng: random.Random, most: float = 1.0) -> bytes:
-        """What is on it if the power fails now, and at most this part of what was not synced has got there by chance."""
+        """The disk after a power cut now, with at most the part `most` of the unsynced writes."""
         found, likely = bytearray(self._safe), rng.random() * most
         for at, data in self._pending:
             if rng.random() < likely:
@@ -197,7 +197,7 @@ def _put(file: bytearray, at: int, data: bytes) -> None:
     file[at : at + len(data)] = data
 
 
-# --- looking at images, in a process that may die of one --------------------------------------------------------------
+# --- reading images, in a process that an image can end --------------------------------------------------------------
 
 
 def look() -> None:
@@ -302,12 +302,12 @@ def recorded(directory: Path, kind: str, seed: int, count: int) -> tuple[bytes, 
 
 
 @contextmanager
-def looking(directory: Path) -> Iterator[ImageReader]:
-    looker = ImageReader(directory)
+def image_reader(directory: Path) -> Iterator[ImageReader]:
+    reader = ImageReader(directory)
     try:
-        yield looker
+        yield reader
     finally:
-        looker.close()
+        reader.close()
 
 
 def cut(
@@ -322,7 +322,7 @@ def cut(
     moments = sorted(rng.choices(range(1 + int(after * len(history)), len(history) + 1), k=images))
     known, disk, acknowledged, past = states(seed, count), Disk(base), 0, 0
     lost = unopenable = 0
-    with looking(directory / "image") as looker:
+    with image_reader(directory / "image") as reader:
         for moment in moments:
             for event in history[past:moment]:
                 if isinstance(event, DiskWrite):
@@ -332,7 +332,7 @@ def cut(
                 else:
                     acknowledged += 1
             past = moment
-            found = looker.read_image(disk.image(rng, most))
+            found = reader.read_image(disk.image(rng, most))
             if isinstance(found, str):
                 unopenable += 1
             elif found not in known[acknowledged : acknowledged + 2]:  # one may be on its way
@@ -354,7 +354,7 @@ def needs_strace() -> None:
     [(120, 40), pytest.param(10_000, 400, marks=pytest.mark.soak)],
     ids=["some", "many"],
 )
-def test_no_power_cut_loses_what_was_acknowledged_and_without_sync_it_does(
+def test_a_power_cut_loses_no_acknowledged_change_unless_sync_is_off(
     tmp_path: Path, synced: int, unsynced: int
 ) -> None:
     """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
@@ -362,8 +362,8 @@ def test_no_power_cut_loses_what_was_acknowledged_and_without_sync_it_does(
     (tmp_path / "synced").mkdir()
     (tmp_path / "unsynced").mkdir()
     result = cut(tmp_path / "synced", "SubscriptionStore", synced, seed=1)
-    # One in six of the control's images would be right with the dice as above: all or nothing had been written yet, or
-    # by chance almost everything had reached the disk. That is what a power cut may do, and says nothing of the harness.
+    # With the parameters above, one in six of the control's images is right: everything or nothing was written, or
+    # almost every write reached the disk by chance. Such an image does not test the harness.
     control = cut(tmp_path / "unsynced", "UnsyncedStore", unsynced, seed=1, after=0.3, most=0.7)
     figures = f"images={synced} lost={result.lost} unopenable={result.unopenable}"
     print(f"\n{figures}; without sync: images={unsynced} lost={control.lost} unopenable={control.unopenable}")
@@ -372,7 +372,7 @@ def test_no_power_cut_loses_what_was_acknowledged_and_without_sync_it_does(
     assert control.unopenable > 0, control
 
 
-def test_the_model_of_a_disk_keeps_what_was_synced_and_gambles_with_the_rest() -> None:
+def test_the_disk_model_keeps_synced_writes_and_some_of_the_others() -> None:
     disk = Disk(b"o" * 2 * PAGE)
     disk.write(DiskWrite(0, b"a" * PAGE, synced=False))
     disk.sync()

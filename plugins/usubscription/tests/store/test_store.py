@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store on a real LMDB, a real file system, and bytes that somebody has changed."""
+"""The store on a real LMDB and a real file system: records, layout, changed bytes, full maps and disks."""
 
 import os
 import subprocess
@@ -54,12 +54,12 @@ def numbered(number: int, size: int = 0) -> SubscriptionRecord:
 # --- what it keeps ----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_store_is_empty_and_leaves_no_scaffolding(store: SubscriptionStore) -> None:
+def test_a_new_store_is_empty_and_leaves_no_temporary_files(store: SubscriptionStore) -> None:
     assert list(store.load_subscriptions()) == []
     assert {path.name for path in store.path.iterdir()} == {"data.mdb", "lock.mdb"}
 
 
-def test_it_keeps_registrations_beside_subscriptions(store: SubscriptionStore) -> None:
+def test_the_store_keeps_registrations_and_subscriptions(store: SubscriptionStore) -> None:
     first, second = Observer(TOPIC, APP), Observer(UUri("z", 1, 1, 0x8000), APP, 4)
     store.commit([put_subscription(ENTRY), put_observer(second), put_observer(first)])
     assert (list(store.load_subscriptions()), list(store.load_observers())) == ([ENTRY], [first, second])
@@ -68,7 +68,7 @@ def test_it_keeps_registrations_beside_subscriptions(store: SubscriptionStore) -
 
 
 @pytest.mark.parametrize("value", [b"", b"\1\0\0\0\0\x91\3"], ids=["short", "checksum"])
-def test_a_registration_that_is_damaged_is_refused_by_name(store: SubscriptionStore, value: bytes) -> None:
+def test_a_damaged_registration_is_refused_with_its_key(store: SubscriptionStore, value: bytes) -> None:
     store.commit([RecordChange(b"n/up://a/1/1/8000\0up://a/1/1/0", value)])
     with pytest.raises(StoreDamaged, match="record b'n/up://a/1/1/8000.x00up://a/1/1/0'"):
         list(store.load_observers())
@@ -88,12 +88,14 @@ def test_a_registration_that_is_damaged_is_refused_by_name(store: SubscriptionSt
         ),
     ],
 )
-def test_a_subscription_comes_back_as_it_was(store: SubscriptionStore, entry: SubscriptionRecord) -> None:
+def test_a_stored_subscription_is_read_back_unchanged(
+    store: SubscriptionStore, entry: SubscriptionRecord
+) -> None:
     store.commit([put_subscription(entry)])
     assert list(reopened(store).load_subscriptions()) == [entry]
 
 
-def test_subscriptions_come_in_the_order_of_their_texts(store: SubscriptionStore) -> None:
+def test_subscriptions_are_read_in_the_order_of_their_texts(store: SubscriptionStore) -> None:
     entries = [numbered(number) for number in (0x2, 0x10, 0x1)]
     store.commit([put_subscription(entry) for entry in entries])
     assert [entry.subscriber.ue_id for entry in store.load_subscriptions()] == [0x1, 0x10, 0x2]
@@ -111,7 +113,7 @@ def test_addresses_are_shared_between_the_subscriptions_that_name_them(store: Su
     assert first.subscriber is second.subscriber
 
 
-def test_a_commit_is_one_transaction_whatever_is_in_it(store: SubscriptionStore) -> None:
+def test_a_commit_is_one_transaction(store: SubscriptionStore) -> None:
     store.commit([put_subscription(numbered(1)), put_subscription(numbered(2))])
     store.commit(
         [
@@ -124,7 +126,7 @@ def test_a_commit_is_one_transaction_whatever_is_in_it(store: SubscriptionStore)
     assert store.transactions == 2
 
 
-def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_raises_an_error(tmp_path: Path) -> None:
     store = SubscriptionStore(tmp_path, MB)
     with pytest.raises(UStatusError, match="not open") as refused:
         store.commit([])
@@ -132,7 +134,7 @@ def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_creation_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_a_store_starts_again(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "data.mdb").write_bytes(b"half")
     store = SubscriptionStore(tmp_path, MB)
@@ -188,7 +190,7 @@ def test_a_record_from_before_there_was_a_version_4_is_one_of_version_3(store: S
     assert list(store.load_subscriptions()) == [SubscriptionRecord(TOPIC, APP, version=3)]
 
 
-def test_no_flipped_bit_is_believed_in_any_byte_of_key_or_value(store: SubscriptionStore) -> None:
+def test_every_flipped_bit_in_key_or_value_of_a_record_is_found(store: SubscriptionStore) -> None:
     [key, value] = put_subscription(ENTRY)
     record = key + (value or b"")
     for at in range(len(record)):
@@ -243,7 +245,7 @@ def test_a_whole_record_that_is_no_subscription_is_refused_when_it_is_read(
 @pytest.mark.parametrize(
     "key", [b"s/", b"s/\0", b"s/up://a/1/1/8000", b"s/up://a/1/1/8000\0up:/1/1/0", b"s/\xff\0\xff"]
 )
-def test_a_record_under_a_key_that_we_never_write_is_refused(store: SubscriptionStore, key: bytes) -> None:
+def test_a_record_with_an_invalid_key_is_refused(store: SubscriptionStore, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
     with pytest.raises(StoreDamaged, match="expected a subscription of layout 3"):
         list(reopened(store).load_subscriptions())
@@ -273,7 +275,7 @@ def test_a_damaged_layout_record_is_refused(store: SubscriptionStore, value: byt
         store.open()
 
 
-def test_a_store_of_a_later_layout_is_refused_plainly(store: SubscriptionStore) -> None:
+def test_a_store_of_a_later_layout_is_refused(store: SubscriptionStore) -> None:
     replace(store, b"layout", frame(b"layout", b"\x92\x04\xc0", version=7))  # this much will stay as it is
     with pytest.raises(StoreTooNew, match="layout 4, this program reads layout 3") as refused:
         store.open()
@@ -293,7 +295,7 @@ def test_an_emptied_file_is_damage_and_not_a_new_store(tmp_path: Path) -> None:
         SubscriptionStore(tmp_path, MB).open()
 
 
-def test_a_file_that_has_gone_is_damage_and_not_a_new_store(store: SubscriptionStore) -> None:
+def test_a_missing_file_is_damage_and_not_a_new_store(store: SubscriptionStore) -> None:
     store.close()
     (store.path / "data.mdb").unlink()
     with pytest.raises(StoreDamaged, match="data.mdb: is missing beside lock.mdb"):
@@ -321,14 +323,14 @@ def filled(store: SubscriptionStore) -> int:
     return number
 
 
-def test_a_full_map_refuses_and_keeps_what_it_has(store: SubscriptionStore) -> None:
+def test_a_full_map_refuses_changes_and_keeps_stored_records(store: SubscriptionStore) -> None:
     count = filled(store)
     assert len(list(store.load_subscriptions())) == count > 100
     assert len(list(reopened(store).load_subscriptions())) == count
 
 
 @pytest.mark.parametrize("size", [100, 1000, 4000])
-def test_a_full_map_does_not_keep_anything_from_being_deleted(tmp_path: Path, size: int) -> None:
+def test_records_can_be_deleted_from_a_full_map(tmp_path: Path, size: int) -> None:
     store = SubscriptionStore(tmp_path, MB)
     store.open()
     count = 0
@@ -347,7 +349,7 @@ def test_everything_can_be_deleted_from_a_full_map_at_once(store: SubscriptionSt
     assert list(store.load_subscriptions()) == []
 
 
-def test_deleting_makes_room_again(store: SubscriptionStore) -> None:
+def test_deleting_frees_space(store: SubscriptionStore) -> None:
     count = filled(store)
     store.commit([delete_subscription(TOPIC, numbered(number).subscriber) for number in range(20)])
     for number in range(10):  # within the map as it was configured, or it would grow for ever
@@ -356,7 +358,7 @@ def test_deleting_makes_room_again(store: SubscriptionStore) -> None:
     assert refusal(store, *(put_subscription(numbered(1000 + number, size=4000)) for number in range(50)))
 
 
-def test_a_refused_commit_changes_nothing_at_all(store: SubscriptionStore) -> None:
+def test_a_refused_commit_changes_no_record(store: SubscriptionStore) -> None:
     count = filled(store)
     assert refusal(
         store,
@@ -395,7 +397,7 @@ print("ok")
 """
 
 
-def test_a_file_system_without_room_refuses_and_writing_resumes_when_there_is_some(tmp_path: Path) -> None:
+def test_a_full_file_system_refuses_writes_until_there_is_space(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "store")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -38,7 +38,7 @@ def draft_on(state: ServiceState | InMemoryDirectory, **limits: int) -> Transact
     return Transaction(state, UsubscriptionConfig(**limits), 0)  # type: ignore[arg-type]
 
 
-def test_a_draft_is_seen_by_itself_and_not_by_the_directory() -> None:
+def test_a_transaction_sees_its_changes_and_the_directory_does_not() -> None:
     known = directory(SubscriptionRecord(T1, S1))
     transaction = draft_on(known)
     transaction.put_subscription(SubscriptionRecord(T1, S1, 5))
@@ -58,7 +58,7 @@ UNDONE: list[tuple[str, list[TopicEntityPair | SubscriptionRecord]]] = [
 
 
 @pytest.mark.parametrize(("case", "steps"), UNDONE, ids=[case for case, _ in UNDONE])
-def test_what_changes_nothing_is_not_written(
+def test_an_unchanged_entry_is_not_written(
     case: str, steps: list[TopicEntityPair | SubscriptionRecord]
 ) -> None:
     transaction = draft_on(directory(SubscriptionRecord(T1, S1)))
@@ -70,7 +70,7 @@ def test_what_changes_nothing_is_not_written(
     assert transaction.subscriptions.changes == {}, case
 
 
-def test_the_limit_counts_what_the_draft_adds_and_removes() -> None:
+def test_the_limit_counts_changes_of_the_transaction() -> None:
     transaction = draft_on(directory(SubscriptionRecord(T1, S1)), max_subscriptions=2)
     transaction.put_subscription(SubscriptionRecord(T1, S2))
     with pytest.raises(UStatusError, match="2 subscriptions are kept, max_subscriptions is 2") as refused:
@@ -100,7 +100,7 @@ def test_registrations_have_a_limit_of_their_own() -> None:
     }
 
 
-def test_clearing_ends_what_is_committed_and_what_is_not() -> None:
+def test_a_reset_ends_committed_and_uncommitted_subscriptions() -> None:
     known = directory(SubscriptionRecord(T1, S1), SubscriptionRecord(T2, S1))
     state = state_of(known, Observer(T1, S1))
     transaction = draft_on(state)
@@ -116,7 +116,7 @@ def test_clearing_ends_what_is_committed_and_what_is_not() -> None:
     assert (list(state.observers), state.observers.count) == ([], 0)
 
 
-def test_registrations_are_found_by_topic_and_forgotten_when_they_end() -> None:
+def test_registrations_are_found_by_topic_until_they_end() -> None:
     observers = Observers()
     observers.load([Observer(T1, S1), Observer(T1, S2), Observer(T2, S1)])
     assert list(observers.observers_of(T1)) == [Observer(T1, S1), Observer(T1, S2)]
@@ -129,7 +129,7 @@ def test_registrations_are_found_by_topic_and_forgotten_when_they_end() -> None:
 # --- what is told of a draft ------------------------------------------------------------------------------------------
 
 
-def test_every_step_is_told_though_a_later_one_undoes_it() -> None:
+def test_every_step_is_notified_even_if_a_later_one_reverts_it() -> None:
     """[utest->req~usubscription-subscribe-notifications~1] [utest->req~usubscription-unsubscribe-notifications~1]"""
     transaction = draft_on(directory(SubscriptionRecord(T1, S1, 5)))
     transaction.put_subscription(SubscriptionRecord(T1, S1, 5))  # as it is: nothing
@@ -147,7 +147,7 @@ def test_every_step_is_told_though_a_later_one_undoes_it() -> None:
     ]
 
 
-def test_whoever_watches_at_that_moment_is_told() -> None:
+def test_the_observers_at_the_time_of_the_change_are_notified() -> None:
     """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
     first, second, elsewhere = Observer(T1, S2), Observer(T1, S10), Observer(T2, S2)
     transaction = draft_on(state_of(directory(), first, elsewhere))
@@ -167,14 +167,14 @@ def test_whoever_watches_at_that_moment_is_told() -> None:
     ]
 
 
-def test_a_subscription_that_is_refused_is_not_told() -> None:
+def test_a_refused_subscription_is_not_notified() -> None:
     transaction = draft_on(directory(SubscriptionRecord(T1, S1)), max_subscriptions=1)
     with pytest.raises(UStatusError):
         transaction.put_subscription(SubscriptionRecord(T1, S2))
     assert transaction.subscription_changes == []
 
 
-def test_whoever_registers_for_everything_in_the_same_draft_is_told() -> None:
+def test_an_observer_of_all_topics_in_the_same_transaction_is_notified() -> None:
     """[utest->req~usubscription-register-notifications~1]"""
     everything = Observer(ANY, S2, 4)
     transaction = draft_on(directory())

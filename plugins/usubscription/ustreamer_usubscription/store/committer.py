@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a draft to the disk."""
+"""Transactions in, commits of the store out."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -22,27 +22,27 @@ from ustreamer_usubscription.store.transaction import Transaction
 
 
 class Committer:
-    """Commits drafts, and with them what memory has given up before the disk did. Belongs to the service's thread."""
+    """Commits transactions, with deletions that memory has already made. The service's thread owns it."""
 
     def __init__(self, store: SubscriptionStore, history: int) -> None:
-        """`history` is how many events are kept at most."""
+        """`history`: the most events that wait for a commit."""
         self._store: Final = store
         self._pending_deletes: set[TopicEntityPair] = set()
         self._pending_events = PendingEvents(history)
 
     @property
     def has_pending_deletes(self) -> bool:
-        """Whether the store still has subscriptions that have ended."""
+        """Whether the store still has ended subscriptions."""
         return bool(self._pending_deletes)
 
     def delete_with_next_commit(self, ended: Iterable[SubscriptionStatusChange], now_ms: int) -> None:
-        """Have the next commit delete these subscriptions, which memory has dropped at once, whatever the disk says."""
+        """Delete these subscriptions, which memory has dropped, with the next commit."""
         for change in ended:
             self._pending_deletes.add(change.entry.pair)
             self._pending_events.add_change(change, now_ms)
 
     def commit_transaction(self, transaction: Transaction) -> UStatus | None:
-        """Commit the draft, and with it what is still to be deleted; the reason if the draft is not on disk now."""
+        """Commit the transaction and pending deletions; return the error if the transaction is not on disk."""
         if transaction.is_empty and not self._pending_deletes:
             self._pending_events.add_events_of(transaction)
             return None
@@ -64,7 +64,7 @@ class Committer:
 def _record_changes(
     transaction: Transaction, pending_deletes: Iterable[TopicEntityPair]
 ) -> list[RecordChange]:
-    """The records to write for a draft and for what is still to be deleted."""
+    """The record changes of a transaction and of the pending deletions."""
     subscriptions = dict.fromkeys(pending_deletes) | transaction.subscriptions.changes
     return [
         *(

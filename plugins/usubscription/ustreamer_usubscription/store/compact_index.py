@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many subscriptions as they came from the store, checked but not yet decoded."""
+"""Subscriptions as read from the store, checked but not decoded: blocks of records in, subscriptions out."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -22,7 +22,7 @@ from ustreamer_usubscription.store.records import (
 RecordBlock: TypeAlias = tuple[list[bytes], list[bytes]]
 """Keys and values."""
 
-BLOCK_RECORDS: Final = 1024  # records that are packed together, as `reader` does
+BLOCK_RECORDS: Final = 1024  # records of a block, as in a chunk of the verify process
 _NUL: Final = b"\0"
 _AUTHORITY_OFFSET: Final = len(SUBSCRIPTION_PREFIX + b"up://")
 _ANY_INSTANCE_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + rb"up://[^/]+/FFFF[0-9A-F]{4}/[^\0]+")
@@ -31,24 +31,23 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class CompactIndex:
-    """Subscriptions in the order of their keys, in blocks of about a thousand, as the reader sent them.
+    """Subscriptions in the order of their keys, in packed blocks of about a thousand.
 
-    Decoding a million takes 2 s, and routing asks for few topics at first. A key and a value of their own for each would
-    take twice the memory, and a fifth of the time of a start to make. One thread adds; then any may look, which for what
-    `Reader` makes of them means one at a time.
+    Decoding a million takes 2 s, and routing needs few topics at first. Separate keys and values would take twice the
+    memory and a fifth of the time of a start. One thread adds blocks; afterwards any one thread at a time may read.
     """
 
     def __init__(
         self, keys: Sequence[bytes] = (), values: Sequence[bytes] = (), *, may_expire: bool = True
     ) -> None:
-        """`may_expire` is False only where it is known that none of them does."""
+        """`may_expire` is false only if no subscription has an expiry."""
         self._first_keys: list[bytes] = []  # the first key of each block
         self._blocks: list[bytes] = []
         self._count = 0
         self._may_expire = False
         self._wildcard_topics: set[bytes] = set()
         self._read_subscription = SubscriptionReader().read_subscription
-        self._last_block: tuple[int, RecordBlock] = (-1, ([], []))  # the block that was looked into last
+        self._last_block: tuple[int, RecordBlock] = (-1, ([], []))  # the block that was read last
         for at in range(0, len(keys), BLOCK_RECORDS):
             self.add_block(
                 keys[at : at + BLOCK_RECORDS], values[at : at + BLOCK_RECORDS], may_expire=may_expire
@@ -57,7 +56,7 @@ class CompactIndex:
     def add_block(
         self, keys: Sequence[bytes], values: Sequence[bytes], block: bytes = b"", *, may_expire: bool = True
     ) -> None:
-        """Take in subscriptions whose keys are greater than all before; `block` is the same, packed, where it is at hand."""
+        """Add subscriptions with keys above all earlier ones; `block`: the same records packed, if available."""
         if keys:
             self._first_keys.append(keys[0])
             self._blocks.append(block or _encode((keys, values)))
@@ -69,16 +68,16 @@ class CompactIndex:
         return self._count
 
     def __iter__(self) -> Iterator[SubscriptionRecord]:
-        """All of them, each decoded anew."""
+        """All subscriptions; each call decodes them again."""
         return (self._read_subscription(key, value) for key, value in self.records())
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Key and value of each."""
+        """The key and the value of each subscription."""
         for keys, values in map(unpack_chunk, self._blocks):
             yield from zip(keys, values, strict=True)
 
     def subscriptions_of(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
-        """The subscriptions of `topic`, in order: 50 us, or 4 if it stands near the last one, and 2 us for each of them."""
+        """The subscriptions of `topic`, in order: 50 us, or 4 us in the block read last, and 2 us for each."""
         return tuple(
             self._read_subscription(*record)
             for records in self._blocks_of(topic)
@@ -89,7 +88,7 @@ class CompactIndex:
         return any(keys for keys, _ in self._blocks_of(topic))
 
     def _blocks_of(self, topic: UUri) -> Iterator[RecordBlock]:
-        """The subscriptions of `topic`, from each block that has any."""
+        """The subscriptions of `topic`, for each block that has one."""
         prefix = subscriptions_prefix(topic)
         for number in range(max(bisect_right(self._first_keys, prefix) - 1, 0), len(self._blocks)):
             keys, values = self._block(number)
@@ -100,7 +99,7 @@ class CompactIndex:
                 return
 
     def topics(self) -> Iterator[UUri]:
-        """Each topic, in order: 1 us for each topic and 0.2 for each subscription."""
+        """Each topic, in order: 1 us for each topic and 0.2 us for each subscription."""
         end = len(SUBSCRIPTION_PREFIX)
         return (
             parse_stored_uuri(text)
@@ -108,7 +107,7 @@ class CompactIndex:
         )
 
     def topics_of_other_authorities(self, authorities: Iterable[str]) -> Iterator[UUri]:
-        """Each topic of other authorities than these, in order; a block that is all of one of these is passed over."""
+        """Each topic of other authorities, in order; a block of a single given authority is skipped."""
         served = tuple(b"%sup://%s/" % (SUBSCRIPTION_PREFIX, authority.encode()) for authority in authorities)
         end = len(SUBSCRIPTION_PREFIX)
         for number, (first, next_first) in enumerate(pairwise([*self._first_keys, b""])):
@@ -119,16 +118,16 @@ class CompactIndex:
             yield from (parse_stored_uuri(text) for text, _ in groupby(other_topics))
 
     def wildcard_topic_count(self) -> int:
-        """How many topics have an instance wildcard."""
+        """The number of topics with an instance wildcard."""
         return len(self._wildcard_topics)
 
     @property
     def may_expire(self) -> bool:
-        """False if it is known that none of them ends some day."""
+        """False if no subscription has an expiry."""
         return self._may_expire
 
     def expiring(self) -> Iterator[SubscriptionRecord]:
-        """Those that end some day."""
+        """The subscriptions with an expiry."""
         return (entry for entry in self if entry.expire_ms is not None) if self._may_expire else iter(())
 
     def _block(self, number: int) -> RecordBlock:
@@ -139,10 +138,9 @@ class CompactIndex:
 
 
 def _wildcard_topic_prefixes(keys: Sequence[bytes]) -> Iterator[bytes]:
-    """The beginnings, up to the NUL, of those keys whose topic has an instance wildcard.
+    """The topic parts, up to the NUL, of the keys whose topic has an instance wildcard.
 
-    Those of one authority stand together. So where all keys are of one, as they mostly are, it takes 2 us for all of them,
-    else 0.15 us for each.
+    Keys of one authority are adjacent: 2 us if every key is of one authority, as is usual, else 0.15 us for each.
     """
     authority = keys[0][: keys[0].find(b"/", _AUTHORITY_OFFSET)]
     if keys[-1].startswith(authority + b"/"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latest events, on their way to the store and in it: bounded, oldest out first."""
+"""The latest events, before and in the store: bounded, the oldest leave first."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,34 +13,34 @@ from ustreamer_usubscription.store.transaction import Transaction
 T = TypeVar("T")
 
 _MAP_DIVISOR: Final = 8
-_EVENT_BYTES: Final = 512  # bytes; an event takes 130 mostly, and 600 with the longest names there are
+_EVENT_BYTES: Final = 512  # a typical event has 130 bytes, one with the longest names 600
 
 
 def max_events(limit: int, map_size: int) -> int:
-    """How many events a store of `map_size` bytes may keep, if `limit` are wished: they never take an eighth of it."""
+    """The most events in a store of `map_size` bytes: `limit`, but less than an eighth of the map."""
     return min(limit, map_size // _MAP_DIVISOR // _EVENT_BYTES)
 
 
 _EVICTION_DIVISOR: Final = 16
-"""Where one event would be too many, this part of them leaves at once, the oldest.
+"""A full history drops this part of its events at once, the oldest.
 
-One out for each one in would have every commit copy the pages at both ends: 34 KB written instead of 16, and 0.06 ms more.
+Dropping one event for each new one makes every commit copy the pages at both ends: 34 KB instead of 16, 0.06 ms more.
 """
 
 
 class EventHistory:
-    """The numbers of the events in a store. It decides what is written; the store writes."""
+    """The numbers of the events in a store. It decides the changes; the store writes them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._first = self._next = 0
 
     def load_stored(self, keys: Sequence[bytes]) -> None:
-        """Go on behind the events that a store has; these are their keys, in order."""
+        """Continue after the stored events, given by their keys in order."""
         self._first, self._next = (event_number(keys[0]), event_number(keys[-1]) + 1) if keys else (0, 0)
 
     def changes_for(self, events: Sequence[SubscriptionEvent]) -> list[RecordChange]:
-        """What makes `events`, or the last of them, the latest in the store, and leaves no more there than may be."""
+        """The changes that add `events`, or the last of them, and keep the history within its limit."""
         added = _last(events, self._limit)
         evicted = range(self._first, self._first_after(len(added)))
         additions = (put_event(number, event) for number, event in enumerate(added, self._next))
@@ -58,7 +58,7 @@ class EventHistory:
 
 
 class PendingEvents:
-    """Events that go with the next commit: those that memory knows of before the disk does. The last `limit` of them."""
+    """The last `limit` events that wait for the next commit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -68,11 +68,11 @@ class PendingEvents:
         self._events.append(subscription_event_of(change, now_ms))
 
     def with_events_of(self, transaction: Transaction) -> list[SubscriptionEvent]:
-        """What is to be committed with `draft`."""
+        """The events to commit with `transaction`."""
         return [*self._events, *_events_of(transaction, self._limit)]
 
     def add_events_of(self, transaction: Transaction) -> None:
-        """Have the events of a draft wait, which came to nothing and so needs no commit of its own."""
+        """Queue the events of a transaction without changes, which has no commit."""
         self._events.extend(_events_of(transaction, self._limit))
 
     def clear(self) -> None:

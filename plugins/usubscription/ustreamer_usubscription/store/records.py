@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in the store, byte by byte.
+"""The records of the store, byte by byte.
 
 Layout 3. One unnamed database; the first bytes of a key say what kind of record it is:
 
@@ -11,24 +11,24 @@ Layout 3. One unnamed database; the first bytes of a key say what kind of record
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
-A record n/ is an entity that registered for notifications of the topic, r/ a topic of another device and what the
-uSubscription there knows of it. The records p/ are the past: what has happened to subscriptions, numbered without end, of
-which the last are kept; status is that of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
-prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
+A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its state
+in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status is that
+of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority),
+so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A frame is
 
     1 byte  version of the record, 2
     body    MessagePack
     4 bytes CRC-32 of key, version and body, little endian
 
-The checksum covers the key, because LMDB has none: of 1 500 single-bit flips in a store 718 came back as wrong data. It
-stands last, so that the CRC of key and frame is the same number for every record that is whole: a million records are
-checked by calls into C alone, in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values say
-whether any of them expires.
+The checksum covers the key, because LMDB has none: of 1 500 single-bit flips in a store, 718 returned wrong data. The
+CRC is last, so that the CRC of key and frame is the same number for every whole record: calls into C alone check a
+million records in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values show whether any of
+them expires.
 
-No key is less than `layout`: whoever reads in order knows the layout before anything else, and a program of former times
-refuses a store of this layout by its number instead of taking it for damaged.
+No key is less than `layout`: a reader knows the layout before any other record, and an earlier program refuses this
+layout by its number instead of as damage.
 
-Layout 2 had no records p/, and its others are those of layout 3: a migration writes the layout record and nothing else.
+Layout 2 had no records p/, and its other records are those of layout 3: a migration writes only the layout record.
 Layout 1 had frames of version 1: the checksum (of key and body, big endian) between version and body, and the body
 [period_ns, expire_ms or nil, details].
 """
@@ -63,10 +63,10 @@ _FRAME_VERSION: Final = 2
 _TRAILER: Final = struct.Struct("<I")
 _MIN_FRAME_SIZE: Final = 1 + _TRAILER.size
 _CRC_RESIDUES: Final = {0x2144_DF1C}
-"""The CRC-32 of anything that is followed by its CRC-32."""
+"""The CRC-32 of any bytes followed by their CRC-32."""
 
 _NO_EXPIRY_HEAD: Final = b"\x02\x94\xc0"
-"""How the value of a subscription without an end begins: version, array of four, nil."""
+"""The first bytes of a subscription without an expiry: version, array of four, nil."""
 
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + _UURI + _NUL + _UURI)
@@ -74,9 +74,9 @@ _TOPIC_KEY: Final = re.compile(TOPIC_PREFIX + _UURI)
 _REMOTE_KEY: Final = re.compile(REMOTE_TOPIC_PREFIX + _UURI)
 _OBSERVER_KEY: Final = re.compile(OBSERVER_PREFIX + _UURI + _NUL + _UURI)
 _EVENT_KEY: Final = re.compile(EVENT_PREFIX + rb"[0-9a-f]{16}")
-_EVENT_KEY_LENGTHS: Final = {len(EVENT_PREFIX) + 16}  # their lengths
+_EVENT_KEY_LENGTHS: Final = {len(EVENT_PREFIX) + 16}
 _ADDRESS: Final = re.compile(_UURI)
-_SLASHES_PER_KEY: Final = 11  # in such a key
+_SLASHES_PER_KEY: Final = 11  # in the key of a subscription
 
 
 class StoreTooNew(UStatusError):
@@ -94,7 +94,7 @@ class RecordChange(NamedTuple):
 
 
 class SubscriptionBody(msgspec.Struct, frozen=True, array_like=True):
-    """The body of a subscription's record; fields are added at the end, with a default."""
+    """The body of a subscription's record; new fields go to the end, with a default."""
 
     expire_ms: int | None
     period_ns: int
@@ -147,7 +147,7 @@ _decode_layout: Final = msgspec.msgpack.Decoder(_LayoutBody).decode
 
 
 def put_subscription(entry: SubscriptionRecord) -> RecordChange:
-    """The change that makes `entry` stand in the store."""
+    """The change that stores a subscription."""
     key = _pair_key(SUBSCRIPTION_PREFIX, entry.pair)
     return RecordChange(
         key,
@@ -158,56 +158,56 @@ def put_subscription(entry: SubscriptionRecord) -> RecordChange:
 
 
 def delete_subscription(topic: UUri, subscriber: UUri) -> RecordChange:
-    """The change after which the store knows nothing of this subscription."""
+    """The change that deletes this subscription."""
     return RecordChange(_pair_key(SUBSCRIPTION_PREFIX, (topic, subscriber)), None)
 
 
 def put_observer(observer: Observer) -> RecordChange:
-    """The change that makes a registration for notifications stand in the store."""
+    """The change that stores a registration for notifications."""
     key = _pair_key(OBSERVER_PREFIX, observer.pair)
     return RecordChange(key, encode_frame(key, _encode(_ObserverBody(observer.version))))
 
 
 def delete_observer(pair: TopicEntityPair) -> RecordChange:
-    """The change after which the store knows nothing of this registration."""
+    """The change that deletes this registration."""
     return RecordChange(_pair_key(OBSERVER_PREFIX, pair), None)
 
 
 def layout_value() -> bytes:
-    """The value of the record that every store has, at LAYOUT_KEY."""
+    """The value of the layout record."""
     return encode_frame(LAYOUT_KEY, _encode(_LayoutBody(LAYOUT)))
 
 
 def subscriptions_prefix(topic: UUri) -> bytes:
-    """How the keys of a topic's subscriptions begin."""
+    """The prefix of the keys of a topic's subscriptions."""
     return b"%s%s\0" % (SUBSCRIPTION_PREFIX, str(topic).encode())
 
 
 def encode_frame(key: bytes, body: bytes) -> bytes:
-    """The value under which `body` stands at `key`."""
+    """The value that stores `body` under `key`."""
     head = b"%c%s" % (_FRAME_VERSION, body)
     return head + _TRAILER.pack(crc32(head, crc32(key)))
 
 
 def put_topic(topic: UUri, state: TopicState) -> RecordChange:
-    """The change that makes a declared topic stand in the store."""
+    """The change that stores a declared topic."""
     key = TOPIC_PREFIX + str(topic).encode()
     return RecordChange(key, encode_frame(key, _encode(_TopicBody(state))))
 
 
 def put_remote(topic: UUri, state: Status) -> RecordChange:
-    """The change that makes the state of a remote topic, which is not UNSUBSCRIBED, stand in the store."""
+    """The change that stores the state of a remote topic, which is not UNSUBSCRIBED."""
     key = REMOTE_TOPIC_PREFIX + str(topic).encode()
     return RecordChange(key, encode_frame(key, _encode([int(state)])))
 
 
 def delete_remote(topic: UUri) -> RecordChange:
-    """The change after which the store knows nothing of this remote topic."""
+    """The change that deletes this remote topic."""
     return RecordChange(REMOTE_TOPIC_PREFIX + str(topic).encode(), None)
 
 
 def put_event(number: int, event: SubscriptionEvent) -> RecordChange:
-    """The change that makes an event stand in the store."""
+    """The change that stores an event."""
     key = _event_key(number)
     topic, subscriber = str(event.topic), str(event.subscriber)
     body = _EventBody(event.time_ms, topic, subscriber, event.status, event.reason, event.version)
@@ -215,7 +215,7 @@ def put_event(number: int, event: SubscriptionEvent) -> RecordChange:
 
 
 def delete_event(number: int) -> RecordChange:
-    """The change after which the store knows nothing of an event."""
+    """The change that deletes an event."""
     return RecordChange(_event_key(number), None)
 
 
@@ -236,7 +236,7 @@ def _pair_key(kind: bytes, pair: TopicEntityPair) -> bytes:
 
 
 def frame_body(key: bytes, value: bytes) -> bytes:
-    """The body of a frame that is whole and of the version we write; else StoreDamaged naming the key."""
+    """The body of a frame. Raises StoreDamaged, with the key, unless it is whole and of this version."""
     if len(value) < _MIN_FRAME_SIZE:
         raise StoreDamaged(f"record {key!r}: {len(value)} bytes, expected at least {_MIN_FRAME_SIZE}")
     if crc32(value, crc32(key)) not in _CRC_RESIDUES:
@@ -248,9 +248,9 @@ def frame_body(key: bytes, value: bytes) -> bytes:
 
 
 def layout_of(value: bytes) -> int:
-    """The layout that the value of the layout record names. Raises StoreDamaged.
+    """The layout number in the layout record. Raises StoreDamaged.
 
-    Whatever later layouts do to other records, this one keeps its form, so that they can be refused by their number.
+    The layout record keeps its form in every layout, so that a later layout is refused by its number.
     """
     try:
         if value[:1] == b"\x01":
@@ -263,13 +263,13 @@ def layout_of(value: bytes) -> int:
 
 
 def parse_stored_uuri(text: bytes) -> UUri:
-    """The UUri of a text that we wrote (the checksum says so): 0.8 us instead of the 5 of `UUri.parse`."""
+    """The UUri of a text with a verified checksum: 0.8 us instead of the 5 us of `UUri.parse`."""
     _, _, authority, ue, version, resource = text.decode().split("/")
     return UUri(authority, int(ue, 16), int(version, 16), int(resource, 16))
 
 
 class UuriCache(dict[bytes, UUri]):
-    """UUris by their text, each made once and shared by all subscriptions that name it."""
+    """UUris by their text; subscriptions share equal ones."""
 
     def __missing__(self, text: bytes) -> UUri:
         uuri = self[text] = parse_stored_uuri(text)
@@ -277,13 +277,13 @@ class UuriCache(dict[bytes, UUri]):
 
 
 class SubscriptionReader:
-    """Makes subscriptions of records. One thread at a time."""
+    """Decodes subscriptions. One thread at a time."""
 
     def __init__(self) -> None:
         self._uuris = UuriCache()
 
     def read_subscription(self, key: bytes, value: bytes) -> SubscriptionRecord:
-        """The subscription that a record is; StoreDamaged unless it is whole and one that this program writes."""
+        """The subscription in a record. Raises StoreDamaged unless this program wrote the record."""
         body = frame_body(key, value)
         topic, _, subscriber = key[len(SUBSCRIPTION_PREFIX) :].partition(_NUL)
         try:
@@ -301,7 +301,7 @@ class SubscriptionReader:
 
 
 def read_observer(key: bytes, value: bytes) -> Observer:
-    """The registration that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    """The registration in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value)
     try:
         if not _OBSERVER_KEY.fullmatch(key):
@@ -313,7 +313,7 @@ def read_observer(key: bytes, value: bytes) -> Observer:
 
 
 def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
-    """The declared topic that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    """The declared topic in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value)
     try:
         if not _TOPIC_KEY.fullmatch(key):
@@ -324,7 +324,7 @@ def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
 
 
 def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
-    """The remote topic that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    """The remote topic in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value)
     try:
         if not _REMOTE_KEY.fullmatch(key):
@@ -335,7 +335,7 @@ def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
 
 
 def read_event(key: bytes, value: bytes) -> SubscriptionEvent:
-    """The event that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    """The event in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value)
     try:
         if not _EVENT_KEY.fullmatch(key):
@@ -360,15 +360,15 @@ def read_event(key: bytes, value: bytes) -> SubscriptionEvent:
 
 
 def verify_subscriptions(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, bytes] | None:
-    """The least and the greatest value, if every one of these is a whole subscription of this layout.
+    """The least and the greatest value if all records are whole subscriptions of this layout, else None.
 
-    0.3 us each; None, without a word about which is not. At least one record, in ascending order of keys.
+    0.3 us each. Needs at least one record, in ascending order of keys. The fast path of `check_record`.
     """
     if set(map(crc32, values, map(crc32, keys))) != _CRC_RESIDUES:
         return None
     least, greatest = min(values), max(values)
     joined = _NUL.join(keys)
-    # By the checksum somebody wrote these keys as they are; what is asked is only whether it was this program.
+    # The checksums prove that the keys are undamaged; these tests prove that this program wrote them.
     ours = (
         least[0] == greatest[0] == _FRAME_VERSION
         and keys[0].startswith(SUBSCRIPTION_PREFIX)
@@ -380,7 +380,7 @@ def verify_subscriptions(keys: Sequence[bytes], values: Sequence[bytes]) -> tupl
 
 
 def verify_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
-    """Whether every one of these is a whole record of the past; all their keys begin as one does. 0.3 us each."""
+    """Whether all records, with keys of events, are whole events. 0.3 us each."""
     versions = min(values)[0], max(values)[0]
     return (
         set(map(crc32, values, map(crc32, keys))) == _CRC_RESIDUES
@@ -390,7 +390,7 @@ def verify_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
 
 
 def check_record(key: bytes, value: bytes) -> None:
-    """StoreDamaged, saying why, unless this is a whole record of a known kind."""
+    """Raises StoreDamaged, with the reason, unless this is a whole record of a known kind."""
     if key == LAYOUT_KEY:
         layout_of(value)
     elif key.startswith(SUBSCRIPTION_PREFIX):
@@ -403,12 +403,12 @@ def check_record(key: bytes, value: bytes) -> None:
         read_remote(key, value)
     elif key.startswith(EVENT_PREFIX):
         read_event(key, value)
-    else:  # passed over, a record whose first bytes were hit would be lost in silence
+    else:  # skipping it would lose a record with damaged first bytes silently
         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
 
 
 def values_may_expire(least: bytes, greatest: bytes) -> bool:
-    """Whether one of the subscriptions whose values lie between these two may expire."""
+    """Whether a subscription with a value between these two can expire."""
     return not (least.startswith(_NO_EXPIRY_HEAD) and greatest.startswith(_NO_EXPIRY_HEAD))
 
 

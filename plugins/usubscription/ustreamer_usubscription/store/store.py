@@ -2,14 +2,14 @@
 """Subscriptions on disk: one LMDB environment in the directory it is given, written in synchronous transactions.
 
     <name>/                      the environment; `records` has its layout
-    <name>.lock                  who uses it
-    <name>.new/                  one that is about to take its place
-    <name>.damaged-<n>-<time>/   what was found damaged, with all that was in it; the latest three
-    <name>.layout1-<n>-<time>/   what was migrated, as it was
+    <name>.lock                  the lock of the streamer that uses it
+    <name>.new/                  a replacement
+    <name>.damaged-<n>-<time>/   damaged stores, unchanged; the latest three
+    <name>.layout1-<n>-<time>/   migrated stores, unchanged; the latest three
 
-`data.mdb` is made beside its place and moved there once it holds the layout record: a store without one is damaged,
-not new, and can not be mistaken for "no subscriptions". The whole store is read, by another process (`contents`),
-before this one maps it into memory.
+A new `data.mdb` is moved into place after its layout record is written: a store without that record is damaged and is
+not mistaken for an empty one. A child process (`store_contents`) reads the whole store before this process maps it into
+memory.
 """
 
 import logging
@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 _IN_PLACE_LAYOUT: Final = 2
-"""The layout of which nothing but its number differs from a store of today without a history."""
+"""The layout that differs from a store of today without a history only in its number."""
 
 _LAYOUT_RECORD: Final = RecordChange(LAYOUT_KEY, records.layout_value())
 
@@ -78,11 +78,11 @@ log = logging.getLogger("ustreamer.usubscription")
 
 
 class SubscriptionStore:
-    """The LMDB environment in directory `path`. Constructing it touches nothing.
+    """The LMDB environment in directory `path`. Constructing it touches no file.
 
-    `damaged` says what becomes of a store that is damaged: "refuse" leaves it alone; "quarantine" moves it aside and goes
-    on with what can be read of it. `history` is how many events to keep, if they take no more than an eighth of the map. `wall_ms` is the clock that dates what is moved aside, in ms since the epoch. One
-    thread at a time; a store is opened once at a time.
+    `damaged`: "refuse" does not touch a damaged store; "quarantine" moves it aside and continues with its readable
+    records. `history`: the most events, within an eighth of the map. `wall_ms`: the clock that dates stores moved
+    aside, in ms since the epoch. One thread at a time.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class SubscriptionStore:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the store, or make an empty one.
+        """Open or create the store.
 
-        A store whose last user died is verified page by page. Raises StoreDamaged (if it is to be refused), StoreTooNew,
-        FileLockHeld, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
-        no room to salvage or migrate into; then the old store stands where it stood.
+        After a crash the store is verified page by page. Raises StoreDamaged (with "refuse"), StoreTooNew,
+        FileLockHeld, or UStatusError: UNAVAILABLE if the directory cannot be used, RESOURCE_EXHAUSTED if there is no
+        space to salvage or migrate into; then the old store is unchanged.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class SubscriptionStore:
             self._upgrade_in_place()
 
     def close(self) -> None:
-        """Close the store; what was committed is on disk already. May be repeated."""
+        """Close the store; commits are on disk already. May be repeated."""
         self._close_env()
         self._lock.release()
 
@@ -158,12 +158,12 @@ class SubscriptionStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def take_subscriptions(self) -> CompactIndex:
-        """The subscriptions that were there when the store was opened; once, the store does not keep them."""
+        """The subscriptions at opening; only the first call returns them."""
         stored, self._contents = self._contents, StoreContents()
         return stored.subscriptions
 
     def load_subscriptions(self) -> Iterator[SubscriptionRecord]:
-        """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
+        """All subscriptions, by topic and then by subscriber. Raises StoreDamaged at the first damaged record."""
         read = records.SubscriptionReader().read_subscription
         try:
             with self._environment().begin() as txn, txn.cursor() as cursor:
@@ -176,17 +176,17 @@ class SubscriptionStore:
             raise StoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
 
     def load_observers(self) -> Iterator[Observer]:
-        """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
+        """All registrations for notifications, by topic and entity. Raises StoreDamaged at the first damaged one."""
         return (
             records.read_observer(key, value) for key, value in self._records_with_prefix(OBSERVER_PREFIX)
         )
 
     def load_declared_topics(self) -> Iterator[tuple[UUri, TopicState]]:
-        """All declared topics. Raises StoreDamaged at the first bad one."""
+        """All declared topics. Raises StoreDamaged at the first damaged one."""
         return (records.read_topic(key, value) for key, value in self._records_with_prefix(TOPIC_PREFIX))
 
     def load_remote_states(self) -> Iterator[tuple[UUri, Status]]:
-        """All remote topics. Raises StoreDamaged at the first bad one."""
+        """All remote topics. Raises StoreDamaged at the first damaged one."""
         return (
             records.read_remote(key, value) for key, value in self._records_with_prefix(REMOTE_TOPIC_PREFIX)
         )
@@ -200,9 +200,7 @@ class SubscriptionStore:
             raise StoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
 
     def statistics(self) -> Mapping[str, int]:
-        """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost; and what was
-        left out of the history because the map was full.
-        """
+        """Stores quarantined and migrated, records salvaged and lost, events skipped for a full map, transactions."""
         return {**self._counts, "transactions": self.transactions}
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -210,11 +208,11 @@ class SubscriptionStore:
     def commit(self, changes: Sequence[RecordChange], events: Sequence[SubscriptionEvent] = ()) -> None:
         """Make all of `changes`, or none, in one transaction; on return they survive a power cut.
 
-        With them the last of `events` go into the history, and its oldest out. Where there is no room for that the changes
-        are made all the same: a full map is to be emptied, not filled with the news of it.
+        The last of `events` enter the history in the same transaction. If they do not fit, the changes are committed
+        without them, so that a full map can be emptied.
 
-        Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full (what is stored stays readable, and a full map
-        does not keep anything from being deleted), INTERNAL for any other refusal of LMDB.
+        Raises UStatusError: RESOURCE_EXHAUSTED if map or disk is full (stored records stay readable and can be
+        deleted), INTERNAL for any other error of LMDB.
         """
         history_changes = self._history.changes_for(events)
         try:
@@ -229,7 +227,7 @@ class SubscriptionStore:
         self.transactions += 1
 
     def _try_write(self, changes: Sequence[RecordChange]) -> bool:
-        """Make these changes, unless the map is full."""
+        """Make these changes; false if the map is full."""
         try:
             self._write(changes)
         except lmdb.MapFullError:
@@ -245,11 +243,10 @@ class SubscriptionStore:
                     txn.put(key, value)
 
     def _write_in_full_map(self, changes: Sequence[RecordChange]) -> None:
-        """Try again, with all that was freed, and for deletions with a map twice the size.
+        """Try again with all freed pages, and for deletions with a map twice the size (`larger_map`).
 
-        LMDB copies each page that it changes before it frees any; to copy every page once is the worst case, and
-        afterwards it makes the map no smaller than what is in use. What a transaction frees is for the second one after
-        it, and one that fails does not count: hence the one in between, which changes nothing.
+        The second transaction after one that frees pages reuses them, and a failed transaction does not count: hence
+        the transaction in between, which changes no record.
         """
         deletions = all(value is None for _, value in changes)
         with larger_map(self.path, self._map_size, self._environment().set_mapsize):
@@ -260,7 +257,7 @@ class SubscriptionStore:
             self._write(changes)
 
     def _upgrade_in_place(self) -> None:
-        """Make a store of layout 2 one of this layout; RESOURCE_EXHAUSTED where the disk has no room for it."""
+        """Convert a store of layout 2. Raises UStatusError(RESOURCE_EXHAUSTED) for a full disk."""
         try:
             if not self._try_write([_LAYOUT_RECORD]):
                 with larger_map(self.path, self._map_size, self._environment().set_mapsize):
@@ -269,16 +266,16 @@ class SubscriptionStore:
             raise write_error(error, f"store {self.path}: not migrated to layout {LAYOUT}") from error
         self._log_migration(self._contents, self.path)
 
-    # --- making and replacing -----------------------------------------------------------------------------------------
+    # --- create and replace -----------------------------------------------------------------------------------------
 
     def _open_in(self, path: Path) -> lmdb.Environment:
         return open_environment(path, self._map_size, mode=0o640)
 
     def _create(self) -> None:
-        """Make an empty store that has its layout record from its first moment on."""
+        """Create an empty store with a layout record."""
         staging = self.path / "new"
         if staging.exists():
-            shutil.rmtree(staging)  # a creation that was killed
+            shutil.rmtree(staging)  # left by a crash
         self._write_new_store(staging, StoreContents())
         (staging / DATA_FILE).rename(self.path / DATA_FILE)
         shutil.rmtree(staging)
@@ -286,7 +283,7 @@ class SubscriptionStore:
             sync_directory(directory)
 
     def _write_new_store(self, directory: Path, found: StoreContents) -> None:
-        """Make a whole store in a new directory."""
+        """Write a complete store in a new directory."""
         directory.mkdir(parents=True)
         with self._open_in(directory) as env, env.begin(write=True) as txn, txn.cursor() as cursor:
             cursor.putmulti([(LAYOUT_KEY, records.layout_value())])
@@ -301,7 +298,7 @@ class SubscriptionStore:
         return found
 
     def _log_migration(self, found: StoreContents, old_path: Path) -> None:
-        """Say that these records are in a store of this layout now; `before` is where the older one is."""
+        """Log the migration of these records; `old_path`: the older store."""
         self._counts["store_migrated"] += 1
         extra = {"store": str(self.path), "records": len(found), "before": str(old_path), "layout": LAYOUT}
         log.info("usubscription.store_migrated", extra=extra)
@@ -324,9 +321,9 @@ class SubscriptionStore:
         return found
 
     def _replace_store(self, found: StoreContents, label: str) -> Path:
-        """Put a new store with these records in place of the old one; where that is now.
+        """Replace the store by a new one with these records; return where the old store is.
 
-        At any moment either the old store or a whole new one is there.
+        At any moment the old store or a complete new one exists.
         """
         new = sibling(self.path, "new")
         if new.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store holds, read by a child process (`StoreReader`) and checked here."""
+"""The contents of a store: chunks of the verify process in, checked records out."""
 
 import contextlib
 from bisect import bisect_left
@@ -22,11 +22,11 @@ from ustreamer_usubscription.store.records import (
     StoreTooNew,
 )
 
-_PREFIX_BYTES: Final = len(SUBSCRIPTION_PREFIX)  # bytes by which a key says what kind of record it is
+_PREFIX_BYTES: Final = len(SUBSCRIPTION_PREFIX)  # the bytes of a key that define the kind of the record
 
 
 class StoreContents:
-    """Records other than the layout record, in the order of their keys; and what was passed over in a salvage."""
+    """The records without the layout record, in the order of their keys, and the losses of a salvage."""
 
     def __init__(self) -> None:
         self.subscriptions = CompactIndex()
@@ -40,7 +40,7 @@ class StoreContents:
         return len(self.subscriptions) + len(self.other_records)
 
     def add_records(self, keys: list[bytes], values: list[bytes], block: bytes = b"") -> None:
-        """Take in what comes next, `block` as for `CompactIndex`. Raises StoreDamaged if one of them is not right."""
+        """Add the next records; `block` as for `CompactIndex`. Raises StoreDamaged for a damaged record."""
         if not keys:
             return
         kind, last = keys[0][:_PREFIX_BYTES], keys[-1][:_PREFIX_BYTES]
@@ -60,17 +60,17 @@ class StoreContents:
             self.other_records += zip(keys, values, strict=True)
 
     def records_with_prefix(self, kind: bytes) -> list[tuple[bytes, bytes]]:
-        """Keys and values of the records whose keys begin with `kind`, which is none of subscriptions."""
+        """Keys and values of the records of one kind other than subscriptions."""
         return [record for record in self.other_records if record[0].startswith(kind)]
 
     def all_records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of all."""
+        """Keys and values of all records."""
         after = bisect_left(self.other_records, (SUBSCRIPTION_PREFIX,))
         return chain(self.other_records[:after], self.subscriptions.records(), self.other_records[after:])
 
     @property
     def lost_total(self) -> int:
-        """Records and pages that could not be read, each counted as one."""
+        """The sum of unreadable records and unreadable pages."""
         return self.lost_records + self.lost_pages
 
 
@@ -84,23 +84,23 @@ def _check_records(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
 
 
 def read_store(directory: Path, mode: Literal["walk", "verify", "snapshot"]) -> StoreContents:
-    """All that a store of this layout or an older one holds; an older one's records in today's form.
+    """The contents of a store of this or an older layout; older records are converted.
 
-    "verify" has LMDB's verifier look at every page first; "snapshot" is for a store that a streamer may be using. Takes at
-    most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right, and StoreTooNew.
+    "verify" runs LMDB's verifier first; "snapshot" is for a store that a streamer may be using. Takes at most 20 s and
+    1 s for each 4 MiB. Raises StoreDamaged for any damage, and StoreTooNew.
     """
     with StoreReader(mode, directory) as child:
         return contents_from_chunks(directory, child.chunks())
 
 
 def inspect_store(directory: Path) -> StoreContents:
-    """What a store holds, for somebody who only looks; one that no streamer uses is verified as well. Raises as `read`."""
+    """The contents for a reader outside the streamer; an unused store is verified. Raises as `read_store`."""
     running = lock_holder(directory.with_name(f"{directory.name}.lock")) is not None
     return read_store(directory, "snapshot" if running else "verify")
 
 
 def contents_from_chunks(directory: Path, chunks: Iterable[RecordChunk]) -> StoreContents:
-    """What came from a reader, if all of it is right; `directory` is for what is said if it is not."""
+    """The contents in these chunks; `directory` is for the error text. Raises as `read_store`."""
     found = StoreContents()
     for block, keys, values in chunks:
         packed_block = block
@@ -118,9 +118,9 @@ def contents_from_chunks(directory: Path, chunks: Iterable[RecordChunk]) -> Stor
 
 
 def salvage_store(directory: Path) -> StoreContents:
-    """What can be read of a damaged store: each record by its checksum, none that has been deleted.
+    """The readable records of a damaged store: only records with a valid checksum, no deleted ones.
 
-    Bounded as `read`. What cannot be read at all gives nothing.
+    Bounded in time as `read_store`. An unreadable file gives no record.
     """
     found: dict[bytes, bytes] = {}
     lost_records = lost_pages = 0
@@ -139,7 +139,7 @@ def salvage_store(directory: Path) -> StoreContents:
 
 
 def salvage_records(keys: Sequence[bytes], values: Sequence[bytes], found: dict[bytes, bytes]) -> int:
-    """Put those records that are right into `found`; how many are not."""
+    """Add the undamaged records to `found`; return the number of damaged ones."""
     lost = 0
     for key, value in zip(keys, values, strict=True):
         if key == LAYOUT_KEY:
@@ -156,7 +156,7 @@ def salvage_records(keys: Sequence[bytes], values: Sequence[bytes], found: dict[
 
 
 def _checked_layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
-    if keys[0] != LAYOUT_KEY:  # no key of ours is less
+    if keys[0] != LAYOUT_KEY:  # no other key is less
         records.check_record(keys[0], values[0])
         raise StoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
     layout = records.layout_of(values[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service knows, and what it is about to change."""
+"""The state of the service and a transaction on top of it: decisions in, changes to commit out."""
 
 from collections.abc import Container, Hashable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -29,7 +29,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class TableReader(Protocol[K_contra, V_co]):
-    """What an `Overlay` lies on."""
+    """The committed table under an `Overlay`."""
 
     @property
     def count(self) -> int: ...
@@ -38,10 +38,10 @@ class TableReader(Protocol[K_contra, V_co]):
 
 
 class ServiceState:
-    """Everything that is kept, in memory. One thread writes; what others may read, `InMemoryDirectory` says."""
+    """The committed state in memory. One thread writes; `InMemoryDirectory` documents concurrent reads."""
 
     def __init__(self, served_authorities: Container[str], directory: InMemoryDirectory) -> None:
-        """Topics of the authorities in `serves` are local, all others remote."""
+        """Topics of `served_authorities` are local, all others are remote."""
         self.directory = directory
         self.observers = Observers()
         self.declared_topics = DeclaredTopics()
@@ -49,15 +49,15 @@ class ServiceState:
         self._served_authorities = served_authorities
 
     def is_remote(self, topic: UUri) -> bool:
-        """Whether the topic is in the books of another uSubscription, too."""
+        """Whether another uSubscription manages the topic too."""
         return topic.authority_name not in self._served_authorities
 
     def status_of(self, topic: UUri) -> Status:
-        """What those who subscribed `topic` are to it."""
+        """The status of the subscriptions of `topic`."""
         return self.remote_states.find(topic) or Status.SUBSCRIBED
 
     def apply(self, transaction: "Transaction") -> None:
-        """Make a committed draft the state."""
+        """Apply a committed transaction."""
         self.directory.apply(transaction.subscriptions.changes)
         self.observers.apply(transaction.observers.changes)
         self.declared_topics.apply(transaction.declared_topics.changes)
@@ -65,13 +65,13 @@ class ServiceState:
 
 
 class Overlay(Generic[K, V]):
-    """A table with changes on top of it that are decided on but not committed.
+    """A table with uncommitted changes on top.
 
-    `changes` has the last decision for each key, and none for one that would stay as it is.
+    `changes` has the last decision for each key, and no entry for an unchanged key.
     """
 
     def __init__(self, table: TableReader[K, V], limit: int, noun: str) -> None:
-        """`limit` bounds the entries that there may be afterwards; the setting max_<noun> is where it comes from."""
+        """`limit` bounds the entries; the setting max_<noun> defines it."""
         self.changes: dict[K, V | None] = {}
         self._table = table
         self._limit = limit
@@ -82,7 +82,7 @@ class Overlay(Generic[K, V]):
         return self.changes[key] if key in self.changes else self._table.find(key)
 
     def check_limit(self, key: K) -> None:
-        """RESOURCE_EXHAUSTED if something at `key` would be one too many."""
+        """Raises UStatusError(RESOURCE_EXHAUSTED) if a new entry at `key` exceeds the limit."""
         if self._count >= self._limit and self.find(key) is None:
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED,
@@ -90,15 +90,15 @@ class Overlay(Generic[K, V]):
             )
 
     def set_value(self, key: K, value: V) -> None:
-        """Let `value` stand, whatever the limit: ask `check_room` before somebody gets something new."""
+        """Set the value without a limit; call `check_limit` before."""
         self._set(key, value)
 
     def remove_value(self, key: K) -> None:
-        """Let nothing stand at `key`."""
+        """Remove the value of `key`."""
         self._set(key, None)
 
     def entries(self, committed: Iterable[K]) -> Iterator[tuple[K, V]]:
-        """What stands; `committed` are the keys of the table, and come first."""
+        """All entries; `committed` are the keys of the table, which come first."""
         for key in dict.fromkeys([*committed, *self.changes]):
             value = self.find(key)
             if value is not None:
@@ -114,9 +114,10 @@ class Overlay(Generic[K, V]):
 
 
 class Transaction:
-    """Changes on top of a state, to be committed together.
+    """Changes on top of a state that are committed together.
 
-    `events` has every step on the way, in order, also where a later one undoes it: each was answered, so each is told.
+    `subscription_changes` has every step in order, even if a later step undoes it: each was answered, so observers are
+    notified of each.
     """
 
     def __init__(self, state: ServiceState, config: UsubscriptionConfig, now_ms: int) -> None:
@@ -135,14 +136,12 @@ class Transaction:
             state.remote_states, config.max_remote_topics, "remote_topics"
         )
         self.subscription_changes: list[SubscriptionStatusChange] = []
-        self.reconciled_topics: list[UUri] = []  # topics whose subscriptions changed without a draft
+        self.reconciled_topics: list[UUri] = []  # topics whose subscriptions changed outside a transaction
         self._state = state
-        self._observers_by_topic: dict[
-            UUri, tuple[Observer, ...]
-        ] = {}  # of topics that had an event in this draft
-        self._client_counts: dict[
-            UUri, int
-        ] = {}  # how many subscribe a remote topic that this draft has to do with
+        # Observers of the topics with a change in this transaction.
+        self._observers_by_topic: dict[UUri, tuple[Observer, ...]] = {}
+        # Subscribers of the remote topics that this transaction touches.
+        self._client_counts: dict[UUri, int] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -152,9 +151,9 @@ class Transaction:
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
     def put_subscription(self, entry: SubscriptionRecord) -> Status:
-        """Let a subscription stand as `entry` says; its status then. RESOURCE_EXHAUSTED if it would be one too many.
+        """Create or change a subscription; return its status. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit.
 
-        [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
+        [impl->req~usubscription-subscribe-notifications~1] Observers are notified of a new or changed subscription.
         """
         topic = entry.topic
         self.subscriptions.check_limit(entry.pair)
@@ -172,8 +171,8 @@ class Transaction:
     def remove_subscription(self, pair: TopicEntityPair, reason: str = "") -> None:
         """End a subscription, if there is one.
 
-        [impl->req~usubscription-unsubscribe-notifications~1] Its end is told, to its subscriber too, as the sequence
-        diagrams have it. Without subscriptions nothing about a topic can change, so after the last one nothing is told.
+        [impl->req~usubscription-unsubscribe-notifications~1] Observers and the subscriber are notified of the end, as
+        in the sequence diagrams. A topic without subscriptions cannot change, so no notification follows the last one.
         [impl->req~usubscription-remote-unsubscribe-notifications~1]
         """
         entry = self.subscriptions.find(pair)
@@ -192,9 +191,9 @@ class Transaction:
         return self.remote_states.find(topic) or Status.UNSUBSCRIBED
 
     def apply_remote_event(self, topic: UUri, event: LifecycleEvent, reason: str = "") -> None:
-        """What the uSubscription of a remote topic answered holds for all its clients, and is told to each.
+        """Apply the response of a topic's remote uSubscription to all its subscriptions, and notify each.
 
-        [impl->req~usubscription-subscribe-remote-response~1] `why` is for people.
+        [impl->req~usubscription-subscribe-remote-response~1] `reason` is text for people.
         """
         before = self.status_of(topic)
         after = self._apply_lifecycle_event(topic, event)
@@ -207,9 +206,9 @@ class Transaction:
             self._note_change(entry, after, reason)
 
     def reconcile_topic(self, topic: UUri) -> None:
-        """Let the state of a topic follow from who subscribes it: for what changed without a draft."""
+        """Derive the state of a topic from its subscriptions, after changes outside a transaction."""
         if not self._state.is_remote(topic):
-            self.remote_states.remove_value(topic)  # of the time before the configuration made it local
+            self.remote_states.remove_value(topic)  # from before the configuration made the topic local
         else:
             self._count_clients(topic, 0)
             self._apply_lifecycle_event(
@@ -238,7 +237,7 @@ class Transaction:
             ) + change
 
     def _subscriptions_at(self, topic: UUri) -> list[SubscriptionRecord]:
-        """Who subscribes just this topic: O(its subscriptions + changes drafted)."""
+        """The subscriptions of exactly this topic: O(its subscriptions + uncommitted changes)."""
         committed = [entry.pair for entry in self._state.directory.exact_subscriptions(topic)]
         pending = [pair for pair in self.subscriptions.changes if pair[0] == topic]
         found = (self.subscriptions.find(pair) for pair in dict.fromkeys([*committed, *pending]))
@@ -247,13 +246,13 @@ class Transaction:
     # --- registrations and topics -------------------------------------------------------------------------------------
 
     def register_observer(self, observer: Observer) -> None:
-        """Have an entity told of changes; RESOURCE_EXHAUSTED if it would be one too many."""
+        """Register an observer. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
         self.observers.check_limit(observer.pair)
         self.observers.set_value(observer.pair, observer)
         self._observers_by_topic.clear()
 
     def unregister_observer(self, pair: TopicEntityPair) -> None:
-        """Have an entity told of nothing more, if it was.
+        """Remove an observer, if there is one.
 
         [impl->req~usubscription-unregister-notifications~1]
         """
@@ -261,14 +260,14 @@ class Transaction:
         self._observers_by_topic.clear()
 
     def declare_topic(self, topic: UUri, state: TopicState) -> None:
-        """Let a topic be in this state; RESOURCE_EXHAUSTED if it would be one too many."""
+        """Set the state of a declared topic. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
         self.declared_topics.check_limit(topic)
         self.declared_topics.set_value(topic, state)
 
     def remove_all(self, reason: str) -> None:
-        """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.
+        """End all subscriptions, then all registrations, so that observers are notified first.
 
-        What producers have declared stays: it is no subscription, and they would not know that they have to say it again.
+        Declared topics stay: producers are not notified of a reset and would not declare them again.
         [impl->req~usubscription-reset~1]
         """
         for pair, _ in self.subscriptions.entries(entry.pair for entry in self._state.directory):
@@ -277,7 +276,7 @@ class Transaction:
             self.unregister_observer(pair)
 
     def declared_states(self, topic: UUri) -> set[TopicState]:
-        """The states of the declared topics that `topic`, which may have an instance wildcard, stands for."""
+        """The states of the declared topics that match `topic`, which can have an instance wildcard."""
         topics: Iterable[UUri] = [topic]
         if topic.ue_instance == ANY_INSTANCE:
             pending = [each for each in self.declared_topics.changes if topic.matches(each)]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree reader against LMDB. The tests of the subscription store flip thousands of bits in it."""
+
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from ustreamer.core.storage.environment import open_environment
+from ustreamer.core.storage.lmdb_tree import DATA_FILE, LmdbTree
+
+MAP = 1 << 26
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> dict[bytes, bytes]:
+    """Records of every size, written, overwritten and deleted in several transactions."""
+    with open_environment(tmp_path, MAP, mode=0o600) as env:
+        for start in range(0, 600, 100):
+            with env.begin(write=True) as txn:
+                for number in range(start, start + 100):
+                    txn.put(b"%04d" % number, b"v" * (number * 17 % 9000))
+                    txn.delete(b"%04d" % (number - 150))
+        with env.begin() as txn:
+            return dict(txn.cursor())
+
+
+def test_the_tree_has_the_records_of_lmdb(tmp_path: Path, stored: dict[bytes, bytes]) -> None:
+    tree = LmdbTree((tmp_path / DATA_FILE).read_bytes())
+    assert list(tree.records()) == list(stored.items())
+    assert (tree.entries, tree.lost_pages, tree.missing_pages) == (len(stored), 0, 0)
+    assert tree.transaction_error() == ""
+
+
+def test_no_page_is_used_and_free(tmp_path: Path, stored: dict[bytes, bytes]) -> None:
+    tree = LmdbTree((tmp_path / DATA_FILE).read_bytes())
+    assert tree.used_pages()
+    assert tree.free_pages()
+    assert not tree.used_pages() & tree.free_pages()
+
+
+def test_a_truncated_file_gives_only_right_records(tmp_path: Path, stored: dict[bytes, bytes]) -> None:
+    whole = (tmp_path / DATA_FILE).read_bytes()
+    tree = LmdbTree(whole[: len(whole) // 2])
+    found = {key: value for key, value in tree.records() if len(value) == len(stored.get(key, b""))}
+    assert found.items() <= stored.items()
+    assert tree.missing_pages > 0
+
+
+def test_an_empty_file_has_no_record() -> None:
+    tree = LmdbTree(b"")
+    assert list(tree.records()) == []
+    assert tree.lost_pages > 0
+
+
+def test_the_tree_is_that_of_the_lmdb_in_use() -> None:
+    assert lmdb.version()[:2] == (0, 9)
