@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer subscriptions ls | show | export | history | check`: what the store of a streamer holds, running or not.
 
-Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor notices;
-what has been acknowledged by then is in it. That of a stopped one is verified on the way.
+Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor
+notices; what has been acknowledged by then is in it. That of a stopped one is verified on the way.
 """
 
 import argparse

@@ -97,8 +97,8 @@ def reset(call: CallContext, transaction: Transaction) -> pb.ResetResponse:
     [impl->req~usubscription-reset-method_id~1] [impl->req~usubscription-reset-request-signature~1]
     [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset~1]
     [impl->req~usubscription-reset-only-usubscription~1]
-    Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at an
-    authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
+    Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at
+    an authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
     """
     unpack_request(pb.ResetRequest, call)
     caller = call.caller
