@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service says: answers to requests, and changes to everybody whom they concern."""
+"""Sends Responses to Requests, and Updates to subscribers and observers."""
 
 import logging
 from collections import Counter, deque
