@@ -2,7 +2,7 @@
 """Authentication by anonymous, ticket, WAMP-CRA and cryptosign, without I/O: challenges and checks of their answers.
 
 An unknown user is asked what some user that is chosen for the name would be asked, and then refused as for a wrong
-secret, so that nobody learns which users there are.
+secret, so that a client cannot enumerate users.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions of a realm by topic and policy, and the match of a published topic.
 
-An id belongs to (topic, policy) as long as anybody holds it, and is shared by all who do. Ids are small counters, which
+An id belongs to (topic, policy) while it has a holder, and all holders share it. Ids are small counters, which
 are short on the wire and exact in JavaScript; none is given out twice.
 """
 

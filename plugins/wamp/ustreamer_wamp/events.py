@@ -54,8 +54,8 @@ class Publication:
     ) -> None:
         """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like.
 
-        `binary` says whether there may be bytes among them, if that is known. `live`: it is retained only as long as
-        somebody subscribes its topic, as it would not be renewed without.
+        `binary`: whether the arguments may contain bytes, if known. `live`: retained only while its topic has a subscriber;
+        without one it would not be updated.
         """
         self.id = id
         self.topic = topic

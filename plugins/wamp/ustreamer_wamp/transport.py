@@ -129,7 +129,7 @@ class WampTransport(EndpointTransport):
             raise UStatusError(UCode.UNIMPLEMENTED, f"{sink}: sessions of WAMP have no methods")
         if sink is None:
             raise UStatusError(
-                UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: nobody's"
+                UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: no receiver"
             )
         self._enqueue(sink, message)
 

@@ -19,7 +19,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     more.
 
     `subscribe` and `publish` are prefixes of the topics that this user may subscribe or publish: `""` is all, and
-    nothing is published unless it is said. `salt` is for clients that keep a key derived from `secret` and not
+    the default permits no publication. `salt` is for clients that keep a key derived from `secret` and not
     `secret` itself.
     """
 

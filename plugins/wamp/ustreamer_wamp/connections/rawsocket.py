@@ -25,7 +25,7 @@ _HEADER: Final = struct.Struct("!I")
 
 
 def encode_frame(payload: bytes, kind: int = _MESSAGE) -> bytes:
-    """A frame; its length has 24 bits, and one more for just 2^24. What is longer nobody can take."""
+    """A frame; its length has 24 bits, and one more for exactly 2^24, the longest."""
     size = len(payload)
     return _HEADER.pack(kind << 24 | (size >= _LONGEST) << 27 | size & 0xFF_FFFF) + payload
 

@@ -46,11 +46,7 @@ class WampServer:
         pages: Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]] = lambda _: {},
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`pages` says what a plain GET is answered where the WebSocket is at a path; `tick` is called with the
-        monotonic
-
-        time four times a second.
-        """
+        """`pages`: by WebSocket path, the pages for a plain GET. `tick` gets the monotonic time four times a second."""
         self._on_tick = tick
         self._config = config
         self._monotonic_ns = monotonic_ns
