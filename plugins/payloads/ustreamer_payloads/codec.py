@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every compiled type can do, and the length field that may stand in front of one.
+"""The interface of a compiled type, and its optional length field.
 
-Length fields, selectors and tags are big-endian, whatever the values are.
+Length fields, selectors and tags are always big-endian.
 """
 
 from abc import ABC, abstractmethod
@@ -13,28 +13,28 @@ DecodeMany = Callable[[bytes, int, int], list[object]]
 
 
 class Codec(ABC):
-    """One type: bytes to a value and back. Made once, from a description; keeps nothing from one payload to the next."""
+    """One type: bytes to a value and back. Built once from a description; without state."""
 
     size: int | None = None
-    """Bytes of every value, if they are always as many."""
+    """Bytes of every value, if fixed."""
     min_size: int = 0
-    """The fewest bytes that a value can have."""
+    """The fewest bytes of a value."""
     open_ended: bool = False
-    """Whether it takes all there is, so that nothing can follow it."""
+    """Whether it takes all remaining bytes, so that nothing can follow it."""
     decode_many: DecodeMany | None = None
-    """(data, at, count) to so many values one after the other, where that is faster; `size` says how far apart they are."""
+    """(data, at, count) to consecutive values, where that is faster; `size` is their distance."""
 
     @abstractmethod
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
-        """The value at `at`, and where the next one begins. Raises PayloadError; never looks at or beyond `end`."""
+        """The value at `at`, and the offset of the next one. Raises PayloadError; never reads at or beyond `end`."""
 
     @abstractmethod
     def encode(self, value: object, out: bytearray) -> None:
-        """Append a value; `out` has all of the payload that stands before it. Raises PayloadError."""
+        """Append a value; `out` has the payload before it. Raises PayloadError."""
 
 
 def extent(data: bytes, at: int, end: int, octets: int) -> tuple[int, int]:
-    """Where what a length field of so many bytes speaks of begins and ends."""
+    """Begin and end of the data behind a length field of `octets` bytes."""
     begin = at + octets
     if begin > end:
         raise PayloadError(f"needs a length field of {octets} bytes, {max(0, end - at)} are left", at)
@@ -45,14 +45,14 @@ def extent(data: bytes, at: int, end: int, octets: int) -> tuple[int, int]:
 
 
 def write_length(out: bytearray, mark: int, octets: int, length: int) -> None:
-    """Fill in a length field that room was left for at `mark`."""
+    """Fill in the reserved length field at `mark`."""
     if length >> 8 * octets:
         raise PayloadError(f"{length} bytes are more than a length field of {8 * octets} bits can say")
     out[mark : mark + octets] = length.to_bytes(octets, "big")
 
 
 class Prefixed(Codec):
-    """A type behind a length field. What of that length the type does not know is skipped: a newer sender has more."""
+    """A type behind a length field. Extra bytes within the length, of a newer sender, are skipped."""
 
     def __init__(self, body: Codec, octets: int) -> None:
         self._body = body
@@ -71,7 +71,7 @@ class Prefixed(Codec):
 
 
 class Bytes(Codec):
-    """Bytes that nobody looks into: so many, or (None) all there are."""
+    """Opaque bytes: `size` of them, or (None) all."""
 
     def __init__(self, size: int | None) -> None:
         self.size = size

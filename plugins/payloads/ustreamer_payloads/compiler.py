@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions to codecs, once. What is wrong with a description is said with its place in the configuration."""
+"""Descriptions to codecs, once. An error names its place in the configuration."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping

@@ -69,7 +69,7 @@ class ArrayShape(_Shape, tag="array", frozen=True):
 
     @property
     def length_bits(self) -> int:
-        """The size of its length field: that of a dynamic array is 32 if nothing is said, a fixed one has none."""
+        """The size of its length field: 32 by default for a dynamic array, none for a fixed one."""
         if self.length is not UNSET:
             return self.length
         return 32 if self.count is UNSET else 0
@@ -97,7 +97,7 @@ class StringShape(_Sized, tag="string", frozen=True):
 
 
 class BytesShape(_Sized, tag="bytes", frozen=True):
-    """Bytes that nobody looks into."""
+    """Opaque bytes."""
 
 
 class VariantShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ class PayloadError(ValueError):
         return "".join(reversed(self._steps))
 
     def within(self, step: str) -> "PayloadError":
-        """The same error, said to be at `step` (".name", "[3]", or the name of all) of what is around it."""
+        """The same error, located at `step` (".name", "[3]", or the name of the whole) of the enclosing value."""
         self._steps.append(step)
         return self
 

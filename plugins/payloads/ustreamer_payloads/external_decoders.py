@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload classes that somebody has already, plugged in by what they can do: `deserialize(bytes)`, and then attributes.
+"""Existing payload classes as decoders, by their interface: `deserialize(bytes)`, and then attributes.
 
 So do those written for someip-py or someipy. They are never imported but by the name in the configuration.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin: which topic has which payload."""
+"""The plugin: decoders of payloads by topic."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -31,7 +31,7 @@ MAX_TOPICS: Final = 1024
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
-    """What the payloads of `topic`, which may have wildcards, are: a type of `types`, or a class "module:Name"."""
+    """The payloads of `topic`, which may have wildcards: a type of `types`, or a class "module:Name"."""
 
     topic: str
     type: str | None = None
@@ -43,7 +43,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 class PayloadsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[plugins.payloads]`. A payload of more than `max_bytes` is not looked into."""
+    """`[plugins.payloads]`. A payload of more than `max_bytes` is not decoded."""
 
     topics: Annotated[tuple[TopicConfig, ...], Meta(max_length=MAX_TOPICS)] = ()
     types: Annotated[dict[Name, Shape], Meta(max_length=MAX_TYPES)] = {}
@@ -54,7 +54,7 @@ class PayloadsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_overlaps([_pattern(each.topic, index) for index, each in enumerate(self.topics)])
 
     def descriptions(self) -> Mapping[str, Description]:
-        """By the names that topics use. Raises ValueError with the place of what is wrong."""
+        """The descriptions by name, of the types that topics use. Raises ValueError with the place of an error."""
         compiler = Compiler(self.types)
         compiler.check()
         return {
@@ -72,7 +72,7 @@ class PayloadsPlugin:
     Config = PayloadsConfig
 
     def __init__(self, config: PayloadsConfig, context: PluginContext) -> None:
-        """Imports the classes that the configuration names. Raises ValueError naming one that cannot be used."""
+        """Imports the classes that the configuration names. Raises ValueError naming an unusable one."""
         self._decoders: Sublist[Decoder] = Sublist()
         descriptions = config.descriptions()
         for index, each in enumerate(config.topics):
@@ -111,7 +111,7 @@ def _pattern(topic: str, index: int) -> UUri:
 
 
 def _check_overlaps(patterns: Sequence[UUri]) -> None:
-    """No topic has two descriptions: which one would hold could only be guessed."""
+    """Refuse two descriptions of one topic: neither has precedence."""
     exact: dict[UUri, int] = {}
     wild = [(index, each) for index, each in enumerate(patterns) if each.wildcard()]
     for index, topic in enumerate(patterns):

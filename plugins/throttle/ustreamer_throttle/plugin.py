@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`max_frequency`: forward a publication to each subscriber no more often than it asked for (DSP-20 to DSP-24).
+"""`max_frequency`: forward a publication to each subscriber no faster than it requested (DSP-20 to DSP-24).
 
 One gate per delivery target and topic, never one for a wildcard or a rule, so that no topic uses up another's rate.
-What a gate drops is counted as throttled and never dead-lettered.
+Messages that a gate drops are counted as throttled and never dead-lettered.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[plugins.throttle]`.
 
     `tolerance` is how early a message may come, as a fraction of the period; 0 is strict (see `gate`). `mode` "drop"
-    drops what comes too early, "latest" keeps the newest and sends it when it is due. Topics that match a pattern in
+    drops early messages, "latest" holds the newest one and sends it when it is due. Topics that match a pattern in
     `latest` use that mode whatever `mode` says.
     """
 
@@ -43,7 +43,7 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Throttle(Filter):
-    """Something that a change of the limit, or of the tolerance, can be told to."""
+    """A filter whose limit and tolerance can change."""
 
     def tolerate(self, tolerance: float) -> None:
         raise TypeError(f"{type(self).__name__} does not say how its tolerance changes")
@@ -53,7 +53,7 @@ class Throttle(Filter):
 
 
 class DropFilter(Throttle):
-    """Mode `drop`: what comes too early is gone."""
+    """Mode `drop`: early messages are dropped."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -69,11 +69,11 @@ class DropFilter(Throttle):
 
 
 class LatestFilter(Throttle):
-    """Mode `latest`: what comes too early waits until it is due or until something newer takes its place."""
+    """Mode `latest`: an early message is held until it is due or a newer one replaces it."""
 
     def __init__(self, gate: Gate, delivery: Delivery) -> None:
         self._sampler: Sampler[UMessage] = Sampler(gate)
-        # Weak, because the plugin keeps filters by delivery: a strong way back would keep both for ever.
+        # Weak, because the plugin keeps filters by delivery: a strong reference back would keep both for ever.
         self._delivery = proxy(delivery)
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
@@ -107,7 +107,7 @@ class LatestFilter(Throttle):
 
 
 class ThrottlePlugin:
-    """Puts a gate in front of every target that asked for a limit."""
+    """Adds a gate to every delivery with a limit."""
 
     Config = ThrottleConfig
 
@@ -119,7 +119,7 @@ class ThrottlePlugin:
         self._throttles: WeakKeyDictionary[Delivery, Throttle] = WeakKeyDictionary()
 
     def reconfigure(self, config: ThrottleConfig) -> Callable[[], None]:
-        """Go on with another tolerance. Raises ValueError for another mode: what is held would come after what is newer."""
+        """Apply another tolerance. Raises ValueError for another mode: held messages would follow newer ones."""
         fixed = [key for key in ("mode", "latest") if getattr(config, key) != getattr(self._config, key)]
         if fixed:
             raise ValueError(f"{' and '.join(fixed)}: needs a restart")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer subscriptions ls | show | export | history | check`: what the store of a streamer holds, running or not.
+"""`ustreamer subscriptions ls | show | export | history | check`: the store of a streamer, running or not.
 
-Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor notices;
-what has been acknowledged by then is in it. That of a stopped one is verified on the way.
+Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor
+notices; what has been acknowledged by then is in it. That of a stopped one is verified on the way.
 """
 
 import argparse
@@ -166,7 +166,7 @@ def _check_text(report: Mapping[str, object]) -> str:
 
 
 def _store_path(arguments: argparse.Namespace) -> Path:
-    """The directory of the store. INVALID_ARGUMENT for a configuration that does not say where."""
+    """The directory of the store. INVALID_ARGUMENT for a configuration without it."""
     if arguments.state_dir is not None:
         return Path(arguments.state_dir) / STORE_DIRECTORY
     try:
@@ -201,7 +201,7 @@ def _positive_int(text: str) -> int:
 
 
 class ListedSubscription(NamedTuple):
-    """A subscription, and what its subscriber is to the topic."""
+    """A subscription and its status."""
 
     entry: SubscriptionRecord
     status: Status
@@ -215,7 +215,7 @@ def _list_subscriptions(arguments: argparse.Namespace) -> Iterator[ListedSubscri
     )
 
 
-# --- saying -----------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def _subscription_json(entry: SubscriptionRecord, status: Status) -> dict[str, object]:

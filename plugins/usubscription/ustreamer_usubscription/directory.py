@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All subscriptions in memory: the directory that routing asks, and what answers are made from."""
+"""All subscriptions in memory: the directory that the router reads, and the source of Fetch responses."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,28 +16,29 @@ from ustreamer_usubscription.store.compact_index import CompactIndex
 class InMemoryDirectory:
     """A `SubscriptionDirectory` with one writer and any number of readers.
 
-    Readers need no lock: what `subscribers` returns is never changed but replaced, and `version` grows after that. All
-    orders are those of UUri texts, as in the store, so they are the same after a restart. Everything but `version` and
-    `subscribers` belongs to the writer's thread.
+    Readers need no lock: tuples from `subscribers` are replaced, never changed, and `version` grows after that. All
+    orders are those of UUri texts, as in the store, so a restart keeps them. Everything but `version` and `subscribers`
+    belongs to the writer's thread.
 
-    What was loaded is decoded topic by topic, when a topic is first asked for, so that routing begins 0.6 s after the
-    start with a million subscriptions instead of 3. A question about all of them decodes all, once.
+    Loaded subscriptions are decoded topic by topic, at the first lookup of a topic: with a million subscriptions,
+    routing begins 0.6 s after the start instead of 3. A query for all of them decodes all, once.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self._by_topic: dict[UUri, tuple[SubscriptionRecord, ...]] = {}
-        # What was loaded: it holds for the topics that are not in _by_topic, where () stands for those that have gone since.
+        # The loaded subscriptions, valid for topics that are not in _by_topic. There, () marks topics without
+        # subscriptions.
         self._compact = CompactIndex()
         self._is_compact = False  # whether _compact has any
-        self._decode_lock = Lock()  # for changes of _by_topic while there is anything packed
+        self._decode_lock = Lock()  # for changes of _by_topic while _compact is in use
         self._by_subscriber: dict[UUri, dict[UUri, SubscriptionRecord]] | None = (
-            None  # made when first asked for
+            None  # built at the first query
         )
         self._watches: list[SubscriptionWatch] = []
         self._count = 0
         self._wildcard_topics = 0  # topics with an instance wildcard
-        # In order; None when a topic has come or gone since it was made.
+        # In order; None after a topic was added or removed.
         self._sorted_topics: list[UUri] | None = None
         self._deadlines: DeadlineQueue[TopicEntityPair] = DeadlineQueue()
 
@@ -46,8 +47,8 @@ class InMemoryDirectory:
     def subscribers(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
         """The subscriptions of `topic`, in order, and then those of this topic of every instance. Safe from any thread.
 
-        One dict lookup, however many there are, and a second only while there is any subscription of the latter kind: the
-        instance is the only part of a topic that may be a wildcard, so the pattern to look for is known.
+        One dict lookup, and a second one only while there is any subscription of every instance: the instance is the
+        only part of a topic that may be a wildcard, so the pattern is known.
         """
         found = self.exact_subscriptions(topic)
         if not self._wildcard_topics or topic.ue_instance == ANY_INSTANCE:
@@ -72,7 +73,7 @@ class InMemoryDirectory:
         return row
 
     def _decode_all(self) -> None:
-        """Decode what is still packed: 2 us for each subscription, once; routing goes on meanwhile."""
+        """Decode the rest: 2 us for each subscription, once. Routing continues meanwhile."""
         if not self._is_compact:
             return
         for topic in self._compact.topics():
@@ -81,7 +82,7 @@ class InMemoryDirectory:
             self._compact, self._is_compact = CompactIndex(), False
             self._by_topic = {topic: row for topic, row in self._by_topic.items() if row}
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def find(self, pair: TopicEntityPair) -> SubscriptionRecord | None:
         topic, subscriber = pair
@@ -109,24 +110,24 @@ class InMemoryDirectory:
 
     @property
     def count(self) -> int:
-        """How many subscriptions there are."""
+        """The number of subscriptions."""
         return self._count
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 
     def next_expiry_ms(self) -> int | None:
-        """The wall-clock time after which a subscription ends; None if none will."""
+        """The wall-clock time after which the next subscription expires; None if none does."""
         return self._deadlines.next_due
 
     def pop_expired(self, now_ms: int) -> list[SubscriptionRecord]:
-        """The subscriptions that have ended since the last call; what they are to become is for `apply`."""
+        """The subscriptions that expired since the last call; `apply` removes them."""
         found = map(self.find, self._deadlines.pop_all_due(now_ms - 1))
         return [entry for entry in found if entry is not None]
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def load_stored(self, compact: CompactIndex) -> None:
-        """Take over everything that a store holds. Only for an empty directory."""
+        """Take the contents of a store. Only for an empty directory."""
         self._compact, self._is_compact = compact, len(compact) > 0
         self._count = len(compact)
         self._wildcard_topics = compact.wildcard_topic_count()
@@ -138,7 +139,7 @@ class InMemoryDirectory:
                     self._notify_watches(entry, Change.PRESENT)
 
     def watch(self, on_change: SubscriptionWatch) -> None:
-        """Have `told` called for all that is loaded and for every change that routing sees. Called before `load`."""
+        """Call `on_change` for loaded subscriptions and every change for routing. Comes before `load_stored`."""
         self._watches.append(on_change)
 
     def _notify_watches(self, entry: SubscriptionRecord, change: Change) -> None:
@@ -146,7 +147,7 @@ class InMemoryDirectory:
             on_change(entry, change)
 
     def apply(self, changes: Mapping[TopicEntityPair, SubscriptionRecord | None]) -> None:
-        """Put each subscription in place of its predecessor; None ends it. The version grows if routing may differ."""
+        """Replace each subscription; None ends it. The version grows if routing may differ."""
         by_topic: dict[UUri, list[tuple[UUri, SubscriptionRecord | None]]] = {}
         for (topic, subscriber), entry in changes.items():
             by_topic.setdefault(topic, []).append((subscriber, entry))
@@ -157,7 +158,7 @@ class InMemoryDirectory:
     def _apply_to_topic(
         self, topic: UUri, topic_changes: Iterable[tuple[UUri, SubscriptionRecord | None]]
     ) -> bool:
-        """Change one topic's subscriptions; whether routing may differ. O(subscribers) for all `wishes` together."""
+        """Change one topic's subscriptions; True if routing may differ. O(subscribers) for all changes together."""
         before = self.exact_subscriptions(topic)
         row, differs = list(before), False
         for subscriber, entry in topic_changes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has happened to a subscription, as the history keeps it."""
+"""A change of a subscription, as a value of the history."""
 
 from typing import Final, NamedTuple
 
@@ -8,7 +8,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionStatusChange
 
 MAX_REASON_CHARS: Final = 200
-"""Characters of a reason that are kept: it may be what another uSubscription said."""
+"""Characters of a reason that are kept: another uSubscription may have sent it."""
 
 
 class SubscriptionEvent(NamedTuple):

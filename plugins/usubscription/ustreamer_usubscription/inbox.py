@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where requests wait for the thread that serves them."""
+"""The bounded queue of messages for the thread of the service."""
 
 from collections import deque
 from threading import Condition
@@ -8,14 +8,14 @@ from typing import Final, Generic, TypeVar
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAX_BATCH: Final = 1024
-"""Requests that share a transaction at most: about 20 ms of deciding before the first of them is answered."""
+"""Requests in a transaction at most: about 20 ms of work before the first Response."""
 
 
 T = TypeVar("T")
 
 
 class ServiceInbox(Generic[T]):
-    """A bounded queue that is emptied many at a time. Any thread may put; one takes."""
+    """A bounded queue that is read in batches. Any thread may put; one thread reads."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -27,7 +27,7 @@ class ServiceInbox(Generic[T]):
     def put_nowait(self, message: T, *, reserve: int = 0) -> None:
         """Accept a message. Raises UStatusError: RESOURCE_EXHAUSTED when full, UNAVAILABLE once closed.
 
-        `reserve` places more than usual are open to a message that others wait for.
+        `reserve`: places beyond the limit, for a message that others wait for.
         """
         with self._changed:
             if self._closed:
@@ -41,13 +41,13 @@ class ServiceInbox(Generic[T]):
             self._changed.notify()
 
     def wake(self) -> None:
-        """Have `wait_batch` return, if need be with nothing."""
+        """Make `wait_batch` return, with an empty batch if need be."""
         with self._changed:
             self._woken = True
             self._changed.notify()
 
     def wait_batch(self) -> list[T] | None:
-        """Wait for requests, or to be woken, and take what is there; None when closed and empty."""
+        """Wait for messages or a wake-up, and take all messages; None when closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._woken or self._closed)
             if self._closed and not self._queue:
@@ -56,7 +56,7 @@ class ServiceInbox(Generic[T]):
             return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
 
     def close(self) -> None:
-        """Accept nothing more; what is inside can still be taken. May be repeated."""
+        """Refuse further messages; queued ones can still be read. May be repeated."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service says: answers to requests, and changes to everybody whom they concern."""
+"""Sends Responses to Requests, and Updates to subscribers and observers."""
 
 import logging
 from collections import Counter, deque
@@ -17,20 +17,20 @@ from ustreamer_usubscription.model.subscription import SubscriptionStatusChange
 from ustreamer_usubscription.requests.updates import update_messages
 
 RequestOutcome: TypeAlias = Message | UStatus
-"""What is answered: a message, or why there is none."""
+"""The outcome of a Request: a response message, or the status of its refusal."""
 
 UPDATES_PER_TICK: Final = 2 * MAX_BATCH
-"""Changes told at most before requests are looked at again, and then every 100 ms.
+"""Changes sent at most between two batches of Requests, and then every 100 ms.
 
-A Reset may end a million subscriptions at once, and an egress queue holds 10 000 messages. A batch of requests makes at
-most half as many changes, apart from a Reset; so what waits is never more than there were subscriptions, and shrinks.
+A Reset may end a million subscriptions at once, and an egress queue holds 10 000 messages. Any other batch of Requests
+makes at most half as many changes, so the backlog is bounded by the number of subscriptions, and shrinks.
 """
 
 log = logging.getLogger("ustreamer.usubscription")
 
 
 class ServiceOutbox:
-    """Sends, and counts what could not be sent: each kind is said once and counted always. One thread at a time."""
+    """Sends Responses and Updates. Unsent ones are counted, and logged once per kind. One thread at a time."""
 
     def __init__(self, send: Callable[[UMessage], None], authority: str, next_id: Callable[[], UUID]) -> None:
         """`send` raises UStatusError; updates come from core.usubscription at `authority`."""
@@ -41,7 +41,7 @@ class ServiceOutbox:
         self._updates: deque[SubscriptionStatusChange] = deque()
 
     def send_response(self, message: UMessage, outcome: RequestOutcome) -> None:
-        """Answer a request in the style in which it came."""
+        """Send the Response in the payload format of the Request."""
         if isinstance(outcome, UStatus):
             self.counts[refusal_counter(outcome.code)] += 1
             reply = error_response(self._next_id(), message, outcome)
@@ -53,24 +53,24 @@ class ServiceOutbox:
         self._send(reply, "response")
 
     def enqueue_changes(self, changes: Iterable[SubscriptionStatusChange]) -> None:
-        """Have these changes told, after those that wait already."""
+        """Enqueue changes behind those that wait."""
         self._updates.extend(changes)
 
     def send_updates(self) -> None:
-        """Tell the next changes, oldest first; the rest is for the next turn."""
+        """Send the next changes, oldest first; the rest is for the next call."""
         for _ in range(min(UPDATES_PER_TICK, len(self._updates))):
             for message in update_messages(self._updates.popleft(), self._authority, self._next_id):
                 self._send(message, "update")
             self.counts["updates"] += 1
 
     def close(self) -> None:
-        """Drop the changes that have not been told, and say how many they were."""
+        """Drop the changes that were not sent, and log their number."""
         if self._updates:
             log.warning("usubscription.updates_not_sent", extra={"count": len(self._updates)})
             self._updates.clear()
 
     def __len__(self) -> int:
-        """How many changes wait to be told."""
+        """The number of changes that wait."""
         return len(self._updates)
 
     def _send(self, message: UMessage, kind: Literal["response", "update"]) -> None:

@@ -18,11 +18,11 @@ from ustreamer_usubscription.store import store_contents
 _RELOADABLE_KEYS: Final = frozenset(
     {"max_subscriptions", "max_registrations", "max_topics", "max_remote_topics", "page_size"}
 )
-"""What is read for every request, and only there."""
+"""The keys that are read for every Request, and only then."""
 
 
 class UsubscriptionPlugin:
-    """Hosts core.usubscription and lets the core route by what was subscribed.
+    """Hosts core.usubscription and provides its directory to the router.
 
     Construction touches nothing; the service's `start` opens the store.
     """
@@ -35,7 +35,7 @@ class UsubscriptionPlugin:
         self.service = UsubscriptionService(config, context, self.directory)
 
     def reconfigure(self, config: UsubscriptionConfig) -> Callable[[], None]:
-        """Go on with other bounds of what is answered. Raises ValueError for any other key."""
+        """Apply other bounds of responses. Raises ValueError for any other key."""
         before, after = (msgspec.structs.asdict(each) for each in (self.service.config, config))
         fixed = [key for key in before if before[key] != after[key] and key not in _RELOADABLE_KEYS]
         if fixed:

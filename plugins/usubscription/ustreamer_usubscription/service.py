@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The uEntity core.usubscription: requests in, commits, answers and updates out.
+"""The uEntity core.usubscription: Requests in; commits, Responses and Updates out.
 
-One thread owns the subscriptions. It takes what has queued up while the last commit waited for the disk, decides it all
-on a draft, commits the draft in one transaction, brings the directory up to date, answers in the order of arrival, and
-tells whom it concerns what has changed.
-So an acknowledged change is on disk and is routed by, a question sees every change that was committed with it, and the
-disk's 2 to 8 ms for a commit are shared by all who wait.
+One thread owns the subscriptions. It takes the batch of Requests that queued up during the last commit, applies them to
+a transaction, commits it, updates the directory, responds in the order of arrival and sends Updates.
+So an acknowledged change is on disk and in effect for routing. A query sees every change that was committed with it.
+All Requests of a batch share the 2 to 8 ms of a commit.
 
-Where a shared commit fails, each of its requests is tried alone: one that needs no room is not refused for its neighbour.
+When a shared commit fails, each of its Requests is tried alone: a Request that needs no space is not refused because of
+another one.
 """
 
 import logging
@@ -45,11 +45,11 @@ STORE_DIRECTORY: Final = "usubscription"
 """The directory of the store in state_dir."""
 
 MAX_PAYLOAD: Final = 16_384
-"""Bytes of a payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
+"""Bytes of a payload at most, which bounds the inbox in bytes; the largest useful one has about 5 000."""
 
 _UPDATE_INTERVAL_MS: Final = 100
 
-# The wall clock may jump, the timer's does not: look at the wall clock this often while any subscription is to end.
+# The wall clock may step, the timer's clock does not: poll the wall clock this often while any subscription may expire.
 _MAX_WAIT_MS: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 
@@ -59,7 +59,7 @@ log = logging.getLogger("ustreamer.usubscription")
 
 
 class InboxMessage(NamedTuple):
-    """A message that waits, and until when on the monotonic clock a request may: no leap of the wall clock moves that."""
+    """A queued message and its deadline on the monotonic clock, which no step of the wall clock moves."""
 
     message: UMessage
     deadline_ns: int = _NEVER_NS
@@ -107,10 +107,10 @@ class UsubscriptionService:
         self._outbox = ServiceOutbox(self._send, context.authority, self._ids.next)
         self._topics_to_reconcile: set[UUri] = (
             set()
-        )  # remote topics whose subscriptions changed without a draft
+        )  # remote topics whose subscriptions changed outside a transaction
         self._timer_ns: int | None = None
-        self._endpoints_up = False  # whether there are endpoints by which updates would reach anybody
-        # On the listener's thread, with ids and counters of its own.
+        self._endpoints_up = False  # no Update reaches a subscriber before
+        # For the listener's thread: an outbox with its own ids and counters.
         self._refusal_outbox = ServiceOutbox(
             self._send, context.authority, UuidSource(context.clock.wall_ms).next
         )
@@ -124,7 +124,7 @@ class UsubscriptionService:
         return self._config
 
     def set_config(self, config: UsubscriptionConfig) -> None:
-        """Answer by these bounds from the next request on; every other key is read once, at the start."""
+        """Apply these bounds from the next Request on; every other key is read once, at the start."""
         self._config = config
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class UsubscriptionService:
     def start(self, bus: UTransport) -> None:
         """Open the store, load the directory, listen. Raises what `SubscriptionStore.open` raises.
 
-        [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-persistency~1] What was acknowledged
-        before a restart is routed by before the first message.
+        [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-persistency~1] Subscriptions that were
+        acknowledged before a restart are in effect before the first message.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
@@ -144,14 +144,15 @@ class UsubscriptionService:
             self._state.declared_topics.load(self._store.load_declared_topics())
             self._state.remote_states.load(self._store.load_remote_states())
             self._remote_topics.load_stored()
-            # The configuration may have changed who is remote; and a salvaged store may have lost one record of two.
+            # The configuration may have changed which topics are remote; a salvaged store may have lost one record of
+            # two.
             self._topics_to_reconcile.update(
                 self._state.remote_states, stored.topics_of_other_authorities(self._served_authorities)
             )
             self._bus = bus
             self._end_undeclared()
-            self._process_batch([])  # what ended while nobody was here
-            # A daemon, so that an owner who forgets `stop` can still exit; what is not committed is not acknowledged.
+            self._process_batch([])  # for subscriptions that expired while the streamer was down
+            # A daemon: a process without `stop` can still exit. Uncommitted changes are not acknowledged.
             self._thread = Thread(target=self._run, name="usubscription", daemon=True)
             self._thread.start()
             undo.callback(self._finish)
@@ -167,7 +168,7 @@ class UsubscriptionService:
         )
 
     def on_endpoints_up(self) -> None:
-        """What ended while nobody was here can be told now. Safe from any thread."""
+        """Send Updates and remote calls from now on. Safe from any thread."""
         self._endpoints_up = True
         self._inbox.wake()
 
@@ -176,7 +177,7 @@ class UsubscriptionService:
         self._inbox.wake()
 
     def stop(self) -> None:
-        """Finish what was accepted, answer it, close the store. May be repeated, and called without `start`."""
+        """Process and answer accepted Requests, then close the store. May be repeated, and called without `start`."""
         self._running.close()
 
     def _finish(self) -> None:
@@ -199,7 +200,7 @@ class UsubscriptionService:
                 self._refusal_outbox.counts["ignored"] += 1
 
     def _enqueue_unanswered(self, message: UMessage, reserve: int = 0) -> None:
-        """Nobody waits for a word about these; a Response that finds no room is asked for again, later."""
+        """Enqueue a Response or a Notification. One that does not fit is dropped: the call is repeated later."""
         try:
             _check_payload_size(message)
             self._inbox.put_nowait(InboxMessage(message), reserve=reserve)
@@ -228,16 +229,14 @@ class UsubscriptionService:
                 self._process_batch(batch)
             self._send_updates()
         finally:
-            self._inbox.close()  # should this thread ever fail, callers are told instead of being left waiting
+            self._inbox.close()  # if this thread fails, callers get UNAVAILABLE instead of a timeout
 
     def _process_batch(self, batch: Sequence[InboxMessage]) -> None:
-        """Decide, commit, apply, answer, tell, call: in this order and all of `batch` together."""
+        """Decide, commit, apply, respond, send Updates, call other devices: in this order, for the whole batch."""
         now_ms = self._context.clock.wall_ms()
         self._end_expired(now_ms)
         if batch and self._topics_to_reconcile:
-            self._process_batch(
-                []
-            )  # in a transaction of its own: should that find no room, nobody is refused for it
+            self._process_batch([])  # in a separate transaction: a full store then refuses no Request
         transaction = Transaction(self._state, self._config, now_ms)
         for topic in () if batch else self._topics_to_reconcile:
             transaction.reconcile_topic(topic)
@@ -271,7 +270,7 @@ class UsubscriptionService:
         return self._deciders[message.attributes.type](message, transaction)
 
     def _decide_request(self, message: UMessage, transaction: Transaction) -> RequestOutcome | None:
-        """Draft a change and give its answer, true after the commit; None for a question, which comes after it."""
+        """Apply a change to the transaction; its response is valid after the commit. None for a query."""
         method = _method_of(message)
         try:
             if method in self._queries:
@@ -304,7 +303,7 @@ class UsubscriptionService:
 
     def _call_context(self, message: UMessage) -> CallContext:
         attributes = message.attributes
-        assert attributes.sink is not None  # the listener's filter has seen to it
+        assert attributes.sink is not None  # by the listener's filter
         own = self._context.authority
         return CallContext(
             attributes.source.with_authority(own),
@@ -321,14 +320,14 @@ class UsubscriptionService:
             self._outbox.send_updates()
 
     def _send_remote_calls(self) -> None:
-        """Make the calls to other devices that are due; before the endpoints are up, none would leave the house."""
+        """Make the calls to other devices that are due; before the endpoints are up, none would leave this process."""
         if self._endpoints_up:
             self._remote_topics.send_due_calls(self._bus.send, self._context.clock.monotonic_ns())
 
     # --- the end of subscriptions -------------------------------------------------------------------------------------
 
     def _end_expired(self, now_ms: int) -> None:
-        """Drop what has ended from memory now, to be told at once; the next commit drops it from the store.
+        """Remove expired subscriptions from memory now, with Updates at once; the next commit deletes their records.
 
         [impl->req~usubscription-subscribe-expiration~1]
         """
@@ -338,7 +337,7 @@ class UsubscriptionService:
             )
 
     def _end_undeclared(self) -> None:
-        """In mode `enforce`, end what was subscribed before it was switched on, if nobody has created the topic.
+        """In mode `enforce`, end subscriptions of topics that no producer has created: made before the mode was set.
 
         [impl->LIF-7]
         """
@@ -354,7 +353,7 @@ class UsubscriptionService:
         self._end_subscriptions(undeclared, now_ms)
 
     def _end_subscriptions(self, ended: Sequence[tuple[SubscriptionRecord, str]], now_ms: int) -> None:
-        """Take subscriptions out of memory now, each for a reason, and with the next commit out of the store."""
+        """Remove subscriptions from memory now, each with a reason; the next commit deletes their records."""
         observers_of = self._state.observers.observers_of
         changes = [
             SubscriptionStatusChange(entry, Status.UNSUBSCRIBED, observers_of(entry.topic), reason)
@@ -368,7 +367,7 @@ class UsubscriptionService:
         )
 
     def _arm_timer(self) -> None:
-        """Have this thread woken when the next subscription ends or call is due, to save what is not saved, or to tell on."""
+        """Wake this thread for the next expiry or call, for pending deletes, and for Updates that still wait."""
         clock = self._context.clock
         now_ns = clock.monotonic_ns()
         if self._timer_ns is not None and self._timer_ns <= now_ns:
@@ -392,9 +391,10 @@ class UsubscriptionService:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
-        """Counters of this moment, and the sizes of things.
+        """A snapshot of counters and sizes.
 
-        `answered`, `ignored`, `unsent` (answers), one `refused_<code>` each, `updates` (changes told), `updates_unsent`.
+        `answered`, `ignored`, `unsent` (Responses), one `refused_<code>` each, `updates` (changes sent),
+        `updates_unsent`.
         """
         return {
             **(Counter(dict(self._outbox.counts)) + Counter(dict(self._refusal_outbox.counts))),
@@ -412,7 +412,7 @@ class UsubscriptionService:
 def _method_of(message: UMessage) -> tuple[int, int]:
     """(version, method) that a request calls."""
     sink = message.attributes.sink
-    assert sink is not None  # the listener's filter has seen to it
+    assert sink is not None  # by the listener's filter
     return sink.ue_version_major, sink.resource_id
 
 

@@ -196,12 +196,12 @@ def no_traceback() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def hall() -> RealmRig:
+def rig() -> RealmRig:
     return RealmRig()
 
 
 @pytest.fixture(scope="session")  # hypothesis wants none that is made for each test
-def make_hall() -> Callable[..., RealmRig]:
+def make_rig() -> Callable[..., RealmRig]:
     return RealmRig
 
 

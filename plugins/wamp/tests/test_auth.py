@@ -32,8 +32,8 @@ DENIED = "wamp.error.authentication_denied"
 
 
 @pytest.fixture
-def hall(make_hall: Callable[..., "RealmRig"]) -> "RealmRig":
-    return make_hall(*USERS, anonymous=None)
+def rig(make_rig: Callable[..., "RealmRig"]) -> "RealmRig":
+    return make_rig(*USERS, anonymous=None)
 
 
 def hello(authid: str | None, *methods: str, **extra: str) -> list[Any]:
@@ -70,8 +70,8 @@ def outcome(client: "Client", signature: str) -> tuple[int, Any]:
 # --- the right answer ---------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_opens(hall: "RealmRig", serializer: str) -> None:
-    client = hall.client(serializer)
+def test_a_ticket_opens(rig: "RealmRig", serializer: str) -> None:
+    client = rig.client(serializer)
     assert client.request(*hello("tick", "ticket")) == [4, "ticket", {}]
     code, details = outcome(client, "t1cket")
     assert code == 2
@@ -84,8 +84,8 @@ def test_a_ticket_opens(hall: "RealmRig", serializer: str) -> None:
 
 
 @pytest.mark.parametrize("authid", ["cra", "salted"])
-def test_wampcra_opens(hall: "RealmRig", authid: str) -> None:
-    client = hall.client()
+def test_wampcra_opens(rig: "RealmRig", authid: str) -> None:
+    client = rig.client()
     code, method, extra = client.request(*hello(authid, "wampcra"))
     assert (code, method) == (4, "wampcra")
     assert ("salt" in extra) is (authid == "salted")
@@ -99,8 +99,8 @@ def test_wampcra_opens(hall: "RealmRig", authid: str) -> None:
 
 
 @pytest.mark.parametrize("authid", ["sign", None])
-def test_cryptosign_opens_also_without_a_name(hall: "RealmRig", authid: str | None) -> None:
-    client = hall.client()
+def test_cryptosign_opens_also_without_a_name(rig: "RealmRig", authid: str | None) -> None:
+    client = rig.client()
     code, method, extra = client.request(*hello(authid, "cryptosign", pubkey=PUBLIC.upper()))
     assert (code, method) == (4, "cryptosign")
     assert extra["channel_binding"] is None
@@ -110,17 +110,17 @@ def test_cryptosign_opens_also_without_a_name(hall: "RealmRig", authid: str | No
 
 
 def test_anonymous_opens_only_where_it_is_configured(
-    make_hall: Callable[..., "RealmRig"], hall: "RealmRig"
+    make_rig: Callable[..., "RealmRig"], rig: "RealmRig"
 ) -> None:
-    refused = hall.client().request(*hello(None, "anonymous"))
+    refused = rig.client().request(*hello(None, "anonymous"))
     assert (refused[0], refused[2]) == (3, "wamp.error.authentication_required")
-    assert hall.client().request(1, "realm1", {"roles": {"subscriber": {}}})[0] == 3
-    assert make_hall().client().request(*hello("whoever", "anonymous"))[0] == 2
+    assert rig.client().request(1, "realm1", {"roles": {"subscriber": {}}})[0] == 3
+    assert make_rig().client().request(*hello("whoever", "anonymous"))[0] == 2
 
 
-def test_the_first_method_of_the_client_that_is_possible_is_taken(hall: "RealmRig") -> None:
-    assert hall.client().request(*hello("cra", "scram", "anonymous", "ticket", "wampcra"))[1] == "wampcra"
-    refused = hall.client().request(*hello("cra", "scram", "tls"))
+def test_the_first_method_of_the_client_that_is_possible_is_taken(rig: "RealmRig") -> None:
+    assert rig.client().request(*hello("cra", "scram", "anonymous", "ticket", "wampcra"))[1] == "wampcra"
+    refused = rig.client().request(*hello("cra", "scram", "tls"))
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
 
 
@@ -128,137 +128,137 @@ def test_the_first_method_of_the_client_that_is_possible_is_taken(hall: "RealmRi
 
 
 @pytest.mark.parametrize("signature", ["", "wrong", "t1cket ", "T1CKET", "tïcket"])
-def test_a_wrong_ticket_does_not(hall: "RealmRig", signature: str) -> None:
-    client = hall.client()
+def test_a_wrong_ticket_does_not(rig: "RealmRig", signature: str) -> None:
+    client = rig.client()
     client.request(*hello("tick", "ticket"))
     assert outcome(client, signature) == (3, DENIED)
     assert client.closed == (1008, DENIED)
-    assert hall.realm.sessions == {}
+    assert rig.realm.sessions == {}
 
 
 @pytest.mark.parametrize("authid", ["cra", "salted"])
-def test_a_wrong_secret_does_not(hall: "RealmRig", authid: str) -> None:
-    client = hall.client()
+def test_a_wrong_secret_does_not(rig: "RealmRig", authid: str) -> None:
+    client = rig.client()
     extra = client.request(*hello(authid, "wampcra"))[2]
     assert outcome(client, sign_cra("secret", extra)) == (3, DENIED)
 
 
-def test_an_answer_of_another_time_does_not(hall: "RealmRig") -> None:
-    first = hall.client()
+def test_an_answer_of_another_time_does_not(rig: "RealmRig") -> None:
+    first = rig.client()
     captured = sign_cra("s3cret", first.request(*hello("cra", "wampcra"))[2])
     assert outcome(first, captured)[0] == 2
-    later = hall.client()
+    later = rig.client()
     later.request(*hello("cra", "wampcra"))
     assert outcome(later, captured) == (3, DENIED)
 
 
-def test_a_signature_of_another_challenge_does_not(hall: "RealmRig") -> None:
-    first = hall.client()
+def test_a_signature_of_another_challenge_does_not(rig: "RealmRig") -> None:
+    first = rig.client()
     captured = sign(KEY, first.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2])
     assert outcome(first, captured)[0] == 2
-    later = hall.client()
+    later = rig.client()
     later.request(*hello("sign", "cryptosign", pubkey=PUBLIC))
     assert outcome(later, captured) == (3, DENIED)
 
 
-def test_a_key_that_is_not_known_does_not(hall: "RealmRig") -> None:
-    client = hall.client()
+def test_a_key_that_is_not_known_does_not(rig: "RealmRig") -> None:
+    client = rig.client()
     extra = client.request(*hello("sign", "cryptosign", pubkey=OTHER_PUBLIC))[2]
     assert outcome(client, sign(OTHER_KEY, extra)) == (3, DENIED)
 
 
 @pytest.mark.parametrize("signature", ["", "00", "zz" * 96, "00" * 96, "é" * 192])
-def test_what_is_no_signature_does_not(hall: "RealmRig", signature: str) -> None:
-    client = hall.client()
+def test_what_is_no_signature_does_not(rig: "RealmRig", signature: str) -> None:
+    client = rig.client()
     client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))
     assert outcome(client, signature) == (3, DENIED)
 
 
-def test_a_signature_of_nothing_or_of_more_does_not(hall: "RealmRig") -> None:
+def test_a_signature_of_nothing_or_of_more_does_not(rig: "RealmRig") -> None:
     for tail in (b"", b"x"):
-        client = hall.client()
+        client = rig.client()
         challenge = bytes.fromhex(client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
         signed = challenge[:0] if not tail else challenge + tail
         assert outcome(client, (KEY.sign(signed) + signed).hex()) == (3, DENIED)
 
 
-def test_what_was_signed_has_to_be_said_as_well(hall: "RealmRig") -> None:
-    client = hall.client()
+def test_what_was_signed_has_to_be_said_as_well(rig: "RealmRig") -> None:
+    client = rig.client()
     challenge = bytes.fromhex(client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
     assert outcome(client, (KEY.sign(challenge) + bytes(32)).hex()) == (3, DENIED)
 
 
 def test_an_unknown_user_is_asked_like_a_known_one_and_refused_like_one(
-    make_hall: Callable[..., "RealmRig"],
+    make_rig: Callable[..., "RealmRig"],
 ) -> None:
-    hall = make_hall(User(authid="salted", secret="s3cret", salt="s4lt"), anonymous=None)
+    rig = make_rig(User(authid="salted", secret="s3cret", salt="s4lt"), anonymous=None)
     known, unknown = (
-        hall.client().request(*hello(name, "ticket", "wampcra")) for name in ("salted", "nobody")
+        rig.client().request(*hello(name, "ticket", "wampcra")) for name in ("salted", "nobody")
     )
     assert known[:2] == unknown[:2] == [4, "wampcra"]
     assert known[2].keys() == unknown[2].keys()
-    again = hall.client().request(*hello("nobody", "wampcra"))
+    again = rig.client().request(*hello("nobody", "wampcra"))
     assert again[2]["salt"] == unknown[2]["salt"], (
         "an own salt each time would tell that there is no such user"
     )
-    client = hall.client()
+    client = rig.client()
     extra = client.request(*hello("nobody", "wampcra"))[2]
     assert outcome(client, sign_cra("s3cret", extra)) == (3, DENIED)
 
 
-def test_an_unknown_user_gets_in_with_nobodys_ticket(make_hall: Callable[..., "RealmRig"]) -> None:
-    hall = make_hall(User(authid="tick", ticket="t1cket"), anonymous=None)
-    client = hall.client()
+def test_an_unknown_user_gets_in_with_nobodys_ticket(make_rig: Callable[..., "RealmRig"]) -> None:
+    rig = make_rig(User(authid="tick", ticket="t1cket"), anonymous=None)
+    client = rig.client()
     assert client.request(*hello("nobody", "ticket"))[:2] == [4, "ticket"]
     assert outcome(client, "t1cket") == (3, DENIED)
 
 
-def test_a_ticket_is_not_asked_for_where_somebody_may_listen(hall: "RealmRig") -> None:
-    refused = hall.client(private=False).request(*hello("tick", "ticket"))
+def test_a_ticket_is_not_asked_for_where_somebody_may_listen(rig: "RealmRig") -> None:
+    refused = rig.client(private=False).request(*hello("tick", "ticket"))
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
-    assert hall.client(private=False).request(*hello("cra", "wampcra"))[0] == 4
+    assert rig.client(private=False).request(*hello("cra", "wampcra"))[0] == 4
 
 
-def test_ten_failures_in_a_minute_are_enough(hall: "RealmRig") -> None:
+def test_ten_failures_in_a_minute_are_enough(rig: "RealmRig") -> None:
     for _ in range(10):
-        client = hall.client()
+        client = rig.client()
         client.request(*hello("tick", "ticket"))
         assert outcome(client, "guess")[0] == 3
-    refused = hall.client().request(*hello("tick", "ticket"))
+    refused = rig.client().request(*hello("tick", "ticket"))
     assert (refused[0], refused[2]) == (3, DENIED)
-    assert hall.client().request(*hello("cra", "wampcra"))[0] == 4, "nobody else is refused for it"
-    hall.clock.advance(s=61)
-    client = hall.client()
+    assert rig.client().request(*hello("cra", "wampcra"))[0] == 4, "nobody else is refused for it"
+    rig.clock.advance(s=61)
+    client = rig.client()
     client.request(*hello("tick", "ticket"))
     assert outcome(client, "t1cket")[0] == 2
-    assert hall.realm.counts["authentications_denied"] == 10
+    assert rig.realm.counts["authentications_denied"] == 10
 
 
-def test_failures_of_many_names_are_not_remembered_without_end(hall: "RealmRig") -> None:
+def test_failures_of_many_names_are_not_remembered_without_end(rig: "RealmRig") -> None:
     for number in range(3000):
-        hall.authenticator.record_failure("192.0.2.1", f"user{number}", 0)
-    assert len(hall.authenticator._failures) <= 1024
+        rig.authenticator.record_failure("192.0.2.1", f"user{number}", 0)
+    assert len(rig.authenticator._failures) <= 1024
 
 
-def test_who_is_asked_and_does_not_answer_is_sent_away(hall: "RealmRig") -> None:
-    client = hall.client()
-    hall.clock.advance(s=9)
+def test_who_is_asked_and_does_not_answer_is_sent_away(rig: "RealmRig") -> None:
+    client = rig.client()
+    rig.clock.advance(s=9)
     client.request(*hello("tick", "ticket"))
-    hall.clock.advance(s=9)
-    client.session.tick(hall.clock.now_ns)
+    rig.clock.advance(s=9)
+    client.session.tick(rig.clock.now_ns)
     assert client.received() == []
-    hall.clock.advance(s=2)
-    client.session.tick(hall.clock.now_ns)
+    rig.clock.advance(s=2)
+    client.session.tick(rig.clock.now_ns)
     assert client.received()[0][0] == 3
 
 
-def test_an_answer_may_be_given_once(hall: "RealmRig") -> None:
-    client = hall.client()
+def test_an_answer_may_be_given_once(rig: "RealmRig") -> None:
+    client = rig.client()
     client.request(*hello("tick", "ticket"))
     assert outcome(client, "wrong") == (3, DENIED)
     client.send(5, "t1cket", {})
     assert client.received() == []
-    assert hall.realm.sessions == {}
+    assert rig.realm.sessions == {}
 
 
 # --- what one may do ----------------------------------------------------------------------------------------------------
@@ -287,8 +287,8 @@ def test_a_pattern_may_be_subscribed_if_all_it_stands_for_may(match: Any, topic:
     assert NARROW.may_subscribe(topic, match) is may
 
 
-def test_who_may_not_is_told_so(make_hall: Callable[..., "RealmRig"]) -> None:
-    client = make_hall(anonymous=NARROW).joined_client()
+def test_who_may_not_is_told_so(make_rig: Callable[..., "RealmRig"]) -> None:
+    client = make_rig(anonymous=NARROW).joined_client()
     assert client.request(32, 1, {}, "org.a")[4] == "wamp.error.not_authorized"
     assert client.request(32, 1, {"match": "prefix"}, "")[4] == "wamp.error.not_authorized"
     assert client.request(16, 1, {"acknowledge": True}, "up.vcu.1")[4] == "wamp.error.not_authorized"
@@ -315,7 +315,7 @@ def test_a_section_that_makes_no_sense_says_where(section: dict[str, Any], place
     assert str(caught.value).startswith(place)
 
 
-def test_nobody_is_let_in_where_there_are_no_users(make_hall: Callable[..., "RealmRig"]) -> None:
-    hall = make_hall(anonymous=None)
-    assert hall.client().request(*hello("a", "ticket", "wampcra"))[2] == "wamp.error.no_matching_auth_method"
+def test_nobody_is_let_in_where_there_are_no_users(make_rig: Callable[..., "RealmRig"]) -> None:
+    rig = make_rig(anonymous=None)
+    assert rig.client().request(*hello("a", "ticket", "wampcra"))[2] == "wamp.error.no_matching_auth_method"
     assert WampRefusal("a", "b").reason == "a"

@@ -18,8 +18,8 @@ VIOLATION = "wamp.error.protocol_violation"
 
 
 @pytest.fixture
-def client(hall: "RealmRig", serializer: str) -> "Client":
-    return hall.joined_client(serializer)
+def client(rig: "RealmRig", serializer: str) -> "Client":
+    return rig.joined_client(serializer)
 
 
 def error(client: "Client", *message: Any) -> str:
@@ -48,38 +48,36 @@ def abort(client: "Client", *message: Any) -> str:
 # --- SUBSCRIBE ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_gets_an_id_and_then_the_events(hall: "RealmRig", client: "Client") -> None:
+def test_a_subscription_gets_an_id_and_then_the_events(rig: "RealmRig", client: "Client") -> None:
     answer = client.request(32, 713845233, {}, "com.myapp.mytopic1")
     assert answer[:2] == [33, 713845233]
-    hall.joined_client().send(16, 1, {}, "com.myapp.mytopic1", [1, "zwei", 2.5], {"k": [True, None]})
+    rig.joined_client().send(16, 1, {}, "com.myapp.mytopic1", [1, "zwei", 2.5], {"k": [True, None]})
     ((code, id, publication, details, args, kwargs),) = client.received()
     assert (code, id, details) == (36, answer[2], {})
     assert 1 <= publication <= 2**53
     assert (args, kwargs) == ([1, "zwei", 2.5], {"k": [True, None]})
 
 
-def test_who_subscribes_again_gets_the_same_id_and_each_event_once(
-    hall: "RealmRig", client: "Client"
-) -> None:
+def test_who_subscribes_again_gets_the_same_id_and_each_event_once(rig: "RealmRig", client: "Client") -> None:
     first, again = client.request(32, 10, {}, "com.a"), client.request(32, 77, {}, "com.a")
     assert again == [33, 77, first[2]]
-    hall.joined_client().send(16, 1, {}, "com.a", ["x"])
+    rig.joined_client().send(16, 1, {}, "com.a", ["x"])
     assert [each[1] for each in client.received()] == [first[2]]
     assert client.request(34, 78, first[2]) == [35, 78]  # one UNSUBSCRIBE ends it
-    hall.joined_client().send(16, 1, {}, "com.a", ["y"])
+    rig.joined_client().send(16, 1, {}, "com.a", ["y"])
     assert client.received() == []
 
 
-def test_all_subscribers_of_a_topic_share_its_id(hall: "RealmRig", client: "Client") -> None:
-    assert client.subscribe("com.a") == hall.joined_client().subscribe("com.a")
+def test_all_subscribers_of_a_topic_share_its_id(rig: "RealmRig", client: "Client") -> None:
+    assert client.subscribe("com.a") == rig.joined_client().subscribe("com.a")
 
 
 def test_one_topic_under_three_policies_is_three_subscriptions_of_one_publication(
-    hall: "RealmRig", client: "Client"
+    rig: "RealmRig", client: "Client"
 ) -> None:
     ids = [client.subscribe("com.a", {"match": match}) for match in ("exact", "prefix", "wildcard")]
     assert len(set(ids)) == 3
-    hall.joined_client().send(16, 1, {}, "com.a")
+    rig.joined_client().send(16, 1, {}, "com.a")
     events = client.received()
     assert sorted(each[1] for each in events) == sorted(ids)
     assert len({each[2] for each in events}) == 1
@@ -129,9 +127,9 @@ def test_a_rate_that_is_none_is_an_error(client: "Client", hertz: float) -> None
 # --- UNSUBSCRIBE --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_held_cannot_be_unsubscribed(hall: "RealmRig", client: "Client") -> None:
+def test_what_is_not_held_cannot_be_unsubscribed(rig: "RealmRig", client: "Client") -> None:
     assert error(client, 34, 1, 4711) == "wamp.error.no_such_subscription"
-    foreign = hall.joined_client().subscribe("com.a")
+    foreign = rig.joined_client().subscribe("com.a")
     assert error(client, 34, 2, foreign) == "wamp.error.no_such_subscription"
     own = client.subscribe("com.b")
     assert client.request(34, 85346237, own) == [35, 85346237]
@@ -139,10 +137,10 @@ def test_what_is_not_held_cannot_be_unsubscribed(hall: "RealmRig", client: "Clie
 
 
 def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_doing(
-    hall: "RealmRig", serializer: str
+    rig: "RealmRig", serializer: str
 ) -> None:
     features = {"features": {"subscription_revocation": True}}
-    client, watcher = hall.client(serializer), hall.joined_client()
+    client, watcher = rig.client(serializer), rig.joined_client()
     assert client.request(1, "realm1", {"roles": {"subscriber": features}})[0] == 2
     watcher.subscribe("wamp.subscription.", {"match": "prefix"})
     id = client.subscribe("com.a")
@@ -155,7 +153,7 @@ def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_
         "on_unsubscribe",
         "on_delete",
     ]
-    hall.joined_client().send(16, 1, {}, "com.a")
+    rig.joined_client().send(16, 1, {}, "com.a")
     assert [each[1] for each in client.received()] == [pattern], "a pattern is not concerned"
     assert error(client, 34, 1, id) == "wamp.error.no_such_subscription"
     client.session.on_subscription_revoked("com.a", "again")
@@ -171,20 +169,20 @@ def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_
     [{"subscriber": {}}, {"subscriber": {"features": {"subscription_revocation": 1}}}, {"publisher": 5}],
 )
 def test_who_does_not_know_of_revocation_keeps_what_it_has(
-    hall: "RealmRig", serializer: str, roles: dict[str, Any]
+    rig: "RealmRig", serializer: str, roles: dict[str, Any]
 ) -> None:
-    client = hall.client(serializer)
+    client = rig.client(serializer)
     assert client.request(1, "realm1", {"roles": roles})[0] == 2
     id = client.subscribe("com.a")
     for topic, live in (("com.a", True), ("com.b", False)):
-        hall.realm.retained.retain(Publication(1, topic, [], {}, live=live))
+        rig.realm.retained.retain(Publication(1, topic, [], {}, live=live))
         client.session.on_subscription_revoked(topic, "the device said no")
     assert client.received() == []
-    assert [len(list(hall.realm.retained.matching(topic, "exact"))) for topic in ("com.a", "com.b")] == [0, 1]
+    assert [len(list(rig.realm.retained.matching(topic, "exact"))) for topic in ("com.a", "com.b")] == [0, 1]
     assert client.request(34, 1, id) == [35, 1]
 
 
-def test_no_id_is_given_out_twice(hall: "RealmRig", client: "Client") -> None:
+def test_no_id_is_given_out_twice(rig: "RealmRig", client: "Client") -> None:
     seen = set()
     for request in range(1, 20):
         id = client.subscribe("com.a")
@@ -255,9 +253,9 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("message", WRONG, ids=repr)
 def test_what_is_no_message_ends_the_session_with_a_reason(
-    hall: "RealmRig", serializer: str, message: Any
+    rig: "RealmRig", serializer: str, message: Any
 ) -> None:
-    client = hall.joined_client(serializer)
+    client = rig.joined_client(serializer)
     client.subscribe("com.held")
     client.session.on_message(client.serializer.encode(message))
     ((code, details, reason),) = client.received()
@@ -266,8 +264,8 @@ def test_what_is_no_message_ends_the_session_with_a_reason(
     assert client.session.state is SessionState.CLOSED
     assert client.closed is not None
     assert client.closed[0] == 1002
-    assert len(hall.realm.broker) == 0
-    assert hall.realm.sessions == {}
+    assert len(rig.realm.broker) == 0
+    assert rig.realm.sessions == {}
 
 
 @pytest.mark.parametrize(
@@ -285,10 +283,10 @@ def test_what_is_no_message_ends_the_session_with_a_reason(
     ],
     ids=repr,
 )
-def test_bytes_that_are_nothing_end_the_session(hall: "RealmRig", serializer: str, data: bytes) -> None:
+def test_bytes_that_are_nothing_end_the_session(rig: "RealmRig", serializer: str, data: bytes) -> None:
     if serializer == "json" and data.endswith(b"] "):
         data = b'[32,1.0,{},"com.a"]'  # white space is JSON; a fraction is no id, though Python thinks so
-    client = hall.joined_client(serializer)
+    client = rig.joined_client(serializer)
     client.session.on_message(data)
     ((code, _, reason),) = client.received()
     assert (code, reason) == (3, VIOLATION)
@@ -326,19 +324,19 @@ BINARY_TRAPS = {
 @pytest.mark.parametrize(
     ("name", "data"), [(name, data) for name, all_data in BINARY_TRAPS.items() for data in all_data]
 )
-def test_a_trap_of_a_serializer_ends_the_session(hall: "RealmRig", name: str, data: bytes) -> None:
-    client = hall.joined_client(name)
+def test_a_trap_of_a_serializer_ends_the_session(rig: "RealmRig", name: str, data: bytes) -> None:
+    client = rig.joined_client(name)
     client.session.on_message(data)
     ((code, _, reason),) = client.received()
     assert (code, reason) == (3, VIOLATION)
 
 
-def test_a_few_bytes_do_not_become_a_value_without_end(hall: "RealmRig") -> None:
+def test_a_few_bytes_do_not_become_a_value_without_end(rig: "RealmRig") -> None:
     """Each of 28 lists has the next one twice, once by reference: 170 bytes, and 2^28 values for whoever looks at all."""
     value = b"\x01"
     for number in range(28, 0, -1):
         value = b"\xd8\x1c\x82" + value + (b"\xd8\x1d\x18" + bytes([number]) if number < 28 else b"\x01")
-    client = hall.joined_client("cbor")
+    client = rig.joined_client("cbor")
     client.session.on_message(b"\x85\x10\x01\xa0\x65com.a" + value)
     assert client.received()[0][2] == VIOLATION
 
@@ -365,8 +363,8 @@ def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     ],
     ids=repr,
 )
-def test_nothing_but_hello_comes_first(hall: "RealmRig", serializer: str, message: list[Any]) -> None:
-    assert abort(hall.client(serializer), *message) == VIOLATION
+def test_nothing_but_hello_comes_first(rig: "RealmRig", serializer: str, message: list[Any]) -> None:
+    assert abort(rig.client(serializer), *message) == VIOLATION
 
 
 @pytest.mark.parametrize(
@@ -382,12 +380,12 @@ def test_nothing_but_hello_comes_first(hall: "RealmRig", serializer: str, messag
         ([1, "realm1", {"roles": {"subscriber": {}}, "authmethods": "ticket"}], VIOLATION),
     ],
 )
-def test_a_hello_that_leads_nowhere(hall: "RealmRig", serializer: str, hello: list[Any], reason: str) -> None:
-    assert abort(hall.client(serializer), *hello) == reason
+def test_a_hello_that_leads_nowhere(rig: "RealmRig", serializer: str, hello: list[Any], reason: str) -> None:
+    assert abort(rig.client(serializer), *hello) == reason
 
 
-def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "RealmRig", serializer: str) -> None:
-    code, session, details = hall.client(serializer).request(*HELLO)
+def test_welcome_says_what_there_is_and_how_it_was_proven(rig: "RealmRig", serializer: str) -> None:
+    code, session, details = rig.client(serializer).request(*HELLO)
     assert code == 2
     assert 1 <= session <= 2**53
     assert details["authmethod"] == "anonymous"
@@ -403,13 +401,13 @@ def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "RealmRig", seri
     }
 
 
-def test_who_says_nothing_in_time_is_sent_away(hall: "RealmRig", serializer: str) -> None:
-    client = hall.client(serializer)
-    hall.clock.advance(s=9.9)
-    client.session.tick(hall.clock.now_ns)
+def test_who_says_nothing_in_time_is_sent_away(rig: "RealmRig", serializer: str) -> None:
+    client = rig.client(serializer)
+    rig.clock.advance(s=9.9)
+    client.session.tick(rig.clock.now_ns)
     assert client.received() == []
-    hall.clock.advance(s=0.2)
-    client.session.tick(hall.clock.now_ns)
+    rig.clock.advance(s=0.2)
+    client.session.tick(rig.clock.now_ns)
     assert client.received()[0][2] == VIOLATION
     assert client.closed == (1008, VIOLATION)
 
@@ -417,54 +415,54 @@ def test_who_says_nothing_in_time_is_sent_away(hall: "RealmRig", serializer: str
 # --- the end ------------------------------------------------------------------------------------------------------------
 
 
-def test_goodbye_is_answered_and_ends_everything(hall: "RealmRig", client: "Client") -> None:
+def test_goodbye_is_answered_and_ends_everything(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
     assert client.request(6, {}, "wamp.close.close_realm") == [6, {}, "wamp.close.goodbye_and_out"]
     assert client.closed == (1000, "wamp.close.close_realm")
-    hall.joined_client().send(16, 1, {}, "com.a")
+    rig.joined_client().send(16, 1, {}, "com.a")
     assert client.received() == []
-    assert len(hall.realm.broker) == 0
+    assert len(rig.realm.broker) == 0
 
 
-def test_abort_is_never_answered(hall: "RealmRig", client: "Client") -> None:
+def test_abort_is_never_answered(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
     client.send(3, {}, "wamp.error.whatever")
     assert client.received() == []
     assert client.closed is not None
-    assert len(hall.realm.broker) == 0
+    assert len(rig.realm.broker) == 0
 
 
-def test_a_lost_connection_ends_everything(hall: "RealmRig", client: "Client") -> None:
+def test_a_lost_connection_ends_everything(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
     client.session.on_connection_lost()
-    assert len(hall.realm.broker) == 0
-    assert hall.realm.sessions == {}
+    assert len(rig.realm.broker) == 0
+    assert rig.realm.sessions == {}
     client.session.on_connection_lost()  # once more changes nothing
 
 
-def test_after_our_goodbye_nothing_is_heard_but_its_echo(hall: "RealmRig", client: "Client") -> None:
+def test_after_our_goodbye_nothing_is_heard_but_its_echo(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
     client.session.send_goodbye("wamp.close.system_shutdown")
     assert client.received() == [[6, {}, "wamp.close.system_shutdown"]]
     client.send(32, 1, {}, "com.b")
-    hall.joined_client().send(16, 1, {}, "com.a")
+    rig.joined_client().send(16, 1, {}, "com.a")
     assert client.received() == []
     assert client.closed is None
     client.send(6, {}, "wamp.close.goodbye_and_out")
     assert client.closed == (1000, "")
 
 
-def test_an_echo_that_does_not_come_is_not_waited_for(hall: "RealmRig", client: "Client") -> None:
+def test_an_echo_that_does_not_come_is_not_waited_for(rig: "RealmRig", client: "Client") -> None:
     client.session.send_goodbye("wamp.close.system_shutdown")
-    hall.clock.advance(s=6)
-    client.session.tick(hall.clock.now_ns)
+    rig.clock.advance(s=6)
+    client.session.tick(rig.clock.now_ns)
     assert client.closed == (1000, "")
 
 
 # --- PUBLISH ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_publisher_is_told_only_if_it_asks(hall: "RealmRig", client: "Client") -> None:
+def test_a_publisher_is_told_only_if_it_asks(rig: "RealmRig", client: "Client") -> None:
     client.send(16, 1, {}, "com.a")
     client.send(16, 2, {"acknowledge": False}, "not a uri")
     assert client.received() == []
@@ -484,8 +482,8 @@ def test_a_publisher_does_not_hear_itself_unless_it_wants_to(client: "Client") -
     assert [each[:2] for each in client.received()] == [[36, id]]
 
 
-def test_all_lists_of_a_publisher_have_to_hold(hall: "RealmRig", client: "Client") -> None:
-    one, other = hall.joined_client(), hall.joined_client()
+def test_all_lists_of_a_publisher_have_to_hold(rig: "RealmRig", client: "Client") -> None:
+    one, other = rig.joined_client(), rig.joined_client()
     for each in (one, other):
         each.subscribe("com.a")
     ids = {one: one.session.id, other: other.session.id}
@@ -502,9 +500,9 @@ def test_all_lists_of_a_publisher_have_to_hold(hall: "RealmRig", client: "Client
     assert who_hears({"eligible_authrole": ["anonymous"]}) == [one, other]
 
 
-def test_a_publisher_is_disclosed_if_it_wants_to_be(hall: "RealmRig", client: "Client") -> None:
+def test_a_publisher_is_disclosed_if_it_wants_to_be(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
-    publisher = hall.joined_client()
+    publisher = rig.joined_client()
     publisher.send(16, 1, {"disclose_me": True}, "com.a")
     ((_, _, _, details),) = client.received()
     assert details == {
@@ -516,20 +514,20 @@ def test_a_publisher_is_disclosed_if_it_wants_to_be(hall: "RealmRig", client: "C
 
 @pytest.mark.parametrize("other", ["json", "msgpack", "cbor"])
 def test_bytes_and_large_numbers_reach_every_serializer(
-    hall: "RealmRig", client: "Client", other: str
+    rig: "RealmRig", client: "Client", other: str
 ) -> None:
     values = [b"\x00\xff" * 20, 2**63, -(2**63), 2**53 + 1, "ä€𝄞", {"deep": [b"", {"er": b"x"}]}]
-    subscriber = hall.joined_client(other)
+    subscriber = rig.joined_client(other)
     subscriber.subscribe("com.a")
     encoded = client.serializer.encode([16, 1, {}, "com.a", values])
     client.session.on_message(encoded)
     assert subscriber.received()[0][4] == values
 
 
-def test_bytes_in_json_are_nul_and_base64(hall: "RealmRig") -> None:
-    subscriber = hall.joined_client("json")
+def test_bytes_in_json_are_nul_and_base64(rig: "RealmRig") -> None:
+    subscriber = rig.joined_client("json")
     subscriber.subscribe("com.a")
-    hall.joined_client("msgpack").send(16, 1, {}, "com.a", [b"\x00\x01\x02"])
+    rig.joined_client("msgpack").send(16, 1, {}, "com.a", [b"\x00\x01\x02"])
     subscriber.outbox.flush()
     assert msgspec.json.decode(subscriber.written[4:])[4] == ["\0AAEC"]
 
@@ -537,8 +535,8 @@ def test_bytes_in_json_are_nul_and_base64(hall: "RealmRig") -> None:
 # --- retained values ----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_retained_value_comes_right_behind_subscribed(hall: "RealmRig", client: "Client") -> None:
-    publisher = hall.joined_client()
+def test_the_last_retained_value_comes_right_behind_subscribed(rig: "RealmRig", client: "Client") -> None:
+    publisher = rig.joined_client()
     publisher.send(16, 1, {"retain": True}, "com.a", ["old"])
     publisher.send(16, 2, {"retain": True}, "com.a", ["kept"])
     publisher.send(16, 3, {}, "com.a", ["passing"])
@@ -555,11 +553,11 @@ def test_the_last_retained_value_comes_right_behind_subscribed(hall: "RealmRig",
 # --- meta events and procedures -----------------------------------------------------------------------------------------
 
 
-def test_those_who_watch_subscriptions_are_told_in_order(hall: "RealmRig", client: "Client") -> None:
+def test_those_who_watch_subscriptions_are_told_in_order(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("wamp.subscription.", {"match": "prefix"})
-    other = hall.joined_client()
+    other = rig.joined_client()
     id = other.subscribe("com.a")
-    third = hall.joined_client()
+    third = rig.joined_client()
     third.subscribe("com.a")
     other.send(34, 2, id)
     third.session.on_connection_lost()
@@ -583,7 +581,7 @@ def test_who_subscribes_all_is_not_told_of_it_before_it_knows_the_id(client: "Cl
     assert codes[1:] == [36, 36]
 
 
-def test_subscriptions_can_be_asked_about(hall: "RealmRig", client: "Client") -> None:
+def test_subscriptions_can_be_asked_about(rig: "RealmRig", client: "Client") -> None:
     exact, prefix = client.subscribe("com.a"), client.subscribe("com.", {"match": "prefix"})
 
     def call(procedure: str, *args: Any) -> Any:
@@ -608,8 +606,8 @@ def test_subscriptions_can_be_asked_about(hall: "RealmRig", client: "Client") ->
 # --- bounds -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_has_so_many_subscriptions(make_hall: Callable[..., "RealmRig"], serializer: str) -> None:
-    client = make_hall(subscriptions=2).joined_client(serializer)
+def test_a_session_has_so_many_subscriptions(make_rig: Callable[..., "RealmRig"], serializer: str) -> None:
+    client = make_rig(subscriptions=2).joined_client(serializer)
     client.subscribe("com.a")
     client.subscribe("com.b")
     assert error(client, 32, 1, {}, "com.c") == "up.error.resource_exhausted"
@@ -619,9 +617,9 @@ def test_a_session_has_so_many_subscriptions(make_hall: Callable[..., "RealmRig"
 
 
 def test_ids_in_sequence_are_asked_for_where_that_is_configured(
-    make_hall: Callable[..., "RealmRig"], serializer: str
+    make_rig: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    client = make_hall(sequential_ids=True).joined_client(serializer)
+    client = make_rig(sequential_ids=True).joined_client(serializer)
     assert client.request(32, 1, {}, "com.a")[0] == 33
     client.send(16, 2, {}, "com.b")
     assert client.request(34, 3, 4711)[0] == 8  # an error counts, too

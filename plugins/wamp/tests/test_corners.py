@@ -74,22 +74,22 @@ class SlowBackend(NullBackend):
 
 
 def test_an_answer_from_the_vehicle_after_the_end_of_a_session_subscribes_nobody(
-    make_hall: Callable[..., "RealmRig"], serializer: str
+    make_rig: Callable[..., "RealmRig"], serializer: str
 ) -> None:
     gate = SlowBackend()
-    hall = make_hall(gate=gate)
-    client = hall.joined_client(serializer)
+    rig = make_rig(gate=gate)
+    client = rig.joined_client(serializer)
     client.send(32, 1, {}, "com.a")
     assert client.received() == []
     client.session.on_connection_lost()
     for done in gate.waiting:
         done(None)
     assert client.received() == []
-    assert len(hall.realm.broker) == 0
+    assert len(rig.realm.broker) == 0
 
 
-def test_who_subscribes_again_is_not_told_of_as_another_subscriber(hall: "RealmRig", serializer: str) -> None:
-    watcher, client = hall.joined_client(serializer), hall.joined_client(serializer)
+def test_who_subscribes_again_is_not_told_of_as_another_subscriber(rig: "RealmRig", serializer: str) -> None:
+    watcher, client = rig.joined_client(serializer), rig.joined_client(serializer)
     watcher.subscribe("wamp.subscription.on_subscribe")
     watcher.received()
     for _ in range(3):
@@ -98,19 +98,19 @@ def test_who_subscribes_again_is_not_told_of_as_another_subscriber(hall: "RealmR
 
 
 def test_ids_in_sequence_begin_again_after_the_last_one(
-    make_hall: Callable[..., "RealmRig"], serializer: str
+    make_rig: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    client = make_hall(sequential_ids=True).joined_client(serializer)
+    client = make_rig(sequential_ids=True).joined_client(serializer)
     client.session._next_request = 2**53
     assert client.request(34, 2**53, 4711)[:3] == [8, 34, 2**53]
     assert client.request(34, 1, 4711)[:3] == [8, 34, 1]
 
 
-def test_a_reply_does_not_overtake_what_has_waited(hall: "RealmRig") -> None:
-    client = hall.joined_client()
+def test_a_reply_does_not_overtake_what_has_waited(rig: "RealmRig") -> None:
+    client = rig.joined_client()
     id = client.subscribe("com.a")
     client.outbox.pause()
-    hall.joined_client().send(16, 1, {}, "com.a", [1])
+    rig.joined_client().send(16, 1, {}, "com.a", [1])
     client.outbox.resume()  # and before it is flushed:
     client.send(34, 2, id)
     assert [each[0] for each in client.received()] == [36, 35]
@@ -125,10 +125,10 @@ def test_of_several_patterns_of_one_session_the_fastest_counts() -> None:
         assert found.period_ns == 0
 
 
-def test_the_policy_close_ends_the_session_of_who_does_not_read(make_hall: Callable[..., "RealmRig"]) -> None:
-    hall, loop, counts, here = make_hall(), Loop(), Counter[str](), list[Connection]()
+def test_the_policy_close_ends_the_session_of_who_does_not_read(make_rig: Callable[..., "RealmRig"]) -> None:
+    rig, loop, counts, here = make_rig(), Loop(), Counter[str](), list[Connection]()
     outbox = OutboxLimits(events=2, policy="close")
-    terms = ConnectionContext({"realm1": hall.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
+    terms = ConnectionContext({"realm1": rig.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
     connection = RawSocketConnection(terms, cast("Any", loop), here.append, here.remove, private=True)
     sock = Socket()
     connection.connection_made(sock)
@@ -140,11 +140,11 @@ def test_the_policy_close_ends_the_session_of_who_does_not_read(make_hall: Calla
     assert connection.session is not None
     for number in range(3):
         assert connection.session.state is SessionState.ESTABLISHED
-        hall.realm.fan_out(Publication(number + 1, "com.a", [number], {}))
+        rig.realm.fan_out(Publication(number + 1, "com.a", [number], {}))
         loop.run_pending()
     assert connection.session.state is SessionState.CLOSED
     assert counts["sessions_too_slow"] == 1
-    assert len(hall.realm.broker) == 0
+    assert len(rig.realm.broker) == 0
     connection.resume_writing()
     loop.run_pending()
     assert b"wamp.close.killed" in sock.written

@@ -100,9 +100,9 @@ def allocated_blocks() -> int:
 
 
 def test_tampered_frames_are_answered_and_leave_nothing_behind(
-    make_hall: Callable[..., "RealmRig"], serializer: str
+    make_rig: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    rig = make_hall(User(authid="a", secret="s"))
+    rig = make_rig(User(authid="a", secret="s"))
     rng = random.Random(f"{serializer} {os.environ.get('FUZZ_SEED', '1')}")
     made = next(each for each in SERIALIZERS if each.name == serializer)
     wire, sent = WIRE_FORMATS[made.rawsocket], Counter[int]()

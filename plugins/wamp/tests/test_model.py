@@ -27,11 +27,11 @@ NUMBERS = st.integers(0, 3)
 class Sessions(RuleBasedStateMachine):
     """Four clients; what each holds is a dict from (policy, topic) to the id that it was given."""
 
-    def __init__(self, make_hall: Callable[[], "RealmRig"]) -> None:
+    def __init__(self, make_rig: Callable[[], "RealmRig"]) -> None:
         super().__init__()
-        self.hall = make_hall()
+        self.rig = make_rig()
         self.clients: list[Client] = [
-            self.hall.joined_client(name) for name in ("json", "msgpack", "cbor", "json")
+            self.rig.joined_client(name) for name in ("json", "msgpack", "cbor", "json")
         ]
         self.held: list[dict[tuple[str, str], int]] = [{}, {}, {}, {}]
         self.given: dict[int, tuple[str, str]] = {}
@@ -93,21 +93,21 @@ class Sessions(RuleBasedStateMachine):
         else:
             client.send("nonsense")
         self.held[number] = {}
-        self.clients[number] = self.hall.joined_client(client.serializer.name)
+        self.clients[number] = self.rig.joined_client(client.serializer.name)
 
     @invariant()
     def the_broker_holds_what_the_model_holds(self) -> None:
-        broker: Broker[Any] = self.hall.realm.broker
+        broker: Broker[Any] = self.rig.realm.broker
         wanted = {wish for held in self.held for wish in held}
         assert {(each.match, each.topic) for each in broker} == wanted
-        assert len(self.hall.realm.sessions) == len(self.clients)
+        assert len(self.rig.realm.sessions) == len(self.clients)
         for client, held in zip(self.clients, self.held, strict=True):
             assert set(broker.subscriptions_of(client.session)) == set(held.values())
             assert client.received() == []
 
 
-def test_sessions_in_any_order_are_as_the_model_says(make_hall: Callable[[], "RealmRig"]) -> None:
+def test_sessions_in_any_order_are_as_the_model_says(make_rig: Callable[[], "RealmRig"]) -> None:
     run_state_machine_as_test(
-        lambda: Sessions(make_hall),  # type: ignore[arg-type]  # it takes whatever makes one
+        lambda: Sessions(make_rig),  # type: ignore[arg-type]  # it takes whatever makes one
         settings=settings(max_examples=80, stateful_step_count=40),
     )

@@ -58,9 +58,9 @@ def test_the_number_of_a_session_is_not_used_again_while_anything_is_to_be_said_
     assert [each.ue_instance for each in made.sessions] == [2, 3], "1 is still to be unsubscribed, 2 is there"
 
 
-def test_lists_of_subscriptions_are_bounded(hall: "RealmRig", monkeypatch: "pytest.MonkeyPatch") -> None:
+def test_lists_of_subscriptions_are_bounded(rig: "RealmRig", monkeypatch: "pytest.MonkeyPatch") -> None:
     monkeypatch.setattr(meta_api, "MAX_LISTED", 3)
-    client = hall.joined_client()
+    client = rig.joined_client()
     ids = [client.subscribe(f"com.{number}") for number in range(5)]
     listed = client.request(48, 1, {}, "wamp.subscription.list")[3][0]
     assert listed == {"exact": ids[:3], "prefix": [], "wildcard": []}
@@ -81,22 +81,22 @@ def test_what_is_missing_is_told_before_anything_is_opened(tmp_path: Path) -> No
     server.close()
 
 
-def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(hall: "RealmRig") -> None:
-    made, client = vehicle([]), hall.joined_client()
+def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(rig: "RealmRig") -> None:
+    made, client = vehicle([]), rig.joined_client()
     made.open_subscription(client.session, TOPIC, "exact", 0, lambda _: None)
     (entity,) = made.sessions
     topic = UUri("car", 0x2001, 1, 0x8001)
 
     def deliver() -> None:
         message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
-        made.deliver_events(hall.realm, [(entity, message)])
+        made.deliver_events(rig.realm, [(entity, message)])
 
     deliver()  # it has unsubscribed while this was on its way
-    assert len(hall.realm.retained) == 0
+    assert len(rig.realm.retained) == 0
     assert made._counts["events_no_subscriber"] == 1
     client.subscribe(TOPIC)
     deliver()
-    assert len(hall.realm.retained) == 1
+    assert len(rig.realm.retained) == 1
     assert [each[0] for each in client.received()] == [36]
 
 

@@ -277,8 +277,8 @@ OWN = [
 
 
 @pytest.mark.parametrize("vector", OWN, ids=lambda vector: str(vector["description"]))
-def test_a_sequence_of_ours_comes_as_written(hall: "RealmRig", serializer: str, vector: Vector) -> None:
-    assert failure(vector, lambda: hall.joined_client(serializer)) == ""
+def test_a_sequence_of_ours_comes_as_written(rig: "RealmRig", serializer: str, vector: Vector) -> None:
+    assert failure(vector, lambda: rig.joined_client(serializer)) == ""
 
 
 # --- wamp-proto's -------------------------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ def official() -> list[Path]:
 
 
 @pytest.mark.parametrize("file", official(), ids=lambda path: str(path.stem))
-def test_an_official_sequence_comes_as_written(hall: "RealmRig", serializer: str, file: Path) -> None:
-    assert failure(json.loads(file.read_bytes()), lambda: hall.joined_client(serializer)) == ""
+def test_an_official_sequence_comes_as_written(rig: "RealmRig", serializer: str, file: Path) -> None:
+    assert failure(json.loads(file.read_bytes()), lambda: rig.joined_client(serializer)) == ""
 
 
 # --- what judges --------------------------------------------------------------------------------------------------------
@@ -326,6 +326,6 @@ def without(steps: Iterable[int]) -> Vector:
     ],
 )
 def test_a_sequence_that_comes_otherwise_is_told_by_its_step(
-    hall: "RealmRig", vector: Vector, said: str
+    rig: "RealmRig", vector: Vector, said: str
 ) -> None:
-    assert said in failure(vector, hall.joined_client)
+    assert said in failure(vector, rig.joined_client)

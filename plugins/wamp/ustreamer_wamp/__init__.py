@@ -2,7 +2,8 @@
 """WAMP for uStreamer: a router for dashboards, as an endpoint of the streamer.
 
 In: WAMP messages of clients over WebSocket or RawSocket, and uProtocol messages that the dispatcher sends to this
-endpoint. Out: events and replies to clients, and the publications, Subscribe and Unsubscribe Requests of their sessions.
+endpoint. Out: events and replies to clients, and the publications, Subscribe and Unsubscribe Requests of their
+sessions.
 
     connections/   bytes to WAMP messages: sockets, framing, limits of slow clients
     vehicle/       WAMP topics to uProtocol topics, and sessions to subscriptions

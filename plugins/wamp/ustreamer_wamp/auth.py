@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is there? Anonymous, ticket, WAMP-CRA and cryptosign, without I/O: what to ask, and whether an answer is right.
+"""Authentication by anonymous, ticket, WAMP-CRA and cryptosign, without I/O: challenges and checks of their answers.
 
 An unknown user is asked what some user that is chosen for the name would be asked, and then refused as for a wrong
-secret, so that nobody learns which users there are.
+secret, so that a client cannot enumerate users.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _MAX_TRACKED_PEERS: Final = 1024
 
 
 class Challenge(NamedTuple):
-    """What to ask a client, who it is if the answer is right, and the test of the answer."""
+    """A challenge, the principal for a valid answer, and the check of the answer."""
 
     method: str
     extra: Mapping[str, Any]
@@ -37,18 +37,18 @@ class Challenge(NamedTuple):
 
 
 class AuthRequest(NamedTuple):
-    """What a client says in HELLO, and over which kind of connection."""
+    """The HELLO of a client and the kind of its connection."""
 
     methods: tuple[str, ...]
     authid: str
     extra: Mapping[str, Any]
     session: int
     private: bool
-    """Whether nobody can listen in: TLS, a Unix socket, or this very machine."""
+    """Whether the connection cannot be eavesdropped: TLS, a Unix socket, or loopback."""
 
 
 class Authenticator:
-    """The users of a realm. `bits(n)` gives n secret random bytes."""
+    """The users of a realm."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Authenticator:
         self._failures: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
 
     def begin_authentication(self, request: AuthRequest) -> Principal | Challenge | WampRefusal:
-        """Let somebody in, ask for a proof, or refuse: by the first of the client's methods that is possible."""
+        """Admit, challenge or refuse a client: by the first of its methods that is possible."""
         methods = request.methods or ("anonymous",)
         known = self._find_user(request)
         user = known or self._decoy_user(request.authid)
@@ -90,7 +90,7 @@ class Authenticator:
         return self._by_key.get(key.lower()) if isinstance(key, str) else None
 
     def _decoy_user(self, authid: str) -> User | None:
-        """The user whose methods and salt an unknown one seems to have; the same each time."""
+        """A stable decoy user: an unknown authid gets the methods and salt of this one."""
         if not self._users:
             return None
         digest = hmac.digest(self._decoy_secret, authid.encode(), "sha256")
@@ -149,15 +149,15 @@ class Authenticator:
         extra = {"challenge": challenge.hex(), "channel_binding": None}
         return Challenge("cryptosign", extra, _principal(user, "cryptosign"), is_right)
 
-    # --- those who try and try ----------------------------------------------------------------------------------------
+    # --- repeated failures --------------------------------------------------------------------------------------------
 
     def is_blocked(self, peer: str, authid: str, now_ns: int) -> bool:
-        """Whether somebody at `peer` has been wrong so often lately that the next answer is not looked at."""
+        """Whether `peer` has failed so often lately that its next answer is refused unchecked."""
         failures, since_ns = self._failures.get((peer, authid), (0, now_ns))
         return failures >= _MAX_FAILURES and now_ns - since_ns < _FAILURE_WINDOW_NS
 
     def record_failure(self, peer: str, authid: str, now_ns: int) -> None:
-        """Somebody at `peer` was wrong about `authid`."""
+        """Count a failed authentication of `authid` from `peer`."""
         failures, since_ns = self._failures.pop((peer, authid), (0, now_ns))
         if now_ns - since_ns >= _FAILURE_WINDOW_NS:
             failures, since_ns = 0, now_ns
@@ -184,7 +184,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _cra_key(user: User) -> bytes:
-    """What a client signs with: the secret or, if it is salted, the Base64 text of the key derived from it."""
+    """The signing key of a client: the secret or, if it is salted, the Base64 text of the key derived from it."""
     secret = user.secret.encode()
     if not user.salt:
         return secret
@@ -193,12 +193,12 @@ def _cra_key(user: User) -> bytes:
 
 def _is_signed(public_key: str, challenge: bytes, signature: str) -> bool:
     """Whether `signature` (hexadecimal; 64 bytes, then what was signed) is of `challenge` by the owner of the key."""
-    from cryptography.exceptions import InvalidSignature  # an extra: only who has public_keys needs it
+    from cryptography.exceptions import InvalidSignature  # an optional dependency, for public_keys only
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         signed = bytes.fromhex(signature)
-        # What was signed must be what was asked now, or an answer could be used again.
+        # The signed bytes must be this challenge: an answer cannot be replayed.
         if len(signed) != _SIGNATURE + len(challenge) or signed[_SIGNATURE:] != challenge:
             return False
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(signed[:_SIGNATURE], challenge)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who subscribed what: subscriptions by topic and policy, and which of them a published topic matches.
+"""Subscriptions of a realm by topic and policy, and the match of a published topic.
 
-An id belongs to (topic, policy) as long as anybody holds it, and is shared by all who do. Ids are small counters, which
+An id belongs to (topic, policy) while it has a holder, and all holders share it. Ids are small counters, which
 are short on the wire and exact in JavaScript; none is given out twice.
 """
 
@@ -13,11 +13,11 @@ from ustreamer_wamp.uri import Match
 SubscriberT = TypeVar("SubscriberT")
 
 MAX_CACHED_TOPICS: Final = 4096
-"""Answers that are kept; which topics there are is up to the publishers."""
+"""Cached matches at most; publishers choose the number of topics."""
 
 
 class BrokerSubscription(Generic[SubscriberT]):
-    """One topic under one policy, and who holds it, in order of coming."""
+    """One topic under one policy, and its holders in order of arrival."""
 
     __slots__ = ("created_ms", "id", "match", "subscribers", "topic")
 
@@ -33,13 +33,13 @@ class BrokerSubscription(Generic[SubscriberT]):
 
 
 class Broker(Generic[SubscriberT]):
-    """The subscriptions of a realm. Decides nothing about who may; does not send."""
+    """The subscriptions of a realm, without permissions and without I/O."""
 
     def __init__(self) -> None:
         self._last_id = 0
         self._by_id: dict[int, BrokerSubscription[SubscriberT]] = {}
         self._exact: dict[str, BrokerSubscription[SubscriberT]] = {}
-        # By length, so that a question costs one lookup per length in use and not one comparison per subscription.
+        # By length: a match costs one lookup per length in use, not one comparison per subscription.
         self._prefix: dict[int, dict[str, BrokerSubscription[SubscriberT]]] = {}
         # By which components count, as in `ustreamer.core.routing.sublist`: one lookup per shape in use.
         self._wildcard: dict[tuple[bool, ...], dict[tuple[str, ...], BrokerSubscription[SubscriberT]]] = {}
@@ -51,7 +51,7 @@ class Broker(Generic[SubscriberT]):
     def subscribe(
         self, subscriber: SubscriberT, topic: str, match: Match, now_ms: int
     ) -> tuple[BrokerSubscription[SubscriberT], bool]:
-        """The subscription, which `holder` holds from now on (or did already), and whether it is new to everybody."""
+        """Add `holder`; the subscription, and whether it is the first holder."""
         subscription = self.find(topic, match)
         created = subscription is None
         if subscription is None:
@@ -66,7 +66,7 @@ class Broker(Generic[SubscriberT]):
         return subscription, created
 
     def unsubscribe(self, subscriber: SubscriberT, id: int) -> BrokerSubscription[SubscriberT] | None:
-        """The subscription that `holder` has given up; None if it did not hold that one."""
+        """Remove `holder`; the subscription, or None if it was no holder."""
         held = self._by_subscriber.get(subscriber, {})
         subscription = held.pop(id, None)
         if subscription is None:
@@ -79,7 +79,7 @@ class Broker(Generic[SubscriberT]):
         return subscription
 
     def remove_subscriber(self, subscriber: SubscriberT) -> list[BrokerSubscription[SubscriberT]]:
-        """End everything that `holder` holds; what that was."""
+        """Remove `holder` from all its subscriptions; these."""
         held = list(self._by_subscriber.get(subscriber, {}).values())
         for subscription in held:
             self.unsubscribe(subscriber, subscription.id)
@@ -111,7 +111,7 @@ class Broker(Generic[SubscriberT]):
         table = self._wildcard.setdefault(mask, {})  # type: ignore[assignment]  # its keys are tuples of strings
         return table, _fixed(topic.split("."), mask)
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- lookups ------------------------------------------------------------------------------------------------------
 
     def find(self, topic: str, match: Match) -> BrokerSubscription[SubscriberT] | None:
         """The subscription of just this topic and policy."""
@@ -126,7 +126,7 @@ class Broker(Generic[SubscriberT]):
         return self._by_id.get(id)
 
     def matching(self, topic: str) -> tuple[BrokerSubscription[SubscriberT], ...]:
-        """The subscriptions that an event on `topic` is for. 0.1 us once it was asked before."""
+        """The subscriptions that match `topic`. 0.1 us from the cache."""
         found = self._match_cache.get(topic)
         if found is None:
             if len(self._match_cache) >= MAX_CACHED_TOPICS:
@@ -163,7 +163,7 @@ class Broker(Generic[SubscriberT]):
 
 
 def matches(pattern: str, match: Match, topic: str) -> bool:
-    """Whether `topic` is one of those that `pattern` stands for under this policy."""
+    """Whether `topic` matches `pattern` under this policy."""
     if match == "exact":
         return pattern == topic
     if match == "prefix":

@@ -25,7 +25,7 @@ _FORMS: Final = (
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen: by WebSocket (`ws`) or RawSocket; at host and port, or at a Unix socket."""
+    """A listening address: WebSocket (`ws`) or RawSocket, at host and port or at a Unix socket."""
 
     url: str
     websocket: bool
@@ -39,7 +39,7 @@ class ListenAddress(NamedTuple):
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Certificate chain and key, as PEM files, which may be replaced at any time; `client_ca`: clients need one, too."""
+    """Certificate chain and key as PEM files, replaceable at any time; `client_ca`: clients need one, too."""
 
     certificate: Path
     key: Path
@@ -47,7 +47,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Anonymous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody without a name may subscribe: prefixes of topics. To publish, one has to be a user."""
+    """The topics, by prefix, that anonymous clients may subscribe. Only users may publish."""
 
     subscribe: tuple[str, ...] = ("",)
     role: Name = "anonymous"
@@ -57,7 +57,7 @@ class Anonymous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """README.md explains each key. Without `users` and `anonymous` nobody gets in."""
+    """README.md explains each key. Without `users` and `anonymous` every client is refused."""
 
     listen: str | tuple[str, ...]
     realm: Name = "realm1"
@@ -115,7 +115,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def anonymous_principal(self) -> Principal | None:
-        """Who a session without a name is; None if there are no such."""
+        """The principal of anonymous sessions; None if they are refused."""
         if self.anonymous is False:
             return None
         allowed = Anonymous() if self.anonymous is True else self.anonymous
@@ -123,7 +123,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def parse_listen(url: str) -> ListenAddress:
-    """Read one of the forms of `listen`. Raises ValueError with what would have been right."""
+    """Parse an address of `listen`. Raises ValueError with the expected form."""
     if match := _UNIX.fullmatch(url):
         return ListenAddress(url, match["scheme"] == "ws", False, "", 0, "", match["path"])
     match = _NETWORK.fullmatch(url)

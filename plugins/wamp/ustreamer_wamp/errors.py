@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The URIs by which a router says why."""
+"""The error URIs of the router."""
 
 from typing import Final, NamedTuple
 
@@ -20,11 +20,11 @@ GOODBYE_AND_OUT: Final = "wamp.close.goodbye_and_out"
 SYSTEM_SHUTDOWN: Final = "wamp.close.system_shutdown"
 KILLED: Final = "wamp.close.killed"
 REVOKED: Final = "up.subscription.ended"
-"""Ours: why an UNSUBSCRIBED comes that nobody has asked for."""
+"""Ours: the reason of an unsolicited UNSUBSCRIBED."""
 
 
 class WampRefusal(NamedTuple):
-    """Why something was not done: a URI for programs, a sentence for people."""
+    """A refusal: a URI for programs, a sentence for people."""
 
     reason: str
     text: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is published, and the frames by which subscribers learn of it.
+"""Publications, and the frames that carry them to subscribers.
 
-A frame is built once for a subscription and a way to write it (`WireFormat`), however many sessions it goes to: 0.3 us for
-each of 100 subscribers, where building it for each takes 13.
+A frame is built once for a subscription and a way to write it (`WireFormat`), however many sessions it goes to: 0.3 us
+for each of 100 subscribers, where building it for each takes 13.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ EVENT: Final = int(Code.EVENT)
 
 
 class WireFormat:
-    """A way to write messages: a serializer, and what makes a frame of what it wrote. Few exist; they are compared by identity."""
+    """A serializer with a framing. Few instances exist; they are compared by identity."""
 
     __slots__ = ("frame", "name", "serializer")
 
@@ -36,7 +36,7 @@ class WireFormat:
 
 
 class Publication:
-    """What was published once: one id for all who get it, under whichever subscription."""
+    """One publication: one id for all receivers and subscriptions."""
 
     __slots__ = ("_has_bytes", "args", "details", "id", "kwargs", "live", "size", "topic")
 
@@ -54,7 +54,8 @@ class Publication:
     ) -> None:
         """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like.
 
-        `binary` says whether there may be bytes among them, if that is known. `live`: it is retained only as long as somebody subscribes its topic, as it would not be renewed without.
+        `binary`: whether the arguments may contain bytes, if known. `live`: retained only while its topic has a subscriber;
+        without one it would not be updated.
         """
         self.id = id
         self.topic = topic
@@ -67,13 +68,13 @@ class Publication:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether JSON cannot say it as it is; looked for once, and only if somebody wants JSON."""
+        """Whether it has bytes, which JSON cannot carry; checked once, for the first JSON subscriber."""
         if self._has_bytes is None:
             self._has_bytes = has_bytes(self.args) or has_bytes(self.kwargs)
         return self._has_bytes
 
     def event_message(self, subscription: int, match: Match, more: Mapping[str, Any]) -> Reply:
-        """The EVENT for one subscription; who subscribed a pattern is told the topic."""
+        """The EVENT for one subscription; with the topic for a pattern."""
         details = {**self.details, **more}
         if match != "exact":
             details["topic"] = self.topic
@@ -85,7 +86,7 @@ class Publication:
 
 
 class WampEvent:
-    """A publication under one subscription, and its frames so far. `key`: of two with an equal one, the later tells all."""
+    """A publication under one subscription, and its frames. An event replaces a waiting one with an equal `key`."""
 
     __slots__ = ("_extra_details", "_match", "_publication", "_subscription", "conflation_key", "frames")
 
@@ -104,14 +105,14 @@ class WampEvent:
         self.conflation_key = (subscription, publication.topic)
 
     def frame_for(self, wire: WireFormat) -> bytes:
-        """Its frame, which is made when it is first asked for."""
+        """Its frame, encoded at the first use."""
         frame = self.frames.get(wire)
         if frame is None:
             frame = self.frames[wire] = self._build_frame(wire, self._extra_details)
         return frame
 
     def frame_after_drops(self, wire: WireFormat, dropped: int) -> bytes:
-        """A frame of its own, for somebody who is to be told that so many events before this one were dropped."""
+        """A separate frame for one client, with the number of events dropped before it."""
         return self._build_frame(wire, {**self._extra_details, "_dropped": dropped})
 
     def _build_frame(self, wire: WireFormat, more: Mapping[str, Any]) -> bytes:
@@ -122,7 +123,7 @@ class WampEvent:
 
 
 class RetainedEvents:
-    """The last publication of each topic that is to be retained: bounded, the topics that are longest unchanged go first."""
+    """The last retained publication of each topic: bounded, the least recently changed topics are dropped first."""
 
     def __init__(self, max_topics: int = 4096, max_bytes: int = 16 << 20) -> None:
         self._max_topics = max_topics
@@ -146,7 +147,7 @@ class RetainedEvents:
             self._bytes -= discarded.size
 
     def matching(self, pattern: str, match: Match) -> Iterator[Publication]:
-        """Those that a subscription of `pattern` would have got, oldest change first."""
+        """The retained publications that match `pattern`, oldest change first."""
         if match == "exact":
             found = self._by_topic.get(pattern)
             if found is not None:

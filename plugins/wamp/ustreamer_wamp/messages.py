@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes of the messages that a client may send, as a table.
 
-The type code and the length of the array fix the types of all fields; nothing else is asked. What does not fit is a
-violation of the protocol, which ends the session; a URI that is a string but no URI is not (`ustreamer_wamp.uri`).
+The type code and the length of the array fix the types of all fields; nothing else is checked. A message that does not
+fit is a violation of the protocol, which ends the session; a URI that is a string but no URI is not
+(`ustreamer_wamp.uri`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from ustreamer_wamp.uri import MATCHES
 
 
 class Code(IntEnum):
-    """Type codes of messages. Those above EVENT belong to the role of a Dealer, which this router has not."""
+    """Type codes of messages. Those above EVENT belong to a Dealer, which this router is not."""
 
     HELLO = 1
     WELCOME = 2
@@ -36,7 +37,7 @@ MAX_ID: Final = 2**53
 
 
 class ProtocolViolation(Exception):
-    """What a client sent is no message, or none that may be sent now; `str()` says what was expected."""
+    """Malformed or unexpected bytes of a client; `str()` names the expectation."""
 
 
 class Message(NamedTuple):
@@ -52,7 +53,7 @@ Reply = Sequence[object]
 
 
 def is_id(value: object) -> bool:
-    """Whether `value` is an id: an integer of 1 to 2^53, and no truth value, which Python counts as one."""
+    """Whether `value` is an id: an integer of 1 to 2^53, not a bool, which Python counts as an integer."""
     return type(value) is int and 1 <= value <= MAX_ID
 
 
@@ -129,7 +130,7 @@ def _keys(*fields: Field) -> dict[str, Field]:
 
 _BOOL: Final = "true or false"
 _STRINGS: Final = "a list of strings"
-# Known to the specification, and of no use to a router that forwards to no other: looked at, and then passed over.
+# In the specification, and unused by a router without links to other routers: checked and ignored.
 _FORWARD_FOR: Final = Field("forward_for", _are_dicts, "a list of dicts")
 
 SHAPES: Final[Mapping[Code, MessageShape]] = {
@@ -239,7 +240,7 @@ def _named(code: Code) -> str:
 
 
 def _abbreviated(value: object) -> str:
-    """A value as an error shows it: short, and without walking through what may be large or deep."""
+    """A value for an error text: short, without walking through large or deep values."""
     if type(value) in (dict, list):
         return f"a {type(value).__name__} of {len(value)}"  # type: ignore[arg-type]  # one of the two
     text = repr(value[:64]) if isinstance(value, str | bytes) else repr(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The procedures `wamp.subscription.*`, by which a client asks about subscriptions."""
+"""The procedures `wamp.subscription.*`, by which a client reads subscriptions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients ask for in the options and details of their messages."""
+"""The options and details in messages of clients."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ _LOWEST_HZ: Final = 1e-6
 
 
 def has_feature(roles: object, role: str, feature: str) -> bool:
-    """Whether a client has said that it knows of a feature; what is no dict says nothing."""
+    """Whether a client has announced a feature; details of another type announce nothing."""
     found = roles
     for name in (role, "features", feature):
         found = found.get(name) if isinstance(found, dict) else None
@@ -20,10 +20,10 @@ def has_feature(roles: object, role: str, feature: str) -> bool:
 
 
 def wants_revocation(roles: object) -> bool:
-    """Whether a client takes an UNSUBSCRIBED that it has not asked for, and not for a violation.
+    """Whether a client accepts an unsolicited UNSUBSCRIBED.
 
-    autobahn-python (to 26.10.2) announces that it does and then drops the connection; that it is this one can be told by what
-    nobody else announces.
+    autobahn-python (to 26.10.2) announces that it does and then drops the connection; that it is this one can be told
+    by what nobody else announces.
     """
     return has_feature(roles, "subscriber", "subscription_revocation") and not has_feature(
         roles, "subscriber", "payload_encryption_cryptobox"
@@ -63,7 +63,7 @@ _LISTS: Final[Mapping[str, Callable[[JoinedSession], object]]] = {
 
 
 def eligibility_filter(options: Mapping[str, Any]) -> Callable[[JoinedSession], bool] | None:
-    """Who is to get an event by the lists of its publisher, of which all have to hold; None if there are none."""
+    """The filter of receivers by the lists of the publisher, which all apply; None without lists."""
     if not options:
         return None
     lists = [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sessions of a realm share: the broker, what is retained, and the sessions that tell of subscriptions.
+"""The shared state of the sessions of a realm: broker, retained events, meta events.
 
-Time, dice and the way into the vehicle are given (`Surroundings`); nothing here does I/O.
+Clocks, rng and the backend are passed in (`Env`). No I/O.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ class SessionLimits(msgspec.Struct, frozen=True):
 
 
 class FrameSink(Protocol):
-    """The connection under a session. All three return at once; what they are given goes out in order."""
+    """The connection under a session. No method blocks; messages leave in order."""
 
     def send_reply(self, message: Reply) -> None:
         """Send an answer, which is never dropped."""
@@ -52,32 +52,32 @@ class JoinedSession(Protocol):
     principal: Principal | None
 
     def on_subscription_revoked(self, topic: str, why: str) -> None:
-        """Events of a topic that it has subscribed will not come any more."""
+        """A subscription of this session has ended in the vehicle."""
 
 
 SubscribeCallback = Callable[[WampRefusal | None], None]
 
 
 class Backend(Protocol):
-    """The way into the vehicle, and what it says of a topic: called for every SUBSCRIBE, UNSUBSCRIBE and PUBLISH."""
+    """The vehicle behind a realm: called for every SUBSCRIBE, UNSUBSCRIBE and PUBLISH."""
 
     def open_subscription(
         self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
     ) -> None:
-        """Have the events of `topic` come for `member`, at most one in `period_ns`; `done` is called once, soon."""
+        """Request the events of `topic` for `session`, at most one in `period_ns`; `done` is called once."""
 
     def close_subscription(self, session: JoinedSession, topic: str, match: Match) -> None:
-        """Undo `open`; whoever waits for a `done` of this topic is called before it returns."""
+        """Undo `open_subscription`; pending `done` callbacks of this topic are called before it returns."""
 
     def on_session_closed(self, session: JoinedSession) -> None:
-        """The session is over, and with it what it has asked for and has no answer to yet."""
+        """The session is closed: drop its subscriptions and pending requests."""
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
-        """Take what a client has published; why not, if it cannot be taken."""
+        """Take a publication of a client; the reason if it is refused."""
 
 
 class NullBackend:
-    """The gate of a realm without a vehicle: everything is allowed, nothing is passed on."""
+    """The backend of a realm without a vehicle: it grants everything and forwards nothing."""
 
     def open_subscription(
         self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
@@ -85,17 +85,17 @@ class NullBackend:
         done(None)
 
     def close_subscription(self, session: JoinedSession, topic: str, match: Match) -> None:
-        """Nothing was opened."""
+        """No subscription exists."""
 
     def on_session_closed(self, session: JoinedSession) -> None:
-        """Nobody is known."""
+        """No state exists."""
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
         return None
 
 
 class Env(msgspec.Struct, frozen=True):
-    """What is given: clocks, dice (`bits(n)`: n random bits that nobody can guess), bounds, and the gate."""
+    """Clocks, rng (`random_bits(n)`: n unpredictable bits), limits and the backend."""
 
     monotonic_ns: Callable[[], int]
     wall_ms: Callable[[], int]
@@ -105,7 +105,7 @@ class Env(msgspec.Struct, frozen=True):
 
 
 class Realm:
-    """One realm: everybody in it can hear everybody else, as far as they may."""
+    """One realm: its sessions exchange events, within their permissions."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Realm:
         *,
         get_retained: bool,
     ) -> None:
-        """Let `member` hold the subscription, have `answer` called with its id, and only then send anything about it."""
+        """Add `session` to the subscription; `answer` gets its id before any event is sent."""
         before = self.broker.find(topic, match)
         held = before is not None and session in before.subscribers
         subscription, created = self.broker.subscribe(session, topic, match, self.env.wall_ms())
@@ -162,11 +162,11 @@ class Realm:
             self._publish_meta_event("on_subscribe", session.id, subscription.id)
 
     def unsubscribe(self, session: JoinedSession, id: int, on_unsubscribed: Callable[[], None]) -> bool:
-        """Undo it; False if `member` holds no such subscription."""
+        """Undo it; False if `session` has no such subscription."""
         subscription = self.broker.subscriptions_of(session).get(id)
         if subscription is None:
             return False
-        # First, so that what waits for this topic is answered before it ends.
+        # First: pending requests for this topic are answered before its end.
         self.env.backend.close_subscription(session, subscription.topic, subscription.match)
         self.broker.unsubscribe(session, id)
         self._drop_unrenewed_values(subscription)
@@ -175,7 +175,7 @@ class Realm:
         return True
 
     def remove_session(self, session: JoinedSession) -> None:
-        """End all that a session holds; nothing is sent to it from here on."""
+        """End all subscriptions of a session; nothing is sent to it any more."""
         if self.sessions.pop(session.id, None) is None:
             return
         ended = self.broker.remove_subscriber(session)
@@ -187,14 +187,14 @@ class Realm:
             self._publish_unsubscribe_events(session, subscription)
 
     def _drop_unrenewed_values(self, subscription: BrokerSubscription[JoinedSession]) -> None:
-        """Keep no last value that nobody renews any more."""
+        """Drop the last value of a topic without subscribers, which is not updated any more."""
         if not subscription.subscribers:
             for retained in list(self.retained.matching(subscription.topic, subscription.match)):
                 if not self.broker.matching(retained.topic):
                     self.drop_live_value(retained.topic)
 
     def drop_live_value(self, topic: str) -> None:
-        """Forget the last value of a topic, if that was the vehicle's."""
+        """Drop the last value of a topic if it came from the vehicle."""
         for retained in list(self.retained.matching(topic, "exact")):
             if retained.live:
                 self.retained.discard(topic)
@@ -207,7 +207,7 @@ class Realm:
             self._publish_meta_event("on_delete", session.id, subscription.id)
 
     def _publish_meta_event(self, meta_event: str, *args: object) -> None:
-        """A meta event, if anybody wants it."""
+        """Publish a meta event, if it has subscribers."""
         topic = f"wamp.subscription.{meta_event}"
         if self.broker.matching(topic):
             self.fan_out(Publication(self.new_id(), topic, list(args), {}))
@@ -220,7 +220,7 @@ class Realm:
         exclude: JoinedSession | None = None,
         is_eligible: Callable[[JoinedSession], bool] | None = None,
     ) -> None:
-        """Send a publication to everybody who subscribed its topic, but not to `without` and those who are not `wanted`."""
+        """Send a publication to the subscribers of its topic, except `without` and those that are not `wanted`."""
         for subscription in self.broker.matching(publication.topic):
             event = WampEvent(publication, subscription.id, subscription.match)
             subscribers: Iterable[JoinedSession] = subscription.subscribers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A router as its section describes it: the realm, its users, what everybody counts, and the listeners."""
+"""A router as its section describes it: the realm, its users, the counters and the listeners."""
 
 import secrets
 from collections import Counter

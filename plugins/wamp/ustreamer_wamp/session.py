@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A WAMP session from its first byte to its last, without I/O: bytes in, replies and events out through an `FrameSink`.
+"""A WAMP session, without I/O: messages in, replies and events out through a `FrameSink`.
 
     NEW         HELLO --> ESTABLISHED, or CHALLENGED, or ABORT
     CHALLENGED  AUTHENTICATE --> ESTABLISHED, or ABORT
-    ESTABLISHED SUBSCRIBE, UNSUBSCRIBE, PUBLISH, CALL; GOODBYE --> OVER
-    LEAVING     (we said GOODBYE) everything but the echo is ignored --> OVER
-    OVER        nothing is read any more
+    ESTABLISHED SUBSCRIBE, UNSUBSCRIBE, PUBLISH, CALL; GOODBYE --> CLOSED
+    CLOSING     (the router sent GOODBYE) everything but the echo is ignored --> CLOSED
+    CLOSED      nothing is read any more
 
-`_HANDLERS` has, for each state, what may come and who takes it. Anything else is a violation of the protocol: ABORT, and the
-session and all it holds is over.
+`_HANDLERS` has the expected messages of each state and their handlers. Any other message is a violation of the
+protocol: ABORT, and the session ends with all its subscriptions.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ FEATURES: Final = {
     "subscription_revocation": True,
 }
 _RESULT: Final = 50
-_MAX_REASON_CHARS: Final = 400  # characters of a reason that goes out
+_MAX_REASON_CHARS: Final = 400  # characters of a reason in a message
 
 
 class SessionState(Enum):
@@ -54,7 +54,7 @@ class SessionState(Enum):
 
 
 class Session:
-    """One client. `peer` names where it comes from; `private` says that nobody can listen in."""
+    """One client. `peer` is its address; `private`: the connection cannot be eavesdropped."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Session:
         peer: str = "",
         private: bool = True,
     ) -> None:
-        """`realms` by name, at least one; their surroundings are one."""
+        """`realms` by name, at least one; all share one `Env`."""
         self.frame_sink = frame_sink
         self.state = SessionState.NEW
         self.principal: Principal | None = None
@@ -86,10 +86,10 @@ class Session:
         self._binary: bool | None = None  # whether there may be bytes in it; None: not known
         self.deadline_ns: int | None = now_ns + self._env.limits.hello_timeout_ns
 
-    # --- what comes in ------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def on_message(self, data: bytes) -> None:
-        """Take one message. Raises nothing, whatever the bytes are."""
+        """Take one message of arbitrary bytes. Never raises."""
         if self.state is SessionState.CLOSED:
             return
         self._message_size = len(data)
@@ -109,7 +109,7 @@ class Session:
             self.abort_protocol_violation(str(error))
 
     def abort_protocol_violation(self, text: str) -> None:
-        """The client has broken the protocol: tell it so and end the session."""
+        """Answer a violation of the protocol with ABORT and end the session."""
         self._abort(errors.PROTOCOL_VIOLATION, text, PROTOCOL_ERROR)
 
     def kill(self, reason: str, text: str) -> None:
@@ -117,11 +117,11 @@ class Session:
         self._abort(reason, text, POLICY)
 
     def on_connection_lost(self) -> None:
-        """The connection is gone: the session is over, and nobody can be told."""
+        """The connection is lost: end the session without a message."""
         self._end()
 
     def tick(self, now_ns: int) -> None:
-        """End a session that has not said in time what it had to say."""
+        """End a session whose HELLO, AUTHENTICATE or GOODBYE is overdue."""
         if self.deadline_ns is None or now_ns < self.deadline_ns:
             return
         if self.state is SessionState.CLOSING:
@@ -132,7 +132,7 @@ class Session:
             self._abort(errors.PROTOCOL_VIOLATION, f"no {awaited} in time", POLICY)
 
     def send_goodbye(self, reason: str) -> None:
-        """Say GOODBYE, and wait for the echo. Without a session to leave: end."""
+        """Send GOODBYE and wait for the echo; before ESTABLISHED, end."""
         if self.state is not SessionState.ESTABLISHED:
             self._abort(reason, "the router stops", GOING_AWAY)
             return
@@ -243,7 +243,7 @@ class Session:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _check_request_id(self, request: int) -> None:
-        """Where ids have to be in sequence (1, 2, ...), see that this one is."""
+        """Where ids must be in sequence (1, 2, ...), check this one."""
         if self._env.limits.sequential_ids:
             if request != self._next_request:
                 raise ProtocolViolation(
@@ -273,11 +273,11 @@ class Session:
         def done(refusal: WampRefusal | None) -> None:
             self._pending_subscribes -= 1
             if self.state is not SessionState.ESTABLISHED:
-                return  # it has left meanwhile, which the gate was told
+                return  # closed meanwhile; the backend knows
             if refusal is not None:
                 self._send_error(Code.SUBSCRIBE, request, refusal)
             else:
-                # In one step: nothing may come between the answer and the events.
+                # In one step: no event precedes the answer, none is missed after it.
                 realm.subscribe(self, topic, match, subscribed, get_retained=get_retained)
 
         def subscribed(id: int) -> None:
@@ -313,15 +313,15 @@ class Session:
             self._send_error(Code.UNSUBSCRIBE, request, WampRefusal(errors.NO_SUCH_SUBSCRIPTION, text))
 
     def on_subscription_revoked(self, topic: str, why: str) -> None:
-        """Tell that an exact subscription has ended without the client's doing, if it knows how to hear that.
+        """Notify a client that supports revocation of the end of an exact subscription in the vehicle.
 
-        If it does not, the subscription stays without events: whoever got an UNSUBSCRIBED that it has not asked for would
-        take that as a violation. Another SUBSCRIBE asks the vehicle anew.
+        For another client, the subscription stays without events: an unsolicited UNSUBSCRIBED would be a violation of
+        the protocol. Another SUBSCRIBE requests it from the vehicle again.
         """
         if self.state is not SessionState.ESTABLISHED:
             return
         realm, _ = self._established()
-        realm.drop_live_value(topic)  # whoever still gets it has it renewed with the next event
+        realm.drop_live_value(topic)  # the next event renews it for other subscribers
         if not self._wants_revocation:
             return
         subscription = realm.broker.find(topic, "exact")
@@ -348,7 +348,7 @@ class Session:
         realm, principal = self._established()
         refusal = self._publish_refusal(topic) or realm.env.backend.publish(topic, args or [], kwargs or {})
         if refusal is not None:
-            if options.get("acknowledge"):  # else nothing is said, not even that it failed
+            if options.get("acknowledge"):  # without it, not even an error is sent
                 self._send_error(Code.PUBLISH, request, refusal)
             return
         details: dict[str, Any] = {}
@@ -389,7 +389,7 @@ class Session:
         args: list[Any] | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Of a Dealer there are the procedures about subscriptions, and no others."""
+        """The procedures of the subscription meta API; the router is no Dealer otherwise."""
         self._check_request_id(request)
         realm, _ = self._established()
         called = PROCEDURES.get(procedure)
@@ -412,7 +412,7 @@ class Session:
 
 _Handler = Callable[..., None]
 _HANDLERS: Final[Mapping[SessionState, Mapping[Code, _Handler]]] = {
-    SessionState.NEW: {Code.HELLO: Session._on_hello, Code.ABORT: Session._on_abort},  # noqa: SLF001  # the table of this class
+    SessionState.NEW: {Code.HELLO: Session._on_hello, Code.ABORT: Session._on_abort},  # noqa: SLF001  # of this class
     SessionState.CHALLENGED: {Code.AUTHENTICATE: Session._on_authenticate, Code.ABORT: Session._on_abort},  # noqa: SLF001
     SessionState.ESTABLISHED: {
         Code.SUBSCRIBE: Session._on_subscribe,  # noqa: SLF001

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint behind which sessions live: a unicast transport, on which each of them has a rate and a lane of its own.
+"""The endpoint of the sessions: a unicast transport with a rate and a subscriber queue for each session.
 
     streamer's threads    send(message) --> inbox --.
     loop's thread                                    '--> Vehicle.deliver --> outboxes --> sockets
                           listeners <-- requests of sessions to uSubscription, what clients publish
 
-`send` never waits: it leaves the message and wakes the loop, once however many it leaves meanwhile.
+`send` never waits: it queues the message and wakes the loop, once for all messages queued meanwhile.
 """
 
 from collections import Counter, deque
@@ -33,12 +33,12 @@ KIND: Final = "wamp"
 """The name of the kind of transport, and of the endpoint that comes with the section."""
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
-"""Messages that may wait for the loop; then the lane keeps them, which has bounds of its own."""
+"""Messages queued for the loop at most; further ones stay in the egress queue, which is bounded."""
 MAX_SEEN_TOPICS: Final = 1_024
-"""New topics that may wait for the loop; one that finds no room is new the next time it is asked for."""
+"""New topics queued for the loop at most; a dropped one is new at its next lookup."""
 MAX_DRAIN_BATCH: Final = 2_048
-"""Messages that are taken from there in one turn, so that clients are heard in between."""
-_ROUTES_REBUILD_DELAY_S: Final = 0.02  # patterns that come and go within it cost routing once
+"""Messages taken in one iteration of the loop, which serves clients in between."""
+_ROUTES_REBUILD_DELAY_S: Final = 0.02  # all pattern changes within it cost one rebuild of routes
 
 
 class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class WampTransport(EndpointTransport):
         self.router.server.run_on_loop(self.pattern_subscriptions.configure, self._context.topics())
 
     def stop_receiving(self) -> None:
-        """Let nobody in any more and take no publications; those who are there still get what is on its way."""
+        """Refuse new sessions and publications; existing sessions get queued messages."""
         self._receiving = False
         self.router.server.stop_accepting()
 
@@ -123,13 +123,13 @@ class WampTransport(EndpointTransport):
     # --- from the vehicle ---------------------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
-        """Leave a message for the session whose uEntity is its sink."""
+        """Queue a message for the session whose uEntity is its sink."""
         sink = message.attributes.sink
         if message.attributes.type is UMessageType.REQUEST:
             raise UStatusError(UCode.UNIMPLEMENTED, f"{sink}: sessions of WAMP have no methods")
         if sink is None:
             raise UStatusError(
-                UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: nobody's"
+                UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: no receiver"
             )
         self._enqueue(sink, message)
 
@@ -137,7 +137,7 @@ class WampTransport(EndpointTransport):
         if subscriber is None:
             return self.send
 
-        # Looked at from other threads, and never replaced. It takes some ms until routing knows that a session has ended.
+        # Read by other threads, and never replaced. Routing learns of the end of a session some ms later.
         sessions = self.bridge.sessions
 
         def transmit(message: UMessage) -> None:
@@ -157,8 +157,8 @@ class WampTransport(EndpointTransport):
                 raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: closed")
 
     def _drain_inbox(self) -> None:
-        """On the loop's thread: send what has been left."""
-        self._drain_scheduled = False  # first: whoever leaves something from here on wakes the loop again
+        """On the loop's thread: send the queued messages."""
+        self._drain_scheduled = False  # first: a message queued from here on wakes the loop again
         inbox, events = self._inbox, []
         for _ in range(min(len(inbox), MAX_DRAIN_BATCH)):
             entity, message = inbox.popleft()
@@ -174,7 +174,7 @@ class WampTransport(EndpointTransport):
     # --- into the vehicle ---------------------------------------------------------------------------------------------
 
     def _dispatch(self, message: UMessage) -> None:
-        """Hand a message to the streamer, as if it had come in over a wire."""
+        """Dispatch a message, as if it had been received from a network."""
         if not self._receiving and message.attributes.type is UMessageType.PUBLISH:
             self.counts["refused_stopping"] += 1
             return
@@ -207,7 +207,7 @@ class WampTransport(EndpointTransport):
         return self._patterns
 
     def _on_topic_seen(self, topic: UUri) -> None:
-        """On any thread: routing has asked who wants a topic."""
+        """On any thread: the router looked up a topic."""
         if (
             self._receiving
             and self.pattern_subscriptions.is_unknown(topic)
@@ -231,7 +231,7 @@ class WampTransport(EndpointTransport):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
-        """What was counted, and how much there is of sessions, subscriptions and what waits."""
+        """Counters, and the numbers of sessions, subscriptions and queued messages."""
         return {
             **_COUNTED,
             **dict(self.counts),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WAMP URIs: what may be published to, and what may be subscribed under each policy of matching (loose rules)."""
+"""WAMP URIs: validity for publication and for subscription under each match policy (loose rules)."""
 
 import re
 from typing import Final, Literal, TypeAlias
@@ -18,7 +18,7 @@ _FORMS: Final[dict[Match, re.Pattern[str]]] = {
 
 
 def problem(uri: str, match: Match = "exact") -> str:
-    """What is wrong with `uri` under this policy; "" if nothing is."""
+    """The error of `uri` under this policy; "" if it is valid."""
     if len(uri) > MAX_LENGTH:
         return f"a URI of {len(uri)} characters, expected at most {MAX_LENGTH}"
     if _FORMS[match].fullmatch(uri) is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may log in, how, and what they may then do: sections of the configuration."""
+"""Users, their authentication and permissions: sections of the configuration."""
 
 import binascii
 from typing import Annotated, Final, NamedTuple
@@ -15,10 +15,12 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[plugins.wamp.users]]`: one of `ticket`, `secret` (WAMP-CRA) and `public_keys` (cryptosign, hexadecimal), or more.
+    """`[[plugins.wamp.users]]`: one of `ticket`, `secret` (WAMP-CRA) and `public_keys` (cryptosign, hexadecimal), or
+    more.
 
-    `subscribe` and `publish` are prefixes of the topics that this user may subscribe or publish: `""` is all, and nothing
-    is published unless it is said. `salt` is for clients that keep a key derived from `secret` and not `secret` itself.
+    `subscribe` and `publish` are prefixes of the topics that this user may subscribe or publish: `""` is all, and
+    the default permits no publication. `salt` is for clients that keep a key derived from `secret` and not
+    `secret` itself.
     """
 
     authid: Name
@@ -42,7 +44,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Principal(NamedTuple):
-    """Who a session is: what it is told in WELCOME, and the topics that it may have to do with, as prefixes."""
+    """The identity of a session: the fields of WELCOME, and its permitted topics, as prefixes."""
 
     authid: str
     role: str
@@ -52,8 +54,8 @@ class Principal(NamedTuple):
     publish: tuple[str, ...]
 
     def may_subscribe(self, topic: str, match: Match) -> bool:
-        """Whether all that a pattern stands for is among the topics that may be subscribed."""
-        # A wildcard is as wide as what stands before its first empty component.
+        """Whether all topics that a pattern matches may be subscribed."""
+        # A wildcard is as wide as the prefix before its first empty component.
         fixed_prefix = topic if match != "wildcard" else _fixed_prefix(topic)
         return fixed_prefix.startswith(self.subscribe)
 
@@ -70,7 +72,7 @@ def _fixed_prefix(pattern: str) -> str:
 
 
 def check_prefixes(key: str, prefixes: tuple[str, ...]) -> None:
-    """ValueError naming what is no prefix of a URI."""
+    """ValueError naming a text that is no prefix of a URI."""
     for index, prefix in enumerate(prefixes):
         if trouble := uri.problem(prefix, "prefix"):
             raise ValueError(f"{key}[{index}]: {trouble}")

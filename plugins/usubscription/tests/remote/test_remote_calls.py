@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When other devices are called, as a pure decision: time and links are given."""
+"""The policy of calls to other devices. Pure: time and links are passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ T = topic()
 
 @dataclass
 class RemoteCallsRig:
-    """Calls, a clock and links, and short words for both."""
+    """Calls, a clock and links of other devices."""
 
     refresh_ms: int = 0
     now_ms: int = 0
@@ -48,7 +48,7 @@ class RemoteCallsRig:
     seen: dict[str, LinkState] = field(default_factory=dict)
     calls_made: int = 0
     requested: dict[UUri, SubscriptionRecord | None] = field(default_factory=dict)
-    """What the last call for each topic said."""
+    """The value of the last call for each topic."""
 
     def __post_init__(self) -> None:
         self.calls = RemoteCalls(
@@ -87,160 +87,161 @@ class RemoteCallsRig:
         return remote_call
 
 
-def test_what_is_required_is_called_for_once() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    assert len(side.due()) == 1
-    side.set_desired()
-    assert side.due(CALL_TIMEOUT_MS - 1) == []
+def test_a_desired_subscription_is_requested_once() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    assert len(rig.due()) == 1
+    rig.set_desired()
+    assert rig.due(CALL_TIMEOUT_MS - 1) == []
 
 
 def test_a_call_without_an_answer_is_made_again_after_five_minutes_for_ever() -> None:
     """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->req~usubscription-remote-max-timeout~1]
     [utest->LIF-16] [utest->LIF-17]
     """
-    side = RemoteCallsRig()
-    side.set_desired()
-    side.due()
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    rig.due()
     for _ in range(100):
-        assert side.due(CALL_TIMEOUT_MS - 1) == []
-        assert len(side.due(1)) == 1
-    assert side.calls.counts["remote_timeouts"] == 100
+        assert rig.due(CALL_TIMEOUT_MS - 1) == []
+        assert len(rig.due(1)) == 1
+    assert rig.calls.counts["remote_timeouts"] == 100
 
 
-def test_calls_that_come_and_go_do_not_make_another_be_forgotten() -> None:
-    side = RemoteCallsRig()
-    side.set_desired(topic(1))
-    side.answer_call(*side.due(), well=False)
-    side.set_desired()
-    side.due()
+def test_repeated_calls_for_one_topic_keep_the_deadlines_of_others() -> None:
+    """Deadlines are in a heap that is rebuilt when too many entries are stale."""
+    rig = RemoteCallsRig()
+    rig.set_desired(topic(1))
+    rig.answer_call(*rig.due(), well=False)
+    rig.set_desired()
+    rig.due()
     for _ in range(3000):
-        side.set_desired(topic(2))
-        side.due()
-        side.calls.clear_desired(topic(2))
-    assert len(side.calls._reconciler._deadlines) == 2
-    assert len(side.due(INITIAL_BACKOFF_MS)) == 1
-    assert len(side.due(CALL_TIMEOUT_MS - INITIAL_BACKOFF_MS)) == 1
+        rig.set_desired(topic(2))
+        rig.due()
+        rig.calls.clear_desired(topic(2))
+    assert len(rig.calls._reconciler._deadlines) == 2
+    assert len(rig.due(INITIAL_BACKOFF_MS)) == 1
+    assert len(rig.due(CALL_TIMEOUT_MS - INITIAL_BACKOFF_MS)) == 1
 
 
-def test_an_answer_ends_it() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    assert side.calls.is_pending(call)
-    side.answer_call(call)
-    assert not side.calls.is_pending(call)
-    assert side.due(10 * CALL_TIMEOUT_MS) == []
-    assert side.calls.next_due_ns() is None
+def test_an_answer_ends_the_call() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    assert rig.calls.is_pending(call)
+    rig.answer_call(call)
+    assert not rig.calls.is_pending(call)
+    assert rig.due(10 * CALL_TIMEOUT_MS) == []
+    assert rig.calls.next_due_ns() is None
 
 
-def test_an_answer_is_taken_from_the_device_that_was_called_and_once() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    assert side.calls.on_response(call, "c") is None
-    assert side.calls.on_response(UUID(0x7000, 99), "b") is None
-    assert side.calls.is_pending(call)
-    side.answer_call(call)
-    assert side.calls.on_response(call, "b") is None
+def test_an_answer_counts_once_and_from_the_called_device_only() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    assert rig.calls.on_response(call, "c") is None
+    assert rig.calls.on_response(UUID(0x7000, 99), "b") is None
+    assert rig.calls.is_pending(call)
+    rig.answer_call(call)
+    assert rig.calls.on_response(call, "b") is None
 
 
-def test_what_is_not_required_any_more_is_not_retried() -> None:
+def test_a_cleared_subscription_is_not_retried() -> None:
     """[utest->req~usubscription-remote-retry-indefinitely~1]"""
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    side.calls.clear_desired(T)
-    assert side.due(CALL_TIMEOUT_MS) == []
-    assert side.calls.on_response(call, "b") is None
-    side.calls.clear_desired(T)  # nothing to release
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    rig.calls.clear_desired(T)
+    assert rig.due(CALL_TIMEOUT_MS) == []
+    assert rig.calls.on_response(call, "b") is None
+    rig.calls.clear_desired(T)  # no entry
 
 
-def test_the_pause_after_a_call_that_was_not_delivered_doubles_up_to_a_minute() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
+def test_the_pause_after_an_undelivered_call_doubles_up_to_a_minute() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
     pauses, pause = [], 0
-    [call] = side.due()
+    [call] = rig.due()
     for _ in range(9):
-        side.answer_call(call, well=False)
+        rig.answer_call(call, well=False)
         pause = 0
-        while not (made := side.due(500)):
+        while not (made := rig.due(500)):
             pause += 500
         pauses.append(pause + 500)
         [call] = made
     assert pauses == [min(INITIAL_BACKOFF_MS << n, MAX_BACKOFF_MS) for n in range(9)]
-    side.answer_call(call)
-    side.set_desired(period_ns=1)
-    [call] = side.due()
-    side.answer_call(call, well=False)
-    assert len(side.due(INITIAL_BACKOFF_MS)) == 1  # an answer ends the row of failures
+    rig.answer_call(call)
+    rig.set_desired(period_ns=1)
+    [call] = rig.due()
+    rig.answer_call(call, well=False)
+    assert len(rig.due(INITIAL_BACKOFF_MS)) == 1  # an answer ends the row of failures
 
 
 @pytest.mark.parametrize(("jitter", "pause_ms"), [(0, 1000), (0.5, 750), (1, 500)])
 def test_jitter_takes_up_to_half_of_the_pause_off(jitter: float, pause_ms: int) -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    side.answer_call(call, well=False, jitter=jitter)
-    assert side.due(pause_ms - 1) == []
-    assert len(side.due(1)) == 1
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    rig.answer_call(call, well=False, jitter=jitter)
+    assert rig.due(pause_ms - 1) == []
+    assert len(rig.due(1)) == 1
 
 
-def test_a_change_while_a_call_is_under_way_waits_for_its_answer() -> None:
+def test_a_change_during_a_pending_call_waits_for_its_answer() -> None:
     """[utest->LIF-20]"""
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    side.set_desired(period_ns=5)
-    assert side.due() == []
-    remote_call = side.answer_call(call)
-    [_] = side.due()
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    rig.set_desired(period_ns=5)
+    assert rig.due() == []
+    remote_call = rig.answer_call(call)
+    [_] = rig.due()
     assert remote_call.requested == desired_subscription(T, 5)
 
 
-def test_a_change_and_its_undoing_while_a_call_is_under_way_need_no_other() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    side.set_desired(period_ns=5)
-    side.set_desired()
-    side.answer_call(call)
-    assert side.due() == []
+def test_a_change_that_is_undone_during_a_pending_call_causes_no_call() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    rig.set_desired(period_ns=5)
+    rig.set_desired()
+    rig.answer_call(call)
+    assert rig.due() == []
 
 
-def test_the_opposite_is_called_for_at_once_and_the_earlier_answer_means_nothing() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [first] = side.due()
-    side.set_undesired()
-    [second] = side.due()
-    assert side.calls.on_response(first, "b") is None
-    side.answer_call(second)
-    assert side.due(CALL_TIMEOUT_MS) == []
+def test_the_opposite_call_supersedes_a_pending_one() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [first] = rig.due()
+    rig.set_undesired()
+    [second] = rig.due()
+    assert rig.calls.on_response(first, "b") is None
+    rig.answer_call(second)
+    assert rig.due(CALL_TIMEOUT_MS) == []
 
 
 @pytest.mark.parametrize("well", [True, False])
 @pytest.mark.parametrize("gone", [True, False])
-def test_an_answer_to_what_has_been_given_up_since_changes_nothing(well: bool, gone: bool) -> None:
-    """It was heard, but before it was dealt with the errand was released, or became the opposite."""
-    side = RemoteCallsRig(refresh_ms=1)
-    side.set_desired()
-    [call] = side.due()
-    remote_call = side.calls.on_response(call, "b")
+def test_an_answer_to_a_superseded_call_changes_nothing(well: bool, gone: bool) -> None:
+    """The answer arrived, but before its commit the entry was dropped, or superseded."""
+    rig = RemoteCallsRig(refresh_ms=1)
+    rig.set_desired()
+    [call] = rig.due()
+    remote_call = rig.calls.on_response(call, "b")
     assert remote_call is not None
-    side.set_desired(period_ns=5)
+    rig.set_desired(period_ns=5)
     if gone:
-        side.calls.clear_desired(T)
+        rig.calls.clear_desired(T)
     else:
-        side.set_undesired()
-    (side.calls.on_success if well else side.calls.on_failure)(remote_call, 0, 0)
-    assert side.calls.counts["remote_retries"] == 0
-    assert len(side.due()) == (not gone)
-    assert side.requested[T] == (desired_subscription(T) if gone else None)
-    assert side.due(CALL_TIMEOUT_MS - 1) == []
+        rig.set_undesired()
+    (rig.calls.on_success if well else rig.calls.on_failure)(remote_call, 0, 0)
+    assert rig.calls.counts["remote_retries"] == 0
+    assert len(rig.due()) == (not gone)
+    assert rig.requested[T] == (desired_subscription(T) if gone else None)
+    assert rig.due(CALL_TIMEOUT_MS - 1) == []
 
 
-def test_devices_to_which_nothing_is_to_be_said_are_forgotten() -> None:
+def test_devices_without_calls_are_dropped() -> None:
     asked = []
 
     def link_of(authority: str) -> LinkState:
@@ -258,208 +259,208 @@ def test_devices_to_which_nothing_is_to_be_said_are_forgotten() -> None:
     assert [remote_call.key.authority_name for remote_call in calls.pop_due(0)] == asked == ["b0"]
 
 
-def test_nobody_is_called_while_the_link_is_down_and_at_once_when_it_comes_up() -> None:
+def test_calls_wait_while_the_link_is_down_and_start_when_it_comes_up() -> None:
     """[utest->LIF-18]"""
-    side = RemoteCallsRig(link={"b": LinkState(up=False, up_count=0)})
-    side.set_desired()
-    side.set_desired(topic(authority="c"))
-    assert len(side.due()) == 1  # c, of whose link nobody knows, counts as up
-    assert side.due(10 * CALL_TIMEOUT_MS) != []  # c again
-    side.link["b"] = LinkState(up=True, up_count=1)
-    [call] = side.due()
-    assert side.answer_call(call).key == T
+    rig = RemoteCallsRig(link={"b": LinkState(up=False, up_count=0)})
+    rig.set_desired()
+    rig.set_desired(topic(authority="c"))
+    assert len(rig.due()) == 1  # c has no known link, which counts as up
+    assert rig.due(10 * CALL_TIMEOUT_MS) != []  # c again
+    rig.link["b"] = LinkState(up=True, up_count=1)
+    [call] = rig.due()
+    assert rig.answer_call(call).key == T
 
 
-def test_whatever_the_state_of_a_call_it_is_made_anew_when_the_link_comes_up() -> None:
-    side = RemoteCallsRig(link={"b": LinkState(up=True, up_count=1)})
+def test_a_link_that_comes_up_repeats_calls_in_every_state() -> None:
+    rig = RemoteCallsRig(link={"b": LinkState(up=True, up_count=1)})
     granted, open_, paused = (topic(number) for number in range(3))
     for each in (granted, open_, paused):
-        side.set_desired(each)
-    first, second, third = side.due()
-    side.answer_call(first)
-    side.answer_call(third, well=False)
-    side.link["b"] = LinkState(up=True, up_count=2)  # an outage that was over before anybody looked
-    assert len(side.due()) == 3
-    assert side.calls.on_response(second, "b") is None
-    assert side.due() == []
+        rig.set_desired(each)
+    first, second, third = rig.due()
+    rig.answer_call(first)
+    rig.answer_call(third, well=False)
+    rig.link["b"] = LinkState(up=True, up_count=2)  # a short outage between two checks
+    assert len(rig.due()) == 3
+    assert rig.calls.on_response(second, "b") is None
+    assert rig.due() == []
 
 
-def test_a_link_that_comes_up_ends_the_row_of_failures() -> None:
-    side = RemoteCallsRig(link={"b": LinkState(up=True, up_count=1)})
-    side.set_desired()
-    [call] = side.due()
+def test_a_link_that_comes_up_resets_the_backoff() -> None:
+    rig = RemoteCallsRig(link={"b": LinkState(up=True, up_count=1)})
+    rig.set_desired()
+    [call] = rig.due()
     for _ in range(5):
-        side.answer_call(call, well=False)
-        [call] = side.due(MAX_BACKOFF_MS)
-    side.link["b"] = LinkState(up=True, up_count=2)
-    [call] = side.due()
-    side.answer_call(call, well=False)
-    assert len(side.due(INITIAL_BACKOFF_MS)) == 1
+        rig.answer_call(call, well=False)
+        [call] = rig.due(MAX_BACKOFF_MS)
+    rig.link["b"] = LinkState(up=True, up_count=2)
+    [call] = rig.due()
+    rig.answer_call(call, well=False)
+    assert len(rig.due(INITIAL_BACKOFF_MS)) == 1
 
 
-def test_a_doubt_asks_again_after_a_pause_but_not_while_an_answer_is_awaited() -> None:
-    side = RemoteCallsRig()
-    side.calls.suspect(T, 0, 0)  # of what nobody asked for
-    side.set_desired()
-    [call] = side.due()
-    side.calls.suspect(T, 0, 0)
-    assert side.due(INITIAL_BACKOFF_MS) == []
-    side.answer_call(call)
-    side.calls.suspect(T, side.now_ms * MS, 0)
-    assert side.due(INITIAL_BACKOFF_MS - 1) == []
-    assert len(side.due(1)) == 1
+def test_a_suspicion_repeats_the_call_after_a_pause_unless_one_is_pending() -> None:
+    rig = RemoteCallsRig()
+    rig.calls.suspect(T, 0, 0)  # an unknown topic
+    rig.set_desired()
+    [call] = rig.due()
+    rig.calls.suspect(T, 0, 0)
+    assert rig.due(INITIAL_BACKOFF_MS) == []
+    rig.answer_call(call)
+    rig.calls.suspect(T, rig.now_ms * MS, 0)
+    assert rig.due(INITIAL_BACKOFF_MS - 1) == []
+    assert len(rig.due(1)) == 1
 
 
-def test_a_doubt_about_what_waits_to_be_asked_again_changes_nothing() -> None:
-    side = RemoteCallsRig(refresh_ms=1000)
-    side.set_desired()
-    [call] = side.due()
-    side.answer_call(call)
-    side.link["b"] = LinkState(up=False, up_count=0)
-    assert side.due(1000) == []
-    side.calls.suspect(T, side.now_ms * MS, 0)
-    assert side.calls.counts["remote_retries"] == 0
-    assert side.calls.next_due_ns() is None
+def test_a_suspicion_about_a_waiting_call_changes_nothing() -> None:
+    rig = RemoteCallsRig(refresh_ms=1000)
+    rig.set_desired()
+    [call] = rig.due()
+    rig.answer_call(call)
+    rig.link["b"] = LinkState(up=False, up_count=0)
+    assert rig.due(1000) == []
+    rig.calls.suspect(T, rig.now_ms * MS, 0)
+    assert rig.calls.counts["remote_retries"] == 0
+    assert rig.calls.next_due_ns() is None
 
 
-def test_what_is_awaited_is_asked_for_at_once_and_the_next_time_after_a_pause() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
-    side.answer_call(call)
-    side.calls.suspect(T, side.now_ms * MS, 0, while_pending=True)
-    [call] = side.due()
-    side.answer_call(call)
-    side.calls.suspect(T, side.now_ms * MS, 0, while_pending=True)
-    assert side.due(INITIAL_BACKOFF_MS - 1) == []
+def test_the_first_suspicion_of_a_pending_status_causes_no_pause() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
+    rig.answer_call(call)
+    rig.calls.suspect(T, rig.now_ms * MS, 0, while_pending=True)
+    [call] = rig.due()
+    rig.answer_call(call)
+    rig.calls.suspect(T, rig.now_ms * MS, 0, while_pending=True)
+    assert rig.due(INITIAL_BACKOFF_MS - 1) == []
 
 
-def test_who_contradicts_every_answer_is_asked_ever_more_seldom() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    [call] = side.due()
+def test_a_device_that_contradicts_every_answer_is_called_ever_more_rarely() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    [call] = rig.due()
     pauses = []
     for _ in range(9):
-        side.answer_call(call)
-        side.calls.suspect(T, side.now_ms * MS, 0)
-        side.calls.suspect(T, side.now_ms * MS, 0)  # once more before it has been asked: nothing
-        began = side.now_ms
-        while not (made := side.due(500)):
+        rig.answer_call(call)
+        rig.calls.suspect(T, rig.now_ms * MS, 0)
+        rig.calls.suspect(T, rig.now_ms * MS, 0)  # once more before it has been asked: nothing
+        began = rig.now_ms
+        while not (made := rig.due(500)):
             pass
-        pauses.append(side.now_ms - began)
+        pauses.append(rig.now_ms - began)
         [call] = made
     assert pauses == [min(INITIAL_BACKOFF_MS << n, MAX_BACKOFF_MS) for n in range(9)]
-    side.answer_call(call)
-    side.now_ms += 2 * MAX_BACKOFF_MS + 1
-    side.calls.suspect(T, side.now_ms * MS, 0)
-    assert len(side.due(INITIAL_BACKOFF_MS)) == 1  # that row has ended
+    rig.answer_call(call)
+    rig.now_ms += 2 * MAX_BACKOFF_MS + 1
+    rig.calls.suspect(T, rig.now_ms * MS, 0)
+    assert len(rig.due(INITIAL_BACKOFF_MS)) == 1  # that row has ended
 
 
-def flap(side: RemoteCallsRig) -> int:
-    """The device goes and comes: it says so, and answers accordingly. How many ms pass until both is known here."""
-    before_ms = side.now_ms
+def flap(rig: RemoteCallsRig) -> int:
+    """The device leaves and returns, with an Update and an answer for each. The ms until both are known here."""
+    before_ms = rig.now_ms
     for awaited in (False, True):
-        side.calls.suspect(T, side.now_ms * MS, 0, while_pending=awaited)
-        while not (made := side.due()):
-            next_ns = side.calls.next_due_ns()
+        rig.calls.suspect(T, rig.now_ms * MS, 0, while_pending=awaited)
+        while not (made := rig.due()):
+            next_ns = rig.calls.next_due_ns()
             assert next_ns is not None
-            side.now_ms = max(side.now_ms, next_ns // MS)
+            rig.now_ms = max(rig.now_ms, next_ns // MS)
         [call] = made
-        remote_call = side.calls.on_response(call, "b")
+        remote_call = rig.calls.on_response(call, "b")
         assert remote_call is not None
-        side.calls.on_success(remote_call, side.now_ms * MS, 0, pending=not awaited, changed=True)
-    return side.now_ms - before_ms
+        rig.calls.on_success(remote_call, rig.now_ms * MS, 0, pending=not awaited, changed=True)
+    return rig.now_ms - before_ms
 
 
-def test_who_does_nothing_but_go_and_come_is_asked_ever_more_seldom_and_then_at_once_again() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    side.answer_call(*side.due())
-    quick = [flap(side) for _ in range(SUSPICION_BURST // 2)]
+def test_a_flapping_device_is_called_ever_more_rarely_until_it_is_stable() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    rig.answer_call(*rig.due())
+    quick = [flap(rig) for _ in range(SUSPICION_BURST // 2)]
     assert quick == [INITIAL_BACKOFF_MS] * len(quick)
 
-    made, since_ms = side.calls_made, side.now_ms
-    while side.now_ms - since_ms < 600_000:
-        flap(side)
-    assert side.calls_made - made <= 600_000 // SUSPICION_INTERVAL_MS + 2
+    made, since_ms = rig.calls_made, rig.now_ms
+    while rig.now_ms - since_ms < 600_000:
+        flap(rig)
+    assert rig.calls_made - made <= 600_000 // SUSPICION_INTERVAL_MS + 2
 
-    side.now_ms += SUSPICION_BURST * SUSPICION_INTERVAL_MS
-    assert [flap(side) for _ in quick] == quick
+    rig.now_ms += SUSPICION_BURST * SUSPICION_INTERVAL_MS
+    assert [flap(rig) for _ in quick] == quick
 
 
-def test_an_ecu_that_reboots_once_a_minute_is_always_asked_at_once() -> None:
-    side = RemoteCallsRig()
-    side.set_desired()
-    side.answer_call(*side.due())
+def test_an_ecu_that_reboots_once_a_minute_is_called_at_once() -> None:
+    rig = RemoteCallsRig()
+    rig.set_desired()
+    rig.answer_call(*rig.due())
     for _ in range(200):
-        side.now_ms += 60_000
-        assert flap(side) == INITIAL_BACKOFF_MS
+        rig.now_ms += 60_000
+        assert flap(rig) == INITIAL_BACKOFF_MS
 
 
-def test_an_answer_is_awaited_from_the_call_until_it_comes() -> None:
-    side = RemoteCallsRig()
-    assert not side.calls.in_flight(T)
-    side.set_desired()
-    assert not side.calls.in_flight(T)
-    [call] = side.due()
-    assert side.calls.in_flight(T)
-    side.answer_call(call)
-    assert not side.calls.in_flight(T)
+def test_a_call_is_in_flight_until_its_answer() -> None:
+    rig = RemoteCallsRig()
+    assert not rig.calls.in_flight(T)
+    rig.set_desired()
+    assert not rig.calls.in_flight(T)
+    [call] = rig.due()
+    assert rig.calls.in_flight(T)
+    rig.answer_call(call)
+    assert not rig.calls.in_flight(T)
 
 
-def test_what_was_granted_is_confirmed_now_and_then() -> None:
-    side = RemoteCallsRig(refresh_ms=10_000)
-    side.set_desired()
-    [call] = side.due()
-    side.answer_call(call, jitter=1)
-    assert side.due(4_999) == []
-    assert len(side.due(1)) == 1
-    assert side.calls.counts["remote_timeouts"] == 0
+def test_a_granted_subscription_is_refreshed() -> None:
+    rig = RemoteCallsRig(refresh_ms=10_000)
+    rig.set_desired()
+    [call] = rig.due()
+    rig.answer_call(call, jitter=1)
+    assert rig.due(4_999) == []
+    assert len(rig.due(1)) == 1
+    assert rig.calls.counts["remote_timeouts"] == 0
 
 
-def test_a_window_bounds_what_is_under_way_to_one_device() -> None:
-    side = RemoteCallsRig()
+def test_the_calls_in_flight_to_one_device_are_bounded() -> None:
+    rig = RemoteCallsRig()
     for number in range(MAX_IN_FLIGHT + 10):
-        side.set_desired(topic(number))
-        side.set_desired(topic(number, "c"))
-    calls = side.due()
+        rig.set_desired(topic(number))
+        rig.set_desired(topic(number, "c"))
+    calls = rig.due()
     assert len(calls) == 2 * MAX_IN_FLIGHT
-    assert side.due() == []
-    side.answer_call(calls[0])
-    assert len(side.due()) == 1
-    assert side.calls.in_flight_count == 2 * MAX_IN_FLIGHT
+    assert rig.due() == []
+    rig.answer_call(calls[0])
+    assert len(rig.due()) == 1
+    assert rig.calls.in_flight_count == 2 * MAX_IN_FLIGHT
 
 
-def test_many_topics_go_out_in_time_that_grows_with_their_number() -> None:
+def test_many_topics_are_called_in_linear_time() -> None:
     """A dict whose first keys have gone takes ever longer to find its first: 20 000 would take a minute."""
-    side = RemoteCallsRig()
+    rig = RemoteCallsRig()
     for number in range(20_000):
-        side.set_desired(UUri("b", number, 1, 0x8000))
+        rig.set_desired(UUri("b", number, 1, 0x8000))
     for _ in range(20_000 // MAX_IN_FLIGHT + 1):
-        for call in side.due():
-            side.answer_call(call)
-    assert side.calls_made == 20_000
+        for call in rig.due():
+            rig.answer_call(call)
+    assert rig.calls_made == 20_000
 
 
-def test_devices_that_nobody_can_reach_cost_nothing_while_nothing_changes() -> None:
-    """Their names are chosen by whoever subscribes: to look at each in every turn would hold up everybody."""
-    side = RemoteCallsRig(link={f"b{number}": LinkState(up=False, up_count=0) for number in range(1000)})
+def test_unreachable_devices_cost_nothing_while_no_link_changes() -> None:
+    """Subscribers choose the names: a check of each in every batch would delay all Requests."""
+    rig = RemoteCallsRig(link={f"b{number}": LinkState(up=False, up_count=0) for number in range(1000)})
     asked: list[str] = []
-    link_of = side.calls._reconciler._link_of
+    link_of = rig.calls._reconciler._link_of
 
     def noted(authority: str) -> LinkState:
         asked.append(authority)
         return link_of(authority)
 
-    side.calls._reconciler._link_of = noted
-    for authority in side.link:
-        side.set_desired(topic(authority=authority))
-    assert side.due() == []
+    rig.calls._reconciler._link_of = noted
+    for authority in rig.link:
+        rig.set_desired(topic(authority=authority))
+    assert rig.due() == []
     asked.clear()
-    assert side.due() == []
+    assert rig.due() == []
     assert asked == []
-    side.link["b7"] = LinkState(up=True, up_count=1)
-    assert len(side.due()) == 1
+    rig.link["b7"] = LinkState(up=True, up_count=1)
+    assert len(rig.due()) == 1
 
 
 STEPS = st.lists(
@@ -476,38 +477,38 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_in_the_end_every_device_was_told_what_is_wanted_last(steps: list[tuple[str, int, int]]) -> None:
-    """Whatever happened on the way: when the link is up and answers come, each errand ends, and the last word was right."""
-    side = RemoteCallsRig()
+def test_every_device_gets_the_last_desired_subscription(steps: list[tuple[str, int, int]]) -> None:
+    """After any events, once the link is up and calls are answered, each device has the last desired value."""
+    rig = RemoteCallsRig()
     wanted: dict[UUri, SubscriptionRecord | None] = {}
     for what, number, period in steps:
         match what:
             case "want":
-                side.set_desired(topic(number), period)
+                rig.set_desired(topic(number), period)
                 wanted[topic(number)] = desired_subscription(topic(number), period)
             case "leave":
-                side.set_undesired(topic(number))
+                rig.set_undesired(topic(number))
                 wanted[topic(number)] = None
             case "release":
-                side.calls.clear_desired(topic(number))
+                rig.calls.clear_desired(topic(number))
                 wanted.pop(topic(number), None)
             case "well" | "badly":
                 if open_ := [
                     each
-                    for each in (UUID(0x7000, n) for n in range(side.calls_made + 1))
-                    if side.calls.is_pending(each)
+                    for each in (UUID(0x7000, n) for n in range(rig.calls_made + 1))
+                    if rig.calls.is_pending(each)
                 ]:
-                    side.answer_call(open_[number % len(open_)], well=what == "well")
+                    rig.answer_call(open_[number % len(open_)], well=what == "well")
             case "time":
-                side.due(number)
+                rig.due(number)
             case "link":
-                before = side.link.get("b", LinkState(up=True, up_count=0))
-                side.link["b"] = LinkState(bool(number), before.up_count + (number and not before.up))
-    side.link["b"] = LinkState(up=True, up_count=side.link.get("b", LinkState(up=True, up_count=0)).up_count)
+                before = rig.link.get("b", LinkState(up=True, up_count=0))
+                rig.link["b"] = LinkState(bool(number), before.up_count + (number and not before.up))
+    rig.link["b"] = LinkState(up=True, up_count=rig.link.get("b", LinkState(up=True, up_count=0)).up_count)
     for _ in range(10):
-        for reqid in [*side.due(MAX_BACKOFF_MS), *(UUID(0x7000, n) for n in range(side.calls_made + 1))]:
-            if side.calls.is_pending(reqid):
-                side.answer_call(reqid)
-    assert side.calls.in_flight_count == 0
-    assert side.calls.next_due_ns() is None
-    assert {of: side.requested[of] for of in wanted} == wanted
+        for reqid in [*rig.due(MAX_BACKOFF_MS), *(UUID(0x7000, n) for n in range(rig.calls_made + 1))]:
+            if rig.calls.is_pending(reqid):
+                rig.answer_call(reqid)
+    assert rig.calls.in_flight_count == 0
+    assert rig.calls.next_due_ns() is None
+    assert {of: rig.requested[of] for of in wanted} == wanted

@@ -8,9 +8,9 @@ from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
 
 class TopicState(IntEnum):
-    """[impl->LIF-1] What a declared topic is; one that was never created has no state, which the standard calls INVALID.
+    """[impl->LIF-1] The state of a declared topic; a topic that was never created has none, INVALID in the standard.
 
-    CreateTopic makes a topic ACTIVE whatever it was, DeprecateTopic makes an ACTIVE one DEPRECATED.
+    CreateTopic makes any topic ACTIVE, DeprecateTopic makes an ACTIVE one DEPRECATED.
     """
 
     ACTIVE = 1
@@ -39,11 +39,11 @@ class DeclaredTopics:
         return self._by_pattern.get(pattern, ())
 
     def load(self, states: Iterable[tuple[UUri, TopicState]]) -> None:
-        """Take over everything that a store holds. [impl->LIF-3]"""
+        """Take the contents of a store. [impl->LIF-3]"""
         self.apply(dict(states))
 
     def apply(self, changes: Mapping[UUri, TopicState | None]) -> None:
-        """Put each topic into its state. None is in the type for `Overlay`: a topic is never undeclared."""
+        """Set the state of each topic. None is in the type for `Overlay`: a topic is never undeclared."""
         for topic, state in changes.items():
             if state is not None:
                 self._states[topic] = state

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state machine of subscriptions: what a topic is to those who subscribed it.
+"""The state machine of subscriptions: the state of a topic for its subscribers.
 
-A client-topic relation that there is has the state of its topic; one that there is not is UNSUBSCRIBED (X-2). So a remote
-topic has a state of its own, which outlives its last client until the other uSubscription has been told; a local one is
-SUBSCRIBED as long as anybody subscribes it, and need not be remembered.
+An existing client-topic relation has the state of its topic; a missing one is UNSUBSCRIBED (X-2). So a remote topic has
+a state, which outlives its last client until the other uSubscription has acknowledged the Unsubscribe. A local topic is
+SUBSCRIBED while it has a subscription, and its state is not stored.
 
 [impl->dsn~usubscription-state-machine~1]
 """
@@ -16,20 +16,20 @@ from ustreamer.core.routing.usubscription_codec import Status
 
 
 class LifecycleEvent(Enum):
-    """What may happen to a topic."""
+    """The events of a topic."""
 
     CLIENT_SUBSCRIBED = auto()
-    """A client subscribes, be it the first or another one."""
+    """A client subscribes, the first or a further one."""
     LAST_CLIENT_LEFT = auto()
-    """The last client has gone: unsubscribed, expired, or reset."""
+    """The last client left: unsubscribed, expired, or reset."""
     REMOTE_SUBSCRIBED = auto()
     """The topic's own uSubscription answered SUBSCRIBED."""
     REMOTE_PENDING = auto()
-    """The topic's own uSubscription answered SUBSCRIBE_PENDING: it waits for another one in turn."""
+    """The topic's own uSubscription answered SUBSCRIBE_PENDING: it waits for a further device."""
     REMOTE_REFUSED = auto()
     """The topic's own uSubscription answered a Subscribe with UNSUBSCRIBED or with an error."""
     REMOTE_UNSUBSCRIBED = auto()
-    """The topic's own uSubscription answered an Unsubscribe, whatever it said."""
+    """The topic's own uSubscription answered an Unsubscribe, with success or an error."""
 
 
 _U, _S = Status.UNSUBSCRIBED, Status.SUBSCRIBED
@@ -54,9 +54,9 @@ REMOTE_TRANSITIONS: Final[Mapping[tuple[Status, LifecycleEvent], Status]] = {
     (_UNSUB, LifecycleEvent.CLIENT_SUBSCRIBED): _SUB,
     (_UNSUB, LifecycleEvent.REMOTE_UNSUBSCRIBED): _U,
 }
-"""What is not in here changes nothing: a further client of a topic, or an answer that came too late to matter."""
+"""A missing pair changes nothing: a further client of a topic, or a late answer."""
 
 
 def next_status(status: Status, event: LifecycleEvent, *, remote: bool) -> Status:
-    """The state of a topic that had `status` when `event` came."""
+    """The state after `event` of a topic that had `status`."""
     return (REMOTE_TRANSITIONS if remote else LOCAL_TRANSITIONS).get((status, event), status)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who registered to be told of changes."""
+"""Registrations for notifications of changes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,7 +19,7 @@ class Observers:
         return self._by_topic.get(topic, {}).get(entity)
 
     def observers_of(self, topic: UUri) -> tuple[Observer, ...]:
-        """Who registered for this topic, and who did for every one."""
+        """The observers of this topic and those of every topic."""
         return (*self._by_topic.get(topic, {}).values(), *self._by_topic.get(ANY, {}).values())
 
     def __iter__(self) -> Iterator[Observer]:
@@ -27,11 +27,11 @@ class Observers:
             yield from entities.values()
 
     def load(self, observers: Iterable[Observer]) -> None:
-        """Take over everything that a store holds."""
+        """Take the contents of a store."""
         self.apply({each.pair: each for each in observers})
 
     def apply(self, changes: Mapping[TopicEntityPair, Observer | None]) -> None:
-        """Put each registration in place of its predecessor; None ends it."""
+        """Replace each registration; None ends it."""
         for (topic, entity), observer in changes.items():
             entities = self._by_topic.setdefault(topic, {})
             self.count -= entities.pop(entity, None) is not None

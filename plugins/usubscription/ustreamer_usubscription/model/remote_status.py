@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics of other devices that somebody here subscribed, or that are still to be unsubscribed there."""
+"""Remote topics with subscriptions here, or with an Unsubscribe that is not acknowledged yet."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -24,11 +24,11 @@ class RemoteTopicStates:
         return iter(self._states)
 
     def load(self, states: Iterable[tuple[UUri, Status]]) -> None:
-        """Take over everything that a store holds."""
+        """Take the contents of a store."""
         self.apply(dict(states))
 
     def apply(self, changes: Mapping[UUri, Status | None]) -> None:
-        """Put each topic into its state; None forgets it."""
+        """Set the state of each topic; None removes it."""
         for topic, state in changes.items():
             if state is None:
                 self._states.pop(topic, None)

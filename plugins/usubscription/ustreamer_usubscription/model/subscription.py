@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subscription, and who watches it, as this service knows them."""
+"""A subscription, its observers and its changes, as values."""
 
 from typing import TypeAlias
 
@@ -14,11 +14,11 @@ TopicEntityPair: TypeAlias = tuple[UUri, UUri]
 
 
 class SubscriptionRecord(Subscription, frozen=True, gc=False):
-    """A subscription with what routing does not ask for.
+    """A subscription with the fields that routing does not need.
 
-    `expire_ms` is wall-clock time since the epoch, None for ever. `details` is a protobuf SubscribeAttributes with the
-    details that the subscriber gave for the producer, and nothing else. `version` is that of the interface by which the
-    subscriber asked, and in whose words it is told of changes.
+    `expire_ms` is wall-clock time since the epoch, None for no expiry. `details` is a protobuf SubscribeAttributes
+    with the subscriber's details for the producer only. `version` is that of the interface of the Subscribe, and of the
+    Updates to the subscriber.
     """
 
     expire_ms: int | None = None
@@ -30,7 +30,7 @@ class SubscriptionRecord(Subscription, frozen=True, gc=False):
         return self.topic, self.subscriber
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether `expire_ms` has passed: at that very millisecond the subscription still stands.
+        """Whether `expire_ms` has passed: at exactly that millisecond the subscription is still valid.
 
         [impl->req~usubscription-subscribe-no-expiration~1]
         """
@@ -38,7 +38,7 @@ class SubscriptionRecord(Subscription, frozen=True, gc=False):
 
 
 class Observer(msgspec.Struct, frozen=True, gc=False):
-    """An entity that registered to be told when subscriptions of `topic` change, in the words of interface `version`."""
+    """An entity registered for changes of the subscriptions of `topic`, by interface `version`."""
 
     topic: UUri
     entity: UUri
@@ -50,9 +50,9 @@ class Observer(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubscriptionStatusChange(msgspec.Struct, frozen=True):
-    """A change of a subscription, and who watched the topic when it came.
+    """A change of a subscription, with the observers of its topic at that time.
 
-    `entry` is what stands now or, if `status` is UNSUBSCRIBED, what stood before; `why` is for people.
+    `entry` is the new subscription or, if `status` is UNSUBSCRIBED, the ended one; `reason` is for people.
     """
 
     entry: SubscriptionRecord

@@ -22,7 +22,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 
 CALL_TIMEOUT_MS: Final = 300_000
-"""[impl->req~usubscription-remote-max-timeout~1] [impl->LIF-16] At least and at most 5 minutes, so exactly these (X-1)."""
+"""[impl->req~usubscription-remote-max-timeout~1] [impl->LIF-16] At least and at most 5 minutes: exactly 5 (X-1)."""
 
 MAX_IN_FLIGHT: Final = 64
 """Pending calls to one device: a restart causes one call per remote topic."""
@@ -34,8 +34,8 @@ SUSPICION_BURST: Final = 16
 SUSPICION_INTERVAL_MS: Final = 10_000
 """Bound of the calls caused by contradicting Updates of one topic: a burst, then one per interval.
 
-A reboot of an ECU causes two. Without the bound, an ECU that reboots all the time caused 2 to 4 calls a second for each of
-its topics, and each answer is a commit to the disk.
+A reboot of an ECU causes two. Without the bound, an ECU that reboots all the time caused 2 to 4 calls a second for
+each of its topics, and each answer is a commit to the disk.
 """
 
 _POLICY: Final = ReconcilerPolicy(
@@ -93,7 +93,8 @@ class RemoteCalls:
     def on_response(self, reqid: UUID, authority: str) -> RemoteCall | None:
         """The pending call `reqid`, which is no longer pending.
 
-        None if there is no such call, or if `authority` is not that of the topic: only its own uSubscription answers for it.
+        None if there is no such call, or if `authority` is not that of the topic: only its own uSubscription answers
+        for it.
         """
         remote_call = self._reconciler.pending_entry(reqid)
         if remote_call is None or remote_call.key.authority_name != authority:
@@ -111,7 +112,8 @@ class RemoteCalls:
     ) -> None:
         """The answer is committed. `pending`: the device waits for another device, and is called again after a timeout.
 
-        `changed`: the answer differs from the one before. `jitter` (0 to 1) takes up to half of the time to the refresh off.
+        `changed`: the answer differs from the one before. `jitter` (0 to 1) takes up to half of the time to the
+        refresh off.
         """
         refresh_ms = CALL_TIMEOUT_MS if pending else self._refresh_ms
         self._reconciler.on_success(remote_call, now_ns, jitter, refresh_ms=refresh_ms, changed=changed)
@@ -123,7 +125,8 @@ class RemoteCalls:
     def suspect(self, topic: UUri, now_ns: int, jitter: float, *, while_pending: bool = False) -> None:
         """The device announced a state other than the one it answered: repeat the call after a pause.
 
-        After a SUBSCRIBE_PENDING (`while_pending`) the first call has no pause: an ECU is subscribed within milliseconds.
+        After a SUBSCRIBE_PENDING (`while_pending`) the first call has no pause: an ECU is subscribed within
+        milliseconds.
         """
         self.counts["remote_retries"] += self._reconciler.suspect(
             topic, now_ns, jitter, at_once=while_pending

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remote topics: what is said to the uSubscriptions of other devices, and what their answers mean.
+"""Remote topics: requests to the uSubscriptions of other devices, and the meaning of their answers.
 
-Speaks as core.usubscription of this device, whoever the clients are: then a publication crosses once, and is spread to
-them here [impl->dsn~usubscription-subscribe-remote-subscriber-change~1]
+The subscriber is core.usubscription of this device, for all its clients: a publication is transferred once and
+distributed here [impl->dsn~usubscription-subscribe-remote-subscriber-change~1]
 [impl->dsn~usubscription-unsubscribe-remote-subscriber-change~1] [impl->LIF-15].
 """
 
@@ -40,13 +40,13 @@ from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
-"""What a dispatcher on the way may answer; every other code comes from the uSubscription and is its last word (X-26)."""
+"""Codes of a dispatcher on the path; every other code comes from the uSubscription and is final (X-26)."""
 
 MAX_REMOTE_REASON: Final = 256
-"""Characters of another device's words that are passed on, to everybody who subscribes the topic."""
+"""Characters of another device's reason that are passed on to all subscribers of the topic."""
 
 MAX_ORPHAN_UNSUBSCRIBES: Final = 1_000
-"""Calls under way above which nothing is unsubscribed that only the other side knows of."""
+"""Pending calls above which no subscription is ended that only the other device knows."""
 
 _MS_PER_S: Final = 1000
 _DESIRED_STATUSES: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
@@ -60,20 +60,20 @@ _STATUS_AFTER_EVENT: Final[Mapping[LifecycleEvent, Status]] = {
     LifecycleEvent.REMOTE_SUBSCRIBED: Status.SUBSCRIBED,
     LifecycleEvent.REMOTE_PENDING: Status.SUBSCRIBE_PENDING,
 }
-"""The state of a topic to which nothing but this answer has happened; none after all other answers."""
+"""The state of a topic after this answer alone; none after all other answers."""
 
 log = logging.getLogger("ustreamer.usubscription")
 
 
 class RemoteReply(NamedTuple):
-    """What an answer means: an event for the topic and why, or (None) that the call has to be made again."""
+    """The meaning of an answer: a lifecycle event with a reason, or None: repeat the call."""
 
     event: LifecycleEvent | None
     reason: str = ""
 
 
 class _StatusHint(NamedTuple):
-    """What a notification said of a topic, and when."""
+    """The status of a topic by an Update, and its time."""
 
     status: Status
     now_ns: int
@@ -81,9 +81,10 @@ class _StatusHint(NamedTuple):
 
 
 class RemoteTopics:
-    """Keeps the uSubscriptions of other devices told of what is wanted here. Belongs to the service's thread.
+    """Requests the subscriptions of remote topics from their devices. Belongs to the service's thread.
 
-    An answer is taken in in two steps, `hear` before the commit and `follow` after it: only what is on disk is done with.
+    An answer takes two steps, `on_response` before the commit and `on_transaction_end` after it: a call is complete
+    when its effect is on disk.
     """
 
     def __init__(
@@ -100,20 +101,18 @@ class RemoteTopics:
         self._name_subscriber = config.legacy_subscriber_field  # (X-4)
         self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S)
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
-        self._hints: dict[
-            UUri, _StatusHint
-        ] = {}  # the last one for each topic about which a call is under way
+        self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
         self._counts: Counter[str] = Counter()
 
-    # --- what comes in ------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def expects(self, message: UMessage) -> bool:
-        """Whether a Response answers a call that is under way. Safe from any thread."""
+        """Whether a Response answers a pending call. Safe from any thread."""
         reqid = message.attributes.reqid
         return reqid is not None and self._calls.is_pending(reqid)
 
     def on_response(self, message: UMessage, transaction: Transaction) -> None:
-        """Draft what a Response to one of our calls changes, for everybody who subscribes the topic."""
+        """Apply the Response to a call to the transaction, for all subscribers of the topic."""
         reqid, source = message.attributes.reqid, message.attributes.source
         remote_call = None
         if reqid is not None and _is_valid_responder(message):
@@ -133,11 +132,11 @@ class RemoteTopics:
             transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
 
     def on_notification(self, message: UMessage, now_ns: int) -> None:
-        """Look at a notification from another device: where it says something else than we know, `follow` asks again.
+        """Note the Update of another device: where it contradicts the known status, the call is repeated.
 
-        It is not taken at its word, for it may be older than the last answer, which came by another priority. What it can
-        tell is that the other side was reset, ended our subscription, has got by now what it waited for, or has one of ours
-        that nobody here wants.
+        Its status is a hint only: an Update may be older than the last answer, which has another priority. The other
+        device may have been reset, have ended the subscription, have got what it waited for, or have an orphan
+        subscription.
         """
         update = subscription_update_in(message)
         if update is None or update.topic.authority_name != message.attributes.source.authority_name:
@@ -147,18 +146,18 @@ class RemoteTopics:
         if self._state.is_remote(update.topic):
             self._hints[update.topic] = _StatusHint(update.status, now_ns, _jitter(message.id))
 
-    # --- what is to be said -------------------------------------------------------------------------------------------
+    # --- desired subscriptions ----------------------------------------------------------------------------------------
 
     def load_stored(self) -> None:
-        """After a start, say everything anew: pending work goes on, and what was granted is confirmed."""
+        """Request every remote topic again after a start: pending work continues, granted ones are confirmed."""
         for topic in self._state.remote_states:
             self._update_desired(topic)
 
     def on_transaction_end(self, transaction: Transaction, now_ns: int, *, committed: bool) -> None:
-        """Take over what a draft has changed if it is `committed`, and be done with the answers that led to it."""
+        """Take the changes of a committed transaction, and complete the calls whose answers caused them."""
         if committed:
             for topic in self._affected_topics(transaction):
-                # Whoever left and came back within one draft waits for an answer like anybody else.
+                # A client that left and returned within one transaction waits for an answer, too.
                 self._update_desired(
                     topic, force=transaction.remote_states.changes.get(topic) is Status.SUBSCRIBE_PENDING
                 )
@@ -169,7 +168,8 @@ class RemoteTopics:
                     remote_call.key in transaction.remote_states.changes,
                 )
                 self._calls.on_success(remote_call, now_ns, _jitter(reqid), pending=pending, changed=changed)
-                # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
+                # A client that subscribed or left in the same transaction has no answer yet, though the state may be
+                # unchanged.
                 if self._state.remote_states.find(remote_call.key) is not _STATUS_AFTER_EVENT.get(
                     reply.event
                 ):
@@ -182,9 +182,9 @@ class RemoteTopics:
         self._check_hints()
 
     def _check_hints(self) -> None:
-        """Ask again where a hint contradicts what we know by now.
+        """Repeat the call where a hint contradicts the known status.
 
-        One that came during a call, or together with its answer, is compared with what is answered.
+        A hint that arrived during a call, or together with its answer, is compared with the answer.
         """
         for topic in [each for each in self._hints if not self._calls.in_flight(each)]:
             hint, known = self._hints.pop(topic), self._state.remote_states.find(topic)
@@ -196,7 +196,7 @@ class RemoteTopics:
                 and hint.status in _DESIRED_STATUSES
                 and self._calls.in_flight_count < MAX_ORPHAN_UNSUBSCRIBES
             ):
-                # A Subscribe that came late, after the Unsubscribe that was to undo it: two methods have no order.
+                # A Subscribe arrived after the Unsubscribe that should undo it: two methods have no order.
                 self._calls.set_desired(topic, None)
 
     def _affected_topics(self, transaction: Transaction) -> Iterable[UUri]:
@@ -210,13 +210,13 @@ class RemoteTopics:
         if status is None:
             self._calls.clear_desired(topic)
         elif status is Status.UNSUBSCRIBE_PENDING or not self._state.directory.exact_subscriptions(topic):
-            # A salvaged store may know of a topic and not of who subscribed it, until that is settled.
+            # A salvaged store may have the topic without its subscriptions, until it is reconciled.
             self._calls.set_desired(topic, None, force=force)
         else:
             self._calls.set_desired(topic, self._desired_subscription(topic), force=force)
 
     def _desired_subscription(self, topic: UUri) -> SubscriptionRecord:
-        """What all who subscribe `topic` want together: the fastest rate, the latest end, the details of each.
+        """The union of all subscriptions of `topic`: the fastest rate, the latest expiry, the details of each.
 
         [impl->LIF-20]
         """
@@ -224,7 +224,7 @@ class RemoteTopics:
         ends = [entry.expire_ms for entry in entries]
         details = b""
         for each in sorted({entry.details for entry in entries}):
-            # To put two of them in a row is to merge them.
+            # Concatenated protobuf messages are merged.
             details += each if len(details) + len(each) <= MAX_DETAILS else b""
         return SubscriptionRecord(
             topic,
@@ -246,7 +246,7 @@ class RemoteTopics:
         """
         for remote_call in self._calls.pop_due(now_ns):
             message = self._encode_request(remote_call)
-            self._hints.pop(remote_call.key, None)  # it was said before we ask
+            self._hints.pop(remote_call.key, None)  # it is older than this call
             self._calls.begin_call(remote_call, message.id, now_ns)
             try:
                 send(message)
@@ -268,29 +268,29 @@ class RemoteTopics:
         )
 
     def on_link_changed(self) -> None:
-        """Some link has changed: `call` is to be asked. Safe from any thread."""
+        """A link changed: `send_due_calls` is due. Safe from any thread."""
         self._calls.on_link_changed()
 
     def next_due_ns(self) -> int | None:
-        """When something is due by the monotonic clock."""
+        """The monotonic time of the next timeout or retry."""
         return self._calls.next_due_ns()
 
     def statistics(self) -> Mapping[str, int]:
-        """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` after a pause, `remote_late` answers.
+        """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` (with a pause), `remote_late`.
 
-        `remote_unsent` are calls that no transport took, `remote_unreadable` are answers that say nothing.
+        `remote_unsent` are calls that no transport accepted, `remote_unreadable` are answers that cannot be decoded.
         """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.in_flight_count}
 
     def _count_and_log(self, counter: str, event_name: str, topic: UUri, error: UStatusError) -> None:
-        # Said once, always counted: there may be as many as there are remote topics.
+        # Logged once, always counted: there may be one for each remote topic.
         if not self._counts[counter]:
             log.warning(event_name, extra={"topic": str(topic), "why": str(error)})
         self._counts[counter] += 1
 
 
 def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
-    """What an answer means; one from somebody on the way means nothing. INVALID_ARGUMENT if it says nothing.
+    """The meaning of an answer; that of a dispatcher on the path is "repeat". INVALID_ARGUMENT if it cannot be decoded.
 
     [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
     """
@@ -311,7 +311,7 @@ def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
 
 
 def _is_valid_responder(response: UMessage) -> bool:
-    """Whoever is on the way may say that a call was not delivered; the rest is for a uSubscription to say."""
+    """A dispatcher on the path may answer that a call was not delivered; all else must come from a uSubscription."""
     attributes = response.attributes
     return attributes.source.ue_id == USUBSCRIPTION or attributes.commstatus in NOT_DELIVERED
 
@@ -324,5 +324,5 @@ def _status_text(response: UMessage) -> str:
 
 
 def _jitter(id: UUID) -> float:
-    """A number from 0 to 1 that differs from device to device: the last bits of an id are random."""
+    """A number from 0 to 1 that differs between devices: the last bits of an id are random."""
     return (id.lsb & 0xFFFF) / 0xFFFF

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What subscribing, registering and declaring topics mean, whatever the version of the interface."""
+"""The rules of subscribing, registering and declaring topics, common to both interface versions."""
 
 import logging
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from ustreamer_usubscription.requests.requests import CallContext
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 MutationHandler: TypeAlias = Callable[[CallContext, Transaction], Message]
-"""Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
+"""Applies a Request to the transaction; the response is valid after the commit. Raises UStatusError."""
 
 QueryHandler: TypeAlias = Callable[[CallContext, ServiceState, int], Message]
-"""Answers from what is committed, with at most so many records. Raises UStatusError."""
+"""Answers from the committed state, with at most so many records. Raises UStatusError."""
 
 log = logging.getLogger("ustreamer.usubscription")
 
 
 def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transaction) -> tuple[Status, str]:
-    """Let the caller's subscription become `entry`; its status then, and for people why it is not SUBSCRIBED.
+    """Set the caller's subscription to `entry`; the new status, and for people the reason if it is not SUBSCRIBED.
 
-    A remote topic is SUBSCRIBE_PENDING until its own uSubscription has agreed; for further clients then SUBSCRIBED.
+    A remote topic is SUBSCRIBE_PENDING until its own uSubscription has granted it; then further clients are SUBSCRIBED.
     Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
     """
     topic = entry.topic
     call.policy.check_permission_level(topic, call.permission_level)
-    if topic.authority_name in call.serves:  # what other devices have declared is their business (LIF-8)
+    if topic.authority_name in call.serves:  # topics of other devices are declared there (LIF-8)
         _check_declared(topic, call, transaction)
     if entry.is_expired(transaction.now_ms):
-        # As version 4 has it; version 3 does not say.
+        # The rule of version 4; version 3 has none.
         reason = f"expire, {entry.expire_ms} ms, has passed"
         transaction.remove_subscription(entry.pair, reason)
         return Status.UNSUBSCRIBED, reason
@@ -44,13 +44,13 @@ def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transac
 
 
 def register(observer: Observer, call: CallContext, transaction: Transaction) -> None:
-    """Have an entity told of changes. Raises UStatusError: PERMISSION_DENIED, RESOURCE_EXHAUSTED."""
+    """Register an entity for changes. Raises UStatusError: PERMISSION_DENIED, RESOURCE_EXHAUSTED."""
     call.policy.check_observer(observer.entity, observer.topic)
     transaction.register_observer(observer)
 
 
 def reset(call: CallContext, transaction: Transaction, reason: str) -> None:
-    """End all subscriptions and all registrations, for a caller that is a uSubscription; `reason` is for people.
+    """End all subscriptions and all registrations, at the request of a uSubscription; `reason` is for people.
 
     [impl->req~usubscription-reset~1]
     """
@@ -73,7 +73,7 @@ def check_reset_caller(call: CallContext, *, is_usubscription: bool) -> None:
 
 
 def create_topic(topic: UUri, call: CallContext, transaction: Transaction) -> None:
-    """The caller's topic is ACTIVE from now on, whatever it was.
+    """Make the caller's topic ACTIVE.
 
     [impl->LIF-1] [impl->LIF-3]
     """
@@ -82,7 +82,7 @@ def create_topic(topic: UUri, call: CallContext, transaction: Transaction) -> No
 
 
 def deprecate_topic(topic: UUri, call: CallContext, transaction: Transaction) -> None:
-    """The caller's topic takes no new subscriptions from now on; those that stand are neither changed nor told.
+    """Refuse new subscriptions of the caller's topic; existing ones stay, without an Update.
 
     [impl->LIF-6] NOT_FOUND in mode `enforce` if the topic was never created; `track` takes it as ACTIVE (X-14).
     """
@@ -107,7 +107,7 @@ def _check_producer(topic: UUri, call: CallContext) -> None:
 def _check_declared(topic: UUri, call: CallContext, transaction: Transaction) -> None:
     """[impl->LIF-2] FAILED_PRECONDITION for a deprecated topic; NOT_FOUND, in `enforce`, for one never created (X-14).
 
-    A topic of every instance may be had as long as one may, be it an instance that nobody has declared yet.
+    A topic of every instance may be subscribed while one instance may, even an undeclared one.
     """
     mode = call.policy.lifecycle
     if mode == "off":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configuration says about topics and callers: who may subscribe, who may register, how messages are had."""
+"""The configured rules for topics and callers: permission to subscribe, to register, and delivery settings."""
 
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
@@ -24,21 +24,21 @@ _STRING: Final = "type.googleapis.com/google.protobuf.StringValue"
 
 
 class PermissionLevel(NamedTuple):
-    """The permission level of the topics that a pattern covers."""
+    """The permission level of the topics that match a pattern."""
 
     topics: UUri
     level: int
 
 
 class DeliveryRoute(NamedTuple):
-    """How the topics that a pattern covers are consumed."""
+    """The delivery settings of the topics that match a pattern."""
 
     topics: UUri
     config: EventDeliveryConfig
 
 
 class SubscriptionPolicy:
-    """The configured rules, ready to be asked. In every list the first pattern that covers a topic holds."""
+    """The configured rules, compiled. In every list the first pattern that matches a topic applies."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SubscriptionPolicy:
         serves: Iterable[str] = (),
         peers: Collection[str] = (),
     ) -> None:
-        """`authority` stands in for an empty one in a pattern; `peers` are others whose place is known: it may change."""
+        """`authority` replaces an empty one in a pattern; `peers` are the other configured authorities, a live view."""
 
         def pattern(text: str) -> UUri:
             return UUri.parse(text).with_authority(authority)
@@ -63,10 +63,11 @@ class SubscriptionPolicy:
             DeliveryRoute(pattern(each.topic), _delivery_config(each)) for each in config.delivery
         )
 
-    # --- permission -----------------------------------------------------------------------------------------------------
+    # --- permission
+    # -----------------------------------------------------------------------------------------------------
 
     def check_permission_level(self, topic: UUri, level: int | None) -> None:
-        """PERMISSION_DENIED if a caller of `level` may not have `topic`; without a level, each counts as the highest."""
+        """PERMISSION_DENIED if a caller of `level` may not subscribe `topic`; a missing level counts as the highest."""
         caller = self._highest_level if level is None else level
         required = self._level_of(topic)
         if caller > required:
@@ -76,7 +77,7 @@ class SubscriptionPolicy:
             )
 
     def _level_of(self, topic: UUri) -> int:
-        """The strictest level of all that `topic`, which may have an instance wildcard, may turn out to be."""
+        """The strictest level of all topics that `topic`, which may have an instance wildcard, matches."""
         strictest = self._highest_level
         for rule in self._levels:
             if rule.topics.matches(topic):
@@ -86,16 +87,17 @@ class SubscriptionPolicy:
         return strictest
 
     def is_known_authority(self, authority: str) -> bool:
-        """Whether it is known behind which endpoint an authority lives, so that not just anybody can claim it."""
+        """Whether the endpoint of an authority is configured, so that no other device can claim it."""
         return authority in self._served_authorities or authority in self._peers
 
-    # --- registration ---------------------------------------------------------------------------------------------------
+    # --- registration
+    # ---------------------------------------------------------------------------------------------------
 
     def check_observer(self, caller: UUri, topic: UUri) -> None:
-        """PERMISSION_DENIED if `caller` may not watch `topic`; ANY stands for every topic (X-8).
+        """PERMISSION_DENIED if `caller` may not observe `topic`; ANY is every topic (X-8).
 
-        [impl->LIF-10] [impl->LIF-11] [impl->LIF-12] Under `strict`, a producer may watch its own topics, and whoever is on
-        the list of dispatchers may watch any; version 3 itself has no such rule, hence `open`.
+        [impl->LIF-10] [impl->LIF-11] [impl->LIF-12] Under `strict`, a producer may observe its own topics, and a listed
+        dispatcher any topic; version 3 has no such rule, hence `open`.
         """
         if not self._strict or any(each.matches(caller) for each in self._dispatchers):
             return
@@ -106,7 +108,8 @@ class SubscriptionPolicy:
                 "configured dispatchers, and register_policy is strict",
             )
 
-    # --- delivery -------------------------------------------------------------------------------------------------------
+    # --- delivery
+    # -------------------------------------------------------------------------------------------------------
 
     def delivery_config_of(self, topic: UUri) -> EventDeliveryConfig | None:
         """What a subscriber has to know to consume `topic`, where that is not the topic's own address.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to talk to the uSubscription of another device, in each version of the interface.
+"""Messages to the uSubscription of another device, in each version of the interface.
 
 Version 3 is what every device has; only a topic of every instance of an entity needs version 4 (X-16).
 """
@@ -21,19 +21,19 @@ from ustreamer_usubscription.requests.requests import subscribe_attributes_of
 
 
 class ClientCodec(NamedTuple):
-    """One version of the interface, as a client speaks it."""
+    """The client side of one version of the interface."""
 
     encode_subscribe: Callable[[SubscriptionRecord], Message]
     encode_unsubscribe: Callable[[UUri], Message]
 
 
 def interface_version_for(topic: UUri) -> int:
-    """The version in which to talk about `topic`."""
+    """The version of the calls about `topic`."""
     return v4.VERSION if topic.ue_instance == ANY_INSTANCE else v3.VERSION
 
 
 def subscribe_status_in(response: UMessage, topic: UUri) -> Status:
-    """What the answer to a Subscribe for `topic` says; INVALID_ARGUMENT if that is nothing.
+    """The status in the answer to a Subscribe for `topic`; INVALID_ARGUMENT if it cannot be decoded.
 
     It is read in the version of the call, whatever its source says.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads of requests and answers, and the rules for what stands in them, whatever the version of the interface."""
+"""Payloads of requests and responses, and the rules for their fields, common to both interface versions."""
 
 from collections.abc import Container
 from typing import Final, TypeVar
@@ -24,19 +24,19 @@ from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.requests.policy import SubscriptionPolicy
 
 DEFAULT_POLICY: Final = SubscriptionPolicy(UsubscriptionConfig(), "")
-"""The policy of a configuration that says nothing."""
+"""The policy of an empty configuration."""
 
 M = TypeVar("M", bound=Message)
 
 MAX_DETAILS: Final = 4096
-"""Bytes that a subscriber may leave for the producer, which are kept with the subscription."""
+"""Bytes of details that a subscriber may leave for the producer, stored with the subscription."""
 
 
 class CallContext(msgspec.Struct, frozen=True):
-    """A request, and what is needed to understand it.
+    """A request and its context.
 
-    `caller` is UAttributes.source. `authority` is the one at which the service was called, and stands in for an empty
-    authority in a payload (X-18); `serves` are those whose topics are local. `permission_level` is the caller's.
+    `caller` is UAttributes.source. `authority` is that of the called service, and replaces an empty authority in a
+    payload (X-18); `serves` are those with local topics. `permission_level` is the caller's.
     """
 
     caller: UUri
@@ -52,9 +52,9 @@ class CallContext(msgspec.Struct, frozen=True):
 
 
 def unpack_request(kind: type[M], call: CallContext) -> M:
-    """The request message in a call; INVALID_ARGUMENT if it is none.
+    """The request message of a call; INVALID_ARGUMENT if it cannot be decoded.
 
-    up-rust wraps requests in Any, up-python does not, and SOME/IP cannot say which: UNSPECIFIED is read as PROTOBUF.
+    up-rust wraps requests in Any, up-python does not, and SOME/IP has no field for it: UNSPECIFIED is read as PROTOBUF.
     """
     return unpack_payload(kind, call.payload, call.payload_format)
 
@@ -75,7 +75,7 @@ def specific_uuri(field: str, message: uri.UUri, call: CallContext) -> UUri:
 
 
 def topic_uuri(message: uri.UUri, call: CallContext) -> UUri:
-    """The topic that a request names; INVALID_ARGUMENT naming the part that is not as it must be (X-17 to X-19)."""
+    """The topic in a request; INVALID_ARGUMENT naming the invalid part (X-17 to X-19)."""
     topic = specific_uuri("topic", message, call)
     check_topic_resource(topic)
     return topic
@@ -93,7 +93,7 @@ def check_topic_resource(topic: UUri) -> None:
 
 
 def subscription_record(topic: UUri, subscriber: UUri, attributes: SubscribeAttributes) -> SubscriptionRecord:
-    """The subscription that is asked for; INVALID_ARGUMENT naming the attribute that makes no sense."""
+    """The requested subscription; INVALID_ARGUMENT naming the invalid attribute."""
     expire_ms = expire_ms_of(attributes.expire) if attributes.HasField("expire") else None
     return SubscriptionRecord(topic, subscriber, period_ns_of(attributes), expire_ms, _details(attributes))
 
@@ -108,7 +108,7 @@ def _details(attributes: SubscribeAttributes) -> bytes:
 
 
 def subscribe_attributes_of(entry: SubscriptionRecord) -> SubscribeAttributes:
-    """What was asked for, in the words of today's interface.
+    """The attributes of a subscription, in the current interface.
 
     The period goes out as `sample_period_ms`; `max_frequency` is read and never written.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of a subscription, as messages to everybody whom it concerns."""
+"""A change of a subscription, as messages to its subscriber, its observers and the change topic."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -15,7 +15,7 @@ from ustreamer_usubscription.model.subscription import SubscriptionStatusChange
 from ustreamer_usubscription.requests import v3, v4
 
 SUBSCRIBER_TTL_MS: Final = 10_000
-"""How long a subscriber has to hear of its own subscription: it may begin to listen after it has subscribed, or never."""
+"""The ttl of an Update to the subscriber itself, which may start to listen after its Subscribe, or never."""
 
 _ENCODERS: Final[Mapping[int, Callable[[SubscriptionStatusChange], Message]]] = {
     v3.VERSION: v3.encode_update,
@@ -26,11 +26,12 @@ _ENCODERS: Final[Mapping[int, Callable[[SubscriptionStatusChange], Message]]] = 
 def update_messages(
     change: SubscriptionStatusChange, authority: str, next_id: Callable[[], UUID]
 ) -> Iterator[UMessage]:
-    """A Notification to the subscriber, one to each who registered, and a Publish of the same (X-7).
+    """A Notification to the subscriber, one to each observer, and a Publish of the same (X-7).
 
-    A subscriber is told without having asked for it, and many do not listen: after `TTL_MS` that is old news and no dead letter.
-    Who registered has asked, so what cannot be delivered there is kept as any other message.
-    Everybody is told in the words of the interface by which they asked; in both it is published. All come from core.usubscription at `authority`, at the priority that the standard gives to its traffic (X-24).
+    A subscriber gets an Update without a registration, and many do not listen: after `SUBSCRIBER_TTL_MS` the Update
+    expires and is no dead letter. An observer has registered, so an undeliverable Update to it is kept like any other
+    message. Each gets the Update of its interface version; both versions are published. The source is
+    core.usubscription at `authority`, with the priority of the standard for its traffic (X-24).
 
     [impl->dsn~usubscription-change-notification-type~1] [impl->dsn~usubscription-change-notification-topic~1]
     [impl->req~usubscription-change-notification~1] [impl->req~usubscription-change-notification-resource~1]
@@ -43,7 +44,7 @@ def update_messages(
         ttls: dict[UUri, int | None] = (
             {change.entry.subscriber: SUBSCRIBER_TTL_MS} if change.entry.version == version else {}
         )
-        # One who subscribed and registered is told once.
+        # A subscriber that is an observer, too, gets one.
         ttls |= {each.entity: None for each in change.observers if each.version == version}
         for entity, ttl in ttls.items():
             yield notification(

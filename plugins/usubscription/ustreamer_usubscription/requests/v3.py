@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of core.usubscription version 3, as tables by (version, method).
 
-Decisions only: a change is drafted, a question is answered from the directory. Who calls when, and what has to happen
-between a draft and its answer, is the service's business.
+Decisions only: a change is applied to a transaction, a query is answered from the directory. The service calls the
+operations, commits and sends.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ VERSION: Final = 3
 
 
 def subscribe(call: CallContext, transaction: Transaction) -> pb.SubscriptionResponse:
-    """Method 1. The caller becomes a subscriber of the topic, or its subscription becomes what it now asks for.
+    """Method 1. Subscribe the caller to the topic, or change its subscription.
 
     [impl->dsn~usubscription-subscribe-protobuf~1] [impl->req~usubscription-subscribe~1]
     [impl->req~usubscription-subscribe-multiple~1] [impl->req~usubscription-subscribe-expiration-extension~1]
@@ -57,7 +57,7 @@ def subscribe(call: CallContext, transaction: Transaction) -> pb.SubscriptionRes
 
 
 def unsubscribe(call: CallContext, transaction: Transaction) -> pb.UnsubscribeResponse:
-    """Method 2. The caller is no subscriber of the topic any more; an empty answer says UNSUBSCRIBED (X-3).
+    """Method 2. End the caller's subscription of the topic; an empty response means UNSUBSCRIBED (X-3).
 
     [impl->dsn~usubscription-unsubscribe-protobuf~1] [impl->req~usubscription-unsubscribe~1]
     [impl->req~usubscription-unsubscribe-multiple~1] [impl->dsn~usubscription-unsubscribe-invalid-topic~1]
@@ -70,7 +70,7 @@ def unsubscribe(call: CallContext, transaction: Transaction) -> pb.UnsubscribeRe
 
 
 def register_for_notifications(call: CallContext, transaction: Transaction) -> pb.NotificationsResponse:
-    """Method 6. The caller is told of every change of the topic's subscriptions from now on.
+    """Method 6. Notify the caller of every change of the topic's subscriptions.
 
     [impl->dsn~usubscription-register-notifications-protobuf~1] [impl->req~usubscription-register-notifications~1]
     [impl->dsn~usubscription-register-notifications-invalid-topic~1]
@@ -83,7 +83,7 @@ def register_for_notifications(call: CallContext, transaction: Transaction) -> p
 
 
 def unregister_for_notifications(call: CallContext, transaction: Transaction) -> pb.NotificationsResponse:
-    """Method 7. The caller is told of no more changes of the topic's subscriptions; always succeeds.
+    """Method 7. End the notifications of method 6; always succeeds.
 
     [impl->dsn~usubscription-unregister-notifications-protobuf~1] [impl->req~usubscription-unregister-notifications~1]
     [impl->dsn~usubscription-unregister-notifications-invalid-topic~1]
@@ -96,13 +96,13 @@ def unregister_for_notifications(call: CallContext, transaction: Transaction) ->
 
 
 def reset(call: CallContext, transaction: Transaction) -> pb.ResetResponse:
-    """Method 9. All subscriptions and then all registrations end, in memory and in the store (X-21: `before` is ignored).
+    """Method 9. End all subscriptions and then all registrations, in memory and in the store (X-21: ignores `before`).
 
     [impl->dsn~usubscription-reset-protobuf~1] [impl->req~usubscription-reset~1]
-    [impl->req~usubscription-reset-only-usubscription~1] `caller` can be believed. A message is accepted only from the
-    endpoint behind which its source's authority lives, and ue_id 0 at an authority that this streamer serves lives in
-    this process: from outside, the core refuses it as spoofed. So the caller is the uSubscription of a peer, or we;
-    whoever lives at an authority that the configuration does not name could be anybody, and is refused.
+    [impl->req~usubscription-reset-only-usubscription~1] `caller` is authentic: a message is accepted only from the
+    endpoint of its source's authority, and ue_id 0 at an authority that this streamer serves is in this process, so the
+    core refuses it from outside as spoofed. So the caller is the uSubscription of a peer, or this one. A caller at an
+    authority that is not configured is refused.
     """
     request = unpack_request(pb.ResetRequest, call)
     operations.check_reset_caller(call, is_usubscription=call.caller.ue_id == USUBSCRIPTION)
@@ -122,7 +122,7 @@ def create_topic(call: CallContext, transaction: Transaction) -> UStatus:
 
 
 def deprecate_topic(call: CallContext, transaction: Transaction) -> UStatus:
-    """Method 5, which the standard had until 2024-04-09. A topic of the caller's takes no new subscriptions any more.
+    """Method 5, which the standard had until 2024-04-09. Refuse new subscriptions of a topic of the caller.
 
     [impl->LIF-4] [impl->LIF-6] [impl->LIF-9]
     """
@@ -132,11 +132,11 @@ def deprecate_topic(call: CallContext, transaction: Transaction) -> UStatus:
     return UStatus()
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
+# --- queries ----------------------------------------------------------------------------------------------------------
 
 
 def fetch_subscriptions(call: CallContext, state: ServiceState, limit: int) -> pb.FetchSubscriptionsResponse:
-    """Method 3. The subscriptions of a topic or of a subscriber; of everybody if neither is named (X-27).
+    """Method 3. The subscriptions of a topic or of a subscriber; all if neither is given (X-27).
 
     [impl->dsn~usubscription-fetch-subscriptions-protobuf~1]
     [impl->req~usubscription-fetch-subscriptions-by-topic~1]
@@ -179,7 +179,7 @@ def fetch_subscribers(call: CallContext, state: ServiceState, limit: int) -> pb.
     [impl->req~usubscription-fetch-subscribers-has-more-records~1]
     """
     request = unpack_request(pb.FetchSubscribersRequest, call)
-    # Whoever subscribed the topic of every instance as well is one subscriber.
+    # A subscriber of the topic and of its every instance counts once.
     each = dict.fromkeys(
         entry.subscriber for entry in state.directory.subscribers(_requested_topic(request, call))
     )
@@ -200,7 +200,7 @@ LIFECYCLE_MUTATIONS: Final[Mapping[tuple[int, int], MutationHandler]] = {
     (VERSION, 4): create_topic,
     (VERSION, 5): deprecate_topic,
 }
-"""Changes that there are only where a topic lifecycle is kept: today's standard has no method 4 and 5."""
+"""Only with a topic lifecycle: the current standard has no methods 4 and 5."""
 
 QUERIES: Final[Mapping[tuple[int, int], QueryHandler]] = {
     (VERSION, 3): fetch_subscriptions,
@@ -208,11 +208,11 @@ QUERIES: Final[Mapping[tuple[int, int], QueryHandler]] = {
 }
 
 
-# --- changes, as they are told ----------------------------------------------------------------------------------------
+# --- Updates ----------------------------------------------------------------------------------------------------------
 
 
 def encode_update(change: SubscriptionStatusChange) -> pb.Update:
-    """What topic SubscriptionChange carries.
+    """The payload of topic SubscriptionChange.
 
     [impl->dsn~usubscription-change-notification-type~1]
     """
@@ -228,7 +228,7 @@ def encode_update(change: SubscriptionStatusChange) -> pb.Update:
     return message
 
 
-# --- parts of requests and answers ------------------------------------------------------------------------------------
+# --- parts of requests and responses ----------------------------------------------------------------------------------
 
 
 def _requested_topic(
@@ -248,7 +248,7 @@ def _requested_topic(
 def _check_subscriber_is_caller(
     request: pb.SubscriptionRequest | pb.UnsubscribeRequest | pb.NotificationsRequest, call: CallContext
 ) -> None:
-    """PERMISSION_DENIED if the legacy field `subscriber` names somebody else than the caller (X-4)."""
+    """PERMISSION_DENIED if the legacy field `subscriber` names an entity other than the caller (X-4)."""
     if not request.subscriber.HasField("uri"):
         return
     named = UUri.from_pb(request.subscriber.uri).with_authority(call.authority)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of core.usubscription version 4, as tables by (version, method), over the same state as version 3.
 
-What is other than in version 3: a topic may be that of every instance of an entity, and its authority must be said
-(X-16, X-18); registering concerns every topic; filters may hold wildcards; the methods 4 to 6 are other ones.
+Differences to version 3: a topic may be that of every instance of an entity, and needs an authority (X-16, X-18);
+a registration is for every topic; filters may have wildcards; the methods 4 to 6 differ.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ VERSION: Final = 4
 
 
 def subscribe(call: CallContext, transaction: Transaction) -> pb.SubscribeResponse:
-    """Method 1. The caller becomes a subscriber of the topic, or its subscription becomes what it now asks for.
+    """Method 1. Subscribe the caller to the topic, or change its subscription.
 
     [impl->req~usubscription-subscribe-method_id~1] [impl->req~usubscription-subscribe-request-signature~1]
     [impl->req~usubscription-subscribe-response-signature~1] [impl->dsn~usubscription-subscribe-valid-topic-uuris~1]
@@ -53,7 +53,7 @@ def subscribe(call: CallContext, transaction: Transaction) -> pb.SubscribeRespon
 
 
 def unsubscribe(call: CallContext, transaction: Transaction) -> pb.UnsubscribeResponse:
-    """Method 2. The caller is no subscriber of the topic any more; always succeeds.
+    """Method 2. End the caller's subscription of the topic; always succeeds.
 
     [impl->req~usubscription-unsubscribe-method_id~1] [impl->req~usubscription-unsubscribe-request-signature~1]
     [impl->req~usubscription-unsubscribe-response-signature~1]
@@ -66,7 +66,7 @@ def unsubscribe(call: CallContext, transaction: Transaction) -> pb.UnsubscribeRe
 
 
 def register_for_notifications(call: CallContext, transaction: Transaction) -> pb.NotificationsResponse:
-    """Method 4. The caller is told of every change of any subscription from now on.
+    """Method 4. Notify the caller of every change of any subscription.
 
     [impl->req~usubscription-register-notifications-method_id~1]
     [impl->req~usubscription-register-notifications-request-signature~1]
@@ -92,13 +92,13 @@ def unregister_for_notifications(call: CallContext, transaction: Transaction) ->
 
 
 def reset(call: CallContext, transaction: Transaction) -> pb.ResetResponse:
-    """Method 6. All subscriptions and then all registrations end, those of version 3 as well.
+    """Method 6. End all subscriptions and then all registrations, those of version 3, too.
 
     [impl->req~usubscription-reset-method_id~1] [impl->req~usubscription-reset-request-signature~1]
     [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset~1]
     [impl->req~usubscription-reset-only-usubscription~1]
-    Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at an
-    authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
+    Of the caller's ue_id only the type counts (X-20). The source is authentic as in version 3, with one exception: at
+    a served authority only ue_id 0 is this service; another instance of type 0 there may be any process.
     """
     unpack_request(pb.ResetRequest, call)
     caller = call.caller
@@ -109,13 +109,13 @@ def reset(call: CallContext, transaction: Transaction) -> pb.ResetResponse:
     return pb.ResetResponse()
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
+# --- queries ----------------------------------------------------------------------------------------------------------
 
 
 def fetch_subscriptions(call: CallContext, state: ServiceState, limit: int) -> pb.FetchSubscriptionsResponse:
     """Method 3. The subscriptions that both filters match. More than `limit` of them are RESOURCE_EXHAUSTED.
 
-    Version 4 has neither an offset nor a way to say that a list is incomplete, so none is.
+    Version 4 has no offset and no mark of an incomplete list, so every list is complete.
 
     [impl->req~usubscription-fetch-subscriptions-method_id~1] [impl->req~usubscription-fetch-subscriptions~1]
     [impl->req~usubscription-fetch-subscriptions-request-signature~1]
@@ -165,7 +165,7 @@ MUTATIONS: Final[Mapping[tuple[int, int], MutationHandler]] = {
 QUERIES: Final[Mapping[tuple[int, int], QueryHandler]] = {(VERSION, 3): fetch_subscriptions}
 
 
-# --- changes, as they are told ----------------------------------------------------------------------------------------
+# --- Updates ----------------------------------------------------------------------------------------------------------
 
 
 def encode_change(change: SubscriptionStatusChange) -> pb.Subscription:
@@ -203,7 +203,7 @@ def _status_number(status: Status) -> int:
 
 
 def _subscription_message(entry: SubscriptionRecord, status: Status) -> pb.Subscription:
-    """A subscription, with the wishes of one that stands; a period below 1 ms is left out, as in version 3."""
+    """A subscription, with its attributes unless it has ended; a period below 1 ms is left out, as in version 3."""
     message = pb.Subscription(
         topic=entry.topic.to_pb(), subscriber=entry.subscriber.to_pb(), status=_status_number(status)
     )

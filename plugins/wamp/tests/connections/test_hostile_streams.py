@@ -114,9 +114,9 @@ def rawsocket(serializer: Serializer) -> list[bytes]:
 
 @pytest.mark.parametrize("framing", ["websocket", "rawsocket"])
 def test_tampered_streams_leave_nothing_behind(
-    make_hall: Callable[..., "RealmRig"], serializer: str, framing: str
+    make_rig: Callable[..., "RealmRig"], serializer: str, framing: str
 ) -> None:
-    rig = make_hall()
+    rig = make_rig()
     rng = random.Random(f"{framing} {serializer} {os.environ.get('FUZZ_SEED', '1')}")
     made = next(each for each in SERIALIZERS if each.name == serializer)
     pieces = websocket(made) if framing == "websocket" else rawsocket(made)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ustreamer_wamp.connections.outbox import OverflowPolicy
 
 
-def member(hall: "RealmRig", policy: "OverflowPolicy" = "conflate", **limits: Any) -> "Client":
-    return hall.joined_client(limits=OutboxLimits(policy=policy, **limits))
+def member(rig: "RealmRig", policy: "OverflowPolicy" = "conflate", **limits: Any) -> "Client":
+    return rig.joined_client(limits=OutboxLimits(policy=policy, **limits))
 
 
-def publish(hall: "RealmRig", *values: tuple[str, int]) -> None:
-    publisher = hall.joined_client("msgpack")
+def publish(rig: "RealmRig", *values: tuple[str, int]) -> None:
+    publisher = rig.joined_client("msgpack")
     for topic, value in values:
         publisher.send(16, 1, {}, topic, [value])
 
@@ -32,28 +32,28 @@ def heard(client: "Client") -> list[tuple[str | int, ...]]:
     ]
 
 
-def test_what_is_read_at_once_is_all_there_in_one_piece(hall: "RealmRig") -> None:
-    client = member(hall)
+def test_what_is_read_at_once_is_all_there_in_one_piece(rig: "RealmRig") -> None:
+    client = member(rig)
     client.subscribe("", {"match": "prefix"})
     client.received()
-    publish(hall, *[("com.a", n) for n in range(100)])
+    publish(rig, *[("com.a", n) for n in range(100)])
     assert heard(client) == [("com.a", n) for n in range(100)]
     assert client.counts == {}
 
 
-def test_a_turn_of_the_loop_that_brings_very_many_does_not_collect_them_all(hall: "RealmRig") -> None:
-    client = member(hall)
+def test_a_turn_of_the_loop_that_brings_very_many_does_not_collect_them_all(rig: "RealmRig") -> None:
+    client = member(rig)
     client.subscribe("com.a")
-    publish(hall, *[("com.a", n) for n in range(10_000)])
+    publish(rig, *[("com.a", n) for n in range(10_000)])
     assert len(client.outbox._ready) <= 128
     assert [each[4][0] for each in client.received()] == list(range(10_000))
 
 
-def test_conflate_keeps_the_latest_of_each_topic_in_order(hall: "RealmRig") -> None:
-    client = member(hall)
+def test_conflate_keeps_the_latest_of_each_topic_in_order(rig: "RealmRig") -> None:
+    client = member(rig)
     client.subscribe("com.", {"match": "prefix"})
     client.outbox.pause()
-    publish(hall, ("com.a", 1), ("com.b", 1), ("com.a", 2), ("com.c", 1), ("com.b", 2))
+    publish(rig, ("com.a", 1), ("com.b", 1), ("com.a", 2), ("com.c", 1), ("com.b", 2))
     assert heard(client) == []
     client.outbox.resume()
     assert heard(client) == [("com.a", 2), ("com.c", 1), ("com.b", 2)]
@@ -63,11 +63,11 @@ def test_conflate_keeps_the_latest_of_each_topic_in_order(hall: "RealmRig") -> N
 @pytest.mark.parametrize(
     ("policy", "kept"), [("drop_oldest", [7, 8, 9]), ("drop_newest", [0, 1, 2]), ("conflate", [9])]
 )
-def test_the_bound_holds_by_each_policy(hall: "RealmRig", policy: "OverflowPolicy", kept: list[int]) -> None:
-    client = member(hall, policy, events=3)
+def test_the_bound_holds_by_each_policy(rig: "RealmRig", policy: "OverflowPolicy", kept: list[int]) -> None:
+    client = member(rig, policy, events=3)
     client.subscribe("com.a")
     client.outbox.pause()
-    publish(hall, *[("com.a", n) for n in range(10)])
+    publish(rig, *[("com.a", n) for n in range(10)])
     client.outbox.resume()
     events = client.received()
     assert [each[4][0] for each in events] == kept
@@ -76,45 +76,45 @@ def test_the_bound_holds_by_each_policy(hall: "RealmRig", policy: "OverflowPolic
     assert [each[3].get("_dropped", 0) for each in events] == [dropped] + [0] * (len(kept) - 1)
 
 
-def test_what_was_dropped_to_the_last_is_told_with_the_next_event(hall: "RealmRig") -> None:
-    client = member(hall, "drop_newest", bytes=1024)
+def test_what_was_dropped_to_the_last_is_told_with_the_next_event(rig: "RealmRig") -> None:
+    client = member(rig, "drop_newest", bytes=1024)
     client.subscribe("com.a")
     client.outbox.pause()
     client.outbox.enqueue_event(WampEvent(Publication(1, "com.a", ["x" * 2000], {}), 1, "exact"))
     client.outbox.resume()
     assert client.received() == []
-    publish(hall, ("com.a", 1), ("com.a", 2))
+    publish(rig, ("com.a", 1), ("com.a", 2))
     assert [each[3] for each in client.received()] == [{"_dropped": 1}, {}]
 
 
-def test_who_was_paused_for_nothing_gets_the_frame_of_all(hall: "RealmRig") -> None:
-    client = member(hall)
+def test_who_was_paused_for_nothing_gets_the_frame_of_all(rig: "RealmRig") -> None:
+    client = member(rig)
     client.subscribe("com.a")
     client.outbox.pause()
     client.outbox.resume()
-    publish(hall, ("com.a", 1))
-    publish(hall, ("com.a", 2))
+    publish(rig, ("com.a", 1))
+    publish(rig, ("com.a", 2))
     assert [each[3] for each in client.received()] == [{}, {}]
 
 
-def test_close_ends_the_session_of_who_does_not_read(hall: "RealmRig") -> None:
-    client = member(hall, "close", events=2)
+def test_close_ends_the_session_of_who_does_not_read(rig: "RealmRig") -> None:
+    client = member(rig, "close", events=2)
     client.subscribe("com.a")
     client.outbox.pause()
-    publish(hall, *[("com.a", n) for n in range(2)])
+    publish(rig, *[("com.a", n) for n in range(2)])
     before = client.outbox.is_overrun
-    publish(hall, ("com.a", 3))
+    publish(rig, ("com.a", 3))
     assert (before, client.outbox.is_overrun) == (False, True)
     client.session.kill("wamp.close.killed", "too slow")
     client.outbox.resume()
     assert client.received()[-1][2] == "wamp.close.killed"
 
 
-def test_bytes_are_bounded_whatever_the_number(hall: "RealmRig") -> None:
-    client = member(hall, "drop_oldest", bytes=5000)
+def test_bytes_are_bounded_whatever_the_number(rig: "RealmRig") -> None:
+    client = member(rig, "drop_oldest", bytes=5000)
     client.subscribe("com.a")
     client.outbox.pause()
-    publisher = hall.joined_client()
+    publisher = rig.joined_client()
     for n in range(100):
         publisher.send(16, 1, {}, "com.a", [n, "x" * 1000])
     assert client.outbox._bytes <= 5000
@@ -122,16 +122,16 @@ def test_bytes_are_bounded_whatever_the_number(hall: "RealmRig") -> None:
     assert [each[4][0] for each in client.received()] == [96, 97, 98, 99]
 
 
-def test_replies_are_never_dropped_and_keep_their_place(hall: "RealmRig") -> None:
-    client = member(hall, events=2)
+def test_replies_are_never_dropped_and_keep_their_place(rig: "RealmRig") -> None:
+    client = member(rig, events=2)
     client.subscribe("com.", {"match": "prefix"})
     client.outbox.pause()
-    publish(hall, ("com.a", 1))
+    publish(rig, ("com.a", 1))
     client.send(32, 10, {}, "com.x")
-    publish(hall, ("com.b", 1))
+    publish(rig, ("com.b", 1))
     for request in range(20, 40):
         client.send(34, request, 4711)
-    publish(hall, ("com.c", 1))
+    publish(rig, ("com.c", 1))
     client.outbox.resume()
     found = heard(client)
     replies = [each for each in found if isinstance(each[0], int)]
@@ -140,8 +140,8 @@ def test_replies_are_never_dropped_and_keep_their_place(hall: "RealmRig") -> Non
     assert found[-1] == ("com.c", 1)
 
 
-def test_who_asks_and_does_not_read_is_not_asked_by(hall: "RealmRig") -> None:
-    client = member(hall)
+def test_who_asks_and_does_not_read_is_not_asked_by(rig: "RealmRig") -> None:
+    client = member(rig)
     client.outbox.pause()
     for request in range(63):
         client.send(34, request + 1, 4711)
@@ -164,12 +164,12 @@ def test_who_asks_and_does_not_read_is_not_asked_by(hall: "RealmRig") -> None:
     ),
 )
 def test_no_event_comes_before_subscribed_or_after_unsubscribed_whoever_reads_when(
-    make_hall: Callable[[], "RealmRig"],
+    make_rig: Callable[[], "RealmRig"],
     policy: "OverflowPolicy",
     steps: list[tuple[Literal["publish", "pause", "resume", "toggle"], str]],
 ) -> None:
-    hall = make_hall()
-    client, publisher = member(hall, policy, events=3), hall.joined_client()
+    rig = make_rig()
+    client, publisher = member(rig, policy, events=3), rig.joined_client()
     held, number = 0, 0
     transcript: list[Any] = []
     for request, (what, topic) in enumerate(steps, 1):
@@ -186,7 +186,7 @@ def test_no_event_comes_before_subscribed_or_after_unsubscribed_whoever_reads_wh
             held = 0
         else:
             client.send(32, request, {"match": "prefix"}, "com.")
-            held = next(iter(hall.realm.broker.subscriptions_of(client.session)))
+            held = next(iter(rig.realm.broker.subscriptions_of(client.session)))
     client.outbox.resume()
     transcript += client.received()
     open_id, last = 0, 0
@@ -204,11 +204,11 @@ def test_no_event_comes_before_subscribed_or_after_unsubscribed_whoever_reads_wh
     assert not client.outbox._sizes
 
 
-def test_an_outbox_that_is_cleared_holds_nothing(hall: "RealmRig") -> None:
-    client = member(hall)
+def test_an_outbox_that_is_cleared_holds_nothing(rig: "RealmRig") -> None:
+    client = member(rig)
     client.subscribe("com.a")
     client.outbox.pause()
-    publish(hall, ("com.a", 1))
+    publish(rig, ("com.a", 1))
     client.outbox.clear()
     client.outbox.resume()
     assert client.received() == []

@@ -144,28 +144,28 @@ class RouterRig:
 
 
 @pytest.fixture(params=["conflate", "drop_oldest"])
-def hall(request: pytest.FixtureRequest) -> Iterator[RouterRig]:
+def rig(request: pytest.FixtureRequest) -> Iterator[RouterRig]:
     made = RouterRig(request.param)
     yield made
     made.close()
 
 
-def test_ten_that_stop_reading_cost_the_others_nothing(hall: RouterRig) -> None:
-    reader, realm = hall.reader, hall.router.realm
-    sent = hall.publish(200)
-    hall.until(lambda: all(list(numbers) == sent for numbers in reader.numbers))
+def test_ten_that_stop_reading_cost_the_others_nothing(rig: RouterRig) -> None:
+    reader, realm = rig.reader, rig.router.realm
+    sent = rig.publish(200)
+    rig.until(lambda: all(list(numbers) == sent for numbers in reader.numbers))
     for index in range(STALLED):
         reader.stop_reading(index)
     before = rss()
-    sent += hall.publish(EVENTS)
-    hall.until(lambda: all(len(reader.numbers[index]) == len(sent) for index in hall.reading))
-    assert all(list(reader.numbers[index]) == sent for index in hall.reading), "each event, once, in order"
+    sent += rig.publish(EVENTS)
+    rig.until(lambda: all(len(reader.numbers[index]) == len(sent) for index in rig.reading))
+    assert all(list(reader.numbers[index]) == sent for index in rig.reading), "each event, once, in order"
     assert rss() - before < 5 << 20
-    lost = hall.router.counts["events_conflated"] + hall.router.counts["events_dropped"]
+    lost = rig.router.counts["events_conflated"] + rig.router.counts["events_dropped"]
     assert lost > STALLED * 100, "the ten had to lose something, or this shows nothing"
     for index in range(STALLED):
         reader.read_again(index)
-    hall.until(lambda: all(reader.numbers[index][-1] == sent[-1] for index in range(STALLED)))
+    rig.until(lambda: all(reader.numbers[index][-1] == sent[-1] for index in range(STALLED)))
     for index in range(STALLED):
         numbers = list(reader.numbers[index])
         assert numbers == sorted(set(numbers)), "what is left is in order"

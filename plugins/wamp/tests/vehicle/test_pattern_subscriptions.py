@@ -125,176 +125,176 @@ class PatternRig:
 
 
 @pytest.fixture
-def desk() -> PatternRig:
+def rig() -> PatternRig:
     return PatternRig()
 
 
-def test_a_pattern_subscribes_what_is_configured_has_come_by_and_comes_by_later(desk: PatternRig) -> None:
-    desk.patterns.configure([SPEED, UUri("other", 0x2001, 1, 0x8001)])
-    desk.observe(RPM)
-    pattern = desk.add_pattern("up.vcu.")
-    assert desk.topics() == {SPEED, RPM}
-    desk.observe(DOORS)
-    assert desk.topics() == {SPEED, RPM, DOORS}
-    assert desk.patterns.topic_count == 3
-    desk.patterns.remove_pattern(pattern)
-    desk.answer_all()
-    assert desk.granted == {}
-    assert (desk.patterns.topic_count, len(desk.usubscription)) == (0, 0)
+def test_a_pattern_subscribes_what_is_configured_has_come_by_and_comes_by_later(rig: PatternRig) -> None:
+    rig.patterns.configure([SPEED, UUri("other", 0x2001, 1, 0x8001)])
+    rig.observe(RPM)
+    pattern = rig.add_pattern("up.vcu.")
+    assert rig.topics() == {SPEED, RPM}
+    rig.observe(DOORS)
+    assert rig.topics() == {SPEED, RPM, DOORS}
+    assert rig.patterns.topic_count == 3
+    rig.patterns.remove_pattern(pattern)
+    rig.answer_all()
+    assert rig.granted == {}
+    assert (rig.patterns.topic_count, len(rig.usubscription)) == (0, 0)
 
 
-def test_what_is_configured_later_than_a_pattern_is_subscribed_too(desk: PatternRig) -> None:
-    desk.add_pattern("up.vcu.")
-    desk.patterns.configure([SPEED])
-    desk.answer_all()
-    assert desk.topics() == {SPEED}
+def test_what_is_configured_later_than_a_pattern_is_subscribed_too(rig: PatternRig) -> None:
+    rig.add_pattern("up.vcu.")
+    rig.patterns.configure([SPEED])
+    rig.answer_all()
+    assert rig.topics() == {SPEED}
 
 
-def test_topics_that_the_streamer_serves_are_nobodys_to_ask(desk: PatternRig) -> None:
-    desk.add_pattern("")
-    desk.add_pattern("up.hpc.2001..1.8001", "wildcard")
-    desk.patterns.configure([HERE])
-    desk.observe(HERE, UUri("wamp.hpc", 1, 1, 0x8000))
-    assert desk.granted == {}
-    assert not desk.patterns.is_unknown(HERE)
+def test_topics_that_the_streamer_serves_are_nobodys_to_ask(rig: PatternRig) -> None:
+    rig.add_pattern("")
+    rig.add_pattern("up.hpc.2001..1.8001", "wildcard")
+    rig.patterns.configure([HERE])
+    rig.observe(HERE, UUri("wamp.hpc", 1, 1, 0x8000))
+    assert rig.granted == {}
+    assert not rig.patterns.is_unknown(HERE)
 
 
-def test_every_instance_of_an_entity_is_one_topic_of_version_4(desk: PatternRig) -> None:
-    pattern = desk.add_pattern("up.vcu.2001..1.8001", "wildcard", period_ns=16_666_667)
-    assert desk.granted == {(ONE, EVERY): 17 * MS}, "in whole ms, and none more often than what was asked for"
-    assert desk.versions == {4}
+def test_every_instance_of_an_entity_is_one_topic_of_version_4(rig: PatternRig) -> None:
+    pattern = rig.add_pattern("up.vcu.2001..1.8001", "wildcard", period_ns=16_666_667)
+    assert rig.granted == {(ONE, EVERY): 17 * MS}, "in whole ms, and none more often than what was asked for"
+    assert rig.versions == {4}
     # What of it is known by its name is asked for as well: the other device may know version 3 alone.
-    desk.observe(SECOND, RPM)
-    assert desk.topics() == {EVERY, SECOND}
-    desk.add_pattern("up.vcu.")
-    desk.end(ONE, EVERY, version=4)
-    assert desk.topics() == {SECOND, RPM}
-    desk.pass_time(61)
-    assert desk.topics() == {EVERY, SECOND, RPM}
-    desk.patterns.remove_pattern(pattern)
-    desk.answer_all()
-    assert desk.topics() == {SECOND, RPM}, "those of the prefix"
+    rig.observe(SECOND, RPM)
+    assert rig.topics() == {EVERY, SECOND}
+    rig.add_pattern("up.vcu.")
+    rig.end(ONE, EVERY, version=4)
+    assert rig.topics() == {SECOND, RPM}
+    rig.pass_time(61)
+    assert rig.topics() == {EVERY, SECOND, RPM}
+    rig.patterns.remove_pattern(pattern)
+    rig.answer_all()
+    assert rig.topics() == {SECOND, RPM}, "those of the prefix"
 
 
-def test_a_topic_that_is_refused_or_ends_is_tried_again_every_minute(desk: PatternRig) -> None:
-    desk.refuses.add(RPM)
-    desk.observe(SPEED, RPM)
-    pattern = desk.add_pattern("up.vcu.")
-    assert desk.topics() == {SPEED}
-    assert desk.patterns.waiting_topic_count == 1
-    desk.end(ONE, SPEED)
-    assert (desk.topics(), desk.ended, desk.patterns.waiting_topic_count) == (set(), [SPEED], 2)
-    desk.pass_time(61)
-    assert desk.topics() == {SPEED}
-    assert desk.subscribe_calls[RPM] == 2
+def test_a_topic_that_is_refused_or_ends_is_tried_again_every_minute(rig: PatternRig) -> None:
+    rig.refuses.add(RPM)
+    rig.observe(SPEED, RPM)
+    pattern = rig.add_pattern("up.vcu.")
+    assert rig.topics() == {SPEED}
+    assert rig.patterns.waiting_topic_count == 1
+    rig.end(ONE, SPEED)
+    assert (rig.topics(), rig.ended, rig.patterns.waiting_topic_count) == (set(), [SPEED], 2)
+    rig.pass_time(61)
+    assert rig.topics() == {SPEED}
+    assert rig.subscribe_calls[RPM] == 2
     for _ in range(10):
-        desk.pass_time(1)
-    assert desk.subscribe_calls[RPM] == 2
-    desk.refuses.clear()
-    desk.pass_time(61)
-    assert (desk.topics(), desk.patterns.waiting_topic_count) == ({SPEED, RPM}, 0)
-    desk.refuses.add(DOORS)
-    desk.observe(DOORS)
-    assert desk.patterns.waiting_topic_count == 1
-    desk.patterns.remove_pattern(pattern)
-    desk.answer_all()
-    desk.pass_time(61)
-    assert (desk.granted, desk.patterns.waiting_topic_count) == ({}, 0)
-    assert desk.subscribe_calls[DOORS] == 1, "nobody wants it any more"
+        rig.pass_time(1)
+    assert rig.subscribe_calls[RPM] == 2
+    rig.refuses.clear()
+    rig.pass_time(61)
+    assert (rig.topics(), rig.patterns.waiting_topic_count) == ({SPEED, RPM}, 0)
+    rig.refuses.add(DOORS)
+    rig.observe(DOORS)
+    assert rig.patterns.waiting_topic_count == 1
+    rig.patterns.remove_pattern(pattern)
+    rig.answer_all()
+    rig.pass_time(61)
+    assert (rig.granted, rig.patterns.waiting_topic_count) == ({}, 0)
+    assert rig.subscribe_calls[DOORS] == 1, "nobody wants it any more"
 
 
 def test_a_session_has_no_more_topics_than_the_limit_and_takes_others_when_there_is_room() -> None:
-    desk = PatternRig(limit=2)
-    desk.observe(*(UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(5)))
-    first = desk.add_pattern("up.vcu.2001.0.1.8000")
-    desk.add_pattern("up.vcu.")
-    desk.add_pattern("up.vcu.", entity=TWO)
-    assert [len(desk.topics(each)) for each in (ONE, TWO)] == [2, 2]
-    assert desk.patterns.waiting_topic_count == 6
-    desk.patterns.remove_pattern(first)
-    desk.observe(UUri("vcu", 0x2001, 1, 0x9000))
-    assert len(desk.topics()) == 2
-    desk.patterns.unsubscribe_all(ONE)
-    desk.answer_all()
-    assert (desk.topics(), len(desk.topics(TWO)), desk.patterns.waiting_topic_count) == (set(), 2, 4)
+    rig = PatternRig(limit=2)
+    rig.observe(*(UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(5)))
+    first = rig.add_pattern("up.vcu.2001.0.1.8000")
+    rig.add_pattern("up.vcu.")
+    rig.add_pattern("up.vcu.", entity=TWO)
+    assert [len(rig.topics(each)) for each in (ONE, TWO)] == [2, 2]
+    assert rig.patterns.waiting_topic_count == 6
+    rig.patterns.remove_pattern(first)
+    rig.observe(UUri("vcu", 0x2001, 1, 0x9000))
+    assert len(rig.topics()) == 2
+    rig.patterns.unsubscribe_all(ONE)
+    rig.answer_all()
+    assert (rig.topics(), len(rig.topics(TWO)), rig.patterns.waiting_topic_count) == (set(), 2, 4)
 
 
 def test_no_topic_is_subscribed_for_patterns_where_the_limit_is_none() -> None:
-    desk = PatternRig(limit=0)
-    desk.observe(SPEED)
-    desk.add_pattern("up.vcu.")
-    assert desk.granted == {}
-    desk.patterns.subscribe(ONE, SPEED, 0, lambda refusal: None)
-    desk.answer_all()
-    assert desk.topics() == {SPEED}, "this one has a name"
+    rig = PatternRig(limit=0)
+    rig.observe(SPEED)
+    rig.add_pattern("up.vcu.")
+    assert rig.granted == {}
+    rig.patterns.subscribe(ONE, SPEED, 0, lambda refusal: None)
+    rig.answer_all()
+    assert rig.topics() == {SPEED}, "this one has a name"
 
 
 def test_what_has_come_by_is_remembered_within_bounds(
-    desk: PatternRig, monkeypatch: pytest.MonkeyPatch
+    rig: PatternRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pattern_subscriptions, "MAX_OBSERVED_TOPICS", 3)
     monkeypatch.setattr(pattern_subscriptions, "MAX_RETRY_TOPICS", 2)
     many = [UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(10)]
-    desk.observe(*many)
-    assert [desk.patterns.is_unknown(each) for each in many] == [True] * 7 + [False] * 3
-    desk.refuses.update(many)
-    desk.add_pattern("up.vcu.")
-    assert desk.patterns.waiting_topic_count == 2
+    rig.observe(*many)
+    assert [rig.patterns.is_unknown(each) for each in many] == [True] * 7 + [False] * 3
+    rig.refuses.update(many)
+    rig.add_pattern("up.vcu.")
+    assert rig.patterns.waiting_topic_count == 2
 
 
-def test_who_subscribes_a_topic_by_its_name_as_well_is_told_of_that_one(desk: PatternRig) -> None:
-    desk.refuses.add(SPEED)
-    desk.observe(SPEED)
+def test_who_subscribes_a_topic_by_its_name_as_well_is_told_of_that_one(rig: PatternRig) -> None:
+    rig.refuses.add(SPEED)
+    rig.observe(SPEED)
     told: list[object] = []
-    desk.patterns.add_pattern(Pattern(ONE, "up.vcu.", "prefix"), 0)
-    desk.patterns.subscribe(ONE, SPEED, 0, told.append)
-    desk.answer_all()
+    rig.patterns.add_pattern(Pattern(ONE, "up.vcu.", "prefix"), 0)
+    rig.patterns.subscribe(ONE, SPEED, 0, told.append)
+    rig.answer_all()
     assert [each is not None for each in told] == [True]
-    desk.refuses.clear()
-    desk.patterns.subscribe(ONE, SPEED, 5 * MS, told.append)
-    desk.answer_all()
+    rig.refuses.clear()
+    rig.patterns.subscribe(ONE, SPEED, 5 * MS, told.append)
+    rig.answer_all()
     assert told[1:] == [None]
 
 
 def test_who_waits_for_a_topic_and_gives_it_up_is_told_so_at_once_also_where_a_pattern_goes_on(
-    desk: PatternRig,
+    rig: PatternRig,
 ) -> None:
-    desk.observe(SPEED)
-    desk.add_pattern("up.vcu.", period_ns=20 * MS)
+    rig.observe(SPEED)
+    rig.add_pattern("up.vcu.", period_ns=20 * MS)
     told: list[object] = []
-    desk.patterns.subscribe(ONE, SPEED, 10 * MS, told.append)
-    desk.patterns.unsubscribe(ONE, SPEED)
+    rig.patterns.subscribe(ONE, SPEED, 10 * MS, told.append)
+    rig.patterns.unsubscribe(ONE, SPEED)
     assert told == [None]
-    desk.answer_all()
-    assert desk.granted == {(ONE, SPEED): 20 * MS}
+    rig.answer_all()
+    assert rig.granted == {(ONE, SPEED): 20 * MS}
 
 
-def test_what_was_refused_by_its_name_leaves_nothing(desk: PatternRig) -> None:
+def test_what_was_refused_by_its_name_leaves_nothing(rig: PatternRig) -> None:
     for number in range(10):
         topic = UUri("vcu", 0x2001, 1, 0x8000 + number)
-        desk.refuses.add(topic)
-        desk.patterns.subscribe(ONE, topic, 0, lambda refusal: None)
-    desk.answer_all()
-    assert (desk.patterns._named, len(desk.usubscription)) == ({}, 0)
+        rig.refuses.add(topic)
+        rig.patterns.subscribe(ONE, topic, 0, lambda refusal: None)
+    rig.answer_all()
+    assert (rig.patterns._named, len(rig.usubscription)) == ({}, 0)
 
 
-def test_a_topic_with_a_name_and_a_pattern_is_not_left_until_both_are_gone(desk: PatternRig) -> None:
+def test_a_topic_with_a_name_and_a_pattern_is_not_left_until_both_are_gone(rig: PatternRig) -> None:
     """Not for a moment: what another device is told to end, it ends."""
-    desk.observe(SPEED)
-    desk.patterns.subscribe(ONE, SPEED, 20 * MS, lambda refusal: None)
-    pattern = desk.add_pattern("up.vcu.", period_ns=10 * MS)
-    assert desk.granted == {(ONE, SPEED): 10 * MS}
-    desk.patterns.remove_pattern(pattern)
-    desk.answer_all()
-    assert desk.granted == {(ONE, SPEED): 20 * MS}
-    desk.add_pattern("up.vcu.", period_ns=10 * MS)
-    desk.patterns.unsubscribe(ONE, SPEED)
-    desk.answer_all()
-    assert desk.granted == {(ONE, SPEED): 10 * MS}
-    assert desk.ended_by_us == 0
-    desk.patterns.remove_pattern(pattern)
-    desk.answer_all()
-    assert (desk.granted, desk.ended_by_us) == ({}, 1)
+    rig.observe(SPEED)
+    rig.patterns.subscribe(ONE, SPEED, 20 * MS, lambda refusal: None)
+    pattern = rig.add_pattern("up.vcu.", period_ns=10 * MS)
+    assert rig.granted == {(ONE, SPEED): 10 * MS}
+    rig.patterns.remove_pattern(pattern)
+    rig.answer_all()
+    assert rig.granted == {(ONE, SPEED): 20 * MS}
+    rig.add_pattern("up.vcu.", period_ns=10 * MS)
+    rig.patterns.unsubscribe(ONE, SPEED)
+    rig.answer_all()
+    assert rig.granted == {(ONE, SPEED): 10 * MS}
+    assert rig.ended_by_us == 0
+    rig.patterns.remove_pattern(pattern)
+    rig.answer_all()
+    assert (rig.granted, rig.ended_by_us) == ({}, 1)
 
 
 # --- against a model ----------------------------------------------------------------------------------------------------
@@ -349,34 +349,34 @@ class Model:
 def test_in_any_order_usubscription_has_what_names_and_patterns_come_to(
     steps: list[tuple[str, UUri, object, int]],
 ) -> None:
-    desk, model = PatternRig(), Model()
+    rig, model = PatternRig(), Model()
     for what, entity, which, period_ns in steps:
         if isinstance(which, UUri):
             if what == "want":
-                desk.patterns.subscribe(entity, which, period_ns, lambda refusal: None)
+                rig.patterns.subscribe(entity, which, period_ns, lambda refusal: None)
                 model.names[entity, which] = period_ns
             elif what == "forget":
-                desk.patterns.unsubscribe(entity, which)
+                rig.patterns.unsubscribe(entity, which)
                 model.names.pop((entity, which), None)
             else:
-                desk.patterns.observe(which)
+                rig.patterns.observe(which)
                 model.known |= {which} - {HERE}
         elif isinstance(which, tuple):
             pattern = Pattern(entity, *which)
             if what == "put":
-                desk.patterns.add_pattern(pattern, period_ns)
+                rig.patterns.add_pattern(pattern, period_ns)
                 model.patterns[pattern] = period_ns
             else:
-                desk.patterns.remove_pattern(pattern)
+                rig.patterns.remove_pattern(pattern)
                 model.patterns.pop(pattern, None)
         elif what == "leave":
-            desk.patterns.unsubscribe_all(entity)
+            rig.patterns.unsubscribe_all(entity)
             model.leave(entity)
         else:
-            desk.answer_all()
-    desk.answer_all()
-    assert desk.granted == model.expected()
+            rig.answer_all()
+    rig.answer_all()
+    assert rig.granted == model.expected()
     for entity in (ONE, TWO):
-        desk.patterns.unsubscribe_all(entity)
-    desk.answer_all()
-    assert (desk.granted, len(desk.usubscription), desk.patterns.topic_count) == ({}, 0, 0)
+        rig.patterns.unsubscribe_all(entity)
+    rig.answer_all()
+    assert (rig.granted, len(rig.usubscription), rig.patterns.topic_count) == ({}, 0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to uSubscription for sessions, and when; uSubscription is played by the test."""
+"""The calls to uSubscription for sessions, and their times; the test answers as uSubscription."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ SUBSCRIBED, UNSUBSCRIBED = pb.SubscriptionStatus.SUBSCRIBED, pb.SubscriptionStat
 
 
 class UsubscriptionClientRig:
-    """Wishes, the calls that they have led to and are not answered, and what their clients were told."""
+    """A client of uSubscription, its unanswered calls, and the results for its callers."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -84,301 +84,305 @@ class UsubscriptionClientRig:
 
 
 @pytest.fixture
-def desk() -> UsubscriptionClientRig:
+def rig() -> UsubscriptionClientRig:
     return UsubscriptionClientRig()
 
 
-def test_a_wish_is_said_once_and_its_client_told_when_it_is_answered(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    assert desk.methods() == [1]
-    assert desk.results == []
-    assert desk.calls[0].attributes.source == ENTITY
-    assert desk.calls[0].attributes.sink == UUri("hpc", 0, 3, 1)
-    desk.answer()
-    assert desk.results == [None]
-    desk.subscribe()  # as it is
-    assert (desk.calls, desk.results) == ([], [None, None])
+def test_a_subscription_is_requested_once_and_its_client_notified_of_the_answer(
+    rig: UsubscriptionClientRig,
+) -> None:
+    rig.subscribe()
+    assert rig.methods() == [1]
+    assert rig.results == []
+    assert rig.calls[0].attributes.source == ENTITY
+    assert rig.calls[0].attributes.sink == UUri("hpc", 0, 3, 1)
+    rig.answer()
+    assert rig.results == [None]
+    rig.subscribe()  # as it is
+    assert (rig.calls, rig.results) == ([], [None, None])
 
 
-def test_calls_about_a_topic_never_overtake_each_other(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    desk.subscribe(5)
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    assert desk.methods() == [1], "one at a time"
-    assert desk.results == [None, None], "who waits is told before it ends"
-    desk.answer()
-    assert desk.methods() == [2], "and then the last word"
-    desk.answer()
-    assert desk.calls == []
-    assert len(desk.client) == 0
-    assert not desk.client.has_subscriptions(ENTITY)
+def test_calls_about_a_topic_never_overtake_each_other(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    rig.subscribe(5)
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    assert rig.methods() == [1], "one at a time"
+    assert rig.results == [None, None], "who waits is told before it ends"
+    rig.answer()
+    assert rig.methods() == [2], "and then the last word"
+    rig.answer()
+    assert rig.calls == []
+    assert len(rig.client) == 0
+    assert not rig.client.has_subscriptions(ENTITY)
 
 
-def test_a_changed_rate_is_said_when_the_call_before_is_answered(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.subscribe(20_000_000)
-    desk.answer()
-    assert desk.methods() == [1]
-    request = pb.SubscriptionRequest.FromString(desk.calls[0].payload)
+def test_a_changed_rate_is_requested_after_the_answer_of_the_pending_call(
+    rig: UsubscriptionClientRig,
+) -> None:
+    rig.subscribe()
+    rig.subscribe(20_000_000)
+    rig.answer()
+    assert rig.methods() == [1]
+    request = pb.SubscriptionRequest.FromString(rig.calls[0].payload)
     assert b"\x19" in request.attributes.SerializeToString(), (
         "max_frequency, of which sample_period_ms has the number"
     )
-    assert desk.results == []
-    desk.answer()
-    assert desk.results == [None, None]
+    assert rig.results == []
+    rig.answer()
+    assert rig.results == [None, None]
 
 
 @pytest.mark.parametrize(
     ("code", "reason"),
     [(UCode.NOT_FOUND, "up.error.not_found"), (UCode.PERMISSION_DENIED, "wamp.error.not_authorized")],
 )
-def test_a_refusal_is_told_and_the_wish_forgotten(
-    desk: UsubscriptionClientRig, code: UCode, reason: str
+def test_a_refusal_is_sent_to_the_client_and_the_subscription_dropped(
+    rig: UsubscriptionClientRig, code: UCode, reason: str
 ) -> None:
-    desk.subscribe()
-    desk.fail(code)
-    assert desk.results == [WampRefusal(reason, "because")]
-    assert len(desk.client) == 0
+    rig.subscribe()
+    rig.fail(code)
+    assert rig.results == [WampRefusal(reason, "because")]
+    assert len(rig.client) == 0
     assert refusal_of(UStatus(code, "x")).reason == reason
 
 
-def test_an_answer_that_says_unsubscribed_is_a_refusal(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.answer(UNSUBSCRIBED)
-    assert desk.results[0] is not None
-    assert len(desk.client) == 0
+def test_an_unsubscribed_status_is_a_refusal(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.answer(UNSUBSCRIBED)
+    assert rig.results[0] is not None
+    assert len(rig.client) == 0
 
 
-def test_a_rate_that_is_refused_leaves_the_one_before(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe(5)
-    desk.answer()
-    desk.subscribe(7)
-    desk.fail()
-    assert desk.results[0] is None
-    assert desk.results[1] is not None
-    assert len(desk.client) == 1
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    assert desk.methods() == [2]
+def test_a_refused_rate_keeps_the_acknowledged_one(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe(5)
+    rig.answer()
+    rig.subscribe(7)
+    rig.fail()
+    assert rig.results[0] is None
+    assert rig.results[1] is not None
+    assert len(rig.client) == 1
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    assert rig.methods() == [2]
 
 
-def test_what_is_not_answered_is_given_up_in_time(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.pass_time(TTL_MS / 1000)
-    assert desk.results == []
-    desk.pass_time(1)
-    assert [each and each.reason for each in desk.results] == ["up.error.deadline_exceeded"]
-    assert len(desk.client) == 0
-    desk.answer()  # too late
-    assert len(desk.results) == 1
+def test_an_unanswered_call_times_out(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.pass_time(TTL_MS / 1000)
+    assert rig.results == []
+    rig.pass_time(1)
+    assert [each and each.reason for each in rig.results] == ["up.error.deadline_exceeded"]
+    assert len(rig.client) == 0
+    rig.answer()  # too late
+    assert len(rig.results) == 1
 
 
-def test_where_nobody_answers_the_next_one_does_not_wait_as_long(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.pass_time(6)
-    desk.results.clear()
-    desk.subscribe()
-    desk.pass_time(0.4)
-    assert desk.results == []
-    desk.pass_time(0.2)
-    assert [each and each.reason for each in desk.results] == ["up.error.deadline_exceeded"]
-    desk.calls.pop(0)
-    desk.answer()  # it is there after all
-    assert desk.methods() == [2], "nobody wants it any more"
-    desk.answer()
-    assert len(desk.client) == 0
-    desk.results.clear()
-    desk.subscribe()
-    desk.pass_time(5)
-    assert desk.results == [], "who has answered is waited for"
-    desk.answer()
-    assert desk.results == [None]
+def test_after_a_timeout_the_next_client_waits_less(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.pass_time(6)
+    rig.results.clear()
+    rig.subscribe()
+    rig.pass_time(0.4)
+    assert rig.results == []
+    rig.pass_time(0.2)
+    assert [each and each.reason for each in rig.results] == ["up.error.deadline_exceeded"]
+    rig.calls.pop(0)
+    rig.answer()  # it is there after all
+    assert rig.methods() == [2], "nobody wants it any more"
+    rig.answer()
+    assert len(rig.client) == 0
+    rig.results.clear()
+    rig.subscribe()
+    rig.pass_time(5)
+    assert rig.results == [], "who has answered is waited for"
+    rig.answer()
+    assert rig.results == [None]
 
 
-def test_somebody_on_the_way_is_no_usubscription(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.fail(UCode.DEADLINE_EXCEEDED)
-    desk.results.clear()
-    desk.subscribe()
-    desk.pass_time(0.6)
-    assert [each and each.reason for each in desk.results] == ["up.error.deadline_exceeded"]
+def test_an_undelivered_call_counts_as_no_answer(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.fail(UCode.DEADLINE_EXCEEDED)
+    rig.results.clear()
+    rig.subscribe()
+    rig.pass_time(0.6)
+    assert [each and each.reason for each in rig.results] == ["up.error.deadline_exceeded"]
 
 
-def test_that_nobody_answers_can_be_known_from_the_start(desk: UsubscriptionClientRig) -> None:
-    desk.client.unsubscribe_stale_sessions("wamp.hpc")
-    desk.pass_time(6)
-    desk.subscribe()
-    desk.pass_time(0.6)
-    assert len(desk.results) == 1
+def test_an_unanswered_fetch_at_the_start_shortens_the_wait(rig: UsubscriptionClientRig) -> None:
+    rig.client.unsubscribe_stale_sessions("wamp.hpc")
+    rig.pass_time(6)
+    rig.subscribe()
+    rig.pass_time(0.6)
+    assert len(rig.results) == 1
 
 
-def test_who_loses_patience_with_a_new_rate_keeps_the_one_before(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe(5)
-    desk.answer()
-    desk.subscribe(topic=UUri("car", 0x2001, 1, 0x8002))
-    desk.pass_time(6)
-    desk.calls.clear()
-    desk.results.clear()
-    desk.subscribe(7)
-    desk.pass_time(0.6)
-    assert len(desk.results) == 1
-    desk.answer()
-    assert desk.methods() == [1]
-    assert b"\x19" in desk.calls[0].payload
-    desk.answer()
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    assert desk.methods() == [2]
+def test_a_timed_out_change_of_rate_keeps_the_acknowledged_one(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe(5)
+    rig.answer()
+    rig.subscribe(topic=UUri("car", 0x2001, 1, 0x8002))
+    rig.pass_time(6)
+    rig.calls.clear()
+    rig.results.clear()
+    rig.subscribe(7)
+    rig.pass_time(0.6)
+    assert len(rig.results) == 1
+    rig.answer()
+    assert rig.methods() == [1]
+    assert b"\x19" in rig.calls[0].payload
+    rig.answer()
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    assert rig.methods() == [2]
 
 
-def test_where_nobody_answers_no_more_is_kept_than_may_be_under_way(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.pass_time(6)
+def test_without_answers_the_subscriptions_are_bounded_by_pending_calls(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.pass_time(6)
     for number in range(3 * MAX_PENDING_CALLS):
-        desk.subscribe(topic=UUri("car", 0x2001, 1, 0x8000 + number))
-    assert len(desk.client) == MAX_PENDING_CALLS
-    assert len(desk.results) == 1 + 2 * MAX_PENDING_CALLS
-    desk.pass_time(6)
-    assert len(desk.results) == 1 + 3 * MAX_PENDING_CALLS
-    assert len(desk.client) == 0
+        rig.subscribe(topic=UUri("car", 0x2001, 1, 0x8000 + number))
+    assert len(rig.client) == MAX_PENDING_CALLS
+    assert len(rig.results) == 1 + 2 * MAX_PENDING_CALLS
+    rig.pass_time(6)
+    assert len(rig.results) == 1 + 3 * MAX_PENDING_CALLS
+    assert len(rig.client) == 0
 
 
-def test_an_answer_after_the_client_was_told_is_undone(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    call = desk.calls[0]
-    desk.pass_time(6)
-    assert len(desk.client) == 0
+def test_a_late_grant_is_undone(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    call = rig.calls[0]
+    rig.pass_time(6)
+    assert len(rig.client) == 0
     payload = pb.SubscriptionResponse(
         topic=TOPIC.to_pb(), status=pb.SubscriptionStatus(state=SUBSCRIBED)
     ).SerializeToString()
-    desk.calls.clear()
-    desk.client.on_response(response(desk.ids.next(), call, payload, UPayloadFormat.PROTOBUF))
-    assert desk.methods() == [2]
-    assert desk.calls[0].attributes.source == ENTITY
-    desk.answer()
-    assert len(desk.client) == 0
+    rig.calls.clear()
+    rig.client.on_response(response(rig.ids.next(), call, payload, UPayloadFormat.PROTOBUF))
+    assert rig.methods() == [2]
+    assert rig.calls[0].attributes.source == ENTITY
+    rig.answer()
+    assert len(rig.client) == 0
 
 
 # --- what ends by itself ------------------------------------------------------------------------------------------------
 
 
-def test_what_ends_by_itself_is_told_when_usubscription_has_confirmed_it(
-    desk: UsubscriptionClientRig,
+def test_an_announced_end_is_verified_before_the_client_is_notified(
+    rig: UsubscriptionClientRig,
 ) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.update()
-    assert desk.ended == [], "it may be an old word"
-    desk.answer_revalidation(stands=False)
-    assert desk.ended == [f"{ENTITY} {TOPIC}: refused there"]
-    assert desk.methods() == [2]
-    desk.answer()
-    assert len(desk.client) == 0
+    rig.subscribe()
+    rig.answer()
+    rig.update()
+    assert rig.ended == [], "it may be an old word"
+    rig.answer_revalidation(stands=False)
+    assert rig.ended == [f"{ENTITY} {TOPIC}: refused there"]
+    assert rig.methods() == [2]
+    rig.answer()
+    assert len(rig.client) == 0
 
 
-def test_an_update_that_was_overtaken_changes_nothing(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.update()
-    desk.answer_revalidation(stands=True)
-    assert (desk.ended, desk.calls) == ([], [])
-    desk.subscribe()
-    assert desk.results == [None, None]
+def test_an_update_that_was_overtaken_changes_nothing(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.answer()
+    rig.update()
+    rig.answer_revalidation(stands=True)
+    assert (rig.ended, rig.calls) == ([], [])
+    rig.subscribe()
+    assert rig.results == [None, None]
 
 
 @pytest.mark.parametrize("how", ["error", "silence"])
-def test_an_update_is_believed_where_nobody_can_be_asked(desk: UsubscriptionClientRig, how: str) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.update()
+def test_an_update_counts_when_it_cannot_be_verified(rig: UsubscriptionClientRig, how: str) -> None:
+    rig.subscribe()
+    rig.answer()
+    rig.update()
     if how == "error":
-        desk.fail(UCode.UNIMPLEMENTED)
+        rig.fail(UCode.UNIMPLEMENTED)
     else:
-        desk.pass_time(6)
-        desk.calls.pop(0)
-    assert len(desk.ended) == 1
-    assert desk.methods() == [2]
+        rig.pass_time(6)
+        rig.calls.pop(0)
+    assert len(rig.ended) == 1
+    assert rig.methods() == [2]
 
 
-def test_updates_of_what_was_asked_for_end_nothing(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.update()  # of an earlier subscription
-    desk.answer()
-    desk.update(SUBSCRIBED)
-    desk.update(topic=UUri("car", 0x2001, 1, 0x8002))
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    desk.update()
-    assert desk.methods() == [2]
-    desk.answer()
-    desk.update()
-    assert (desk.ended, desk.calls) == ([], [])
+def test_updates_caused_by_own_requests_end_nothing(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.update()  # of an earlier subscription
+    rig.answer()
+    rig.update(SUBSCRIBED)
+    rig.update(topic=UUri("car", 0x2001, 1, 0x8002))
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    rig.update()
+    assert rig.methods() == [2]
+    rig.answer()
+    rig.update()
+    assert (rig.ended, rig.calls) == ([], [])
 
 
-def test_who_gives_up_what_is_in_doubt_is_not_told_of_its_end(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.update()
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    desk.answer_revalidation(stands=False)
-    assert desk.ended == []
-    assert desk.methods() == [2]
+def test_a_client_that_unsubscribes_during_verification_gets_no_notice(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.answer()
+    rig.update()
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    rig.answer_revalidation(stands=False)
+    assert rig.ended == []
+    assert rig.methods() == [2]
 
 
-def test_who_asks_for_it_again_while_it_is_in_doubt_is_told(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.update()
-    desk.subscribe(5)
-    desk.answer_revalidation(stands=False)
-    assert desk.results[0] is None
-    assert desk.results[1] is not None
+def test_a_client_that_subscribes_again_during_verification_is_notified(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.answer()
+    rig.update()
+    rig.subscribe(5)
+    rig.answer_revalidation(stands=False)
+    assert rig.results[0] is None
+    assert rig.results[1] is not None
 
 
-def test_who_else_speaks_is_no_usubscription(desk: UsubscriptionClientRig) -> None:
+def test_updates_from_other_entities_are_ignored(rig: UsubscriptionClientRig) -> None:
     for source in (UUri("car", 0, 3, 0x8000), UUri("hpc", 1, 3, 0x8000), UUri("hpc", 0, 3, 0x8001)):
-        assert not desk.client.is_subscription_update(notification(desk.ids.next(), source, ENTITY, b""))
+        assert not rig.client.is_subscription_update(notification(rig.ids.next(), source, ENTITY, b""))
 
 
-def test_an_unsubscribe_that_fails_is_tried_again_and_given_up_some_day(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.client.unsubscribe(ENTITY, TOPIC)
+def test_a_failed_unsubscribe_is_retried_a_bounded_number_of_times(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.answer()
+    rig.client.unsubscribe(ENTITY, TOPIC)
     for _ in range(60):
-        assert desk.methods() == [2]
-        desk.fail(UCode.RESOURCE_EXHAUSTED)
-        assert desk.calls == [], "not at once"
-        desk.pass_time(1.1)
-    assert len(desk.client) == 0
+        assert rig.methods() == [2]
+        rig.fail(UCode.RESOURCE_EXHAUSTED)
+        assert rig.calls == [], "not at once"
+        rig.pass_time(1.1)
+    assert len(rig.client) == 0
 
 
-def test_who_wants_it_again_while_an_unsubscribe_is_waited_with_gets_it(desk: UsubscriptionClientRig) -> None:
-    desk.subscribe()
-    desk.answer()
-    desk.client.unsubscribe(ENTITY, TOPIC)
-    desk.fail(UCode.RESOURCE_EXHAUSTED)
-    desk.subscribe(9)
-    desk.pass_time(1.1)
-    assert desk.methods() == [1]
-    desk.answer()
-    assert desk.results == [None, None]
+def test_a_subscribe_during_the_retry_pause_of_an_unsubscribe_is_granted(rig: UsubscriptionClientRig) -> None:
+    rig.subscribe()
+    rig.answer()
+    rig.client.unsubscribe(ENTITY, TOPIC)
+    rig.fail(UCode.RESOURCE_EXHAUSTED)
+    rig.subscribe(9)
+    rig.pass_time(1.1)
+    assert rig.methods() == [1]
+    rig.answer()
+    assert rig.results == [None, None]
 
 
-def test_so_many_calls_are_under_way_and_no_more(desk: UsubscriptionClientRig) -> None:
+def test_pending_calls_are_bounded(rig: UsubscriptionClientRig) -> None:
     for number in range(3 * MAX_PENDING_CALLS):
-        desk.subscribe(topic=UUri("car", 0x2001, 1, 0x8000 + number))
-    assert len(desk.calls) == MAX_PENDING_CALLS
+        rig.subscribe(topic=UUri("car", 0x2001, 1, 0x8000 + number))
+    assert len(rig.calls) == MAX_PENDING_CALLS
     for left in range(3 * MAX_PENDING_CALLS, 0, -1):
-        assert len(desk.calls) == min(left, MAX_PENDING_CALLS)
-        desk.answer()
-    assert desk.results == [None] * 3 * MAX_PENDING_CALLS
+        assert len(rig.calls) == min(left, MAX_PENDING_CALLS)
+        rig.answer()
+    assert rig.results == [None] * 3 * MAX_PENDING_CALLS
 
 
-def test_all_that_a_session_wants_ends_with_it(desk: UsubscriptionClientRig) -> None:
+def test_all_subscriptions_of_a_session_end_with_it(rig: UsubscriptionClientRig) -> None:
     other = UUri("wamp.hpc", 0x2_8001, 1, 0)
     for topic in (TOPIC, UUri("car", 0x2001, 1, 0x8002)):
-        desk.subscribe(topic=topic)
-        desk.subscribe(topic=topic, entity=other)
-    while desk.calls:
-        desk.answer()
-    desk.client.unsubscribe_all(ENTITY)
-    assert desk.methods() == [2, 2]
-    assert {each.attributes.source for each in desk.calls} == {ENTITY}
+        rig.subscribe(topic=topic)
+        rig.subscribe(topic=topic, entity=other)
+    while rig.calls:
+        rig.answer()
+    rig.client.unsubscribe_all(ENTITY)
+    assert rig.methods() == [2, 2]
+    assert {each.attributes.source for each in rig.calls} == {ENTITY}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection, whatever its framing: an asyncio protocol with a session on top and an outbox below.
+"""One connection of either framing: an asyncio protocol between a session and an outbox.
 
-Everything here runs on the loop's thread. A session's end never comes from within `event`: it may be called while the
-holders of a subscription are gone through.
+Everything runs on the loop's thread. `send_event` never ends the session: it is called during an iteration over the
+holders of a subscription.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from ustreamer_wamp.session import Session
 log = logging.getLogger("ustreamer.wamp")
 
 WRITE_HIGH_WATER_BYTES: Final = 65_536
-"""Bytes that asyncio may hold for a socket before the outbox is told to wait."""
+"""Bytes that asyncio buffers for a socket before it pauses the outbox."""
 
 
 class ConnectionContext(msgspec.Struct, frozen=True):
-    """What all connections of a server go by. Times in ns."""
+    """The shared settings of the connections of a server. Times in ns."""
 
     realms: Mapping[str, Realm]
     monotonic_ns: Callable[[], int]
@@ -43,11 +43,11 @@ class ConnectionContext(msgspec.Struct, frozen=True):
 
 
 class Connection(asyncio.Protocol):
-    """The base of both framings. `arrived` and `left` are called once: when the connection is made, and when it is gone."""
+    """The base of both framings. The two callbacks are called once, at the start and at the end of the connection."""
 
     framing: ClassVar[str]
     send_event: Callable[[WampEvent], None]
-    """The outbox's own, from `_begin` on. No method, which would cost a call, and a slower look-up, for each event."""
+    """The outbox's method, from `_begin` on: a method here would cost one more call for each event."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self.address = ""
         self.session: Session | None = None
         self.refusal_reason = ""
-        """Why nobody is let in here; "" if somebody is."""
+        """Why this connection is refused; "" if it is not."""
         self._context = context
         self._loop = loop
         self._on_connected = on_connected
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._ping_sent = False
         self._on_data(data)
         if self._outbox is not None and self._outbox.has_reply_backlog and self._reading:
-            # It asks and asks and does not read the answers: then nothing more is asked.
+            # The client sends requests and does not read replies: stop reading its requests.
             self._reading = False
             self._call_transport("pause_reading")
 
@@ -119,10 +119,11 @@ class Connection(asyncio.Protocol):
         self._paused = False
         if self._outbox is not None:
             self._outbox.resume()
-            # Not from within a `write`, which is where this may come from.
+            # Not within `write`, which may call this.
             self._loop.call_soon(self._flush)
 
-    # --- the session's side (`ustreamer_wamp.realm.FrameSink`) -----------------------------------------------------------
+    # --- the session's side (`ustreamer_wamp.realm.FrameSink`)
+    # -----------------------------------------------------------
 
     def send_reply(self, message: Reply) -> None:
         assert self._outbox is not None  # made before the session
@@ -137,7 +138,7 @@ class Connection(asyncio.Protocol):
     # --- what framings use --------------------------------------------------------------------------------------------
 
     def _start_session(self, wire: WireFormat, serializer: Serializer) -> None:
-        """The framing is agreed upon: let the session begin."""
+        """The handshake is complete: start the session."""
         outbox = SessionOutbox(
             wire, self._context.outbox, self._write, self._schedule_flush, self._context.counts
         )
@@ -163,7 +164,7 @@ class Connection(asyncio.Protocol):
         raise TypeError(f"{type(self).__name__} does not say how it pings")
 
     def _send_close(self, code: int, reason: str) -> None:
-        """Close the connection in the words of its framing; all else is out."""
+        """Close the connection by its framing, after all frames."""
         raise TypeError(f"{type(self).__name__} does not say how it closes")
 
     def _write(self, data: bytes) -> None:
@@ -171,12 +172,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def _close_after_write(self) -> None:
-        """Close the connection when what was written is out."""
+        """Close the connection after all written bytes."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close it at once, whatever is still to be said."""
+        """Close the connection at once and drop waiting frames."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -209,7 +210,7 @@ class Connection(asyncio.Protocol):
             self.session.on_connection_lost()
 
     def tick(self, now_ns: int) -> None:
-        """Look at the clock: deadlines of the session, of the close, and whether anybody is there."""
+        """Check the deadlines of session, close and ping."""
         if self._deadline_ns is not None and now_ns >= self._deadline_ns:
             self._context.counts["deadlines"] += 1
             self.abort()

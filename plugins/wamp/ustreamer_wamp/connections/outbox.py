@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one session is sent, in order and bounded, without I/O.
+"""The outgoing frames of one session, in order and bounded, without I/O.
 
-As long as the client reads, frames are collected and handed over in one piece per turn of the loop. When it does not
-(`pause`), they wait: replies all of them, and of the events as many as the policy and the bounds allow. Order is kept, so
-no EVENT comes after the UNSUBSCRIBED that ended it.
+While the client reads, frames are collected and written in one piece per iteration of the loop. When it does not read
+(`pause`), they wait: all replies, and as many events as the policy and the limits allow. Order is kept, so no EVENT
+follows the UNSUBSCRIBED of its subscription.
 """
 
 from collections import Counter
@@ -19,17 +19,17 @@ from ustreamer_wamp.messages import Reply
 OverflowPolicy: TypeAlias = Literal["conflate", "drop_oldest", "drop_newest", "close"]
 
 _MAX_BATCHED_FRAMES: Final = 128
-"""Frames that are collected at most before they are handed over: a turn of the loop may bring any number."""
+"""Frames collected at most before a write: an iteration of the loop may bring any number."""
 CHUNK_BYTES: Final = 65_536
-"""Bytes that are handed over at once of what has waited."""
+"""Bytes of waiting frames in one write."""
 _MAX_WAITING_REPLIES: Final = 64
 
 
 class OutboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may wait for a client that does not read, in events and bytes of events, and what becomes of the rest.
+    """The limits of waiting events for a client that does not read, and the policy for the rest.
 
-    `conflate` keeps the latest event of each topic and subscription, and beyond the bounds drops the oldest; `close` ends
-    the session. Replies count neither here nor there: a client that does not read is not read from.
+    `conflate` keeps the latest event of each topic and subscription, and beyond the bounds drops the oldest; `close`
+    ends the session. Replies are not limited: nothing is read from a client that does not read.
     """
 
     events: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
@@ -48,7 +48,7 @@ class SessionOutbox:
         request_flush: Callable[[], None],
         counts: Counter[str],
     ) -> None:
-        """`wake` is called when there is something to `flush`, or `overrun` to be looked at. `counts` is what is counted."""
+        """`wake` is called when `flush` or a check of `overrun` is due. `counts` are the counters."""
         self._wire = wire
         self._limits = limits
         self._write = write
@@ -56,13 +56,13 @@ class SessionOutbox:
         self._counts = counts
         self._ready: list[bytes] = []
         self._paused = False
-        # What waits while the client does not read: replies under numbers, events under their keys, in order.
+        # Frames that wait while the client does not read: replies by number, events by key, in order.
         self._waiting: dict[Hashable, bytes | WampEvent] = {}
         self._sizes: dict[Hashable, int] = {}  # of the events among them
         self._bytes = 0
         self._last_key = 0
         self._waiting_replies = 0
-        self._dropped = 0  # since the client was last told
+        self._dropped = 0  # since the last notice to the client
         self._is_congested = (
             False  # paused, or something waits, or was dropped: one look for each event instead of three
         )
@@ -72,11 +72,11 @@ class SessionOutbox:
     # --- filling ------------------------------------------------------------------------------------------------------
 
     def enqueue_reply(self, message: Reply) -> None:
-        """Take a reply, which will be sent."""
+        """Queue a reply, which is never dropped."""
         self._enqueue(self._wire.encode_message(message))
 
     def enqueue_frame(self, frame: bytes) -> None:
-        """Take bytes that are a frame already, such as a pong."""
+        """Queue an encoded frame, such as a pong."""
         self._enqueue(frame)
 
     def _enqueue(self, frame: bytes) -> None:
@@ -90,7 +90,7 @@ class SessionOutbox:
                 self._request_flush()
 
     def enqueue_event(self, event: WampEvent) -> None:
-        """Take an event, or drop one: this or another."""
+        """Queue an event; at the limit, this or another one is dropped."""
         if self._is_congested:
             self._enqueue_waiting(event)
             return
@@ -152,7 +152,7 @@ class SessionOutbox:
     # --- emptying -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Hand over what can be, in pieces, until the client stops reading or there is no more."""
+        """Write waiting frames in pieces, until the client stops reading or none is left."""
         if self._ready:
             self._write_ready()
         while self._waiting and not self._paused:
@@ -182,15 +182,15 @@ class SessionOutbox:
         return b"".join(frames)
 
     def pause(self) -> None:
-        """The client does not read at present."""
+        """The client does not read."""
         self._paused = self._is_congested = True
 
     def resume(self) -> None:
-        """It does again: `flush` is to be called."""
+        """The client reads again; `flush` is due."""
         self._paused = False
 
     def clear(self) -> None:
-        """Forget everything: nobody is there any more."""
+        """Drop everything: the connection is closed."""
         self._ready.clear()
         self._waiting.clear()
         self._sizes.clear()
@@ -203,7 +203,7 @@ class SessionOutbox:
 
     @property
     def has_reply_backlog(self) -> bool:
-        """Whether so many replies wait that no more requests should be read."""
+        """Whether so many replies wait that no further request is read."""
         return self._waiting_replies >= _MAX_WAITING_REPLIES
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page that shows live values: one file, which needs nothing from anywhere else."""
+"""The page that shows live values: one self-contained file."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,12 +9,12 @@ MEDIA_TYPE = "text/html; charset=utf-8"
 
 
 def pages(realm: str) -> Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]]:
-    """What a listener whose WebSocket is at a path answers a plain GET: the page, at `/`."""
+    """The pages of a listener whose WebSocket has a path: the live values, at `/`."""
 
     def at(path: str) -> Mapping[str, Callable[[], tuple[str, bytes]]]:
         def page() -> tuple[str, bytes]:
             text = files("ustreamer_wamp").joinpath("page.html").read_text(encoding="utf-8")
-            # As JavaScript strings: whatever the names are, they do not end the script.
+            # As JavaScript strings: no name can end the script.
             for name, value in (("__PATH__", path), ("__REALM__", realm)):
                 text = text.replace(name, json.dumps(value)[1:-1].replace("<", "\\u003c"))
             return MEDIA_TYPE, text.encode()

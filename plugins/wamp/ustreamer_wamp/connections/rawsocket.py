@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """WAMP over RawSocket: four bytes of handshake, then frames of a type and a length.
 
-client   7F | L S | 00 00        L: it takes messages of 2^(9+L) bytes; S: its serializer
+client   7F | L S | 00 00        L: messages of up to 2^(9+L) bytes; S: the serializer
 router   7F | L S | 00 00        or 7F | error 0 | 00 00
 frame    0000 0TTT | 24 bits of length        T: 0 message, 1 ping, 2 pong; a length of 0 with bit 3 set is 2^24
 """
@@ -25,7 +25,7 @@ _HEADER: Final = struct.Struct("!I")
 
 
 def encode_frame(payload: bytes, kind: int = _MESSAGE) -> bytes:
-    """A frame; its length has 24 bits, and one more for just 2^24. What is longer nobody can take."""
+    """A frame; its length has 24 bits, and one more for exactly 2^24, the longest."""
     size = len(payload)
     return _HEADER.pack(kind << 24 | (size >= _LONGEST) << 27 | size & 0xFF_FFFF) + payload
 
@@ -41,7 +41,7 @@ def _length_code(size: int) -> int:
 
 
 class RawSocketConnection(Connection):
-    """A stream socket, be it TCP, TLS or Unix."""
+    """A connection over TCP, TLS or a Unix socket."""
 
     framing = "rawsocket"
 
@@ -57,7 +57,7 @@ class RawSocketConnection(Connection):
         super().__init__(context, loop, on_connected, on_closed, private=private)
         self._buffer = bytearray()
         self._max_message_out = _LONGEST
-        # What is announced, not what is configured: the handshake knows powers of two only.
+        # The announced limit, not the configured one: the handshake has powers of two only.
         self._max_message_in = 1 << (9 + _length_code(context.max_message_bytes))
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class RawSocketConnection(Connection):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _send_event_if_fits(self, event: WampEvent) -> None:
-        """A client says how much it takes at once."""
+        """Take the size limit of the client."""
         if len(event.frame_for(self._wire)) - 4 > self._max_message_out:
             self._context.counts["events_too_long"] += 1
         else:

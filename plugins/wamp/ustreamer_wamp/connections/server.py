@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listeners, on an asyncio loop in a thread of their own; everybody else comes in through `call`."""
+"""The listeners, on an asyncio loop in their own thread; other threads use `run_on_loop`."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger("ustreamer.wamp")
 P = ParamSpec("P")
 
 _TICK_S: Final = 0.25
-_CERTIFICATE_CHECK_NS: Final = 2 * 10**9  # so often the certificate's files are looked at
+_CERTIFICATE_CHECK_NS: Final = 2 * 10**9  # between two checks of the certificate files
 _GOODBYE_S: Final = 2.0
 _JOIN_S: Final = 5.0
 _BACKLOG: Final = 128
@@ -35,7 +35,7 @@ _NS_PER_S: Final = 10**9
 
 
 class WampServer:
-    """All listeners of one section. `open`, then sessions come and go, then `close`; not reusable."""
+    """All listeners of one section. `open`, serve, `close`; not reusable."""
 
     def __init__(
         self,
@@ -46,10 +46,7 @@ class WampServer:
         pages: Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]] = lambda _: {},
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`pages` says what a plain GET is answered where the WebSocket is at a path; `tick` is called with the monotonic
-
-        time four times a second.
-        """
+        """`pages`: by WebSocket path, the pages for a plain GET. `tick` gets the monotonic time four times a second."""
         self._on_tick = tick
         self._config = config
         self._monotonic_ns = monotonic_ns
@@ -75,12 +72,12 @@ class WampServer:
         self._accepting = True
         self._all_closed: asyncio.Event | None = None
         self.urls: list[str] = []
-        """Where it listens, with the port that it got where 0 was asked for."""
+        """The listening addresses, with the assigned port in place of 0."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Listen everywhere and start the thread. Raises UStatusError(UNAVAILABLE) naming what could not be had."""
+        """Open all listeners and start the thread. Raises UStatusError(UNAVAILABLE) naming the failed address."""
         bound: list[tuple[ListenAddress, socket.socket]] = []
         try:
             if self._config.tls is not None and any(each.tls for each in self._config.listeners):
@@ -113,7 +110,7 @@ class WampServer:
         self._tick()
 
     def stop_accepting(self) -> None:
-        """Let nobody in any more; sessions go on."""
+        """Refuse new connections; sessions continue."""
         self.run_on_loop(self._stop_accepting)
 
     def _stop_accepting(self) -> None:
@@ -121,7 +118,7 @@ class WampServer:
         for server in self._servers:
             for each in server.sockets:
                 self._loop.remove_reader(each)
-        # A turn later: asyncio loses a connection that was accepted already and finds its server closed.
+        # One iteration later: asyncio loses an accepted connection whose server is closed.
         self._loop.call_soon(self._close_listeners)
 
     def _close_listeners(self) -> None:
@@ -129,7 +126,7 @@ class WampServer:
             server.close()
 
     def close(self) -> None:
-        """Say goodbye to everybody, close everything, end the thread. May be repeated."""
+        """Send GOODBYE to all sessions, close everything, end the thread. May be repeated."""
         if not self._thread.is_alive():
             if not self._loop.is_closed() and not self._loop.is_running():
                 self._loop.close()
@@ -152,16 +149,16 @@ class WampServer:
         if self._connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_closed.wait(), _GOODBYE_S)
-        # What was accepted last is a task of asyncio's until it is a connection.
+        # A connection that was just accepted is still a task of asyncio.
         coming = asyncio.all_tasks() - {asyncio.current_task()}
         if coming:
             await asyncio.wait(coming, timeout=_GOODBYE_S)
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.sleep(0)  # the sockets of those are closed in the next turn
+        await asyncio.sleep(0)  # their sockets are closed in the next iteration
 
     def run_on_loop(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Have a call made on the loop's thread, from any other; False if the loop is over."""
+        """Run a call on the loop's thread, from any other thread; False if the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(partial(function, *args, **kwargs))
         except RuntimeError:  # closed
@@ -169,11 +166,11 @@ class WampServer:
         return True
 
     def run_after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Have a call made after a while. On the loop's thread only."""
+        """Run a call after a delay. On the loop's thread only."""
         self._loop.call_later(seconds, function)
 
     def problems(self) -> list[str]:
-        """What would keep `open` from succeeding, as far as files tell."""
+        """The problems of certificate files that would make `open` fail."""
         found = []
         tls = self._config.tls
         if tls is not None:
@@ -201,7 +198,7 @@ class WampServer:
         return connection
 
     def _on_connected(self, connection: Connection) -> None:
-        """Count a connection that is made, and say if it is one too many."""
+        """Count a new connection and check the limit."""
         config, address = self._config, connection.address
         if not self._accepting:
             connection.refusal_reason = "the router stops"
@@ -215,7 +212,7 @@ class WampServer:
         if connection.refusal_reason:
             self._counts["refused_too_many"] += 1
         if len(self._connections) > 2 * config.max_sessions:
-            connection.abort()  # it would be told why, but so many cannot be
+            connection.abort()  # without a reason: sending one to so many would cost too much
 
     def _on_closed(self, connection: Connection) -> None:
         if self._connections.pop(connection, self) is self:
@@ -241,7 +238,7 @@ class WampServer:
 
 
 class _Certificates:
-    """A TLS context that takes over other files as soon as they are there, for connections from then on."""
+    """A TLS context that reloads replaced files, for later connections."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -263,7 +260,7 @@ class _Certificates:
         return tuple((each.st_mtime_ns, each.st_ino) for each in found)
 
     def reload_if_changed(self, now_ns: int) -> None:
-        """Load the files again if they have changed; if they do not fit, stay with what there was and say so once."""
+        """Reload changed files; invalid ones are logged once, and the old certificate stays."""
         if now_ns - self._checked_ns < _CERTIFICATE_CHECK_NS:
             return
         self._checked_ns = now_ns
@@ -271,7 +268,7 @@ class _Certificates:
             stamp = self._stamp()
             if stamp == self._loaded_stamp:
                 return
-            # Into a context of their own first: one that fails half-way has a certificate without its key.
+            # Into a separate context first: a failed load leaves a certificate without its key.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._tls.certificate, self._tls.key)
             self.context.load_cert_chain(self._tls.certificate, self._tls.key)
         except (OSError, ssl.SSLError) as error:
@@ -315,7 +312,7 @@ def _listening_unix_socket(path: str) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Take away a socket that nobody listens at, which a process that was killed has left."""
+    """Remove the stale socket file of a killed process."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             raise FileExistsError(f"{path} is no socket")

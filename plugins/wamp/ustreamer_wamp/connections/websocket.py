@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """WAMP over WebSocket: the handshake and the frames by the Sans-I/O protocol of the package websockets.
 
-Frames that go out are made here, unmasked and never in fragments, so that one frame serves every subscriber.
+Outgoing frames are built here, unmasked and unfragmented, so that one frame serves all subscribers.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from ustreamer_wamp.codec import SERIALIZERS
 from ustreamer_wamp.connections.connection import Connection, ConnectionContext
 from ustreamer_wamp.events import WireFormat
 
-# What websockets logs of a connection is either told the client or counted here.
+# Errors that websockets logs are sent to the client or counted here.
 _log = logging.getLogger("ustreamer.wamp.websocket")
 _log.setLevel(logging.CRITICAL)
 
@@ -59,7 +59,7 @@ WIRE_FORMATS: Final[Mapping[str, WireFormat]] = {
 
 
 class HttpGate:
-    """Who may come in by WebSocket: at which path, from which pages, and what a plain GET is answered."""
+    """The rules for handshakes: path, allowed origins, and the pages for a plain GET."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class HttpGate:
         self._pages = pages or {}
 
     def page(self, request: Request) -> tuple[str, bytes] | None:
-        """What a GET that is no handshake is answered; None if there is nothing."""
+        """The response to a GET that is no handshake; None if there is none."""
         make_page = self._pages.get(urlsplit(request.path).path)
         return None if make_page is None else make_page()
 
     def handshake_refusal(self, request: Request) -> tuple[HTTPStatus, str] | None:
-        """Why a handshake is refused; None if it is not."""
+        """The response that refuses a handshake; None if it is accepted."""
         path = urlsplit(request.path).path
         if self._path and path != self._path:
             return HTTPStatus.NOT_FOUND, f"there is no {path[:100]!r}: WAMP is at {self._path!r}"
@@ -90,16 +90,16 @@ class HttpGate:
         return None
 
     def _is_origin_allowed(self, origin: str, headers: Headers) -> bool:
-        # Without an Origin it is no browser, and needs no protection from pages of others.
+        # A client without Origin is no browser and needs no protection from foreign pages.
         if origin in self._origins:
             return True
         return bool(self._pages) and origin != "null" and _is_same_origin(origin, headers)
 
 
 def _is_same_origin(origin: str, headers: Headers) -> bool:
-    """Whether a page came from here: from the very host and port that is called, if that is an address and not a name.
+    """Whether a page has the origin of this listener: the same host and port, with an address and not a name as host.
 
-    A name may be made to point here by whoever owns it, and with it any page of theirs (DNS rebinding).
+    The owner of a name can point it here, and serve pages under it (DNS rebinding).
     """
     hosts = headers.get_all("Host")
     if len(hosts) != 1 or origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
@@ -146,8 +146,8 @@ class WebSocketConnection(Connection):
         if self._handshake_received:
             self._feed(data)
             return
-        # What stands behind a handshake waits for its answer. The protocol would read on, and for a connection that has failed
-        # by then, or was refused, an answer is one too many.
+        # Bytes after a handshake wait for its response. The protocol would read on, and a connection that has failed
+        # or was refused must not get a second response.
         known = self._handshake_tail + data
         end = known.find(_HEAD_END)
         if end < 0:
@@ -196,7 +196,7 @@ class WebSocketConnection(Connection):
         response = protocol.accept(request)
         protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            self._send_pending()  # before whatever the session says
+            self._send_pending()  # before any message of the session
             assert protocol.subprotocol is not None  # `_select` has seen to it
             serializer = _BY_NAME[protocol.subprotocol]
             self._expects_text = serializer.is_text
@@ -227,7 +227,7 @@ class WebSocketConnection(Connection):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _send_pending(self) -> None:
-        """Send what the protocol has to say: behind what the session has said before, so that no frame is torn."""
+        """Send pending bytes of the protocol after the frames of the session, so that no frame is split."""
         for data in self._protocol.data_to_send():
             if not data:
                 if self._outbox is not None:
@@ -250,11 +250,11 @@ class WebSocketConnection(Connection):
         self._protocol.send_close(code, reason.encode()[:120].decode(errors="ignore"))
         for data in self._protocol.data_to_send():
             self._write(data)
-        # The client closes its side now, or the deadline does.
+        # The client closes its side, or the deadline expires.
 
 
 def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol:
-    """The first of the client's subprotocols that we know."""
+    """The first supported subprotocol of the client."""
     for each in offered:
         if each in _BY_NAME:
             return each

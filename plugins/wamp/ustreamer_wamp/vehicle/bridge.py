@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between a realm and the vehicle: sessions as uEntities, their subscriptions as wishes, messages as events.
+"""The bridge of a realm to the vehicle: sessions as uEntities, subscriptions at uSubscription, messages as events.
 
-Runs on the loop's thread, but for `PatternDirectory`, which routing asks.
+Runs on the loop's thread, except `PatternDirectory`, which the router reads.
 """
 
 import logging
@@ -53,7 +53,7 @@ class VehicleBridge:
         decoder: Callable[[UUri], Decode | None],
         counts: Counter[str],
     ) -> None:
-        """`authority` is that of the sessions. `inject` hands a message to the streamer; `decoder` makes payloads readable."""
+        """`authority` is that of the sessions. `inject` dispatches a message; `decoder` decodes payloads."""
         self._authority = authority
         self._ids = ids
         self.usubscription = usubscription
@@ -65,7 +65,7 @@ class VehicleBridge:
         self._counts = counts
         self._entities: dict[JoinedSession, UUri] = {}
         self.sessions: dict[UUri, JoinedSession] = {}
-        """The sessions that have subscribed something, by their uEntity. Other threads may look whether one is there."""
+        """The sessions with a uEntity. Other threads may test for membership."""
         self._last_instance = 0
         self._templates: dict[UAttributes, WampEventTemplate] = {}
 
@@ -101,7 +101,7 @@ class VehicleBridge:
         entity = self._entities.pop(session, None)
         if entity is not None:
             del self.sessions[entity]
-            self.pattern_subscriptions.unsubscribe_all(entity)  # also what is not answered yet
+            self.pattern_subscriptions.unsubscribe_all(entity)  # pending ones, too
 
     def _on_subscription_ended(self, entity: UUri, topic: UUri, why: str) -> None:
         self.pattern_subscriptions.on_subscription_ended(entity, topic)
@@ -110,7 +110,7 @@ class VehicleBridge:
             session.on_subscription_revoked(topic_of(topic), why)
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
-        """Into the vehicle, as what it is there: a publication of an entity behind this endpoint."""
+        """Dispatch a publication of an entity behind this endpoint."""
         if not topic.startswith(SCHEME):
             return None
         uuri = uuri_of(topic)
@@ -130,7 +130,7 @@ class VehicleBridge:
         return None
 
     def _entity(self, session: JoinedSession) -> UUri:
-        """The uEntity that a session is, from its first subscription on; numbers are used again as late as possible."""
+        """The uEntity of a session, from its first subscription on; numbers are reused as late as possible."""
         entity = self._entities.get(session)
         while entity is None:
             self._last_instance = self._last_instance % _LAST_INSTANCE + 1
@@ -143,7 +143,7 @@ class VehicleBridge:
     # --- what comes from the vehicle ----------------------------------------------------------------------------------
 
     def deliver_events(self, realm: Realm, batch: Iterable[tuple[UUri, UMessage]]) -> None:
-        """Send each message to the session that it is for. Those of one message share its frames."""
+        """Send each message to its sessions, which share its frames."""
         event_cache: dict[int, tuple[Publication, dict[int, WampEvent]]] = {}
         for entity, message in batch:
             session = self.sessions.get(entity)
@@ -154,7 +154,7 @@ class VehicleBridge:
             if known is None:
                 publication = self._publication(realm, message)
                 known = event_cache[id(message)] = publication, {}
-                if realm.broker.matching(publication.topic):  # or nobody renews it, and nothing ends it
+                if realm.broker.matching(publication.topic):  # else nothing would update or end it
                     realm.retained.retain(publication)
             publication, events = known
             wanted = False
@@ -166,7 +166,7 @@ class VehicleBridge:
                         event = WampEvent(publication, subscription.id, subscription.match)
                         events[subscription.id] = event
                     session.frame_sink.send_event(event)
-            if not wanted:  # it has unsubscribed while this was on its way
+            if not wanted:  # unsubscribed while the message was queued
                 self._counts["events_no_subscriber"] += 1
 
     def _publication(self, realm: Realm, message: UMessage) -> Publication:
@@ -191,13 +191,13 @@ class VehicleBridge:
     def _decoder_of(self, topic: UUri) -> Decode | None:
         try:
             return self._decoder(topic)
-        except Exception:  # a plugin's mistake, and no reason to show nothing
+        except Exception:  # an error of a plugin: show the payload undecoded
             self._counts["decoder_errors"] += 1
             log.exception("wamp.decoder_failed", extra={"topic": str(topic)})
             return None
 
     def on_addressed_message(self, message: UMessage) -> None:
-        """What is addressed to a session as a uEntity: answers to its calls, and what uSubscription tells. Else: ignored."""
+        """Take a message to the uEntity of a session: Responses and Updates of uSubscription. Others are ignored."""
         if message.attributes.type is UMessageType.RESPONSE:
             self.usubscription.on_response(message)
         elif self.usubscription.is_subscription_update(message):

@@ -4,9 +4,9 @@
     //vcu.my_vin/10AB/3/80CD    up.vcu_2emy_5fvin.10ab.0.3.80cd
                                 up.<authority>.<type>.<instance>.<version>.<resource>
 
-The order is that of uProtocol's Zenoh and MQTT mappings: type and instance are two components, so each can be a wildcard.
-Numbers are lower-case hexadecimal without leading zeros; of an authority, a to z and 0 to 9 stand for themselves and every
-other byte is `_` and two digits. A UUri has one such URI, and whatever is written in another way is no uProtocol topic.
+The order is that of uProtocol's Zenoh and MQTT mappings: type and instance are two components, so each can be a
+wildcard. Numbers are lower-case hexadecimal without leading zeros; of an authority, a to z and 0 to 9 are kept, and
+every other byte is `_` and two digits. A UUri has exactly one such URI; any other text is no uProtocol topic.
 """
 
 import re
@@ -25,7 +25,7 @@ from ustreamer_wamp.uri import Match
 
 SCHEME: Final = "up."
 INSTANCE: Final = 3
-"""Which component, from 0, the instance of an entity is."""
+"""The index of the component with the instance of an entity."""
 _COMPONENTS: Final = 6
 _OTHER: Final = re.compile(rb"[^a-z0-9]")
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
@@ -35,7 +35,7 @@ _TOPIC: Final = re.compile(
 )
 
 Decode = Callable[[bytes], object]
-"""From a payload to something that people can read; raises what it likes where it cannot."""
+"""Decodes a payload to named values; may raise any exception."""
 
 
 def topic_of(uuri: UUri) -> str:
@@ -47,7 +47,7 @@ def topic_of(uuri: UUri) -> str:
 
 
 def uuri_of(topic: str) -> UUri | None:
-    """The topic that a WAMP URI stands for; None if that is no uProtocol topic."""
+    """The topic of a WAMP URI; None if it is no uProtocol topic."""
     match = _TOPIC.fullmatch(topic)
     if match is None:
         return None
@@ -58,7 +58,7 @@ def uuri_of(topic: str) -> UUri | None:
         return None
     type, instance, version, resource = (int(digits, 16) for digits in match.groups()[1:])
     uuri = UUri(authority, instance << 16 | type, version, resource)
-    # Its own name, or an escape stands for what needs none; and no wildcard, which is an empty component here.
+    # Only the canonical text: no needless escapes, and no wildcard, which is an empty component here.
     fits = (
         uuri.is_topic and authority != ANY_AUTHORITY and uuri.wildcard() is None and topic_of(uuri) == topic
     )
@@ -70,7 +70,7 @@ def _escaped(authority: str) -> str:
 
 
 def may_name_topics(pattern: str, match: Match) -> bool:
-    """Whether a prefix or wildcard can stand for any uProtocol topic."""
+    """Whether a prefix or wildcard can match a uProtocol topic."""
     if match == "prefix":
         return pattern.startswith(SCHEME) or SCHEME.startswith(pattern)
     components = pattern.split(".")
@@ -78,7 +78,7 @@ def may_name_topics(pattern: str, match: Match) -> bool:
 
 
 def instances_of(pattern: str, match: Match) -> UUri | None:
-    """The topic of every instance of one entity that a pattern stands for; None if it stands for anything else."""
+    """The topic of every instance of one entity, if the pattern matches exactly those; else None."""
     components = pattern.split(".")
     if match != "wildcard" or len(components) != _COMPONENTS or components[INSTANCE]:
         return None
@@ -90,11 +90,12 @@ def instances_of(pattern: str, match: Match) -> UUri | None:
     return UUri(one.authority_name, ue_id, one.ue_version_major, one.resource_id)
 
 
-# --- messages as events -------------------------------------------------------------------------------------------------
+# --- messages as events
+# -------------------------------------------------------------------------------------------------
 
 
 class WampEventTemplate:
-    """How every message of the same attributes looks as an event; made once, and then used for all of them."""
+    """The event arguments of messages with equal attributes; built once for all of them."""
 
     __slots__ = ("_decode", "_format", "_kwargs", "topic")
 
@@ -114,14 +115,14 @@ class WampEventTemplate:
             self._kwargs["traceparent"] = attributes.traceparent
 
     def args(self, message: UMessage) -> tuple[list[Any], bool]:
-        """The arguments, and whether what a decoder made of the payload could not be used, so that it is bytes."""
+        """The arguments, and whether decoding failed, so that the payload is bytes."""
         if not message.payload:
             return [], False
         decode = self._decode or _BY_FORMAT.get(self._format)
         if decode is not None:
             try:
                 return [checked(decode(message.payload))], False
-            except Exception:  # noqa: BLE001  # foreign code, and other people's bytes: they are shown as they are
+            except Exception:  # noqa: BLE001  # foreign code and foreign bytes: shown undecoded
                 return [message.payload], True
         return [message.payload], False
 
@@ -135,16 +136,17 @@ _BY_FORMAT: Final[dict[UPayloadFormat, Decode]] = {
 }
 
 
-# --- events as messages -------------------------------------------------------------------------------------------------
+# --- events as messages
+# -------------------------------------------------------------------------------------------------
 
 _PRIORITIES: Final = {f"CS{number}": UPriority(number + 1) for number in range(7)}
 _FORMATS: Final = {each.name: each for each in UPayloadFormat}
 
 
 def message_of(id: UUID, topic: UUri, args: list[Any], kwargs: dict[str, Any]) -> UMessage:
-    """The publication that a client means: one argument at most, and `format`, `priority` and `ttl` (ms) if it likes.
+    """The publication of a client: one argument at most, and optionally `format`, `priority` and `ttl` (ms).
 
-    Bytes are the payload (RAW unless `format` says what they are), a string is TEXT, anything else is written as JSON.
+    Bytes are the payload (RAW unless `format` is given), a string is TEXT, anything else is written as JSON.
     Raises UStatusError(INVALID_ARGUMENT) naming what is wrong.
     """
     if len(args) > 1:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sessions want, by names and by patterns, as the topics that uSubscription can be asked for. Does no I/O.
+"""Subscriptions of sessions by name and by pattern, as subscriptions of single topics at uSubscription. No I/O.
 
-uSubscription has no word for a pattern (but for every instance of an entity, in version 4). A pattern therefore is as many
-subscriptions as there are topics of other devices that are known and match: those that the configuration names, and those
-that have come by since the start. It keeps in step: with a topic that becomes known it grows, and it ends as one.
+uSubscription has no patterns (except every instance of an entity, in version 4). A pattern is expanded to the known
+topics of other devices that match: those in the configuration, and those discovered since the start. A discovered
+topic is added to matching patterns; the end of a pattern ends all its topics.
 
-Topics of authorities that the streamer serves are not among them. They come by anyway, and nobody is to be asked for them.
+Topics of served authorities are not included: their messages arrive here without a subscription.
 """
 
 from collections import OrderedDict
@@ -21,14 +21,14 @@ from ustreamer_wamp.vehicle.patterns import Pattern
 from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 MAX_OBSERVED_TOPICS: Final = 4_096
-"""Topics that are remembered because they came by, the latest ones; who sends chooses how many there are."""
+"""Discovered topics kept at most, the latest ones; senders choose their number."""
 MAX_RETRY_TOPICS: Final = 256
-"""Topics of one session that could not be had, or were one too many, and are tried again."""
+"""Refused or excess topics of one session that are retried."""
 _RETRY_INTERVAL_NS: Final = 60_000_000_000
 
 
 class _NamedSubscription:
-    """A topic that a session has subscribed by its name: at which rate, and at which it wants to."""
+    """A topic that a session subscribed by name: its acknowledged and its desired rate."""
 
     __slots__ = ("granted_ns", "requested_ns")
 
@@ -42,12 +42,12 @@ class _NamedSubscription:
 
 
 class PatternSubscriptions:
-    """The subscriptions of all sessions, topic by topic. Belongs to one thread, but for `is_news`."""
+    """The subscriptions of all sessions, topic by topic. Belongs to one thread, except the lookup of unknown topics."""
 
     def __init__(
         self, usubscription: UsubscriptionClient, limit: int, local_authorities: Collection[str]
     ) -> None:
-        """`limit` topics are subscribed at most for the patterns of one session; `serves` are authorities of no concern."""
+        """`limit`: topics subscribed at most for the patterns of one session; served authorities are excluded."""
         self._usubscription = usubscription
         self._local_authorities = frozenset(local_authorities)
         self._limit = limit
@@ -56,23 +56,24 @@ class PatternSubscriptions:
         self._named: dict[UUri, dict[UUri, _NamedSubscription]] = {}
         self._pattern_topics: dict[
             UUri, dict[UUri, int]
-        ] = {}  # what patterns have subscribed, and at which rate
+        ] = {}  # topics subscribed for patterns, with their rate
         self._configured: dict[UUri, str] = {}
         self._observed: OrderedDict[UUri, str] = OrderedDict()
         self._retries: dict[UUri, dict[UUri, None]] = {}
         self._next_retry_ns = 0
 
-    # --- topics ---------------------------------------------------------------------------------------------------------
+    # --- topics
+    # ---------------------------------------------------------------------------------------------------------
 
     def configure(self, topics: Iterable[UUri]) -> None:
-        """Know these, as far as they are of other devices, from the start and for ever."""
+        """Add configured topics of other devices, permanently."""
         for topic in topics:
             if topic.authority_name not in self._local_authorities:
                 self._configured[topic] = topic_of(topic)
                 self._subscribe_matching(topic, self._configured[topic])
 
     def is_unknown(self, topic: UUri) -> bool:
-        """Whether `topic` is of another device and not known. From any thread."""
+        """Whether `topic` is an unknown topic of another device. Safe from any thread."""
         return (
             topic not in self._observed
             and topic not in self._configured
@@ -80,7 +81,7 @@ class PatternSubscriptions:
         )
 
     def observe(self, topic: UUri) -> None:
-        """Know a topic, which has come by, if it is of another device."""
+        """Add a discovered topic of another device."""
         if not self.is_unknown(topic):
             return
         name = self._observed[topic] = topic_of(topic)
@@ -93,15 +94,16 @@ class PatternSubscriptions:
             for entity in list(pattern.subscribers):
                 self._reconcile(entity, topic, name)
 
-    # --- by name --------------------------------------------------------------------------------------------------------
+    # --- by name
+    # --------------------------------------------------------------------------------------------------------
 
     def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
-        """Have `entity` subscribe `topic`, as `Wishes.subscribe`."""
+        """Subscribe `entity` to `topic`, as `UsubscriptionClient.subscribe`."""
         named = self._named.setdefault(entity, {}).setdefault(topic, _NamedSubscription())
         named.requested_ns = period_ns
 
         def answered(refusal: WampRefusal | None) -> None:
-            # All who wait for a topic are answered at once, so what was asked last is what this is about.
+            # All callers of a topic are answered together, so the answer is for the last request.
             if refusal is None and named.requested_ns is not None:
                 named.granted_ns = named.requested_ns
             named.requested_ns = None
@@ -120,7 +122,7 @@ class PatternSubscriptions:
                 self._named.pop(entity, None)
 
     def unsubscribe(self, entity: UUri, topic: UUri) -> None:
-        """Undo `want`; whoever waits for it is called. If a pattern of `entity` stands for the topic, it goes on for that."""
+        """Unsubscribe; waiting callers are called. A matching pattern of `entity` keeps the subscription."""
         self._remove_named(entity, topic, None)
         held = self._pattern_topics.get(entity, {}).get(topic)
         if held is None:
@@ -128,10 +130,11 @@ class PatternSubscriptions:
         else:
             self._usubscription.subscribe_nowait(entity, topic, held)
 
-    # --- by patterns ----------------------------------------------------------------------------------------------------
+    # --- by patterns
+    # ----------------------------------------------------------------------------------------------------
 
     def add_pattern(self, pattern: Pattern, period_ns: int) -> None:
-        """Have `pattern.entity` subscribe all known topics that the pattern stands for, from now on."""
+        """Subscribe `pattern.entity` to all known topics that match, and to later ones."""
         if self._periods.get(pattern) == period_ns:
             return
         self._periods[pattern] = period_ns
@@ -145,7 +148,7 @@ class PatternSubscriptions:
                     self._reconcile(pattern.entity, topic, name)
 
     def remove_pattern(self, pattern: Pattern) -> None:
-        """Undo `put`; what other patterns stand for as well goes on for those."""
+        """Remove a pattern; topics of other patterns stay subscribed."""
         if self._periods.pop(pattern, None) is None:
             return
         subscription = self._patterns.find(pattern.topic, pattern.match)
@@ -157,7 +160,7 @@ class PatternSubscriptions:
                 self._reconcile(pattern.entity, topic, name)
 
     def _period(self, entity: UUri, topic: UUri, name: str) -> int | None:
-        """The shortest of those patterns of `entity` that stand for the topic; None if none does."""
+        """The shortest period of the patterns of `entity` that match the topic; None without a match."""
         found = [
             self._periods[Pattern(entity, each.topic, each.match)]
             for each in self._patterns.matching(name)
@@ -166,7 +169,7 @@ class PatternSubscriptions:
         return min(found, default=None)
 
     def _reconcile(self, entity: UUri, topic: UUri, name: str) -> None:
-        """Have uSubscription told what the patterns of `entity` come to for one topic, if that has changed."""
+        """Request the subscription of one topic for the patterns of `entity`, if it has changed."""
         period_ns = self._period(entity, topic, name)
         held = self._pattern_topics.setdefault(entity, {})
         before = held.get(topic)
@@ -212,15 +215,16 @@ class PatternSubscriptions:
         if len(topics) < MAX_RETRY_TOPICS:
             topics[topic] = None
 
-    # --- what ends ------------------------------------------------------------------------------------------------------
+    # --- what ends
+    # ------------------------------------------------------------------------------------------------------
 
     def on_subscription_ended(self, entity: UUri, topic: UUri) -> None:
-        """A subscription has ended without our doing. Patterns try it again some time."""
+        """uSubscription has ended a subscription. For patterns, it is retried."""
         self._remove_named(entity, topic, None)
         self._retry_lost(entity, topic)
 
     def unsubscribe_all(self, entity: UUri) -> None:
-        """Undo all that `entity` wants."""
+        """End all subscriptions of `entity`."""
         for ended in self._patterns.remove_subscriber(entity):
             self._periods.pop(Pattern(entity, ended.topic, ended.match), None)
         for each in (self._named, self._pattern_topics, self._retries):
@@ -228,7 +232,7 @@ class PatternSubscriptions:
         self._usubscription.unsubscribe_all(entity)
 
     def tick(self, now_ns: int) -> None:
-        """Try again what could not be had, once a minute."""
+        """Retry refused topics, once a minute."""
         if now_ns < self._next_retry_ns:
             return
         self._next_retry_ns = now_ns + _RETRY_INTERVAL_NS
@@ -239,12 +243,12 @@ class PatternSubscriptions:
 
     @property
     def topic_count(self) -> int:
-        """How many topics are subscribed for patterns, each session's counted by itself. From any thread."""
+        """The number of topics subscribed for patterns, summed over sessions. Safe from any thread."""
         return sum(map(len, list(self._pattern_topics.values())))
 
     @property
     def waiting_topic_count(self) -> int:
-        """How many more would be, but were refused, or are more than the limit. From any thread."""
+        """The number of refused or excess topics. Safe from any thread."""
         return sum(map(len, list(self._retries.values())))
 
 
@@ -253,7 +257,7 @@ def _fastest(one: int, other: int | None) -> int:
 
 
 def _name_of(topic: UUri) -> str:
-    """As `topic_of`; of every instance of an entity, the wildcard that stands for it."""
+    """As `topic_of`; every instance of an entity becomes its wildcard."""
     if topic.ue_instance != ANY_INSTANCE:
         return topic_of(topic)
     components = topic_of(topic).split(".")

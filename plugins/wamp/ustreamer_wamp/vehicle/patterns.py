@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who wants topics by a pattern: prefixes and wildcards, which uSubscription cannot say.
+"""Subscriptions by prefix or wildcard, which uSubscription does not have.
 
-Who holds one gets what comes by anyway. For what does not, `ustreamer_wamp.vehicle.pattern_subscriptions` asks. Since routing asks here for every topic
-that comes by, this is where those become known.
+Their sessions get messages that arrive here anyway; `pattern_subscriptions` subscribes to other topics. The router
+looks up every topic here, so this directory discovers topics.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,19 +23,19 @@ class Pattern(NamedTuple):
 
 
 class PatternDirectory:
-    """A `ustreamer.core.routing.subscriptions.SubscriptionDirectory`. Changed by one thread and asked by any."""
+    """A `ustreamer.core.routing.subscriptions.SubscriptionDirectory`. One thread writes, any thread reads."""
 
     version = 0
-    """Does not tell of changes: `changed` does, so that no message pays for looking."""
+    """Never changes by itself: the transport rebuilds routes, so no message pays for a version check."""
 
     def __init__(
         self, on_change: Callable[[], None], on_topic_seen: Callable[[UUri], None] = lambda topic: None
     ) -> None:
-        """`saw` is called, on any thread, with every topic that is asked for: it is quick."""
+        """The callback gets, on any thread, every topic that is looked up; it must be fast."""
         self._on_change = on_change
         self._on_topic_seen = on_topic_seen
         self._lock = Lock()
-        # Never changed, only replaced: whoever reads it needs no lock.
+        # Replaced, never changed: readers need no lock.
         self._periods: dict[Pattern, int] = {}
 
     def add_pattern(self, pattern: Pattern, period_ns: int) -> None:
@@ -53,7 +53,7 @@ class PatternDirectory:
         self._on_change()
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        """Everybody with a pattern for `topic`, once, at the fastest rate of those patterns. 0.3 us for each pattern."""
+        """The sessions with a pattern for `topic`, each once, at the fastest rate. 0.3 us for each pattern."""
         self._on_topic_seen(topic)
         name = topic_of(topic)
         found: dict[UUri, int] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to a uSubscription, and what its answers mean. Pure.
+"""Requests to a uSubscription and the meaning of its answers. Pure.
 
-In version 3, which takes a rate to the nanosecond; a topic of every instance of an entity is one in version 4 only (X-16).
+Version 3 is used, for rates to the nanosecond; a topic of every instance of an entity exists in version 4 only (X-16).
 """
 
 import struct
@@ -31,7 +31,7 @@ _LONGEST_MS: Final = 2**32 - 1
 
 
 def version_for(topic: UUri) -> int:
-    """The version of the interface in which `topic` can be said."""
+    """The version of the interface that can express `topic`."""
     return VERSION_4 if topic.ue_instance == ANY_INSTANCE else VERSION_3
 
 
@@ -40,8 +40,8 @@ def encode_subscribe(topic: UUri, period_ns: int) -> bytes:
         return _encode_subscribe_4(topic, period_ns)
     payload: bytes = pb.SubscriptionRequest(topic=topic.to_pb()).SerializeToString()
     if period_ns:
-        # SubscribeAttributes.max_frequency, a double of number 3: ours is a parser that has sample_period_ms there, which
-        # cannot say 60 Hz.
+        # SubscribeAttributes.max_frequency, a double of number 3: our generated class has sample_period_ms there, which
+        # cannot express 60 Hz.
         attributes = b"\x19" + struct.pack("<d", 1e9 / period_ns)
         payload += b"\x1a" + bytes([len(attributes)]) + attributes
     return payload
@@ -50,7 +50,7 @@ def encode_subscribe(topic: UUri, period_ns: int) -> bytes:
 def _encode_subscribe_4(topic: UUri, period_ns: int) -> bytes:
     request = pb4.SubscribeRequest(topic=topic.to_pb())
     if period_ns:
-        # Rounded up: of two wishes of one subscriber the faster holds, which must not be faster than what was asked for.
+        # Rounded up: the effective rate must not be faster than the requested one.
         request.sample_period = min(-(-period_ns // _NS_PER_MS), _LONGEST_MS)
     payload: bytes = request.SerializeToString()
     return payload
@@ -104,7 +104,7 @@ def subscribed_topic_in(message: UMessage) -> UUri | None:
 
 
 class StatusUpdate(NamedTuple):
-    """What a uSubscription tells of a subscription. `why` may be empty."""
+    """The content of an Update. `why` may be empty."""
 
     topic: UUri
     has_ended: bool
@@ -112,12 +112,12 @@ class StatusUpdate(NamedTuple):
 
 
 def status_update_in(message: UMessage) -> StatusUpdate | None:
-    """What a Notification of change says; None if that is nothing."""
+    """The content of an Update; None if it cannot be decoded."""
     update = subscription_update_in(message)
     if update is None:
         return None
     why = ""
-    if message.attributes.source.ue_version_major == VERSION_3:  # the other has no words for it
+    if message.attributes.source.ue_version_major == VERSION_3:  # version 4 has no field for it
         why = unpack_payload(pb.Update, message.payload, message.attributes.payload_format).status.message
     return StatusUpdate(update.topic, update.status is Status.UNSUBSCRIBED, why)
 
@@ -135,7 +135,7 @@ def subscription_exists(message: UMessage) -> bool:
 
 
 def refusal_of(status: UStatus) -> WampRefusal:
-    """What a client is told of a failure in the vehicle."""
+    """The refusal for a failure in the vehicle."""
     if status.code is UCode.PERMISSION_DENIED:
         return WampRefusal(errors.NOT_AUTHORIZED, status.message)
     return WampRefusal(f"up.error.{status.code.name.lower()}", status.message)
