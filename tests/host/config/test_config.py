@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
@@ -614,6 +614,7 @@ APART = [
 ]
 
 
+@settings(max_examples=40)
 @given(st.sets(st.sampled_from(APART), min_size=1))
 def test_every_mistake_is_reported_at_once(rows: set[tuple[str, str, str]]) -> None:
     edits = [(old, new) for old, new, _ in rows]
@@ -641,6 +642,7 @@ VALUES = ["1", "-1", "0", "0.5", "nan", "true", '""', '"x"', '"*"', "[]", "[1]",
 PLACES = [index for index, line in enumerate(SAMPLE.splitlines()) if line]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from([*VALUES, "gone", "renamed"])), max_size=6)
 )

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.config.document import (
@@ -102,6 +102,7 @@ def test_what_is_not_toml_is_refused_with_line_and_suggestion(tmp_path: Path) ->
     )
 
 
+@settings(max_examples=40)
 @given(st.binary(max_size=40))
 def test_whatever_the_bytes_they_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

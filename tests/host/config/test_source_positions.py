@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.config.source_positions import KeyPath, SourcePositions, find_duplicate, first_unclosed
@@ -284,6 +284,7 @@ class Document:
                         self.table((*here, index), depth - 1)
 
 
+@settings(max_examples=25)
 @given(st.data())
 def test_every_path_of_a_written_document_is_found_on_its_line(data: st.DataObject) -> None:
     document = Document(data)
@@ -292,6 +293,7 @@ def test_every_path_of_a_written_document_is_found_on_its_line(data: st.DataObje
     assert SourcePositions.from_text(document.text).lines == document.lines, document.text
 
 
+@settings(max_examples=15)
 @given(st.data())
 def test_windows_line_ends_change_no_line(data: st.DataObject) -> None:
     document = Document(data)
@@ -320,6 +322,7 @@ FRAGMENTS = [
 ]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 @example("a = '''x''''''")
 @example("[]\n[[]]\n[[]")
@@ -330,6 +333,7 @@ def test_no_text_makes_the_locator_fail(text: str) -> None:
     find_duplicate(text)
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_no_text_at_all_makes_the_locator_fail(text: str) -> None:
     SourcePositions.from_text(text)
@@ -352,6 +356,7 @@ def accepted(parts: list[str]) -> str:
 PARTS = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=6).map("".join)
 
 
+@settings(max_examples=50)
 @given(st.lists(PARTS, max_size=10).map(accepted))
 def test_what_tomllib_accepts_is_located_completely_and_nothing_else(text: str) -> None:
     assert set(SourcePositions.from_text(text).lines) == set(paths_in(tomllib.loads(text)))

@@ -4,7 +4,7 @@
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
@@ -103,6 +103,7 @@ FRAGMENTS = [
 ]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 def test_every_text_is_parsed_as_tomllib_does_or_refused_on_a_line_of_it(text: str) -> None:
     try:

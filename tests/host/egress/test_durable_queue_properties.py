@@ -213,5 +213,5 @@ class DurableQueueMachine(RuleBasedStateMachine):
 
 def test_whatever_happens_nothing_that_was_committed_is_lost_or_late_or_out_of_order() -> None:
     run_state_machine_as_test(
-        DurableQueueMachine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+        DurableQueueMachine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None)
     )

@@ -320,7 +320,7 @@ def test_order_survives_unavailable_links_and_every_message_arrives_once(
     assert rig.queue.statistics().retries == script.count(DOWN) > 10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     script=st.lists(st.sampled_from([OK, OK, DOWN, UCode.INVALID_ARGUMENT]), max_size=12),
     inline=st.booleans(),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.cli import check
@@ -189,6 +189,7 @@ def test_what_is_not_json5_is_refused_with_its_line(text: str, problem: str) -> 
     assert problem in str(refused.value)
 
 
+@settings(max_examples=30)
 @given(
     st.recursive(
         st.none()
@@ -205,6 +206,7 @@ def test_all_json_is_json5(value: Any, indent: int | None) -> None:
     assert parse(json.dumps(value, indent=indent)) == json.loads(json.dumps(value))
 
 
+@settings(max_examples=60)
 @given(st.text(alphabet="{}[]:,'\"/*\\ \nax1.e-u", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(Json5Error):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.cli import check, import_command
@@ -201,7 +201,7 @@ def test_what_we_send_in_segments_are_events_and_responses_of_what_is_offered() 
     assert "not known" in told[".service-to-client[2].burst"]
     assert "'many': expected a number" in told[".service-to-client[5]"]
     assert "not known" in told[".both"]
-    assert "0x800f is none of what we send" in told[""]
+    assert "0x800f is no message that the streamer sends" in told[""]
 
 
 def test_what_we_send_in_segments_are_requests_to_services_of_others() -> None:
@@ -600,6 +600,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.sampled_from(["services", "clients", "servicegroups", "service-discovery", "other"]),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.runtime import logs
@@ -166,6 +166,7 @@ FIELD_VALUES = st.recursive(
 
 
 @example({"event": 1, "event_": 2, "level": [], "self": {}}, JsonLines)
+@settings(max_examples=25)
 @given(st.dictionaries(FIELD_NAMES, FIELD_VALUES, max_size=4), st.sampled_from([JsonLines, Console]))
 def test_whatever_the_fields_are_a_line_comes_out(
     fields: dict[str, Any], form: type[logging.Formatter]

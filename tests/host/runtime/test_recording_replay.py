@@ -243,7 +243,7 @@ MS: Final = 1_000_000
 
 @pytest.mark.parametrize("mode", ["drop", "latest"])
 @given(steps=STEPS, jitter=st.lists(st.integers(1, 3 * MS), min_size=1, max_size=7))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
     mode: Literal["drop", "latest"],
     steps: list[tuple[str, object, object]],

@@ -93,7 +93,7 @@ def test_what_another_streamer_would_forward_and_has_not_heard_cannot_be_redrive
     ]
     said = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
     streamer._peers.on_announcements("inside", frozenset(said))
-    with pytest.raises(UStatusError, match="another streamer forwards its like to 'chassis'") as refused:
+    with pytest.raises(UStatusError, match="a peer streamer forwards such messages to 'chassis'") as refused:
         streamer.redrive(number)
     assert refused.value.code is UCode.FAILED_PRECONDITION
     streamer._peers.on_announcements("inside", frozenset())
