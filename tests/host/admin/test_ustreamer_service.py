@@ -97,7 +97,7 @@ def test_a_caller_stops_and_starts_what_it_subscribed(bench: Bench) -> None:
     assert (bench.paused.paused_by(APP), bench.replans) == ([], 2)
 
 
-def test_what_changes_nothing_makes_no_plan_anew(bench: Bench) -> None:
+def test_a_call_without_effect_rebuilds_no_routes(bench: Bench) -> None:
     bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb()))
     bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
     bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
@@ -112,7 +112,7 @@ def test_an_empty_authority_is_the_callers(bench: Bench) -> None:
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
-def test_routes_tell_endpoints_and_where_each_topic_goes(bench: Bench) -> None:
+def test_routes_prints_endpoints_and_targets_of_topics(bench: Bench) -> None:
     bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
     found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES))
     assert [(e.name, e.transport, list(e.authorities), e.up) for e in found.endpoints] == [
@@ -138,7 +138,7 @@ def test_routes_tell_endpoints_and_where_each_topic_goes(bench: Bench) -> None:
     assert not found.has_more_records
 
 
-def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench: Bench) -> None:
+def test_a_statistics_response_has_the_ledger_endpoints_and_targets(bench: Bench) -> None:
     found = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
     assert found.since.ToMilliseconds() == 1_700_000_000_123
     assert (found.total.received, found.total.delivered, found.total.unaccounted) == (22, 17, 0)
@@ -163,7 +163,7 @@ def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench:
     ]
 
 
-def test_answers_are_filtered_and_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_are_filtered_and_paged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     doors = pb.FetchRoutesRequest(topic_filter=DOORS.to_pb())
     found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES, doors))
     assert [UUri.from_pb(route.topic) for route in found.routes] == [DOORS]
@@ -203,14 +203,14 @@ def test_a_request_that_makes_no_sense_is_an_invalid_argument(
     assert bench.replans == 0
 
 
-def test_who_calls_is_told_when_a_method_fails(bench: Bench) -> None:
+def test_a_caller_gets_an_error_if_a_method_fails(bench: Bench) -> None:
     bench.readings.routes = lambda: 1 // 0
     with pytest.raises(UStatusError, match="ZeroDivisionError") as answer:
         bench.call(ROUTES)
     assert answer.value.code is UCode.INTERNAL
 
 
-def test_what_is_no_request_is_not_answered(bench: Bench) -> None:
+def test_a_message_other_than_a_request_gets_no_response(bench: Bench) -> None:
     heard: list[UMessage] = []
     bench.app.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), APP, heard.append)
     source = APP.with_resource(0x8000)

@@ -93,7 +93,7 @@ def repaired(running: RunningStreamer, said: Said) -> list[UMessage]:
         ("dead-letters redrive", ["--all"]),
     ],
 )
-def test_where_no_streamer_runs_a_command_says_so(
+def test_a_command_without_a_running_streamer_fails_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, words: list[str]
 ) -> None:
     path = tmp_path / "u.toml"
@@ -121,7 +121,7 @@ def test_the_usual_state_dir_is_that_of_the_configuration(tmp_path: Path) -> Non
 # --------------------------------------------------------------------------------------------------- what it tells
 
 
-def test_routes_tell_endpoints_topics_and_targets(running: RunningStreamer, said: Said) -> None:
+def test_a_routes_response_has_endpoints_topics_and_targets(running: RunningStreamer, said: Said) -> None:
     rpc_topic = UUri("cloud", 4, 1, 0x8001)
     lose(running, lost())
     code, out, _ = said("routes")
@@ -137,7 +137,7 @@ def test_routes_tell_endpoints_topics_and_targets(running: RunningStreamer, said
     assert f"{rpc_topic}  stopped by {CLOUD}" in said("routes")[1]
 
 
-def test_a_target_is_told_with_its_rate_and_subscriber() -> None:
+def test_a_target_is_reported_with_rate_and_subscriber() -> None:
     target = {
         "topic": "up://a/1/1/8001",
         "ingress": "a",
@@ -148,7 +148,7 @@ def test_a_target_is_told_with_its_rate_and_subscriber() -> None:
     assert admin_commands._format_target(target) == "up://a/1/1/8001  a -> b for up://b/1/1/0  40 Hz"
 
 
-def test_top_tells_the_ledger_and_what_each_endpoint_counts(running: RunningStreamer, said: Said) -> None:
+def test_top_prints_the_ledger_and_endpoint_counters(running: RunningStreamer, said: Said) -> None:
     lose(running, lost())
     running.app(INSIDE, "hpc").send(publish(new_id(), SOURCE))
     code, out, _ = said("top")
@@ -161,7 +161,7 @@ def test_top_tells_the_ledger_and_what_each_endpoint_counts(running: RunningStre
     assert (found["unaccounted"], found["dead_letters"]["stored"]) == (0, 1)
 
 
-def test_top_tells_for_whom_most_waits(running: RunningStreamer, said: Said) -> None:
+def test_top_prints_the_fullest_subscriber_queues(running: RunningStreamer, said: Said) -> None:
     def away(message: UMessage, /) -> None:
         raise RouteUnavailable("there", "is away")
 
@@ -192,7 +192,7 @@ def test_plugins_of_a_running_streamer_are_those_that_are_switched_on(
 # ----------------------------------------------------------------------------------------------------------- reload
 
 
-def test_reload_tells_what_changed(running: RunningStreamer, said: Said) -> None:
+def test_reload_prints_the_changed_keys(running: RunningStreamer, said: Said) -> None:
     running.write(PLUGINS, SMALL, authorities={OUTSIDE: ("cloud", "fleet")})
     assert said("reload")[:2] == (0, "reloaded: 1 keys changed\n  endpoints.outside.authorities\n")
     assert json.loads(said("reload", "--json")[1]) == {"changed": []}
@@ -205,7 +205,7 @@ def test_reload_tells_what_changed(running: RunningStreamer, said: Said) -> None
         ("[dead_letters]\nmessages = 1", "dead_letters.messages: needs a restart"),
     ],
 )
-def test_a_reload_that_is_refused_says_why_and_ends_with_78(
+def test_a_refused_reload_gives_the_reason_and_ends_with_78(
     running: RunningStreamer, said: Said, section: str, words: str
 ) -> None:
     running.write(PLUGINS, SMALL, section)
@@ -258,7 +258,7 @@ def test_a_payload_is_shown_as_bytes_and_not_without_end(payload: str | None, wo
     assert len(shown) <= 3 * 256 + 4
 
 
-def test_what_is_redriven_arrives_and_is_gone_from_the_list(running: RunningStreamer, said: Said) -> None:
+def test_a_redriven_dead_letter_is_delivered_and_deleted(running: RunningStreamer, said: Said) -> None:
     first, second = lost(b"1"), lost(b"2")
     lose(running, first, second)
     heard = repaired(running, said)
@@ -273,7 +273,7 @@ def test_what_is_redriven_arrives_and_is_gone_from_the_list(running: RunningStre
     assert said("dead-letters ls")[1] == ""
 
 
-def test_all_are_redriven_but_calls_whose_callers_have_been_told(
+def test_all_dead_letters_except_calls_are_redriven(
     running: RunningStreamer, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_BATCH", 2)
@@ -302,7 +302,7 @@ def test_a_streamer_that_is_about_to_stop_redrives_and_reloads_nothing(
     assert running.streamer.dead_letter_writer.store.numbers() == [1]
 
 
-def test_what_could_not_be_redriven_is_said_and_fails(said: Said) -> None:
+def test_failed_redrives_are_printed_and_set_the_exit_code(said: Said) -> None:
     code, out, _ = said("dead-letters redrive", "7")
     assert (code, out) == (1, "0 redriven, 1 left\n  7  left: dead letter 7: there is none of this number\n")
     assert said("dead-letters redrive", "7", "--json")[0] == 1
@@ -313,11 +313,11 @@ def test_what_could_not_be_redriven_is_said_and_fails(said: Said) -> None:
 
 @pytest.mark.parametrize("action", ["redrive", "purge"])
 @pytest.mark.parametrize("words", [[], ["1", "--all"], ["0"], ["x"]], ids=" ".join)
-def test_which_letters_are_meant_is_said_in_one_way(said: Said, action: str, words: list[str]) -> None:
+def test_dead_letters_are_selected_by_numbers_or_all(said: Said, action: str, words: list[str]) -> None:
     assert said(f"dead-letters {action}", *words)[0] == 2
 
 
-def test_dead_letters_are_purged_beside_a_streamer_and_without_one(
+def test_dead_letters_are_purged_with_and_without_a_running_streamer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with RunningStreamer(tmp_path, PLUGINS, SMALL) as running:

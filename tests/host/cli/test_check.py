@@ -38,7 +38,7 @@ def add(config: Path, text: str) -> Path:
 # -------------------------------------------------------------------------------------------------------- what is well
 
 
-def test_a_good_configuration_passes_three_stages_and_the_report_says_what_is_in_it(config: Path) -> None:
+def test_a_valid_configuration_passes_three_stages_and_the_report_summarizes_it(config: Path) -> None:
     add(config, SOMEIP.format(bind=OURS) + "[plugins.throttle]\n[plugins.usubscription]\n")
     assert check(config, offline=False) == CheckReport(
         file=str(config),
@@ -50,7 +50,7 @@ def test_a_good_configuration_passes_three_stages_and_the_report_says_what_is_in
     )
 
 
-def test_offline_the_environment_is_left_out(config: Path) -> None:
+def test_offline_skips_the_environment(config: Path) -> None:
     add(config, SOMEIP.format(bind=NOT_OURS))
     report = check(config, offline=True)
     assert (report.stages, report.problems) == (("file", "routes"), ())
@@ -68,7 +68,7 @@ def test_a_check_touches_nothing(config: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ what is not
 
 
-def test_problems_of_the_file_are_told_one_per_line_with_their_lines_and_nothing_else_is_looked_at(
+def test_problems_are_printed_one_per_line_with_line_numbers(
     config: Path,
 ) -> None:
     add(config, "colour = 1\n[plugins.trottle]\n")
@@ -100,7 +100,7 @@ def test_a_plugin_that_cannot_be_loaded_is_a_problem(
     assert report.problems[0].startswith("plugin 'radar': cannot load 'no_such_module:Plugin'")
 
 
-def test_what_a_plugin_says_against_its_section_is_a_problem_of_the_second_stage(
+def test_a_plugin_config_error_is_a_problem_of_the_second_stage(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -169,7 +169,7 @@ def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(co
     assert NOT_OURS in problem
 
 
-def test_a_state_directory_is_made_by_nobody_in_a_check_but_could_be(config: Path) -> None:
+def test_a_check_does_not_create_the_state_directory(config: Path) -> None:
     config.write_text(config.read_text().replace('"state"', '"a/b/c"'))
     assert check(config, offline=False).problems == ()
     (config.parent / "a").mkdir()
@@ -189,9 +189,7 @@ def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     assert ("does not exist" in problem) is not (config.parent / state_dir).exists()
 
 
-def test_a_state_directory_that_is_not_ours_to_write_is_a_problem(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (config.parent / "state").mkdir()
     asked: list[tuple[Path, int]] = []
 
@@ -204,7 +202,7 @@ def test_a_state_directory_that_is_not_ours_to_write_is_a_problem(
     assert asked == [(config.parent / "state", os.W_OK | os.X_OK)]
 
 
-def test_all_problems_of_the_environment_are_told(config: Path) -> None:
+def test_all_problems_of_the_environment_are_reported(config: Path) -> None:
     (config.parent / "state").touch()
     add(config, SOMEIP.format(bind=NOT_OURS))
     assert [problem.split(": ")[1] for problem in check(config, offline=False).problems] == [

@@ -64,7 +64,7 @@ def subscribe(running: RunningStreamer, subscriber: UUri, sample_period_ms: int)
     client.call(UUri("hpc", 0, 3, 1), wish.SerializeToString(), UPayloadFormat.PROTOBUF)
 
 
-def test_what_is_on_disk_decides_beside_a_running_streamer_and_after_it_and_nothing_is_touched(
+def test_subscriptions_on_disk_decide_with_and_without_a_running_streamer(
     tmp_path: Path, explained: Explained
 ) -> None:
     with RunningStreamer(tmp_path, PLUGINS) as running:
@@ -96,7 +96,7 @@ delivered, unless it expires or is throttled on the way:
     assert (target.endpoint, target.period_ns) == ("outside", 40_000_000)
 
 
-def test_all_is_said_to_programs(tmp_path: Path, explained: Explained) -> None:
+def test_json_output_has_all_fields(tmp_path: Path, explained: Explained) -> None:
     running = RunningStreamer(tmp_path, PLUGINS, RULES)
     words = ("--source", "//cloud/1/1/0", "--sink", "//hpc/0/3/1", "--json")
     code, out, _ = explained(running.path, *words)
@@ -136,7 +136,7 @@ def test_all_is_said_to_programs(tmp_path: Path, explained: Explained) -> None:
         (["--source", "//car/10/1/0", "--sink", "//cloud/1/1/0", "--type", "request"], "refused", []),
     ],
 )
-def test_each_kind_of_message_goes_where_its_sink_lives(
+def test_each_message_type_is_routed_to_its_sink(
     tmp_path: Path, explained: Explained, words: list[str], verdict: str, targets: list[str]
 ) -> None:
     code, out, _ = explained(RunningStreamer(tmp_path, PLUGINS).path, *words, "--json")
@@ -144,7 +144,7 @@ def test_each_kind_of_message_goes_where_its_sink_lives(
     assert (code, found["verdict"], [each["endpoint"] for each in found["targets"]]) == (0, verdict, targets)
 
 
-def test_source_and_sink_say_what_it_is() -> None:
+def test_source_and_sink_determine_the_message_type() -> None:
     topic, method, reply = UUri("a", 1, 1, 0x8000), UUri("a", 1, 1, 1), UUri("a", 1, 1, 0)
     assert [
         message_kind(topic, None),
@@ -177,7 +177,7 @@ def test_what_makes_no_sense_is_a_usage_error(
     assert text in err
 
 
-def test_a_bad_configuration_is_told_as_by_check(tmp_path: Path, explained: Explained) -> None:
+def test_an_invalid_configuration_is_reported_as_by_check(tmp_path: Path, explained: Explained) -> None:
     (tmp_path / "u.toml").write_text("nonsense")
     assert explained(tmp_path / "u.toml", "--source", TOPIC)[0] == 78
 
@@ -204,7 +204,7 @@ class Forgetful:
         return StaticDirectory(())
 
 
-def test_what_only_a_running_streamer_knows_is_said(
+def test_missing_runtime_knowledge_is_reported(
     tmp_path: Path, explained: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "load_plugin_classes", lambda: ({**USABLE[0], "forgetful": Forgetful}, {}))

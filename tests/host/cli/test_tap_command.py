@@ -100,7 +100,7 @@ def test_each_line_is_an_object_for_programs(running: RunningStreamer, said: Sai
         assert abs(each["time_ms"] / 1000 - time.time()) < 60
 
 
-def test_only_one_verdict_and_one_source_can_be_asked_for(running: RunningStreamer, said: Said) -> None:
+def test_a_tap_can_filter_by_verdict_and_source(running: RunningStreamer, said: Said) -> None:
     with traffic(running):
         words = ("--socket", str(running.state_dir / SOCKET), "--verdict", "no_subscriber", "--count", "3")
         code, out, _ = said(*words, "--source", str(SOURCE))
@@ -119,9 +119,7 @@ members = [{ name = "front", type = "u16" }, { name = "rear", type = "u16" }]
 """
 
 
-def test_what_is_in_a_payload_is_shown_by_its_description(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_payload_is_decoded_by_its_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunningStreamer(tmp_path, PAYLOADS) as running, traffic(running):
         words = ["tap", str(running.path), "--decode", "--count", "2"]
         assert main([*words, "--verdict", "no_subscriber"]) == 0  # b"speed", of which one byte is not known
@@ -154,7 +152,7 @@ class Decoders:
         return payload.hex()
 
 
-def test_routing_asks_for_no_decoder_and_calls_none(running: RunningStreamer, said: Said) -> None:
+def test_routing_uses_no_decoder(running: RunningStreamer, said: Said) -> None:
     decoders = Decoders()
     running.streamer.plugins.register(decoders)
     heard, app = running.listen("outside", "cloud", CLOUD), running.app(INSIDE, "hpc")
@@ -187,7 +185,7 @@ def test_what_makes_no_sense_is_a_usage_error(said: Said, words: list[str], text
     assert text in err
 
 
-def test_a_pattern_is_kept_as_it_was_written() -> None:
+def test_a_pattern_stays_as_written() -> None:
     assert uuri_pattern("//*/FFFFFFFF/FF/8001") == "//*/FFFFFFFF/FF/8001"
     with pytest.raises(argparse.ArgumentTypeError, match="expected three segments"):
         uuri_pattern("//a/1")
@@ -197,7 +195,7 @@ def test_times_are_those_of_utc_to_the_millisecond() -> None:
     assert format_time(1) == "1970-01-01T00:00:00.001+00:00"
 
 
-def test_where_no_streamer_runs_that_is_said(tmp_path: Path, said: Said) -> None:
+def test_a_request_without_a_running_streamer_is_unavailable(tmp_path: Path, said: Said) -> None:
     code, out, err = said("--socket", str(tmp_path / "nowhere" / SOCKET))
     assert (code, out) == (69, "")
     assert "no streamer runs" in err
@@ -206,9 +204,7 @@ def test_where_no_streamer_runs_that_is_said(tmp_path: Path, said: Said) -> None
 @pytest.mark.parametrize(
     "asked", [TapRequest(source="nonsense"), TapRequest(sink="//x"), TapRequest(verdict="lost")]
 )
-def test_the_streamer_itself_refuses_nonsense_and_keeps_no_place_for_it(
-    running: RunningStreamer, asked: TapRequest
-) -> None:
+def test_the_streamer_endpoint_refuses_invalid_messages(running: RunningStreamer, asked: TapRequest) -> None:
     for _ in range(taps.MAX_READERS + 1):
         with pytest.raises(UStatusError) as refused:
             next(stream_lines(running.state_dir / SOCKET, asked))
@@ -230,7 +226,7 @@ def connected(running: RunningStreamer) -> socket.socket:
     return connection
 
 
-def test_few_may_look_on_at_once_others_are_answered_meanwhile_and_who_leaves_makes_room(
+def test_the_number_of_tap_commands_is_limited_and_other_requests_work(
     running: RunningStreamer, said: Said
 ) -> None:
     readers = [connected(running) for _ in range(taps.MAX_READERS)]
@@ -245,7 +241,7 @@ def test_few_may_look_on_at_once_others_are_answered_meanwhile_and_who_leaves_ma
         assert said(str(running.path), "--count", "1")[0] == 0
 
 
-def test_who_does_not_read_holds_up_neither_messages_nor_the_end(tmp_path: Path) -> None:
+def test_a_blocked_tap_delays_neither_messages_nor_a_stop(tmp_path: Path) -> None:
     with RunningStreamer(tmp_path) as running:
         reader = connected(running)
         app = running.app(INSIDE, "hpc")
@@ -259,7 +255,7 @@ def test_who_does_not_read_holds_up_neither_messages_nor_the_end(tmp_path: Path)
     reader.close()
 
 
-def test_with_the_streamer_a_tap_ends_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tap_ends_with_its_streamer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codes: list[int] = []
     with RunningStreamer(tmp_path) as running:
         thread = threading.Thread(target=lambda: codes.append(main(["tap", str(running.path)])))
@@ -270,7 +266,7 @@ def test_with_the_streamer_a_tap_ends_and_says_so(tmp_path: Path, capsys: pytest
     assert "the streamer has stopped" in capsys.readouterr().err
 
 
-def test_lines_that_were_lost_are_said(
+def test_lost_lines_are_reported(
     running: RunningStreamer, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taps.TapReader, "wait_lines", lambda *_: [taps.Dropped(7), LINE])

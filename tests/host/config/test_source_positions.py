@@ -140,7 +140,7 @@ def test_a_path_that_is_not_there_is_where_its_nearest_ancestor_is() -> None:
         ('a = 1\nb = "x', 2),
     ],
 )
-def test_what_is_left_open_is_found(text: str, line: int | None) -> None:
+def test_an_unclosed_bracket_or_string_is_found(text: str, line: int | None) -> None:
     assert first_unclosed(text) == line
 
 
@@ -358,7 +358,7 @@ PARTS = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=6).map("".join
 
 @settings(max_examples=50)
 @given(st.lists(PARTS, max_size=10).map(accepted))
-def test_what_tomllib_accepts_is_located_completely_and_nothing_else(text: str) -> None:
+def test_text_accepted_by_tomllib_is_located_completely(text: str) -> None:
     assert set(SourcePositions.from_text(text).lines) == set(paths_in(tomllib.loads(text)))
     assert first_unclosed(text) is None
     assert find_duplicate(text) is None
@@ -393,7 +393,7 @@ REPEATS: list[tuple[str, tuple[KeyPath, int, int] | None]] = [
 
 
 @pytest.mark.parametrize(("text", "repeat"), REPEATS)
-def test_what_is_defined_twice_is_found_with_both_lines(
+def test_a_duplicate_definition_is_found_with_both_lines(
     text: str, repeat: tuple[KeyPath, int, int] | None
 ) -> None:
     assert find_duplicate(text) == repeat

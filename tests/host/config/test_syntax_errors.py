@@ -84,7 +84,7 @@ def test_a_text_that_is_not_toml_is_refused_where_the_mistake_is(
     assert caught.value.text
 
 
-def test_what_is_defined_twice_is_named() -> None:
+def test_a_duplicate_definition_is_named() -> None:
     with pytest.raises(TomlSyntaxError) as caught:
         parse('[[t]]\n"a b" = 1\n"a b" = 2')
     assert (caught.value.path, caught.value.text) == (("t", 0, "a b"), "is defined twice")

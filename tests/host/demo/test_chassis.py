@@ -64,7 +64,7 @@ def test_beats_count_from_0_the_first_at_once_and_each_at_its_time() -> None:
     assert [(next(beats), clock.now_ns) for _ in range(11)] == [(n, n * S // 500) for n in range(11)]
 
 
-def test_a_late_beat_does_not_shift_those_after_it_and_missed_ones_are_left_out() -> None:
+def test_a_late_tick_does_not_shift_later_ones_and_missed_ticks_are_skipped() -> None:
     clock = ManualClock()
     beats = PeriodicTicks(100, Patient(clock), clock.clock())
     assert next(beats) == 0
@@ -76,7 +76,7 @@ def test_a_late_beat_does_not_shift_those_after_it_and_missed_ones_are_left_out(
     assert (next(beats), clock.now_ns) == (6, 60_000_000)
 
 
-def test_beats_end_when_they_are_told_to_be_quiet_also_in_the_middle_of_a_wait() -> None:
+def test_ticks_end_on_request_even_during_a_wait() -> None:
     quiet = Quiet()
     quiet.set()
     assert list(PeriodicTicks(1, quiet)) == []
@@ -146,9 +146,7 @@ def test_the_ecu_sends_wheel_speeds_and_doors_as_someip_notifications(
         assert {len(message.payload) for message in messages} == {sizes.get(topic, 4)}
 
 
-def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
-    chassis: Chassis, streamer: socket.socket
-) -> None:
+def test_the_ecu_counts_its_events_and_runs_at_its_rate(chassis: Chassis, streamer: socket.socket) -> None:
     chassis.start()
     collected(streamer, 100)
     chassis.stop_publishing()
@@ -174,7 +172,7 @@ def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
         (DOORS, SET_TEMPERATURE, MessageType.ERROR, ReturnCode.E_UNKNOWN_METHOD, b""),
     ],
 )
-def test_the_climate_method_answers_with_what_it_was_asked_for_and_no_other_method_is_known(
+def test_the_climate_method_responds_and_other_methods_are_unknown(
     chassis: Chassis,
     streamer: socket.socket,
     service: int,
@@ -198,7 +196,7 @@ def test_the_climate_method_answers_with_what_it_was_asked_for_and_no_other_meth
     assert chassis.calls == 1
 
 
-def test_what_is_no_request_is_not_answered(chassis: Chassis, streamer: socket.socket) -> None:
+def test_a_message_other_than_a_request_gets_no_response(chassis: Chassis, streamer: socket.socket) -> None:
     chassis.stop_publishing()
     chassis.start()
     to = chassis._socket.getsockname()

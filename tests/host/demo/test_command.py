@@ -94,7 +94,7 @@ def test_the_demo_ends_with_0_only_if_all_is_as_promised(
     assert StubVehicle.notes == ["entered", "finished", "left"]
 
 
-def test_the_demo_says_where_it_has_recorded_if_that_is_kept(capsys: Output) -> None:
+def test_the_demo_prints_the_recording_directory_if_it_is_kept(capsys: Output) -> None:
     command.run(seconds=0.0, as_json=False, recordings=Path("there"))
     assert capsys.readouterr().out.endswith("recorded in there\n")
     assert StubVehicle.notes == ["there", "entered", "finished", "left"]
@@ -109,7 +109,7 @@ def test_as_json_the_outcome_is_all_that_is_printed(capsys: Output) -> None:
     assert err == ""
 
 
-def test_where_the_page_is_is_said_beside_the_outcome(capsys: Output) -> None:
+def test_the_demo_prints_the_address_of_its_page(capsys: Output) -> None:
     command.run(seconds=0.01, as_json=True, web=8081)
     out, err = capsys.readouterr()
     assert json.loads(out)
@@ -152,7 +152,7 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: Output) -> No
 
 
 @pytest.mark.parametrize(("seconds", "every", "calls"), [(0.03, 0.01, 3), (0.01, 1.0, 1), (0.0, 1.0, 0)])
-def test_waiting_lasts_as_long_as_asked_for_and_tells_what_is_left(
+def test_the_demo_wait_lasts_as_requested_and_reports_the_rest(
     seconds: float, every: float, calls: int
 ) -> None:
     told: list[float] = []
@@ -188,7 +188,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_live_table_gives_way_to_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_summary_replaces_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     assert command.run(seconds=0.02, as_json=False) == 0

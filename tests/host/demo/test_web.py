@@ -31,7 +31,7 @@ def answer(client: ClientConnection, *message: Any) -> Any:
     return json.loads(client.recv(timeout=30))
 
 
-def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
+def test_live_values_are_readable_and_at_the_requested_rate() -> None:
     with DemoVehicle(web=0) as vehicle:
         assert vehicle.page is not None
         page = urllib.request.urlopen(vehicle.page, timeout=30).read().decode()
@@ -86,7 +86,7 @@ def streamer() -> Iterator[Streamer]:
         (chassis.DOORS, chassis.DOOR_EVENT, b"\x03\x01", {"door": "rear_right", "open": True}),
     ],
 )
-def test_what_the_chassis_says_can_be_read(
+def test_the_chassis_payloads_can_be_decoded(
     streamer: Streamer, service: int, event: int, payload: bytes, shown: dict[str, Any]
 ) -> None:
     decode = streamer.decoder(UUri("chassis", service, chassis.MAJOR, event))
@@ -94,7 +94,7 @@ def test_what_the_chassis_says_can_be_read(
     assert decode(payload) == shown
 
 
-def test_of_what_it_does_not_say_there_is_nothing_to_read(streamer: Streamer) -> None:
+def test_absent_sections_have_no_values(streamer: Streamer) -> None:
     assert streamer.decoder(UUri("chassis", chassis.CLIMATE, chassis.MAJOR, 0x8001)) is None
 
 

@@ -83,7 +83,7 @@ def close(life: DurableQueueRig) -> None:
 # --------------------------------------------------------------------------------------------------- kept, and sent
 
 
-def test_what_is_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig) -> None:
+def test_a_message_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport())
     life.offer(*life.numbers(*range(300)))
     life.send()
@@ -93,14 +93,14 @@ def test_what_is_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig)
     assert life.queue.counters()["spool_transactions"] == 0
 
 
-def test_a_lane_that_sends_inline_writes_only_what_was_refused(start: MakeDurableQueueRig) -> None:
+def test_an_inline_durable_queue_writes_refused_messages_only(start: MakeDurableQueueRig) -> None:
     life = start(InlineTransport(None, DOWN))
     life.offer(*life.numbers(0, 1, 2))
     life.write_all()
     assert (life.sent, life.queue.persisted) == ([0], 2)
 
 
-def test_what_waits_survives_a_kill_in_order_with_its_ids_and_payloads(start: MakeDurableQueueRig) -> None:
+def test_waiting_messages_survive_a_kill_in_order_with_ids_and_payloads(start: MakeDurableQueueRig) -> None:
     first = start(down())
     messages = first.numbers(*range(100))
     first.offer(*messages)
@@ -121,7 +121,7 @@ def test_what_waits_survives_a_kill_in_order_with_its_ids_and_payloads(start: Ma
     assert start(ScriptedTransport()).queue.queued == 0
 
 
-def test_a_kill_loses_what_was_not_committed_and_nothing_else(start: MakeDurableQueueRig) -> None:
+def test_a_kill_loses_uncommitted_messages_only(start: MakeDurableQueueRig) -> None:
     first = start(down())
     first.offer(*first.numbers(*range(10)))
     first.write_all()
@@ -133,7 +133,7 @@ def test_a_kill_loses_what_was_not_committed_and_nothing_else(start: MakeDurable
     assert second.sent == list(range(10))
 
 
-def test_more_important_messages_go_first_after_a_restart_too(start: MakeDurableQueueRig) -> None:
+def test_higher_priorities_are_sent_first_after_a_restart(start: MakeDurableQueueRig) -> None:
     first = start(down())
     first.offer(*(first.number(n, UPriority.CS6 if n % 2 else UPriority.CS1) for n in range(20)))
     first.write_all()
@@ -143,7 +143,7 @@ def test_more_important_messages_go_first_after_a_restart_too(start: MakeDurable
     assert second.sent == [*range(1, 20, 2), *range(0, 20, 2)]
 
 
-def test_a_message_for_two_subscribers_is_kept_for_each(start: MakeDurableQueueRig) -> None:
+def test_a_message_for_two_subscribers_is_persisted_for_each(start: MakeDurableQueueRig) -> None:
     first = start(down())
     [message] = first.numbers(7)
     for subscriber in (HERE, THERE):
@@ -158,7 +158,7 @@ def test_a_message_for_two_subscribers_is_kept_for_each(start: MakeDurableQueueR
         queue.requeue(each)
 
 
-def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: MakeDurableQueueRig) -> None:
+def test_a_closed_route_delays_no_other_stream_after_a_restart(start: MakeDurableQueueRig) -> None:
     first = start(RoutedTransport(HERE, THERE))
     for n in range(0, 40, 2):
         first.offer(on(HERE, n), on(THERE, n + 1))
@@ -181,7 +181,7 @@ def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: MakeDurableQ
 # ------------------------------------------------------------------------------------------------------- duplicates
 
 
-def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repeated(
+def test_a_kill_duplicates_at_most_the_limit_and_preserves_the_order(
     start: MakeDurableQueueRig,
 ) -> None:
     first = start(down())
@@ -203,7 +203,7 @@ def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repe
     assert third.sent == list(range(1000))
 
 
-def test_what_is_delivered_while_it_is_written_is_removed_again(start: MakeDurableQueueRig) -> None:
+def test_a_message_delivered_during_its_write_is_deleted_again(start: MakeDurableQueueRig) -> None:
     life = start(down())
     commit = life.queue._spool.commit
 
@@ -223,7 +223,7 @@ def test_what_is_delivered_while_it_is_written_is_removed_again(start: MakeDurab
     assert (life.queue._undeleted, life.queue.counters()["spooled"]) == (0, 0)
 
 
-def test_what_was_sent_a_moment_ago_is_sent_again_after_a_kill(start: MakeDurableQueueRig) -> None:
+def test_a_message_sent_just_before_a_kill_is_sent_again(start: MakeDurableQueueRig) -> None:
     """A put is taken by a thread of the transport, and is nowhere yet if that is killed."""
     life = start(down(), rest_ns=1_000)
     life.offer(*life.numbers(1, 2, 3))
@@ -243,7 +243,9 @@ def test_what_was_sent_a_moment_ago_is_sent_again_after_a_kill(start: MakeDurabl
 # ------------------------------------------------------------------------------------------------ memory and limits
 
 
-def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: MakeDurableQueueRig) -> None:
+def test_messages_beyond_the_memory_limit_are_on_disk_only_and_are_sent_complete(
+    start: MakeDurableQueueRig,
+) -> None:
     life = start(down(), with_limits(queue_messages=10))
     messages = life.numbers(*range(100))
     for message in messages:
@@ -257,7 +259,7 @@ def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: Ma
     assert life.wire.sent == messages
 
 
-def test_what_finds_no_room_in_the_spool_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
+def test_a_message_beyond_the_spool_limit_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(queue_messages=10, spool_messages=20))
     for n in range(25):
         life.offer(life.number(n))
@@ -268,7 +270,7 @@ def test_what_finds_no_room_in_the_spool_is_a_dead_letter(start: MakeDurableQueu
     assert life.queue.persisted == 20
 
 
-def test_an_important_message_displaces_one_that_is_on_disk_whose_letter_is_whole(
+def test_a_higher_priority_message_evicts_a_persisted_one_with_a_complete_dead_letter(
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=1, spool_messages=5))
@@ -285,7 +287,7 @@ def test_an_important_message_displaces_one_that_is_on_disk_whose_letter_is_whol
     assert second.sent == [9, 0, 1, 2, 3]
 
 
-def test_a_disk_that_takes_nothing_leaves_a_lane_like_any_other_and_says_so(
+def test_a_durable_queue_works_from_memory_and_logs_an_error_while_the_disk_refuses(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     life = start(down(), with_limits(queue_messages=10))
@@ -335,7 +337,7 @@ def test_other_limits_hold_from_the_next_message_on(start: MakeDurableQueueRig) 
     assert second.sent == [0, 1, 2, 3]
 
 
-def test_more_bytes_may_be_kept_after_a_reload(start: MakeDurableQueueRig) -> None:
+def test_a_reload_can_raise_the_spool_byte_limit(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(spool_bytes=1))
     life.queue.set_limits(with_limits(spool_bytes=100_000_000))
     [message] = life.numbers(0)
@@ -344,7 +346,7 @@ def test_more_bytes_may_be_kept_after_a_reload(start: MakeDurableQueueRig) -> No
     assert life.queue.persisted == 1
 
 
-def test_what_becomes_absent_is_never_what_is_being_sent(start: MakeDurableQueueRig) -> None:
+def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport())
     send = life.wire.send
 
@@ -426,7 +428,7 @@ def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
 # ----------------------------------------------------------------------------------------------------------- damage
 
 
-def test_a_record_that_has_rotted_costs_one_message_and_is_said(
+def test_a_damaged_record_costs_one_message_and_is_counted(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     life = start(down(), with_limits(queue_messages=1))
@@ -451,7 +453,7 @@ def test_a_record_that_has_rotted_costs_one_message_and_is_said(
     assert life.ledger_snapshot().dead_lettered == life.queue.counters()["spool_lost"] == 1
 
 
-def test_a_damaged_spool_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_spool_is_quarantined_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = DurableQueueRig(tmp_path, down())
     first.offer(*first.numbers(*range(100)))
     first.write_all()
@@ -469,7 +471,7 @@ def test_a_damaged_spool_is_set_aside_and_said(tmp_path: Path, caplog: pytest.Lo
     second.die()
 
 
-def test_a_record_of_another_time_that_no_rule_allows_is_removed_and_said(
+def test_a_record_that_no_rule_allows_is_deleted_and_logged(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start(down())
@@ -483,7 +485,7 @@ def test_a_record_of_another_time_that_no_rule_allows_is_removed_and_said(
     assert second.queue.counters()["spooled"] == 0
 
 
-def test_a_spool_that_another_process_uses_keeps_a_lane_from_starting(start: MakeDurableQueueRig) -> None:
+def test_a_spool_locked_by_another_process_prevents_restore(start: MakeDurableQueueRig) -> None:
     start(ScriptedTransport())
     with pytest.raises(UStatusError, match="is held") as refused:
         start(ScriptedTransport())
@@ -493,7 +495,7 @@ def test_a_spool_that_another_process_uses_keeps_a_lane_from_starting(start: Mak
 # ------------------------------------------------------------------------------------------------------------- stop
 
 
-def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: MakeDurableQueueRig) -> None:
+def test_a_stop_leaves_persisted_messages_and_abandons_the_others(start: MakeDurableQueueRig) -> None:
     first = start(down())
     first.offer(*first.numbers(*range(10)))
     first.write_all()
@@ -523,7 +525,7 @@ def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: Make
     assert second.sent == list(range(10))
 
 
-def test_an_answer_that_is_given_while_it_stops_is_sent_or_kept(start: MakeDurableQueueRig) -> None:
+def test_a_response_during_a_stop_is_sent_or_persisted(start: MakeDurableQueueRig) -> None:
     life = start(down())
     life.offer(*life.numbers(0, 1))
     life.write_all()
@@ -535,7 +537,7 @@ def test_an_answer_that_is_given_while_it_stops_is_sent_or_kept(start: MakeDurab
     assert (life.queue.abandon_all(OVER), life.queue.persisted, life.undelivered) == ([], 3, [])
 
 
-def test_a_stop_sends_what_it_can_before_it_leaves_the_rest_to_the_disk(start: MakeDurableQueueRig) -> None:
+def test_a_stop_sends_all_it_can_and_leaves_the_rest_on_disk(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport(), clock=None)
     life.offer(*life.numbers(*range(10)))
     life.write_all()
@@ -560,7 +562,7 @@ def test_the_threads_write_send_and_remove_by_themselves(start: MakeDurableQueue
     close(life)
 
 
-def test_closing_writes_what_waits_and_ends_the_threads(start: MakeDurableQueueRig) -> None:
+def test_closing_writes_waiting_messages_and_ends_the_threads(start: MakeDurableQueueRig) -> None:
     first = start(down(), threads=True)
     first.offer(*first.numbers(*range(2000)))  # several commits
     close(first)
@@ -570,7 +572,7 @@ def test_closing_writes_what_waits_and_ends_the_threads(start: MakeDurableQueueR
     assert start(ScriptedTransport()).queue.queued == 0
 
 
-def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: MakeDurableQueueRig) -> None:
+def test_an_unexpected_disk_error_does_not_end_the_writer_thread(start: MakeDurableQueueRig) -> None:
     life = start(down(), threads=True)
     commit = life.queue._spool.commit
     raised: list[Exception] = []
@@ -593,7 +595,7 @@ def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: M
 ANN, BOB = (UUri("dash", entity, 1, 0) for entity in (1, 2))
 
 
-def test_what_waits_on_disk_for_one_subscriber_is_bounded_and_leaves_room_for_others(
+def test_persisted_messages_of_one_subscriber_are_limited(
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=10, spool_messages=20, subscriber_messages=6))
@@ -615,7 +617,7 @@ def test_what_waits_on_disk_for_one_subscriber_is_bounded_and_leaves_room_for_ot
     assert (life.queue.persisted, life.queue.counters()["spooled"]) == (12, 12)
 
 
-def test_lanes_come_back_with_their_order_and_bounds(start: MakeDurableQueueRig) -> None:
+def test_subscriber_queues_are_restored_with_order_and_limits(start: MakeDurableQueueRig) -> None:
     limits = with_limits(spool_messages=100, subscriber_messages=5)
     first = start(down(), limits)
     for n in range(5):

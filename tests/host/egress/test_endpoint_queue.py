@@ -273,7 +273,7 @@ def soon() -> int:
     return time.monotonic_ns() + int(DEADLINE_S * 1e9)
 
 
-def test_a_lane_is_unicast_if_its_transport_is_and_sends_to_whom_the_transport_says() -> None:
+def test_an_endpoint_queue_is_unicast_if_its_transport_is() -> None:
     asked: list[UUri | None] = []
 
     class Sessions(ScriptedTransport):
@@ -356,7 +356,7 @@ def test_any_other_failure_is_a_dead_letter_at_once_and_the_next_message_follows
     assert len(rig.wire.attempts) == 4
 
 
-def test_a_message_tells_how_often_and_from_when_to_when_it_was_tried(make_rig: MakeRig) -> None:
+def test_a_settled_message_has_its_attempts_and_times(make_rig: MakeRig) -> None:
     items: list[QueuedMessage] = []
     rig = make_rig(
         ScriptedTransport(DOWN, DOWN, UCode.INTERNAL), undelivered=lambda item, _: items.append(item)
@@ -413,7 +413,7 @@ class Stopwatch:
         lane._changed = Changed(lane._lock)
 
 
-def test_the_dice_are_thrown_anew_for_every_pause(make_rig: MakeRig) -> None:
+def test_each_pause_draws_a_new_jitter(make_rig: MakeRig) -> None:
     watch, throws = Stopwatch(), iter([1.0, 0.0, 0.5])
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=4)
     rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN), limits, watch.clock, lambda: next(throws))
@@ -489,7 +489,7 @@ def test_each_link_up_is_one_try_and_no_more(make_rig: MakeRig) -> None:
     assert len(rig.wire.attempts) == 4
 
 
-def test_a_link_that_comes_up_between_the_refused_send_and_the_pause_is_not_overlooked(
+def test_a_link_up_between_refusal_and_pause_is_noticed(
     make_rig: MakeRig,
 ) -> None:
     # The send is refused by the outage, and returns when it is over: the pause would last an hour.
@@ -504,7 +504,7 @@ def test_a_link_that_comes_up_between_the_refused_send_and_the_pause_is_not_over
     assert rig.queue.statistics().retries == 1
 
 
-def test_a_link_that_came_up_before_the_refused_send_cuts_no_pause_short(make_rig: MakeRig) -> None:
+def test_an_earlier_link_up_does_not_shorten_a_pause(make_rig: MakeRig) -> None:
     watch = Stopwatch()
     rig = make_rig(
         ScriptedTransport(OK, DOWN), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0
@@ -520,7 +520,7 @@ def test_a_link_that_came_up_before_the_refused_send_cuts_no_pause_short(make_ri
     assert watch.pauses_ms == [4]
 
 
-def test_a_row_of_failures_starts_anew_when_the_link_comes_up(make_rig: MakeRig) -> None:
+def test_a_link_up_resets_the_failure_count(make_rig: MakeRig) -> None:
     watch = Stopwatch()
 
     class UpAtTheFourth(ScriptedTransport):
@@ -538,7 +538,7 @@ def test_a_row_of_failures_starts_anew_when_the_link_comes_up(make_rig: MakeRig)
     assert rig.queue.statistics().retries == 6
 
 
-def test_a_lane_that_closes_stays_closed_whatever_its_link_does(make_rig: MakeRig) -> None:
+def test_a_closed_queue_stays_closed_after_link_changes(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
     rig.offer(event(0))
     rig.wait_retries(1)
@@ -558,7 +558,7 @@ def test_a_pause_is_real_time(make_rig: MakeRig) -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) >= 10 * NS_PER_MS
 
 
-def test_a_link_that_goes_down_is_told_once_until_it_is_up_again(
+def test_a_link_down_is_logged_once_until_it_is_up_again(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN)).start()
@@ -571,7 +571,7 @@ def test_a_link_that_goes_down_is_told_once_until_it_is_up_again(
     assert vars(record)["reason"] == "UNAVAILABLE: attempt 1"
 
 
-def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig) -> None:
+def test_higher_priorities_overtake_messages_waiting_for_a_retry(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport(then=DOWN)).start()
     rig.offer(event(0), event(1))
     rig.wait_attempts(1)
@@ -602,7 +602,7 @@ class InlineEndingSubscriberTransport(EndingSubscriberTransport):
 
 
 @pytest.mark.parametrize("wire", [EndingSubscriberTransport, InlineEndingSubscriberTransport])
-def test_what_is_for_a_subscriber_that_has_ended_is_nobodys_and_no_dead_letter(
+def test_a_message_for_an_ended_subscriber_is_no_subscriber_and_no_dead_letter(
     make_rig: MakeRig, wire: type[EndingSubscriberTransport]
 ) -> None:
     rig = make_rig(wire(3)).start()
@@ -647,7 +647,7 @@ def on(topic: UUri, n: int, **keywords: object) -> UMessage:
 
 
 @pytest.mark.parametrize("wire", [RoutedTransport, InlineRoutedTransport])
-def test_a_closed_route_holds_up_nobody_else(make_rig: MakeRig, wire: type[RoutedTransport]) -> None:
+def test_a_closed_route_delays_no_other_stream(make_rig: MakeRig, wire: type[RoutedTransport]) -> None:
     rig = make_rig(wire(THERE), SLOW).start()
     for n in range(0, 200, 2):
         rig.offer(on(THERE, n), on(HERE, n + 1))
@@ -665,7 +665,7 @@ def test_a_closed_route_holds_up_nobody_else(make_rig: MakeRig, wire: type[Route
     assert rig.sent[100:] == list(range(0, 200, 2))
 
 
-def test_what_is_parked_is_tried_again_after_pauses_of_its_own(make_rig: MakeRig) -> None:
+def test_blocked_messages_are_retried_after_their_own_delays(make_rig: MakeRig) -> None:
     watch = Stopwatch()
 
     class OpensAtTheFifth(RoutedTransport):
@@ -700,7 +700,7 @@ def test_a_route_that_opens_while_its_message_is_refused_is_tried_at_once(make_r
     assert rig.sent == [0]
 
 
-def test_a_link_that_comes_up_has_every_closed_route_tried(make_rig: MakeRig) -> None:
+def test_a_link_up_retries_every_closed_route(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
     rig.offer(on(HERE, 0), on(THERE, 1))
     eventually(lambda: rig.queue.statistics().closed_routes == 2, "two closed routes")
@@ -711,7 +711,7 @@ def test_a_link_that_comes_up_has_every_closed_route_tried(make_rig: MakeRig) ->
     assert rig.queue.statistics().closed_routes == 1
 
 
-def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_nothing(
+def test_a_link_lost_during_a_route_probe_pauses_the_queue_and_loses_nothing(
     make_rig: MakeRig,
 ) -> None:
     class Outage(RoutedTransport):
@@ -736,9 +736,7 @@ def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_
 
 
 @pytest.mark.parametrize("ttl", [20, None])
-def test_what_is_parked_ends_when_it_is_too_old_and_not_at_its_next_try(
-    make_rig: MakeRig, ttl: int | None
-) -> None:
+def test_blocked_messages_expire_at_their_deadline(make_rig: MakeRig, ttl: int | None) -> None:
     limits = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=20)
     rig = make_rig(RoutedTransport(THERE), limits).start()
     rig.offer(*(on(THERE, n, ttl=ttl) for n in range(3)))
@@ -765,7 +763,7 @@ def test_a_failure_that_is_final_lets_the_next_of_the_stream_be_tried(make_rig: 
     assert (rig.sent, [n for n, _, _ in rig.undelivered]) == ([1], [0])
 
 
-def test_a_closed_route_is_told_once_while_any_is_closed(
+def test_a_closed_route_is_logged_once_while_any_is_closed(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
@@ -777,7 +775,7 @@ def test_a_closed_route_is_told_once_while_any_is_closed(
     assert vars(record)["reason"] == f"UNAVAILABLE: nobody listens to {HERE}"
 
 
-def test_an_opening_of_a_route_that_nobody_waits_for_is_no_news(make_rig: MakeRig) -> None:
+def test_opening_an_unused_route_has_no_effect(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport()).start()
     rig.queue.on_route_open(THERE)
     rig.offer(on(THERE, 0))
@@ -785,7 +783,7 @@ def test_an_opening_of_a_route_that_nobody_waits_for_is_no_news(make_rig: MakeRi
     assert rig.queue.statistics().retries == 0
 
 
-def test_a_lane_that_closes_keeps_what_is_parked_in_its_books(make_rig: MakeRig) -> None:
+def test_a_closed_queue_still_counts_blocked_messages_as_queued(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(THERE), SLOW).start()
     rig.offer(*(on(THERE, n) for n in range(3)))
     eventually(lambda: rig.queue.statistics().blocked == 3, "all to be parked")
@@ -794,7 +792,7 @@ def test_a_lane_that_closes_keeps_what_is_parked_in_its_books(make_rig: MakeRig)
     assert rig.ledger_snapshot().queued == 3
 
 
-def test_what_is_parked_is_not_waited_for_and_can_be_taken_back(make_rig: MakeRig) -> None:
+def test_blocked_messages_are_not_waited_for_and_can_be_abandoned(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(HERE, 1), on(THERE, 2))
     eventually(lambda: rig.queue.blocked == 2, "both to be parked")
@@ -875,7 +873,7 @@ def test_a_message_that_grows_too_old_in_the_queue_is_a_dead_letter_and_was_not_
     assert rig.ledger_snapshot().expired == 1
 
 
-def test_what_is_too_old_before_its_first_attempt_is_never_sent(make_rig: MakeRig) -> None:
+def test_a_message_expired_before_its_first_attempt_is_never_sent(make_rig: MakeRig) -> None:
     manual = ManualClock()
     clock = manual.clock()
     rig = make_rig(ScriptedTransport(), clock=clock)
@@ -888,7 +886,7 @@ def test_what_is_too_old_before_its_first_attempt_is_never_sent(make_rig: MakeRi
     ]
 
 
-def test_an_inline_lane_sends_nothing_whose_ttl_has_run_out(make_rig: MakeRig) -> None:
+def test_an_inline_queue_sends_no_expired_message(make_rig: MakeRig) -> None:
     # A filter may have held the message since the ingress looked at its ttl.
     manual = ManualClock()
     clock = manual.clock()
@@ -909,7 +907,7 @@ FULL_BY_BYTES = EgressLimits(queue_bytes=2 * (OVERHEAD_BYTES + 4))
 
 @pytest.mark.parametrize("limits", [FULL_BY_MESSAGES, FULL_BY_BYTES])
 @pytest.mark.parametrize("wire", [ScriptedTransport, InlineTransport])
-def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_bounds(
+def test_a_message_beyond_the_limits_is_a_dead_letter_with_endpoint_and_limits(
     make_rig: MakeRig, limits: EgressLimits, wire: type[ScriptedTransport]
 ) -> None:
     rig = make_rig(wire(then=DOWN), limits)
@@ -927,7 +925,7 @@ def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_boun
     assert rig.queue.queued == 2
 
 
-def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig) -> None:
+def test_a_clock_step_neither_expires_nor_extends_waiting_messages(make_rig: MakeRig) -> None:
     """An ECU boots in 2000, and its clock is set while messages wait."""
     time = ManualClock()
     rig = make_rig(ScriptedTransport(), EgressLimits(), time.clock())
@@ -941,7 +939,7 @@ def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig)
     assert [(number, status.code) for number, status, _ in rig.undelivered] == [(1, UCode.DEADLINE_EXCEEDED)]
 
 
-def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
+def test_other_limits_apply_from_the_next_message_on(make_rig: MakeRig) -> None:
     time = ManualClock()
     rig = make_rig(ScriptedTransport(), FULL_BY_MESSAGES, time.clock())
     rig.offer(*events(2))
@@ -990,7 +988,7 @@ def test_a_request_that_does_not_fit_is_handed_over_so_that_it_can_be_answered(m
         pytest.param(ScriptedTransport(), EgressLimits(max_age_ms=0), id="age"),
     ],
 )
-def test_the_lane_is_not_locked_while_it_tells_of_a_dead_letter(
+def test_the_queue_is_unlocked_during_the_undelivered_callback(
     make_rig: MakeRig, wire: ScriptedTransport, limits: EgressLimits
 ) -> None:
     free: list[bool] = []
@@ -1012,7 +1010,7 @@ def test_the_lane_is_not_locked_while_it_tells_of_a_dead_letter(
 # ------------------------------------------------------------------------------------------------------------ inline
 
 
-def test_an_inline_lane_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+def test_an_inline_queue_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport()).start()
     rig.offer(*events(3))
     assert rig.sent == [0, 1, 2]  # without waiting for anybody
@@ -1020,7 +1018,7 @@ def test_an_inline_lane_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> 
     assert rig.verdicts == [(n, Verdict.DELIVERED, None, 1) for n in range(3)]
 
 
-def test_an_inline_lane_queues_what_the_socket_refuses_for_now_and_nothing_overtakes_it(
+def test_an_inline_queue_queues_refused_messages_and_preserves_the_order(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig(InlineTransport(DOWN, then=OK))
@@ -1033,7 +1031,7 @@ def test_an_inline_lane_queues_what_the_socket_refuses_for_now_and_nothing_overt
     assert set(rig.wire.threads[1:]) == {rig.queue._thread.ident}
 
 
-def test_an_inline_lane_does_not_overtake_what_its_own_thread_has_in_the_air(make_rig: MakeRig) -> None:
+def test_an_inline_queue_does_not_overtake_messages_in_flight(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport(DOWN))
     rig.offer(event(0))
     rig.wire.gate.clear()
@@ -1046,7 +1044,7 @@ def test_an_inline_lane_does_not_overtake_what_its_own_thread_has_in_the_air(mak
     assert rig.sent == [0, 1]
 
 
-def test_an_inline_lane_is_inline_again_when_its_queue_is_empty(make_rig: MakeRig) -> None:
+def test_an_inline_queue_is_inline_again_when_empty(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport(DOWN)).start()
     rig.offer(*events(5))
     assert rig.queue.wait_empty(soon())
@@ -1055,7 +1053,7 @@ def test_an_inline_lane_is_inline_again_when_its_queue_is_empty(make_rig: MakeRi
     assert rig.wire.threads[-1] == threading.get_ident()
 
 
-def test_what_can_never_be_sent_inline_is_one_dead_letter_and_not_delivered(make_rig: MakeRig) -> None:
+def test_a_permanently_refused_inline_message_is_one_dead_letter(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport(then=UCode.INVALID_ARGUMENT)).start()
     rig.offer(event(0))
     rig.wait_settled(1)
@@ -1091,7 +1089,7 @@ def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(m
     assert [thread == here for thread in wire.threads] == [True, True, True, False, False]
 
 
-def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRig) -> None:
+def test_one_send_window_query_serves_many_messages(make_rig: MakeRig) -> None:
     wire = BufferedTransport(then_room=1 << 40)
     rig = make_rig(wire).start()
     rig.offer(*events(3000))
@@ -1099,7 +1097,7 @@ def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRi
     assert wire.room_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, however much room there is
 
 
-def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig) -> None:
+def test_a_full_send_window_is_not_queried_again_for_a_millisecond(make_rig: MakeRig) -> None:
     wire, clock = BufferedTransport(), ManualClock()
     clock.advance(s=1)
     rig = make_rig(wire, clock=clock.clock())
@@ -1114,7 +1112,7 @@ def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig)
     assert (wire.room_calls, rig.sent) == (2, [2])
 
 
-def test_a_message_that_the_buffer_has_no_room_for_goes_to_the_lanes_own_thread(make_rig: MakeRig) -> None:
+def test_a_message_beyond_the_send_window_goes_to_the_send_thread(make_rig: MakeRig) -> None:
     wire = BufferedTransport(then_room=1 << 40)
     rig = make_rig(wire).start()
     large = msgspec.structs.replace(event(0), payload=bytes(1 << 18))
@@ -1138,7 +1136,7 @@ def test_room_that_a_link_had_is_not_room_of_the_next_one(make_rig: MakeRig) -> 
 # ----------------------------------------------------------------------------------------------- waiting, closing
 
 
-def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
+def test_wait_empty_waits_for_messages_in_flight(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport()).start()
     assert rig.queue.wait_empty(0)  # nothing to wait for, however late it is
     rig.wire.gate.clear()
@@ -1162,7 +1160,7 @@ def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
         pytest.param(ScriptedTransport(), event(0, ttl=1, made_ms=0), id="age"),
     ],
 )
-def test_wait_empty_waits_until_a_dead_letter_has_been_told(
+def test_wait_empty_waits_for_the_undelivered_callback(
     make_rig: MakeRig, wire: ScriptedTransport, message: UMessage
 ) -> None:
     # The answer to a requester comes of it: a streamer that stops must not overlook it.
@@ -1190,7 +1188,7 @@ def test_wait_empty_gives_up_at_its_deadline_while_the_link_is_down(make_rig: Ma
     assert rig.ledger_snapshot().queued == 1
 
 
-def test_close_ends_a_long_pause_and_the_message_stays_in_the_books(make_rig: MakeRig) -> None:
+def test_close_ends_a_long_pause_and_the_message_counts_as_queued(make_rig: MakeRig) -> None:
     rig = make_rig(
         ScriptedTransport(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)
     ).start()
@@ -1221,7 +1219,7 @@ def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -
 STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
 
 
-def test_what_is_taken_back_is_a_dead_letter_and_the_caller_tells_whom_it_concerns(make_rig: MakeRig) -> None:
+def test_an_abandoned_message_is_a_dead_letter_and_is_returned(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport()).start()
     rig.wire.gate.clear()
     rig.offer(event(0))
@@ -1251,7 +1249,7 @@ def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
     assert rig.queue.wait_empty(0)
 
 
-def test_a_lane_that_was_never_started_can_be_closed_twice(make_rig: MakeRig) -> None:
+def test_an_unstarted_queue_can_be_closed_twice(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport())
     rig.offer(event(0))
     rig.queue.close(0)

@@ -147,7 +147,7 @@ MakeScene = Callable[..., Scene]
 
 @pytest.mark.parametrize("wire", [PerSubscriberTransport, InlinePerSubscriberTransport])
 @pytest.mark.parametrize("fault", [unavailable, away])
-def test_a_subscriber_that_takes_nothing_holds_up_nobody_else(
+def test_an_unavailable_subscriber_delays_no_other(
     scene: MakeScene, wire: type[PerSubscriberTransport], fault: Callable[[], None]
 ) -> None:
     rig = scene(wire({ANN: fault}), SLOW).start()
@@ -242,7 +242,9 @@ def test_5_000_that_are_released_delay_the_first_of_another_by_a_turn(scene: Mak
 
 
 @pytest.mark.parametrize("too_old", [True, False])
-def test_what_ends_otherwise_for_one_does_so_a_few_at_a_time(scene: MakeScene, too_old: bool) -> None:
+def test_messages_with_other_outcomes_delay_subscribers_a_few_at_a_time(
+    scene: MakeScene, too_old: bool
+) -> None:
     """1 000 dead letters in a row would take 10 ms and more."""
     time = ManualClock()
     letters: list[int] = []
@@ -336,7 +338,7 @@ def test_each_has_a_retry_clock_of_its_own(scene: MakeScene) -> None:
     assert rig.queue.statistics().retries == 5
 
 
-def test_a_route_that_opens_for_somebody_else_cuts_no_pause_short(scene: MakeScene) -> None:
+def test_a_route_opening_for_another_subscriber_does_not_shorten_a_pause(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport(), SLOW)
 
     def refused_while_another_opens() -> None:
@@ -369,7 +371,7 @@ def test_order_and_classes_hold_through_pauses_and_releases(scene: MakeScene) ->
 
 @pytest.mark.parametrize("wire", [PerSubscriberTransport, InlinePerSubscriberTransport])
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_comes_and_goes_each_stream_keeps_its_order_and_all_arrive(
+def test_with_changing_subscribers_each_stream_is_complete_and_in_order(
     scene: MakeScene, wire: type[PerSubscriberTransport], seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -408,7 +410,7 @@ NARROW = msgspec.structs.replace(SLOW, queue_messages=10, subscriber_messages=3,
 
 
 @pytest.mark.parametrize("fault", [unavailable, away])
-def test_what_has_no_room_in_its_lane_is_a_dead_letter_that_names_the_subscriber_and_its_bounds(
+def test_a_message_beyond_the_subscriber_limit_is_a_dead_letter_with_subscriber_and_limits(
     scene: MakeScene, fault: Callable[[], None]
 ) -> None:
     rig = scene(PerSubscriberTransport({ANN: fault, BOB: fault}), NARROW).start()
@@ -445,7 +447,7 @@ def test_an_absent_subscriber_cannot_fill_the_queue_of_its_endpoint(scene: MakeS
     eventually(lambda: len(rig.transport.to(None)) == 400, "the others'")
 
 
-def test_lanes_go_by_other_bounds_from_the_next_message_on(scene: MakeScene) -> None:
+def test_other_subscriber_limits_apply_from_the_next_message_on(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport({ANN: away}), SLOW)
     rig.offer_to(ANN, *(event(n) for n in range(3)))
     rig.queue.set_limits(NARROW)
@@ -472,7 +474,7 @@ def test_at_the_end_every_subscriber_is_tried_once(scene: MakeScene) -> None:
     assert len(rig.wire.attempts) == tries + 3
 
 
-def test_all_lanes_can_be_taken_back(scene: MakeScene) -> None:
+def test_all_subscriber_queues_can_be_abandoned(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport({ANN: unavailable, BOB: away}), SLOW).start()
     for n, who in enumerate((ANN, BOB, ANN, BOB)):
         rig.offer_to(who, event(n))
@@ -482,7 +484,7 @@ def test_all_lanes_can_be_taken_back(scene: MakeScene) -> None:
     assert (rig.queue.queued, rig.queue.statistics().subscribers) == (0, 0)
 
 
-def test_statistics_have_the_number_of_lanes_and_the_fullest(scene: MakeScene) -> None:
+def test_statistics_have_the_number_of_subscriber_queues_and_the_fullest(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport(), SLOW)
     subscribers = [UUri("dash", entity, 1, 0) for entity in range(1, 8)]
     for many, subscriber in enumerate(subscribers, 1):
@@ -496,9 +498,7 @@ def test_statistics_have_the_number_of_lanes_and_the_fullest(scene: MakeScene) -
     )
 
 
-def test_a_subscriber_that_is_unavailable_is_told_once_while_any_is(
-    scene: MakeScene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_subscriber_is_logged_once(scene: MakeScene, caplog: pytest.LogCaptureFixture) -> None:
     rig = scene(PerSubscriberTransport({ANN: unavailable, BOB: unavailable}), SLOW).start()
     with caplog.at_level("WARNING", "ustreamer.egress"):
         rig.offer_to(ANN, event(0))

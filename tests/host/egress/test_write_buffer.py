@@ -14,7 +14,7 @@ def queued(subscriber: UUri | None, size: int) -> QueuedMessage:
     return QueuedMessage(FOR[subscriber], event(0), 0, size)
 
 
-def test_one_subscriber_has_half_of_it_and_what_has_none_all() -> None:
+def test_one_subscriber_can_use_half_of_the_queue() -> None:
     unwritten = WriteBuffer(LIMITS)
     items = [queued(ANN, 100) for _ in range(3)]
     for item in items:

@@ -24,7 +24,7 @@ class Recording(LocalTransport):
         self.advertised.append(puts)
 
 
-def test_what_changes_within_a_moment_is_told_at_once() -> None:
+def test_changes_within_the_delay_are_advertised_together() -> None:
     time, timers = ManualClock(), DeadlineQueue()
     us, other = PeerRouters("hpc", "0" * 16), PeerRouters("other", "1" * 16)
     for each in (us, other):

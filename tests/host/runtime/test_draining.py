@@ -34,7 +34,7 @@ from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 
-def test_stop_sends_what_was_accepted_takes_nothing_more_in_and_says_that_nothing_is_left(
+def test_stop_sends_accepted_messages_and_accepts_no_more(
     bench: Bench,
 ) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
@@ -56,7 +56,7 @@ def test_stop_sends_what_was_accepted_takes_nothing_more_in_and_says_that_nothin
     assert leftovers(streamer) == []
 
 
-def test_stop_says_how_many_messages_it_could_not_send_in_time(bench: Bench) -> None:
+def test_stop_returns_the_number_of_unsent_messages(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
     link(streamer, "chassis").fault = UCode.UNAVAILABLE
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_stop_says_how_many_messages_it_could_not_send_in_time(bench: Bench) -> 
     assert leftovers(streamer) == []
 
 
-def test_stop_waits_for_what_a_filter_holds_back(bench: Bench) -> None:
+def test_stop_waits_for_messages_held_by_a_filter(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -101,7 +101,7 @@ class Slow(NotingPlugin):
             self._bus.send(response(new_id(), self._asked.pop(0), b"at last"))
 
 
-def test_stop_lets_a_hosted_service_answer_what_it_has_accepted(bench: Bench) -> None:
+def test_stop_lets_a_hosted_service_respond_to_accepted_requests(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), extra={"slow": Slow})
     app = bench.app("inside")
     app.listen(ANY, app.address)
@@ -132,7 +132,7 @@ def test_a_call_that_fails_while_the_streamer_stops_is_still_answered(bench: Ben
         NOTES.clear()
 
 
-def test_what_a_filter_holds_when_time_is_up_is_given_up_and_counted(bench: Bench) -> None:
+def test_messages_held_by_a_filter_are_abandoned_and_counted_at_the_deadline(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),

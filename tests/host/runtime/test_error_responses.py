@@ -231,7 +231,7 @@ def test_nothing_but_a_request_is_answered_whatever_its_end(bench: Bench, troubl
     assert app.sent == []
 
 
-def test_a_hosted_service_whose_call_ends_badly_is_answered(bench: Bench) -> None:
+def test_a_failed_call_of_a_hosted_service_gets_an_error_response(bench: Bench) -> None:
     """It is behind the endpoint `self`, and nobody else hears of it."""
     streamer = bench.started(fake("chassis", "chassis"), extra={"mute": SilentService})
     heard: list[UMessage] = []
@@ -246,7 +246,7 @@ def test_a_hosted_service_whose_call_ends_badly_is_answered(bench: Bench) -> Non
     assert link(streamer, "chassis").sent == []
 
 
-def test_a_stop_is_not_held_up_by_answers_that_nobody_takes(bench: Bench) -> None:
+def test_a_stop_does_not_wait_for_unreachable_requesters(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     for name in ("app", "chassis"):
         link(streamer, name).fault = UCode.UNAVAILABLE
@@ -281,7 +281,7 @@ class ClosedRoute:
         return self._wait_empty(deadline_ns)
 
 
-def test_a_stop_has_patience_with_an_answer_whose_way_opens_in_a_moment(bench: Bench) -> None:
+def test_a_stop_waits_briefly_for_a_route_of_a_response(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     ClosedRoute(streamer, "app", times=1)
     asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
@@ -292,7 +292,7 @@ def test_a_stop_has_patience_with_an_answer_whose_way_opens_in_a_moment(bench: B
     assert streamer.ledger().dead_lettered == 0
 
 
-def test_who_is_told_at_a_stop_that_time_is_up_has_a_moment_to_listen(bench: Bench) -> None:
+def test_error_responses_of_a_stop_have_time_to_be_sent(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.UNAVAILABLE
     ClosedRoute(streamer, "app", times=2)

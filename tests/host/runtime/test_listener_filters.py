@@ -65,7 +65,7 @@ class HostingPlugin:
     ("authorities", "endpoint", "kind", "sink", "times"),
     [pytest.param(*row[1:], id=f"{row[0]}: {row[3].name} {row[2]} -> {row[4]}") for row in HEARD],
 )
-def test_an_endpoint_hears_once_what_is_for_elsewhere_and_not_what_they_say_among_themselves(
+def test_an_endpoint_receives_messages_for_elsewhere_once_and_no_local_ones(
     bench: Bench,
     authorities: dict[str, list[str]],
     endpoint: str,
@@ -88,7 +88,7 @@ def test_an_endpoint_hears_once_what_is_for_elsewhere_and_not_what_they_say_amon
     assert {listener for _, _, listener in filters} == {streamer.dispatcher.ingress(endpoint)}
 
 
-def test_every_endpoint_hears_every_publication_once(bench: Bench) -> None:
+def test_every_endpoint_receives_every_publication_once(bench: Bench) -> None:
     streamer = bench.started(*(fake(name, *who) for name, who in WITH_STAR.items()))
     for name in WITH_STAR:
         assert [pair[0] for pair in link(streamer, name).listeners if pair[1] is None] == [ANY]

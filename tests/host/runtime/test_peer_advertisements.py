@@ -69,7 +69,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(running)
 
 
-def test_what_another_says_and_takes_back_holds_from_the_next_message_on(scene: Scene) -> None:
+def test_a_peer_advertisement_applies_from_the_next_message_on(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: len(scene.received) == 1, "the first, which nobody else puts")
@@ -82,7 +82,7 @@ def test_what_another_says_and_takes_back_holds_from_the_next_message_on(scene: 
     assert scene.deferred == 1
 
 
-def test_a_reload_takes_back_every_word_until_it_is_known_whether_it_can_be_kept(scene: Scene) -> None:
+def test_a_reload_withdraws_every_topic_advertisement_first(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: scene.advertised == {TOPIC}, "our word")
@@ -93,7 +93,7 @@ def test_a_reload_takes_back_every_word_until_it_is_known_whether_it_can_be_kept
     eventually(lambda: scene.advertised == {TOPIC}, "our word")
 
 
-def test_a_stop_goes_on_until_the_others_can_have_heard_of_it(scene: Scene) -> None:
+def test_a_stop_keeps_forwarding_during_the_hand_over(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: scene.advertised == {TOPIC}, "our word")

@@ -53,7 +53,7 @@ def local(network: LocalNetwork) -> str:
 # --------------------------------------------------------------------------------------------------------------- load
 
 
-def test_a_file_is_read_against_all_that_is_installed_and_only_what_it_names_is_kept(
+def test_a_file_is_checked_against_all_plugins_and_loads_only_the_named_ones(
     tmp_path: Path, network: LocalNetwork
 ) -> None:
     loaded = process.load(written(tmp_path, HEAD + local(network) + "[plugins.throttle]\ntolerance = 0.2\n"))
@@ -73,7 +73,7 @@ def test_every_problem_of_a_file_is_found_at_once(tmp_path: Path, network: Local
     assert [problem.line for problem in refused.value.problems] == [7, 8]
 
 
-def test_a_plugin_that_cannot_be_loaded_is_told_to_those_who_name_it(
+def test_an_unloadable_plugin_is_an_error_only_if_configured(
     tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "plug-1.0.dist-info"
@@ -162,7 +162,7 @@ def test_threads_hand_over_quickly_while_a_streamer_runs(tmp_path: Path, network
     assert intervals == [pytest.approx(0.0005)]
 
 
-def test_a_signal_that_comes_while_the_streamer_starts_is_not_forgotten(
+def test_a_signal_during_start_is_not_lost(
     tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = process.load(written(tmp_path, HEAD + local(network)))
@@ -181,9 +181,7 @@ def test_a_signal_that_comes_while_the_streamer_starts_is_not_forgotten(
     assert calls == ["started", "ready"]
 
 
-def test_an_endpoint_that_does_not_come_up_ends_the_run_and_it_is_never_ready(
-    tmp_path: Path, network: LocalNetwork
-) -> None:
+def test_an_endpoint_that_fails_to_open_ends_the_run(tmp_path: Path, network: LocalNetwork) -> None:
     network._max_attachments = 0
     ready: list[None] = []
     loaded = process.load(written(tmp_path, HEAD + local(network)))

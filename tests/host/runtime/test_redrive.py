@@ -24,7 +24,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 
-def test_a_dead_letter_is_kept_and_redriven_as_if_it_had_just_come_in(bench: Bench) -> None:
+def test_a_dead_letter_is_stored_and_redriven_as_a_new_message(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     chassis = link(streamer, "chassis")
     chassis.fault = UCode.INTERNAL
@@ -44,7 +44,7 @@ def test_a_dead_letter_is_kept_and_redriven_as_if_it_had_just_come_in(bench: Ben
     )  # who redrives it removes it when that has worked
 
 
-def test_what_is_redriven_in_vain_is_a_dead_letter_again(bench: Bench) -> None:
+def test_a_failed_redrive_is_a_dead_letter_again(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
@@ -53,7 +53,7 @@ def test_what_is_redriven_in_vain_is_a_dead_letter_again(bench: Bench) -> None:
     assert wait_persisted_letters(streamer, 2) == [first, first + 1]
 
 
-def test_what_cannot_be_redriven_says_why(bench: Bench) -> None:
+def test_an_unredrivable_dead_letter_gives_the_reason(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), "[dead_letters]\npayload_bytes = 1"
     )
@@ -69,7 +69,7 @@ def test_what_cannot_be_redriven_says_why(bench: Bench) -> None:
         assert refused.value.code is code
 
 
-def test_what_came_in_at_an_endpoint_that_is_gone_cannot_be_redriven(bench: Bench) -> None:
+def test_a_dead_letter_of_a_removed_endpoint_cannot_be_redriven(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
@@ -80,7 +80,7 @@ def test_what_came_in_at_an_endpoint_that_is_gone_cannot_be_redriven(bench: Benc
     assert refused.value.code is UCode.FAILED_PRECONDITION
 
 
-def test_what_another_streamer_would_forward_and_has_not_heard_cannot_be_redriven(bench: Bench) -> None:
+def test_a_dead_letter_forwarded_by_a_peer_cannot_be_redriven(bench: Bench) -> None:
     """It would be left to the other one, and forgotten."""
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL

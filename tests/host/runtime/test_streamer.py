@@ -55,7 +55,7 @@ from ustreamer.uprotocol.wire import decode, decode_status
 # ---------------------------------------------------------------------------------------------- publish and subscribe
 
 
-def test_a_publication_reaches_who_subscribed_it_over_the_wire_until_it_unsubscribes(bench: Bench) -> None:
+def test_a_publication_reaches_a_subscriber_until_it_unsubscribes(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     sensor.publish(b"before")
@@ -83,7 +83,7 @@ def test_a_publication_arrives_as_it_was_sent(bench: Bench) -> None:
     assert fleet.received == [message]
 
 
-def test_who_subscribed_on_the_publishers_own_network_gets_it_once_and_not_through_the_streamer(
+def test_a_local_subscriber_gets_a_publication_once_and_directly(
     bench: Bench,
 ) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
@@ -95,7 +95,7 @@ def test_who_subscribed_on_the_publishers_own_network_gets_it_once_and_not_throu
     assert streamer.targets() == []
 
 
-def test_everybody_who_subscribed_gets_it_and_a_network_gets_it_once(bench: Bench) -> None:
+def test_each_subscriber_gets_a_message_and_each_network_gets_it_once(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -117,7 +117,7 @@ def test_everybody_who_subscribed_gets_it_and_a_network_gets_it_once(bench: Benc
     ]
 
 
-def test_a_limit_that_was_asked_for_holds_and_what_it_holds_back_is_counted(bench: Bench) -> None:
+def test_a_requested_rate_limit_holds_and_throttled_messages_are_counted(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -153,7 +153,7 @@ def test_subscriptions_are_there_again_after_a_restart(bench: Bench, tmp_path: P
     assert fleet.wait_received(1) == [b"again"]
 
 
-def test_without_any_plugin_nobody_has_subscribed_and_messages_to_somebody_pass(bench: Bench) -> None:
+def test_without_plugins_messages_with_a_sink_pass(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     fleet.listen()
@@ -201,7 +201,7 @@ def test_a_subscriber_stops_and_starts_a_topic_for_itself(bench: Bench) -> None:
     assert streamer.statistics().unaccounted == 0
 
 
-def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
+def test_a_streamer_reports_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
     bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     fleet.subscribe()
@@ -224,7 +224,7 @@ def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench)
 # ------------------------------------------------------------------------------------------------ to somebody by name
 
 
-def test_a_call_and_its_answer_go_from_network_to_network(bench: Bench) -> None:
+def test_a_request_and_its_response_cross_networks(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
     climate.serve(METHOD, lambda asked: response(new_id(), asked, asked.payload + b" done"))
@@ -233,7 +233,7 @@ def test_a_call_and_its_answer_go_from_network_to_network(bench: Bench) -> None:
     assert (books.received, books.delivered) == (2, 2)
 
 
-def test_a_call_that_fails_at_its_callee_comes_back_with_the_callees_words(bench: Bench) -> None:
+def test_an_error_response_of_the_callee_reaches_the_caller_unchanged(bench: Bench) -> None:
     bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
     status = UStatus(UCode.OUT_OF_RANGE, "80 degrees")
@@ -244,7 +244,7 @@ def test_a_call_that_fails_at_its_callee_comes_back_with_the_callees_words(bench
 
 
 @pytest.mark.parametrize(("network", "authority"), [("inside", OWN), ("outside", "cloud")])
-def test_a_hosted_service_answers_every_network_also_what_it_cannot_do(
+def test_a_hosted_service_responds_on_every_network_also_to_invalid_requests(
     bench: Bench, network: str, authority: str
 ) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
@@ -259,7 +259,7 @@ def test_a_hosted_service_answers_every_network_also_what_it_cannot_do(
     assert (books.received, books.delivered) == (4, 4)
 
 
-def test_a_hosted_service_is_reached_where_nobody_lives_at_the_streamers_own_authority(
+def test_a_hosted_service_is_reachable_from_an_endpoint_without_the_own_authority(
     bench: Bench,
 ) -> None:
     bench.started(bench.local("backbone", "car"), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
@@ -278,7 +278,7 @@ def test_the_uSubscription_answers_at_the_authorities_that_have_none_of_their_ow
     assert answer.attributes.source.authority_name == "chassis"
 
 
-def test_everyone_not_named_lives_behind_the_endpoint_with_the_star(bench: Bench) -> None:
+def test_unnamed_authorities_are_behind_the_wildcard_endpoint(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("world", "*"))
     call = request(new_id(), UUri(OWN, 1, 1, 0), UUri("mars", 2, 1, 3), ttl=1_000)
     bench.app("inside").transport.send(call)
@@ -289,7 +289,7 @@ def test_everyone_not_named_lives_behind_the_endpoint_with_the_star(bench: Bench
 # ----------------------------------------------------------------------------------------- what could not be delivered
 
 
-def test_a_dead_letter_reaches_who_subscribed_the_topic_of_dead_letters(bench: Bench) -> None:
+def test_a_dead_letter_reaches_subscribers_of_the_dead_letter_topic(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -320,7 +320,7 @@ def test_a_dead_letter_reaches_who_subscribed_the_topic_of_dead_letters(bench: B
     assert streamer.ledger().dead_lettered == 1
 
 
-def test_dead_letters_that_nobody_subscribed_are_counted_and_make_no_further_ones(bench: Bench) -> None:
+def test_dead_letters_without_subscribers_are_counted_and_cause_no_others(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     sensor = bench.app("inside")
@@ -330,7 +330,7 @@ def test_dead_letters_that_nobody_subscribed_are_counted_and_make_no_further_one
     assert streamer.ledger().dead_lettered == 3
 
 
-def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are_not_kept(
+def test_throttled_and_no_subscriber_messages_are_not_stored_as_dead_letters(
     bench: Bench,
 ) -> None:
     streamer = bench.started(
@@ -355,7 +355,7 @@ def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are
     assert reasons == {UCode.INTERNAL}
 
 
-def test_what_there_is_no_time_to_publish_is_kept_all_the_same(bench: Bench) -> None:
+def test_a_dead_letter_is_stored_even_if_it_is_not_published(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     streamer.dispatcher.dead_letters._limit = 3
@@ -366,7 +366,7 @@ def test_what_there_is_no_time_to_publish_is_kept_all_the_same(bench: Bench) -> 
     assert streamer.statistics().dead_letters["unpublished"] == 7
 
 
-def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, tmp_path: Path) -> None:
+def test_dead_letters_of_a_stop_are_on_disk(bench: Bench, tmp_path: Path) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     for _ in range(50):
@@ -385,7 +385,7 @@ def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, 
         ),
     ],
 )
-def test_who_calls_is_told_why_the_call_did_not_get_there(
+def test_a_caller_gets_the_reason_of_an_undelivered_request(
     bench: Bench, fault: UCode, limits: str, ttl: int, expected: UCode
 ) -> None:
     streamer = bench.started(
@@ -405,7 +405,7 @@ def test_who_calls_is_told_why_the_call_did_not_get_there(
     assert "chassis" in decode_status(answer.payload).message
 
 
-def test_a_call_to_a_name_that_nobody_knows_is_answered_with_that(bench: Bench) -> None:
+def test_a_call_to_an_unknown_authority_gets_an_error_response(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     chassis = link(streamer, "chassis")
     call = request(new_id(), UUri("chassis", 1, 1, 0), UUri("mars", 2, 1, 3), ttl=5_000)
@@ -419,7 +419,7 @@ def test_a_call_to_a_name_that_nobody_knows_is_answered_with_that(bench: Bench) 
     assert streamer.ledger().dead_lettered == 1
 
 
-def test_a_source_that_does_not_live_where_it_came_from_is_denied_and_counted(bench: Bench) -> None:
+def test_a_source_from_another_endpoint_is_denied_and_counted(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     fleet = bench.app("outside", "cloud")
     fleet.transport.send(publish(new_id(), TOPIC))  # of hpc, which lives inside
@@ -461,7 +461,7 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
     }
 
 
-def test_there_is_a_lane_for_every_endpoint_and_for_the_streamer_itself(bench: Bench) -> None:
+def test_every_endpoint_and_the_streamer_itself_has_a_queue(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     assert [lane.endpoint for lane in streamer.egress_queues()] == ["self", "inside", "chassis"]
 
@@ -479,7 +479,7 @@ class FailsAtTheEnd(NotingPlugin):
         raise UStatusError(UCode.UNAVAILABLE, "admin socket in use")
 
 
-def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Bench) -> None:
+def test_services_start_before_endpoints_and_stop_after_the_last_message(bench: Bench) -> None:
     streamer = bench.streamer(fake("a", OWN), fake("b", "cloud"), extra={"noting": NotingPlugin})
     assert NOTES == []
     streamer.start()
@@ -503,7 +503,7 @@ def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Ben
         pytest.param({}, FailsAtTheEnd, "admin socket in use", id="a plugin fails when all is up"),
     ],
 )
-def test_a_start_that_fails_says_why_and_closes_what_was_opened(
+def test_a_failed_start_gives_the_reason_and_closes_everything(
     bench: Bench, second: dict[str, Any], plugin: type[NotingPlugin], words: str
 ) -> None:
     streamer = bench.streamer(
@@ -537,7 +537,7 @@ class Shouting(NotingPlugin):
         self._bus.send(notification(new_id(), UUri(OWN, 7, 1, 0x8000), UUri("mars", 2, 1, 0)))
 
 
-def test_what_a_hosted_service_sends_to_a_name_that_nobody_knows_is_a_dead_letter(bench: Bench) -> None:
+def test_a_message_of_a_hosted_service_to_an_unknown_authority_is_a_dead_letter(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), extra={"shouting": Shouting})
     assert streamer.ledger().dead_lettered == 1
 

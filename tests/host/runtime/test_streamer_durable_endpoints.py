@@ -59,7 +59,7 @@ def sent(streamer: Streamer) -> list[tuple[UUri | None, bytes]]:
     return [(subscriber, message.payload) for subscriber, message in link(streamer, "dash").sent]
 
 
-def test_a_stop_counts_nothing_that_is_kept_and_the_next_start_sends_it_to_the_same_receiver(
+def test_a_stop_excludes_persisted_messages_and_the_next_start_sends_them(
     bench: Bench,
 ) -> None:
     first = start(bench, CAR, dash(), up=False)
@@ -79,7 +79,7 @@ def test_a_stop_counts_nothing_that_is_kept_and_the_next_start_sends_it_to_the_s
     assert second.endpoints()["dash"]["spooled"] == 0
 
 
-def test_what_is_kept_outlives_the_endpoint_that_it_came_from(bench: Bench) -> None:
+def test_persisted_messages_survive_the_removal_of_their_ingress_endpoint(bench: Bench) -> None:
     first = start(bench, CAR, dash(), up=False)
     arrive(first, 3)
     eventually(lambda: persisted_count(first) == 3, "all to be on disk")
@@ -89,7 +89,7 @@ def test_what_is_kept_outlives_the_endpoint_that_it_came_from(bench: Bench) -> N
     assert second.ledger().unaccounted == 0
 
 
-def test_a_request_whose_time_is_over_is_answered_where_it_came_from_if_that_is_still_there(
+def test_an_expired_persisted_request_gets_an_error_response_at_its_ingress(
     bench: Bench,
 ) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
@@ -110,7 +110,7 @@ def test_a_request_whose_time_is_over_is_answered_where_it_came_from_if_that_is_
     assert second.ledger().expired == 1
 
 
-def test_a_request_whose_requester_is_gone_with_its_endpoint_disturbs_nobody(bench: Bench) -> None:
+def test_an_expired_request_of_a_removed_endpoint_causes_no_error(bench: Bench) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
     asked = request(new_id(), caller, method, ttl=2_000)
     first = start(bench, CAR, dash(), up=False)
@@ -123,7 +123,7 @@ def test_a_request_whose_requester_is_gone_with_its_endpoint_disturbs_nobody(ben
     assert second.stop() == 0
 
 
-def test_an_endpoint_that_is_durable_no_more_leaves_its_spool_and_says_so(
+def test_a_spool_of_a_no_longer_durable_endpoint_is_unused_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     first = start(bench, CAR, dash(), up=False)
@@ -153,7 +153,7 @@ def test_a_reload_changes_how_much_may_be_kept(bench: Bench) -> None:
     assert persisted_count(streamer) == 2
 
 
-def test_a_spool_that_somebody_holds_keeps_the_streamer_from_starting(bench: Bench) -> None:
+def test_a_locked_spool_prevents_the_start(bench: Bench) -> None:
     start(bench, CAR, dash(), up=True)
     second = bench.streamer(CAR, dash(), QUICK, state="state")
     with pytest.raises(UStatusError, match="is held"):

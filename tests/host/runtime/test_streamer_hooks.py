@@ -58,7 +58,7 @@ class Watching:
         return tap
 
 
-def test_a_tap_sees_every_verdict_with_where_the_message_came_from_and_went(bench: Bench) -> None:
+def test_a_tap_receives_every_verdict_with_ingress_and_target(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), extra={"watching": Watching}
     )
@@ -112,7 +112,7 @@ class LedgerPlugin:
         self.final = self.ledger()
 
 
-def test_a_plugin_is_told_the_limits_of_every_endpoint_and_the_sections_of_all_plugins(bench: Bench) -> None:
+def test_a_plugin_receives_all_limits_and_plugin_sections(bench: Bench) -> None:
     limits = "[egress.chassis]\nqueue_messages = 7"
     bench.started(
         bench.local("inside", OWN),
@@ -131,7 +131,7 @@ def test_a_plugin_is_told_the_limits_of_every_endpoint_and_the_sections_of_all_p
     assert settings.plugins["books"] == NoConfig()
 
 
-def test_a_plugin_has_the_final_books_when_all_is_closed(bench: Bench) -> None:
+def test_a_plugin_sees_the_final_ledger_after_the_close(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), extra={"books": LedgerPlugin}
     )
@@ -143,7 +143,7 @@ def test_a_plugin_has_the_final_books_when_all_is_closed(bench: Bench) -> None:
     assert LedgerPlugin.made[-1].final == streamer.ledger()
 
 
-def test_a_plugin_that_watches_is_told_of_every_subscription_from_whatever_directory(bench: Bench) -> None:
+def test_a_watching_plugin_is_notified_of_subscriptions_in_all_directories(bench: Bench) -> None:
     receiver = UUri("chassis", 1, 1, 0)
     bench.started(
         bench.local("inside", OWN),
@@ -171,7 +171,7 @@ class FailsToWatch(LedgerPlugin):
         return told
 
 
-def test_a_watch_that_raises_disturbs_nobody_and_is_logged_once(
+def test_a_subscription_watch_that_raises_is_isolated_and_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.started(bench.local("inside", OWN), WITH_USUBSCRIPTION, extra={"books": FailsToWatch})
@@ -182,6 +182,6 @@ def test_a_watch_that_raises_disturbs_nobody_and_is_logged_once(
     assert [r.message for r in caplog.records if r.message == "plugins.failed"] == ["plugins.failed"]
 
 
-def test_the_plugins_of_a_streamer_can_be_asked(bench: Bench) -> None:
+def test_the_plugins_of_a_streamer_can_be_listed(bench: Bench) -> None:
     streamer = bench.streamer(fake("a", OWN), WITH_USUBSCRIPTION, extra={"noting": NotingPlugin})
     assert [name for name, _ in streamer.plugins.list_name_plugin()] == ["usubscription", "noting"]

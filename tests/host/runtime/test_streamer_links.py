@@ -27,7 +27,7 @@ from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 
-def test_a_link_that_comes_back_gets_what_waited_in_order(bench: Bench) -> None:
+def test_a_restored_link_gets_waiting_messages_in_order(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
     chassis = link(streamer, "chassis")
     chassis.fault = UCode.UNAVAILABLE
@@ -69,7 +69,7 @@ PATIENT_RETRY = "[egress.default]\nretry = { first_ms = 30_000, max_ms = 30_000 
 NEWS = UUri("cloud", 0x10A0, 1, 0)
 
 
-def test_what_was_sent_in_an_outage_arrives_as_soon_as_the_zenoh_link_is_back(bench: Bench) -> None:
+def test_messages_of_an_outage_arrive_when_the_zenoh_link_is_up(bench: Bench) -> None:
     here, received = free_locator(), list[bytes]()
     backbone = section("backbone", transport="zenoh", authorities=["cloud"], listen=[here])
     streamer = bench.started(bench.local("inside", OWN), backbone, PATIENT_RETRY, extra={"watch": LinkWatch})
@@ -101,7 +101,7 @@ def test_what_was_sent_in_an_outage_arrives_as_soon_as_the_zenoh_link_is_back(be
     assert LinkWatch.link(OWN) == LinkState(up=True, up_count=0)  # a transport that cannot tell
 
 
-def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(bench: Bench) -> None:
+def test_a_link_up_affects_only_its_own_queue_and_authorities(bench: Bench) -> None:
     sections = (fake("chassis", "chassis"), fake("uplink", "cloud"))
     streamer = bench.started(bench.local("inside", OWN), *sections, PATIENT_RETRY, extra={"watch": LinkWatch})
     app, chassis, uplink = bench.app("inside"), link(streamer, "chassis"), link(streamer, "uplink")
@@ -118,7 +118,7 @@ def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(
     assert LinkWatch.seen == [((True, 0), (False, 0)), ((True, 0), (True, 1))]
 
 
-def test_a_plugin_that_fails_as_a_link_comes_up_does_not_keep_what_waits(bench: Bench) -> None:
+def test_a_plugin_error_at_link_up_does_not_delay_waiting_messages(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), PATIENT_RETRY, extra={"watch": LinkWatch}
     )
@@ -133,7 +133,7 @@ def test_a_plugin_that_fails_as_a_link_comes_up_does_not_keep_what_waits(bench: 
     eventually(lambda: len(chassis.sent) == 1, "the message")
 
 
-def test_a_stalled_link_stops_nobody_else(bench: Bench) -> None:
+def test_a_stalled_link_delays_no_other_endpoint(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), bench.local("outside", "cloud"), fake("chassis", "chassis")
     )

@@ -127,7 +127,7 @@ def side_by_side(
     ]
 
 
-def test_of_two_streamers_between_the_same_networks_the_one_that_was_asked_forwards(
+def test_of_two_parallel_streamers_the_one_with_the_subscription_forwards(
     town: TopologyRig,
 ) -> None:
     speaker, listener = town.app("one", "a"), town.app("two", "b")
@@ -157,7 +157,7 @@ def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_w
     assert [each.ledger().denied for each in streamers] == [len(sent)] * 2  # what the other one had forwarded
 
 
-def test_who_subscribes_at_both_is_served_by_both_and_nothing_goes_round(town: TopologyRig) -> None:
+def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(town: TopologyRig) -> None:
     """Two wishes, two copies with one id; a streamer behind them with a window takes one."""
     speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
     topic = speaker.address.with_resource(0x8000)
@@ -178,7 +178,7 @@ def test_who_subscribes_at_both_is_served_by_both_and_nothing_goes_round(town: T
     assert behind.endpoints()["two"]["refused_duplicate"] == len(sent)
 
 
-def test_what_names_its_sink_goes_through_both_of_two_and_a_window_behind_them_takes_one(
+def test_a_request_passes_both_parallel_streamers_and_a_dedup_window_accepts_one(
     town: TopologyRig,
 ) -> None:
     """Nobody subscribes a notification, so nobody asks one of the two. On a Zenoh network they would know of each other."""
@@ -225,7 +225,7 @@ RING: Final = ("a", "b", "c")
         ),
     ],
 )
-def test_in_a_ring_of_three_nothing_goes_round(
+def test_a_ring_of_three_causes_no_loop(
     town: TopologyRig, homes: dict[str, dict[str, tuple[str, ...]]]
 ) -> None:
     apps = {name: town.app(name, name) for name in RING}
@@ -264,7 +264,7 @@ def duplicate_network(town: TopologyRig, window: int) -> tuple[Streamer, BenchAp
     return streamer, speaker, topic
 
 
-def test_what_a_streamer_hears_back_through_another_endpoint_it_forwards_once(town: TopologyRig) -> None:
+def test_a_message_returning_through_another_endpoint_is_forwarded_once(town: TopologyRig) -> None:
     streamer, speaker, topic = duplicate_network(town, window=1_000)
     sent = talk(speaker, topic)
     town.wait_idle()
@@ -272,7 +272,7 @@ def test_what_a_streamer_hears_back_through_another_endpoint_it_forwards_once(to
     assert streamer.endpoints()["first"]["refused_duplicate"] == len(sent)
 
 
-def test_without_a_window_it_would_go_round_for_ever(town: TopologyRig) -> None:
+def test_without_a_dedup_window_a_ring_would_loop(town: TopologyRig) -> None:
     """What the window is for. A Zenoh endpoint notices by itself, see tests/e2e/multi_streamer/test_peer_streamers.py."""
     streamer, speaker, topic = duplicate_network(town, window=0)
     talk(speaker, topic, messages=1)
@@ -299,7 +299,7 @@ def test_twenty_restarts_of_one_streamer_multiply_nothing(town: TopologyRig) -> 
         assert streamer.stop() == 0
 
 
-def test_a_test_of_this_page_sees_what_is_missing_and_what_is_too_much(town: TopologyRig) -> None:
+def test_the_test_network_detects_missing_and_duplicate_messages(town: TopologyRig) -> None:
     app = town.app("one", "a")
     check: Callable[[], float] = lambda: per_subscriber(app, [b"1", b"2"])  # noqa: E731
     with pytest.raises(AssertionError, match="missing"):
