@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer with its admin socket, in this process, between in-process networks."""
+"""The rig of admin and CLI tests: a streamer with its admin socket, in this process, between in-process networks.
+
+It differs from `streamer_bench`: it starts from a configuration file and includes the admin server and reload.
+"""
 
 import time
 from collections.abc import Callable
@@ -31,7 +34,7 @@ def new_id() -> UUID:
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Give other threads the time to make it so."""
+    """Wait until `holds` is true, at most for the deadline."""
     end = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
@@ -39,7 +42,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 class RunningStreamer:
-    """Endpoints `inside` (hpc, car) and `outside` (cloud), and whatever sections a test adds."""
+    """Endpoints `inside` (hpc, car) and `outside` (cloud), and the sections that a test adds."""
 
     def __init__(self, directory: Path, *more: str) -> None:
         self.directory = directory
@@ -57,7 +60,7 @@ class RunningStreamer:
     def write(
         self, *more: str, authorities: "dict[str, tuple[str, ...]] | None" = None, head: str = ""
     ) -> None:
-        """Write the configuration anew."""
+        """Write another configuration."""
         lives = BASE | (authorities or {})
         lines = [head or 'authority = "hpc"\nstate_dir = "state"']
         for name, network in self.networks.items():
@@ -73,7 +76,7 @@ class RunningStreamer:
         return self._apps[-1]
 
     def listen(self, network: str, authority: str, sink: UUri | None) -> list[UMessage]:
-        """What comes to somebody there from now on."""
+        """The messages that an address there receives from now on."""
         received: list[UMessage] = []
         self.app(network, authority).register_listener(ANY, sink, received.append)
         return received

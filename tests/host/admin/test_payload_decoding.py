@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads as values, whatever a decoder does."""
+"""Payloads as JSON values, with any result of a decoder."""
 
 import struct
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def shown(value: object) -> DecodedPayload | None:
         (2**63, "9223372036854775808"),
         (1.5, "1.5"),
         (14.1, "14.1"),
-        (struct.unpack("f", struct.pack("f", 14.1))[0], "14.1"),  # and not 14.100000381469727
+        (struct.unpack("f", struct.pack("f", 14.1))[0], "14.1"),  # instead of 14.100000381469727
         (struct.unpack("f", b"\xff\xff\x7f\x7f")[0], "3.4028235e38"),
         (1e300, "1e300"),
         (0.1 + 0.2, "0.30000000000000004"),
@@ -78,7 +78,7 @@ def test_an_undisplayable_value_is_reported_as_a_problem(value: object, problem:
 
 
 class Quiet(Exception):
-    """Says nothing."""
+    """An exception without text."""
 
 
 @pytest.mark.parametrize(("error", "problem"), [(ValueError("too short"), "too short"), (Quiet(), "Quiet")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin socket: one request, one answer, and nobody who connects can hold it up for long."""
+"""The admin socket: one request and one response per connection, with bounded waits."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Nested(msgspec.Struct):
     each: dict[str, tuple[UUri | None, ...]]
 
 
-# -------------------------------------------------------------------------------------------------- what lines mean
+# --- requests and responses as lines ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)
@@ -116,7 +116,7 @@ def test_a_response_beyond_the_limit_becomes_a_failure(monkeypatch: pytest.Monke
 
 
 class Bench:
-    """A server that answers with what `answer` returns."""
+    """A server that responds with the result of `answer`."""
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody sees who looks on, and what it costs those who do not."""
+"""The lines of tap readers, and the cost of taps for others."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ OpenTapReader = Callable[..., TapReader]
 
 
 def no_decoder(topic: UUri) -> None:
-    """Nobody can read the payloads of any topic."""
+    """Decodes the payloads of no topic."""
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_payload_is_shown_on_request_up_to_a_limit(world: "World", open_reader
 
 
 def speeds(topic: UUri) -> Callable[[bytes], object] | None:
-    """Reads SPEED only, which has four bytes."""
+    """Decodes SPEED only, which has four bytes."""
 
     def read(payload: bytes) -> object:
         if len(payload) > 4:
@@ -181,15 +181,15 @@ def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(
     large, fit = bytes(MAX_DECODED), MAX_BYTES // MAX_DECODED
     for _ in range(fit + 2):
         world.receive("chassis", event(world, payload=large))
-    world.receive("chassis", event(world, payload=large + b"\0"))  # of which only the beginning is kept
+    world.receive("chassis", event(world, payload=large + b"\0"))  # only the beginning is stored
     portions = [reader.wait_lines(0) for _ in range(fit)]
-    assert max(map(len, portions)) < 10  # or their values could take a hundred times as much at once
+    assert max(map(len, portions)) < 10  # otherwise their values could take a hundred times as much at once
     told = [each for portion in portions for each in portion]
     assert [each for each in told if isinstance(each, Dropped)] == [Dropped(2)]
     *lines, over = [each for each in told if isinstance(each, TapLine)]
     assert [str(each.decoded) for each in lines] == ["not decoded: too long"] * fit
     assert str(over.decoded) == f"not decoded: {MAX_DECODED + 1} bytes, more than {MAX_DECODED}"
-    world.receive("chassis", event(world, payload=large))  # there is room again
+    world.receive("chassis", event(world, payload=large))  # a slot is free again
     assert len(seen(reader)) == 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""core.ustreamer by its methods, on a bus of its own; tests/host/runtime/test_streamer.py has it in a streamer."""
+"""The methods of core.ustreamer on a separate bus; tests/host/runtime/test_streamer.py has it in a streamer."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -29,7 +29,7 @@ START, STOP, ROUTES, STATISTICS = 1, 2, 3, 4
 
 
 class FakeStatusProvider:
-    """What a streamer would tell."""
+    """A fixed status."""
 
     def routes(self) -> StreamerRoutes:
         targets = (
@@ -52,7 +52,7 @@ class FakeStatusProvider:
 
 
 class Bench:
-    """An application, and the entity that it calls."""
+    """An application, and the entity it calls."""
 
     def __init__(self) -> None:
         network = LocalNetwork()
@@ -174,7 +174,7 @@ def test_responses_are_filtered_and_paged(bench: Bench, monkeypatch: pytest.Monk
     assert (len(rest.targets), rest.has_more_records) == (1, False)
 
 
-# ------------------------------------------------------------------------------------------------------- what is wrong
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that talk to a running streamer, or say plainly that none runs."""
+"""The commands for a running streamer, with and without one."""
 
 import json
 import re
@@ -32,7 +32,7 @@ Said = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningStreamer]:
-    """A streamer whose lane to `outside` takes nothing."""
+    """A streamer whose link to `outside` refuses all messages."""
     with RunningStreamer(tmp_path, PLUGINS, SMALL) as running:
         yield running
 
@@ -53,7 +53,7 @@ def run(capsys: pytest.CaptureFixture[str], path: Path, command: str, *words: st
 
 
 def lose(running: RunningStreamer, *messages: UMessage) -> None:
-    """Have messages become dead letters, in this order."""
+    """Cause dead letters, in this order."""
     sender = running.app(INSIDE, "hpc")
     stored = running.streamer.dead_letter_writer.statistics()["stored"]
     for number, message in enumerate(messages, stored + 1):
@@ -73,7 +73,7 @@ def call() -> UMessage:
 
 
 def repaired(running: RunningStreamer, said: Said) -> list[UMessage]:
-    """Have the lane take messages again; what comes out of it."""
+    """Let the link accept messages again; returns the messages that it sends."""
     heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0xFFFF))
     running.write(PLUGINS)
     assert said("reload")[0] == 0
@@ -118,7 +118,7 @@ def test_the_usual_state_dir_is_that_of_the_configuration(tmp_path: Path) -> Non
     assert admin_commands._state_dir(tmp_path / "u.toml") == Path("/var/lib/ustreamer")
 
 
-# --------------------------------------------------------------------------------------------------- what it tells
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_routes_response_has_endpoints_topics_and_targets(running: RunningStreamer, said: Said) -> None:

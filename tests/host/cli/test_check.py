@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer check`: how far a configuration gets, and what is said where it ends."""
+"""`ustreamer check`: the stages a configuration passes, and the problems of the last stage."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ def add(config: Path, text: str) -> Path:
     return config
 
 
-# -------------------------------------------------------------------------------------------------------- what is well
+# --- valid configurations --------------------------------------------------------------------------------------------
 
 
 def test_a_valid_configuration_passes_three_stages_and_the_report_summarizes_it(config: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_check_touches_nothing(config: Path) -> None:
     assert config.read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------------------------ what is not
+# --- invalid configurations ------------------------------------------------------------------------------------------
 
 
 def test_problems_are_printed_one_per_line_with_line_numbers(
@@ -76,7 +76,7 @@ def test_problems_are_printed_one_per_line_with_line_numbers(
     assert report.stages == ()
     assert [problem.split(": ")[0] for problem in report.problems] == [f"{config}:{line}" for line in (7, 8)]
     assert "colour" in report.problems[0]
-    assert "throttle" in report.problems[1]  # what was meant
+    assert "throttle" in report.problems[1]  # the intended directory
 
 
 def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_check_does_not_create_the_state_directory(config: Path) -> None:
 def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     config: Path, state_dir: str
 ) -> None:
-    (config.parent / "file").touch(0o755)  # else it would be no place to write for another reason
+    (config.parent / "file").touch(0o755)  # otherwise it would be unwritable for another reason
     config.write_text(config.read_text().replace('"state"', f'"{state_dir}"'))
     report = check(config, offline=False)
     assert report.stages == ("file", "routes")
@@ -197,7 +197,7 @@ def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: p
         asked.append((path, mode))
         return False
 
-    monkeypatch.setattr(os, "access", denied)  # root, who runs tests in a container, may write anywhere
+    monkeypatch.setattr(os, "access", denied)  # root, in containers, may write anywhere
     assert len(check(config, offline=False).problems) == 1
     assert asked == [(config.parent / "state", os.W_OK | os.X_OK)]
 
@@ -211,7 +211,7 @@ def test_all_problems_of_the_environment_are_reported(config: Path) -> None:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------------- words
+# --- texts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_good_report_reads_in_five_lines() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer explain`: from a configuration and what is on disk, beside a running streamer and without one."""
+"""`ustreamer explain`: from a configuration and the files on disk, with and without a running streamer."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def subscribe(running: RunningStreamer, subscriber: UUri, sample_period_ms: int) -> None:
-    """Have somebody outside subscribe the topic."""
+    """Have an application outside subscribe to the topic."""
     app = running.app(OUTSIDE, subscriber.authority_name)
     attributes = pb.SubscribeAttributes(sample_period_ms=sample_period_ms)
     wish = pb.SubscriptionRequest(topic=UUri.parse(TOPIC).to_pb(), attributes=attributes)
@@ -193,7 +193,7 @@ def test_a_damaged_store_is_not_believed(tmp_path: Path, explained: Explained) -
 
 
 class Forgetful:
-    """Knows who subscribed what, and keeps it nowhere."""
+    """A subscription directory without a store."""
 
     def __init__(self, config: Any, context: PluginContext) -> None: ...
 

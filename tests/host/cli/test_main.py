@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what it prints, where, and the number it ends with."""
+"""The command line: its output, and its exit codes."""
 
 import json
 import logging
@@ -113,7 +113,7 @@ class Plugin:
 
 @pytest.fixture(autouse=True)
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a command changes in its process, put back; and a terminal of 80 columns."""
+    """Restores process settings after a command, and sets a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     log = logging.getLogger("ustreamer")
     before = log.handlers[:], log.level, log.propagate
@@ -128,7 +128,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def tester(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The plugin above, installed in a directory of its own."""
+    """The plugin above, installed in its own directory."""
     site = tmp_path / "site"
     info = site / "plug_tester-1.0.dist-info"
     info.mkdir(parents=True)
@@ -173,7 +173,7 @@ def process(*arguments: str, site: Path | None = None, **how: Any) -> subprocess
     code = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
     paths = [str(site)] if site else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
-    environment.pop("PYTHONUNBUFFERED", None)  # which some containers set, and which hides a missing flush
+    environment.pop("PYTHONUNBUFFERED", None)  # some containers set it, which hides a missing flush
     how.setdefault("stdout", subprocess.PIPE)
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **how
@@ -420,7 +420,7 @@ EXITS = {
     UCode.PERMISSION_DENIED: 77,
     UCode.INVALID_ARGUMENT: 78,
     UCode.UNIMPLEMENTED: 78,
-    UCode.FAILED_PRECONDITION: 78,  # the state directory is that of a newer version, for one
+    UCode.FAILED_PRECONDITION: 78,  # for example a state directory of a newer version
 }
 
 

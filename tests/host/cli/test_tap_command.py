@@ -54,7 +54,7 @@ def said(running: RunningStreamer, capsys: pytest.CaptureFixture[str]) -> Said:
 
 @contextmanager
 def traffic(running: RunningStreamer) -> Iterator[None]:
-    """A publication that nobody wants, and a notification to the cloud, again and again."""
+    """Repeat a publication without subscriber and a notification to the cloud."""
     app, over = running.app(INSIDE, "hpc"), threading.Event()
 
     def send() -> None:
@@ -122,7 +122,7 @@ members = [{ name = "front", type = "u16" }, { name = "rear", type = "u16" }]
 def test_a_payload_is_decoded_by_its_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunningStreamer(tmp_path, PAYLOADS) as running, traffic(running):
         words = ["tap", str(running.path), "--decode", "--count", "2"]
-        assert main([*words, "--verdict", "no_subscriber"]) == 0  # b"speed", of which one byte is not known
+        assert main([*words, "--verdict", "no_subscriber"]) == 0  # b"speed", with one unknown byte
         for line in capsys.readouterr().out.splitlines():
             assert line.endswith('  {"front":29552,"rear":25957}')
         assert main([*words, "--verdict", "delivered"]) == 0  # b"\x01\x02"
@@ -137,7 +137,7 @@ def test_a_payload_is_decoded_by_its_description(tmp_path: Path, capsys: pytest.
 
 
 class Decoders:
-    """A plugin that counts who asks it, and for what."""
+    """A plugin that counts decoder look-ups."""
 
     def __init__(self) -> None:
         self.asked, self.decoded = 0, 0
@@ -216,7 +216,7 @@ def tap_count(running: RunningStreamer) -> int:
 
 
 def connected(running: RunningStreamer) -> socket.socket:
-    """Somebody who has asked for everything and has been let in."""
+    """A client with an accepted tap request for all messages."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(DEADLINE_S)
     before = tap_count(running)
@@ -249,7 +249,7 @@ def test_a_blocked_tap_delays_neither_messages_nor_a_stop(tmp_path: Path) -> Non
             app.send(publish(new_id(), SOURCE))
         assert running.streamer.ledger().received >= 5_000
         began = time.monotonic()
-    # The end of `running` has asserted the books; and nobody is left.
+    # `running` has checked the ledger at its end, and no reader is left.
     assert time.monotonic() - began < DEADLINE_S / 2
     assert not [each for each in threading.enumerate() if each.name == "admin tap"]
     reader.close()

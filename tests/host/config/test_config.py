@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration that holds, and fifty that do not: each is refused on its line, at its key, with what to write instead."""
+"""A valid configuration, and fifty invalid ones: each is refused on its line, at its key, with a suggestion."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import ConfigError, DeadLettersConfig, StreamerConfig, TomlDocument
 from ustreamer.transports import BuiltinTransports
 
-# ------------------------------------------------------------------- transports and plugins that only have a section
+# --- transports and plugins with only a section ----------------------------------------------------------------------
 
 
 class Zenoh(EndpointConfig, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ def edited(*edits: tuple[str, str]) -> str:
     return text
 
 
-# --------------------------------------------------------------------------------------------- what a good one gives
+# --- a valid configuration -------------------------------------------------------------------------------------------
 
 
 def test_the_sample_loads() -> None:
@@ -420,7 +420,7 @@ def test_sixty_four_endpoints_are_the_most() -> None:
 SERVICE = "[[endpoints.chassis.services]]"
 LAST = 'listen = "ws://127.0.0.1:8080/ws"\n'
 
-# What is wrong, the edits that make it so ("#!" marks the line to be named), the key path, the suggestion.
+# The mistake, the edits that cause it ("#!" marks its line), the key path, the suggestion.
 MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     # --- not TOML
     ("a string without quotes", [('transport = "zenoh"', "transport = zenoh #!")], "", 'write "zenoh" in quotes'),
@@ -473,7 +473,7 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("an unknown choice", [('topic_lifecycle = "off" ', 'topic_lifecycle = "of" #!')], "plugins.usubscription.topic_lifecycle", "did you mean 'off'?"),
     ("a number that is too small", [("queue_messages = 10000", "queue_messages = 0 #!")], "egress.default.queue_messages", "choose 1 to 10000000"),
     ("what only the transport can judge", [('"127.0.0.1:30501" ', '"127.0.0.1" #!')], "endpoints.chassis.services[0].remote", ""),
-    # --- names, and what does not fit together
+    # --- names, and combinations -------------------------------------------------------------------------------------
     ("an authority in capitals", [('"hpc.vin1"  ', '"HPC.vin1" #!')], "authority", "did you mean 'hpc.vin1'?"),
     ("an authority written as a URI", [('["chassis"]', '["up://chassis/"] #!')], "endpoints.chassis.authorities[0]", "did you mean 'chassis'?"),
     ("everyone as the own authority", [('"hpc.vin1"  ', '"*" #!')], "authority", ""),
@@ -590,7 +590,7 @@ def test_a_problem_is_one_line_of_text(edits: list[tuple[str, str]], sentence: s
 
 # ------------------------------------------------------------------------------------------------- several at a time
 
-# Mistakes in different places of the sample, of which none hides another.
+# Mistakes in different places of the sample; none hides another.
 APART = [
     ("state_dir = ", "state_dri = ", "state_dri"),
     ('mode = "peer"', "mode = 1", "endpoints.backbone.mode"),
@@ -672,11 +672,11 @@ def test_configurations_with_the_same_content_are_equal() -> None:
     assert checked(SAMPLE) != checked(edited(("port = 30500", "port = 30502")))
 
 
-# ---------------------------------------------------------------------------- endpoints that come with a plugin's section
+# --- endpoints of plugin sections ------------------------------------------------------------------------------------
 
 
 class Bringing(Struct, frozen=True, forbid_unknown_fields=True):
-    """A section that brings an endpoint along."""
+    """A section that provides an endpoint."""
 
     who: str = "screens"
 

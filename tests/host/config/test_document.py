@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a file, and the words for what is wrong with it."""
+"""Reading a file, and the texts of problems."""
 
 import datetime as dt
 import os
@@ -73,7 +73,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     file = holding(tmp_path, b"")
     file.chmod(0)
     before = os.geteuid()
-    if before == 0:  # root may read everything, nobody may not
+    if before == 0:  # root may read everything
         os.seteuid(65_534)
     try:
         assert refusal(file) == "FILE: cannot be read: Permission denied"

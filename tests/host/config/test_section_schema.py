@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a schema knows of a Struct by path."""
+"""Look-ups in a Struct by path."""
 
 import msgspec
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The locator against texts whose lines are known, and against tomllib on texts that nobody chose."""
+"""The locator against texts with known lines, and against tomllib on random texts."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ from ustreamer.host.config.source_positions import KeyPath, SourcePositions, fin
 
 
 def paths_in(value: object, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every path of what tomllib has read, the root excepted."""
+    """Every path of a parsed document, without the root."""
     match value:
         case dict():
             inner: list[tuple[str | int, object]] = list(value.items())
@@ -206,7 +206,7 @@ class Document:
         return spelling
 
     def key(self, path: KeyPath, name: str, depth: int) -> KeyPath:
-        """Write a key, dotted or not, and its equals sign; the path it stands for."""
+        """Write a key, dotted or not, and its equals sign; returns the path of the value."""
         here = (*path, name)
         self.lines[here] = self.line
         self.text += self.spelled(name)
@@ -254,7 +254,7 @@ class Document:
         )
 
     def table(self, path: KeyPath, depth: int) -> None:
-        """Write the keys of a table whose header is there, then its sub-tables, each in one of the ways there are."""
+        """Write the keys of a table after its header, then its sub-tables, each in a random form."""
         names = self.names(4)
         split = self.draw(st.integers(0, len(names)))
         for name in names[:split]:
@@ -301,7 +301,7 @@ def test_windows_line_ends_change_no_line(data: st.DataObject) -> None:
     assert SourcePositions.from_text(document.text.replace("\n", "\r\n")).lines == document.lines
 
 
-# -------------------------------------------------------------------------------------------- texts nobody has chosen
+# --- random texts ----------------------------------------------------------------------------------------------------
 
 FRAGMENTS = [
     *"abc1.,=[]{}\n\n\n #\"'\\",
@@ -342,7 +342,7 @@ def test_no_text_at_all_makes_the_locator_fail(text: str) -> None:
 
 
 def accepted(parts: list[str]) -> str:
-    """As many of the parts, in their order, as together make a text that tomllib accepts."""
+    """The longest prefix-wise combination of the parts that tomllib accepts."""
     text = ""
     for part in parts:
         try:
@@ -371,7 +371,7 @@ def test_nesting_as_deep_as_tomllib_allows_is_located() -> None:
     assert SourcePositions.from_text(text).line_of(("a", *[0] * (depth - 1))) == depth
 
 
-# --------------------------------------------------------------------------------------------- what is defined twice
+# --- duplicate definitions -------------------------------------------------------------------------------------------
 
 REPEATS: list[tuple[str, tuple[KeyPath, int, int] | None]] = [
     ("a = 1\nb = 2\na = [\n3]\n", (("a",), 1, 3)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not TOML: the line of the mistake, not of where it was noticed, and what to write instead."""
+"""Text that is not TOML: the line of the mistake rather than of its discovery, and the suggestion."""
 
 import tomllib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section becomes a Struct, or everything that is wrong in it is noted."""
+"""A section becomes a Struct, or all its problems are noted."""
 
 from enum import Enum
 from pathlib import Path
@@ -63,7 +63,7 @@ class Outer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def found(text: str, shape: type[Any] = Outer) -> list[str]:
-    """What is noted about a text, without the file's name."""
+    """The problems of a text, without the file's name."""
     document = TomlDocument(Path("/etc/f"), text)
     findings = Problems(document)
     section = findings.convert_section((), shape)
@@ -120,7 +120,7 @@ def test_a_mistake_is_reported_in_terms_of_toml(text: str, sentence: str) -> Non
 
 
 def places(text: str, shape: type[Any] = Outer) -> list[str]:
-    """Line and path of what is noted."""
+    """Line and path of each problem."""
     return [": ".join(problem.split(": ")[:2]) for problem in found(text, shape)]
 
 

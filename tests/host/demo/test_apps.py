@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's applications on an in-process network in place of a Zenoh session."""
+"""The demo's applications on an in-process network instead of a Zenoh session."""
 
 import struct
 import time
@@ -27,7 +27,7 @@ Answer = Callable[[UMessage], UMessage]
 
 
 class Linked(LocalTransport):
-    """Says, as a Zenoh session does, with how many nodes it is connected."""
+    """Reports a number of connected nodes, like a Zenoh session."""
 
     links = 1
 
@@ -36,7 +36,7 @@ class Linked(LocalTransport):
 
 
 class Network:
-    """What an application finds on its network: a uSubscription and a climate method, played by the test."""
+    """The network of an application: a uSubscription and a climate method, implemented by the test."""
 
     def __init__(self) -> None:
         self.network = LocalNetwork()

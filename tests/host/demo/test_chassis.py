@@ -29,11 +29,11 @@ DEADLINE_S = 30.0
 S = 1_000_000_000
 
 
-# ---------------------------------------------------------------------------------------------------------------- beats
+# --- ticks -----------------------------------------------------------------------------------------------------------
 
 
 class Quiet(Event):
-    """Notes how long each beat was waited for."""
+    """Notes the wait before each tick."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Quiet(Event):
 
 
 class Patient(Quiet):
-    """Waits by moving a clock."""
+    """Waits by advancing a clock."""
 
     def __init__(self, time: ManualClock) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_a_late_tick_does_not_shift_later_ones_and_missed_ticks_are_skipped() ->
     clock.advance(ms=13)
     assert (next(beats), clock.now_ns) == (1, 13_000_000)
     assert (next(beats), clock.now_ns) == (2, 20_000_000)
-    clock.advance(ms=35)  # 30, 40 and 50 are missed or late: one beat for all of them
+    clock.advance(ms=35)  # 30, 40 and 50 are missed or late: one tick for all of them
     assert (next(beats), clock.now_ns) == (5, 55_000_000)
     assert (next(beats), clock.now_ns) == (6, 60_000_000)
 
@@ -87,7 +87,7 @@ def test_ticks_end_on_request_even_during_a_wait() -> None:
     waiting.set()
     began = time.monotonic()
     assert list(beats) == []
-    assert time.monotonic() - began < DEADLINE_S  # the next beat would be due in 100 s
+    assert time.monotonic() - began < DEADLINE_S  # the next tick would be due in 100 s
 
 
 # -------------------------------------------------------------------------------------------------------------- chassis
@@ -121,7 +121,7 @@ Topic = tuple[int, int]
 
 
 def collected(streamer: socket.socket, enough: int) -> dict[Topic, list[SomeIpMessage]]:
-    """Events by (service, event), until one of each kind and `enough` in all have come."""
+    """Events by (service, event), once one of each kind and `enough` in total have arrived."""
     events: dict[Topic, list[SomeIpMessage]] = {}
     expected = {(WHEELS, event) for event in WHEEL_EVENTS.values()}
     expected |= {(WHEELS, STEERING_EVENT), (DOORS, DOOR_EVENT)}
@@ -150,12 +150,12 @@ def test_the_ecu_counts_its_events_and_runs_at_its_rate(chassis: Chassis, stream
     chassis.start()
     collected(streamer, 100)
     chassis.stop_publishing()
-    # The counts stop rising once the threads have heard of it, so wait for them and not for a time.
+    # The counts stop once the threads have noticed the stop, so the test waits for the counts.
     for thread in chassis._threads[:2]:
         thread.join(DEADLINE_S)
     wheels = chassis.rate(WHEELS, WHEEL_EVENTS["front left"])
     assert wheels.events >= 18
-    assert wheels.hz <= WHEEL_HZ * 1.5  # a late beat at the start shortens the window
+    assert wheels.hz <= WHEEL_HZ * 1.5  # a late tick at the start shortens the window
     assert chassis.rate(DOORS, DOOR_EVENT).events >= 1
     assert chassis.rate(DOORS, DOOR_EVENT).hz <= DOOR_HZ * 1.5
     assert chassis.rate(DOORS, 0x8777).events == 0
@@ -188,7 +188,7 @@ def test_the_climate_method_responds_and_other_methods_are_unknown(
     )
     streamer.sendto(encode(asked), chassis._socket.getsockname())
     message = received(streamer)
-    while message.message_type == MessageType.NOTIFICATION:  # a beat that was under way
+    while message.message_type == MessageType.NOTIFICATION:  # a tick in progress
         message = received(streamer)
     assert (message.service, message.method) == (service, method)
     assert (message.client, message.session) == (0x0102, 0x0304)  # so that the caller can pair them

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer demo` around a vehicle that only says what happened."""
+"""`ustreamer demo` around a stub vehicle that only reports results."""
 
 import io
 import json
@@ -42,7 +42,7 @@ class StubStreamer:
 
 
 class StubVehicle:
-    """Notes when it is entered, finished and left."""
+    """Notes its entry, finish and exit."""
 
     notes: ClassVar[list[str]] = []
     outcome: ClassVar[DemoOutcome] = GOOD
@@ -72,7 +72,7 @@ class StubVehicle:
 
 @pytest.fixture(autouse=True)
 def vehicle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stub in place of the vehicle, and the log as it was."""
+    """Installs the stub vehicle, and restores the log configuration."""
     monkeypatch.setattr(command, "DemoVehicle", StubVehicle)
     monkeypatch.setattr(StubVehicle, "notes", [])
     log = logging.getLogger("ustreamer")
@@ -159,7 +159,7 @@ def test_the_demo_wait_lasts_as_requested_and_reports_the_rest(
     began = time.monotonic()
     command._wait(seconds, told.append, every=every)
     assert time.monotonic() - began >= seconds
-    assert 0 <= len(told) <= calls  # fewer where the machine is busy
+    assert 0 <= len(told) <= calls  # fewer on a busy machine
     assert bool(told) is (calls > 0)
     assert told == sorted(told, reverse=True)
     assert all(0.0 <= left <= seconds for left in told)
@@ -193,7 +193,7 @@ def test_on_a_terminal_the_summary_replaces_the_live_table(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdout", screen)
     assert command.run(seconds=0.02, as_json=False) == 0
     assert screen.getvalue().rstrip().endswith("unaccounted: 0")
-    assert "delivered/requested" not in screen.getvalue()  # the form for what is no terminal
+    assert "delivered/requested" not in screen.getvalue()  # the form without a terminal
 
 
 def test_without_the_terminal_library_the_demo_prints_lines(

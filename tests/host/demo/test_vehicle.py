@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo calls right, and what it says when it is not. The vehicle itself drives in tests/e2e."""
+"""The rules of the demo's report. The vehicle itself runs in tests/e2e."""
 
 import json
 import tomllib

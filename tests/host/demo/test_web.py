@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer demo --web`: the page, and behind it the chassis in readable values at the rate that was asked for."""
+"""`ustreamer demo --web`: the page, and readable values of the chassis at the requested rate."""
 
 import json
 import time
@@ -51,7 +51,7 @@ def test_live_values_are_readable_and_at_the_requested_rate() -> None:
 
 
 def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> None:
-    """Within a fifth: at no more, and at no less but for the time that the machine stood still."""
+    """Within a fifth: never more, and less only by the time that the machine paused."""
     ticks: list[float] = []
     came: list[tuple[float, float]] = []
     with Metronome(100, lambda _: ticks.append(time.monotonic())):
@@ -61,7 +61,7 @@ def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> No
     stalled_s = sum(
         gap for gap in (later - earlier for earlier, later in pairwise(ticks)) if gap > STALL_GAP_S
     )
-    # When one passed the gate is told by nobody: behind its making, and before its arrival.
+    # The time of passing the gate is not reported: it is between creation and arrival.
     (first_made_s, first_came_s), (last_made_s, last_came_s) = came[0], came[-1]
     assert (events - 1) / (last_came_s - first_made_s) <= 1.2 * hz
     assert (events - 1) / (last_made_s - first_came_s - stalled_s) >= 0.8 * hz
@@ -69,7 +69,7 @@ def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> No
 
 @pytest.fixture(scope="module")
 def streamer() -> Iterator[Streamer]:
-    """That of the demo, which does not run."""
+    """The vehicle of the demo, which does not run."""
     vehicle = DemoVehicle()
     yield vehicle.streamer
     vehicle.__exit__(None, None, None)

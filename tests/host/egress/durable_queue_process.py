@@ -30,7 +30,7 @@ _PACE_S = 0.0002
 
 
 class FileTransport(ScriptedTransport):
-    """A wire that writes down what it takes, at once: what is in a buffer dies with the process."""
+    """A transport that writes each message to disk at once: a buffer would be lost with the process."""
 
     def __init__(self, path: Path, life: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def _toggle_link(wire: FileTransport, queue: DurableQueue, rng: random.Random) -
 
 
 def _acknowledge(queue: DurableQueue) -> None:
-    """Say how many are safe: all in front of the first that only memory has."""
+    """Print how many messages are safe: all before the first that is in memory only."""
     safe = 0
     while True:
         with queue._lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was sent stays on disk until it is out of our hands."""
+"""The record of a sent message stays on disk for a delay."""
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.host.egress.delete_buffer import DeleteBuffer

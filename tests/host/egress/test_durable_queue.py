@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable lane on a real spool. The test says when it sends, writes and dies, so each story can be told again."""
+"""A durable queue on a real spool. The test decides when it sends, writes and is killed, so every case is
+deterministic.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -50,7 +52,7 @@ def down() -> ScriptedTransport:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[MakeDurableQueueRig]:
-    """Starts a process on the same directory; the one before it is dead by then. At the end the books balance."""
+    """Starts a process on the same directory after the previous one has ended. Checks the ledger at the end."""
     lives: list[DurableQueueRig] = []
 
     def start(
@@ -80,7 +82,7 @@ def close(life: DurableQueueRig) -> None:
     assert not life.queue._writer.is_alive()
 
 
-# --------------------------------------------------------------------------------------------------- kept, and sent
+# --- persisted and sent ----------------------------------------------------------------------------------------------
 
 
 def test_a_message_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig) -> None:
@@ -152,7 +154,7 @@ def test_a_message_for_two_subscribers_is_persisted_for_each(start: MakeDurableQ
     first.die()
     second = start(ScriptedTransport())
     queue = second.queue._queue
-    taken = [queue.pop_batch(10), queue.pop_batch(10)]  # each has a lane of its own
+    taken = [queue.pop_batch(10), queue.pop_batch(10)]  # each has its own subscriber queue
     assert [[item.delivery.subscriber for item in each] for each in taken] == [[HERE], [THERE]]
     for each in taken:
         queue.requeue(each)
@@ -189,7 +191,7 @@ def test_a_kill_duplicates_at_most_the_limit_and_preserves_the_order(
     first.write_all()
     first.die()
     second = start(ScriptedTransport())
-    second.send()  # the disk is slow: nothing is removed
+    second.send()  # the disk is slow: nothing is deleted
     assert 64 < len(second.sent) <= MAX_DUPLICATES
     second.die()
     third = start(ScriptedTransport())
@@ -224,7 +226,7 @@ def test_a_message_delivered_during_its_write_is_deleted_again(start: MakeDurabl
 
 
 def test_a_message_sent_just_before_a_kill_is_sent_again(start: MakeDurableQueueRig) -> None:
-    """A put is taken by a thread of the transport, and is nowhere yet if that is killed."""
+    """The transport's thread holds an accepted put; a kill loses it."""
     life = start(down(), rest_ns=1_000)
     life.offer(*life.numbers(1, 2, 3))
     life.write()
@@ -370,7 +372,7 @@ def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRi
 @pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
 @pytest.mark.parametrize(
     ("reboot", "leap_ms"),
-    # Nobody can tell a leap from the time that the machine was off.
+    # A clock step cannot be told from time with the machine off.
     [(False, 0), (False, -DAY_MS), (False, DAY_MS), (True, 0)],
 )
 def test_a_restart_neither_shortens_nor_extends_a_wait(
@@ -414,8 +416,8 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
             "2000",
             26 * 365 * DAY_MS,
             1_000,
-        ),  # the clock was set meanwhile: nothing is known of how long it took
-        ("2026", -26 * 365 * DAY_MS, 1_000),  # it has lost its time
+        ),  # the clock was set meanwhile: the elapsed time is unknown
+        ("2026", -26 * 365 * DAY_MS, 1_000),  # its deadline has passed
     ],
 )
 def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
@@ -516,7 +518,7 @@ def test_a_stop_leaves_persisted_messages_and_abandons_the_others(start: MakeDur
     assert first.queue.persisted == first.queue.queued == 10
     assert first.ledger_snapshot().dead_lettered == 1
     assert first.queue.abandon_all(OVER) == []
-    first.send()  # and what is kept is not tried any more
+    first.send()  # persisted messages are not tried any more
     assert first.undelivered == []
     first.queue.close(1.0)
 
@@ -541,7 +543,7 @@ def test_a_stop_sends_all_it_can_and_leaves_the_rest_on_disk(start: MakeDurableQ
     life = start(ScriptedTransport(), clock=None)
     life.offer(*life.numbers(*range(10)))
     life.write_all()
-    assert not life.queue.wait_sent(life.clock.now_ns)  # they are safe, but the link is up
+    assert not life.queue.wait_sent(life.clock.now_ns)  # persisted, but the link is up
     life.send()
     assert life.queue.wait_sent(life.clock.now_ns)
     assert life.sent == list(range(10))
@@ -590,7 +592,7 @@ def test_an_unexpected_disk_error_does_not_end_the_writer_thread(start: MakeDura
     close(life)
 
 
-# ------------------------------------------------------------------------------------------------- lanes of subscribers
+# --- subscriber queues -----------------------------------------------------------------------------------------------
 
 ANN, BOB = (UUri("dash", entity, 1, 0) for entity in (1, 2))
 
@@ -668,10 +670,10 @@ def test_a_subscriber_that_is_away_holds_up_no_other_of_a_durable_endpoint(
     life.send()
     assert life.sent == list(range(1, 40, 2))
     life.write_all()
-    assert life.queue.wait_sent(1 << 62)  # not for what is on disk for somebody who takes nothing
+    assert life.queue.wait_sent(1 << 62)  # not for persisted messages of an unavailable subscriber
     life.offer(life.number(41), to=BOB)
     life.write_all()
-    with pytest.raises(WouldWait):  # for what can be sent
+    with pytest.raises(WouldWait):  # for sendable messages
         life.queue.wait_sent(1 << 62)
     life.send()
     assert life.sent[20:] == [41]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised of a durable lane, in any story: links and routes that fail, kills, stops, reboots, a full disk.
+"""The guarantees of a durable queue under failing links and routes, kills, stops, reboots and a full disk.
 
-The lane, its queue and its spool are real; the threads are taken out, so a story can be told again. The model knows only
-what was offered, what a commit has made safe, and what was sent or said.
+The queue and its spool are real; the threads are removed, so every case is deterministic. The model knows the offered,
+committed, sent and undelivered messages.
 """
 
 import tempfile
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Link(RoutedTransport):
-    """Notes when it takes a message, on the clock of the story, and in which life of the process."""
+    """Notes the time and the process life of each send."""
 
     def __init__(self, story: "DurableQueueMachine") -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
         verdicts = self.rig.gateway.verdicts
         self.ended |= {n for n, verdict, _, _ in verdicts if verdict is not Verdict.QUEUED}
 
-    # --- what happens ---------------------------------------------------------------------------------------------------
+    # --- rules -------------------------------------------------------------------------------------------------------
 
     @rule(
         topic=st.sampled_from(TOPICS),
@@ -104,7 +104,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
     def write(self) -> None:
         if self.rig.write():
             self._note_ends()
-            self.safe |= set(self.offered)  # a commit has room for all that can wait here
+            self.safe |= set(self.offered)  # a commit has room for all messages that can wait here
 
     @rule()
     def send(self) -> None:
@@ -139,7 +139,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
         self._note_ends()
         waiting = set(self.offered) - self.ended - self.safe
         self.rig.die()
-        self.ended |= waiting  # only memory had them: that is the window of loss
+        self.ended |= waiting  # in memory only: the window of loss
         self.clock.advance(ms=rest_ms)
         if reboot:
             self.clock = ManualClock(self.wall_ms)
@@ -162,7 +162,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
         self.rig = self._started()
         assert self.rig.queue.queued == before
 
-    # --- what is promised -----------------------------------------------------------------------------------------------
+    # --- guarantees --------------------------------------------------------------------------------------------------
 
     @invariant()
     def ledger_balances(self) -> None:
@@ -191,7 +191,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
         assert len(self.sent) - len(numbers) <= self.life * MAX_DUPLICATES
 
     def teardown(self) -> None:
-        """Mend everything: each message that was safe has been sent, or has ended and was said."""
+        """Repair everything: each persisted message has been sent, or has ended with a report."""
         self.link.then, self.link.closed = None, set()
         self.rig.queue._spool.set_limits(SpoolLimits(1_000, 10_000_000))
         self.rig.queue.on_link_up()

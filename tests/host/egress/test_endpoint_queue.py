@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane against transports that fail as a script says. Every test ends with the ledger law."""
+"""An endpoint queue against transports with scripted failures. Every test ends with the ledger law."""
 
 import random
 import threading
@@ -37,11 +37,11 @@ OK = None
 DOWN = UCode.UNAVAILABLE
 
 
-# ------------------------------------------------------------------------------------------------------- the fakes
+# --- fakes -----------------------------------------------------------------------------------------------------------
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Give other threads the time to make it so."""
+    """Wait until `holds` is true, at most for the deadline."""
     end = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
@@ -49,7 +49,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 class ScriptedTransport(EndpointTransport):
-    """Notes what it is asked to send and fails as the script says, attempt by attempt; `then` is what follows it."""
+    """Notes sends and fails as scripted, attempt by attempt; `then` follows the script."""
 
     def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
         self._script = iter(script)
@@ -57,7 +57,7 @@ class ScriptedTransport(EndpointTransport):
         self.then = then
         self.attempts: list[tuple[UMessage, int, int]] = []  # message, monotonic ns, thread
         self.sent: list[UMessage] = []
-        self.gate = threading.Event()  # closed, it holds whoever sends
+        self.gate = threading.Event()  # blocks sends while closed
         self.gate.set()
         self.entered = threading.Event()
 
@@ -94,13 +94,13 @@ class ScriptedTransport(EndpointTransport):
 
 
 class InlineTransport(ScriptedTransport):
-    """As UDP: a send never waits."""
+    """Like UDP: a send never waits."""
 
     inline = True
 
 
 class BufferedTransport(ScriptedTransport):
-    """As a connection: a send does not wait while a buffer has room for it; it says so when asked, in the order of the script."""
+    """Like a connection: a send does not wait while the buffer has room. `send_window` follows the script."""
 
     def __init__(self, *rooms: int, then_room: int = 0) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class BufferedTransport(ScriptedTransport):
 
 
 class FakeIngress:
-    """An ingress, as far as a delivery sees it, that offers messages as a dispatcher would: under its own lock."""
+    """An ingress that offers messages like a dispatcher, under its own lock."""
 
     held = 0
 
@@ -163,7 +163,7 @@ class FakeIngress:
 
 
 class EndpointQueueRig:
-    """A lane on a wire, an ingress in front of it, and a note of all that was not delivered."""
+    """An endpoint queue on a fake transport, an ingress, and the undelivered messages."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class EndpointQueueRig:
         return self
 
     def gateway(self) -> FakeIngress:
-        """One more ingress whose messages go to this lane."""
+        """One more ingress with messages to this queue."""
         self.gateways.append(FakeIngress(f"ingress {len(self.gateways)}", self.queue, self._clock))
         return self.gateways[-1]
 
@@ -224,7 +224,7 @@ class EndpointQueueRig:
         )
 
     def finish(self) -> None:
-        """Close the lane, and hold it to the law."""
+        """Close the queue, and check the ledger law."""
         self.wire.gate.set()
         self.queue.close(DEADLINE_S)
         assert not self.queue._thread.is_alive()
@@ -237,7 +237,7 @@ MakeRig = Callable[..., EndpointQueueRig]
 
 @pytest.fixture
 def make_rig() -> Iterator[MakeRig]:
-    """Makes rigs; at the end each must be closed in time and have all its messages in its books."""
+    """Makes rigs; at the end each must close in time with a balanced ledger."""
     rigs: list[EndpointQueueRig] = []
 
     def make(*arguments: object, **keywords: object) -> EndpointQueueRig:
@@ -329,7 +329,7 @@ def test_order_survives_unavailable_links_and_every_message_arrives_once(
 def test_whatever_the_link_does_what_is_sent_is_in_order_and_the_rest_are_dead_letters(
     script: list[UCode | None], inline: bool, before: int
 ) -> None:
-    # `before` messages are offered before the lane runs, the others while it does.
+    # `before` messages are offered before the queue starts, the others while it runs.
     rig = EndpointQueueRig((InlineTransport if inline else ScriptedTransport)(*script))
     messages = events(12)
     rig.offer(*messages[:before])
@@ -392,7 +392,7 @@ def test_pauses_double_up_to_the_limit_and_are_jittered_by_half(
 
 
 class Stopwatch:
-    """A clock that stands still except where a lane waits: pauses are exact, and nobody waits for them."""
+    """A clock that advances only when a queue waits: pauses are exact and take no time."""
 
     def __init__(self) -> None:
         self.manual = ManualClock()
@@ -446,7 +446,7 @@ def test_pauses_begin_short_again_once_something_was_sent(
 def test_pauses_grow_on_while_messages_only_grow_too_old(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What has expired was not sent, so it says nothing of the link.
+    # An expired message was not sent, so it is no information about the link.
     watch = Stopwatch()
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
     rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 1.0)
@@ -492,7 +492,7 @@ def test_each_link_up_is_one_try_and_no_more(make_rig: MakeRig) -> None:
 def test_a_link_up_between_refusal_and_pause_is_noticed(
     make_rig: MakeRig,
 ) -> None:
-    # The send is refused by the outage, and returns when it is over: the pause would last an hour.
+    # The send is refused during the outage and returns after it: the pause would last an hour.
     rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
     rig.wire.gate.clear()
     rig.offer(event(0))
@@ -526,7 +526,7 @@ def test_a_link_up_resets_the_failure_count(make_rig: MakeRig) -> None:
     class UpAtTheFourth(ScriptedTransport):
         def send(self, message: UMessage) -> None:
             if len(self.attempts) == 3:
-                rig.queue.on_link_up()  # during the fourth send, which is tried again without a pause
+                rig.queue.on_link_up()  # during the fourth send, which is retried without a pause
             super().send(message)
 
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=1000)
@@ -585,7 +585,7 @@ def test_higher_priorities_overtake_messages_waiting_for_a_retry(make_rig: MakeR
 
 
 class EndingSubscriberTransport(ScriptedTransport):
-    """A wire whose subscriber ends when it has got so many messages."""
+    """A transport whose subscriber ends after so many messages."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -622,7 +622,7 @@ HERE, THERE = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8
 
 
 class RoutedTransport(ScriptedTransport):
-    """A wire with a route for each topic, some of which are closed."""
+    """A transport with a route for each topic; some are closed."""
 
     def __init__(self, *closed: UUri) -> None:
         super().__init__()
@@ -657,7 +657,7 @@ def test_a_closed_route_delays_no_other_stream(make_rig: MakeRig, wire: type[Rou
     statistics = rig.queue.statistics()
     assert (statistics.queued, statistics.closed_routes) == (100, 1)
     assert statistics.queued_bytes == 100 * (OVERHEAD_BYTES + 4)
-    assert len(rig.wire.attempts) - 100 <= 2  # an inline lane tries once more on its own thread
+    assert len(rig.wire.attempts) - 100 <= 2  # an inline queue tries once more on its own thread
 
     rig.routes.closed.clear()
     rig.queue.on_route_open(THERE)
@@ -838,7 +838,7 @@ def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arri
     assert rig.queue.statistics().retries > 20
 
 
-# --------------------------------------------------------------------------------------------------- growing too old
+# --- expiry ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -859,7 +859,7 @@ def test_a_message_that_grows_too_old_in_the_queue_is_a_dead_letter_and_was_not_
     rig = make_rig(ScriptedTransport(then=DOWN), limits, clock=clock).start()
     rig.offer(event(0, ttl=ttl, made_ms=clock.wall_ms()))
     rig.wait_retries(1)
-    manual.advance(ms=lives_ms)  # just alive
+    manual.advance(ms=lives_ms)  # just unexpired
     rig.wait_retries(2)
     assert rig.undelivered == []
     manual.advance(ms=1)
@@ -887,7 +887,7 @@ def test_a_message_expired_before_its_first_attempt_is_never_sent(make_rig: Make
 
 
 def test_an_inline_queue_sends_no_expired_message(make_rig: MakeRig) -> None:
-    # A filter may have held the message since the ingress looked at its ttl.
+    # A filter may have held the message after the ingress check of its ttl.
     manual = ManualClock()
     clock = manual.clock()
     rig = make_rig(InlineTransport(), clock=clock).start()
@@ -926,7 +926,7 @@ def test_a_message_beyond_the_limits_is_a_dead_letter_with_endpoint_and_limits(
 
 
 def test_a_clock_step_neither_expires_nor_extends_waiting_messages(make_rig: MakeRig) -> None:
-    """An ECU boots in 2000, and its clock is set while messages wait."""
+    """An ECU boots in the year 2000, and its clock is set while messages wait."""
     time = ManualClock()
     rig = make_rig(ScriptedTransport(), EgressLimits(), time.clock())
     now_ms = time.clock().wall_ms()
@@ -951,7 +951,7 @@ def test_other_limits_apply_from_the_next_message_on(make_rig: MakeRig) -> None:
     time.advance(ms=2)
     rig.start()
     rig.wait_settled(4)
-    assert rig.sent == [0, 1]  # what waited before keeps the time that it was given
+    assert rig.sent == [0, 1]  # queued messages keep their deadline
     assert [number for number, _, _ in rig.undelivered] == [3, 2]
 
 
@@ -1060,7 +1060,7 @@ def test_a_permanently_refused_inline_message_is_one_dead_letter(make_rig: MakeR
     eventually(lambda: bool(rig.undelivered), "the dead letter")
     assert [(n, status.code) for n, status, _ in rig.undelivered] == [(0, UCode.INVALID_ARGUMENT)]
     assert [verdict for _, verdict, _, _ in rig.verdicts] == [Verdict.DEAD_LETTERED]
-    assert rig.queue.statistics().retries == 0  # nothing was answered UNAVAILABLE
+    assert rig.queue.statistics().retries == 0  # no send was refused with UNAVAILABLE
 
 
 def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a_retry(
@@ -1075,7 +1075,7 @@ def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a
 
 
 def small(n: int) -> int:
-    """What `n` messages of `events` take of a buffer."""
+    """The buffer size of `n` messages of `events`."""
     return n * (OVERHEAD_BYTES + 4)
 
 
@@ -1094,7 +1094,7 @@ def test_one_send_window_query_serves_many_messages(make_rig: MakeRig) -> None:
     rig = make_rig(wire).start()
     rig.offer(*events(3000))
     assert len(rig.sent) == 3000
-    assert wire.room_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, however much room there is
+    assert wire.room_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, regardless of the room
 
 
 def test_a_full_send_window_is_not_queried_again_for_a_millisecond(make_rig: MakeRig) -> None:
@@ -1138,7 +1138,7 @@ def test_room_that_a_link_had_is_not_room_of_the_next_one(make_rig: MakeRig) -> 
 
 def test_wait_empty_waits_for_messages_in_flight(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport()).start()
-    assert rig.queue.wait_empty(0)  # nothing to wait for, however late it is
+    assert rig.queue.wait_empty(0)  # nothing to wait for, even after the deadline
     rig.wire.gate.clear()
     rig.offer(event(0))
     rig.wait_attempts(1)
@@ -1149,7 +1149,7 @@ def test_wait_empty_waits_for_messages_in_flight(make_rig: MakeRig) -> None:
     waiting = threading.Thread(target=lambda: answers.append(rig.queue.wait_empty(soon())), daemon=True)
     waiting.start()
     rig.wire.gate.set()
-    waiting.join(DEADLINE_S / 2)  # woken by the end of the sending, not by the deadline
+    waiting.join(DEADLINE_S / 2)  # woken by the end of the send, not by the deadline
     assert answers == [True]
 
 
@@ -1163,7 +1163,7 @@ def test_wait_empty_waits_for_messages_in_flight(make_rig: MakeRig) -> None:
 def test_wait_empty_waits_for_the_undelivered_callback(
     make_rig: MakeRig, wire: ScriptedTransport, message: UMessage
 ) -> None:
-    # The answer to a requester comes of it: a streamer that stops must not overlook it.
+    # It causes an error response, which a stop must not miss.
     telling, told = threading.Event(), threading.Event()
 
     def tell(item: QueuedMessage, status: UStatus) -> None:
@@ -1207,12 +1207,12 @@ def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -
     rig.wait_attempts(1)
     rig.queue.close(0.02)
     assert rig.queue._thread.is_alive()
-    assert rig.ledger_snapshot().queued == 3  # two that wait and one of which nobody knows yet
+    assert rig.ledger_snapshot().queued == 3  # two waiting, and one not yet reported
     assert rig.ledger_snapshot().unaccounted == 0
 
     rig.wire.gate.set()
     eventually(lambda: not rig.queue._thread.is_alive(), "the end of the thread")
-    assert rig.sent == [0]  # the send that was under way ends; no other begins
+    assert rig.sent == [0]  # the send in progress completes; no other begins
     assert (rig.ledger_snapshot().delivered, rig.ledger_snapshot().queued) == (1, 2)
 
 
@@ -1227,7 +1227,7 @@ def test_an_abandoned_message_is_a_dead_letter_and_is_returned(make_rig: MakeRig
     rig.offer(event(1), event(2))
     assert [number(item.message) for item in rig.queue.abandon_all(STOPPED)] == [1, 2]
     assert rig.verdicts == [(1, Verdict.DEAD_LETTERED, STOPPED, 0), (2, Verdict.DEAD_LETTERED, STOPPED, 0)]
-    assert (rig.undelivered, rig.ledger_snapshot().queued) == ([], 1)  # the one that is in the air
+    assert (rig.undelivered, rig.ledger_snapshot().queued) == ([], 1)  # the one in flight
 
     rig.wire.gate.set()
     rig.wait_settled(3)
@@ -1240,7 +1240,7 @@ def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
     ).start()
     rig.offer(*events(3))
     rig.wait_retries(1)
-    rig.queue.no_more_retries(STOPPED)  # which ends the pause
+    rig.queue.no_more_retries(STOPPED)  # the link up ends the pause
     rig.wait_settled(3)
     rig.offer(event(3))
     rig.wait_settled(4)
@@ -1273,7 +1273,7 @@ def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> No
     assert before == EndpointQueueStatistics(
         endpoint="backbone",
         queued=2,
-        queued_bytes=OVERHEAD_BYTES + 4,  # what is in the air has left the queue
+        queued_bytes=OVERHEAD_BYTES + 4,  # messages in flight are not in the queue
         delivered=2,
         dead_lettered=1,
         expired=1,
@@ -1291,7 +1291,7 @@ def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> No
 
 
 class UnreliableTransport(ScriptedTransport):
-    """Fails now and then, in every way, whoever sends."""
+    """Fails randomly in every way, on any thread."""
 
     outcomes: ClassVar[list[UCode | None]] = [OK] * 12 + [DOWN, UCode.INVALID_ARGUMENT]
 
@@ -1318,7 +1318,7 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
         together.wait(DEADLINE_S)
         for position, message in enumerate(messages):
             gateway.offer(message)
-            if position % 50 == 0:  # else nearly all would overflow
+            if position % 50 == 0:  # otherwise nearly all would overflow
                 eventually(lambda: rig.queue.queued < 30, "the lane to have its turn")
 
     pouring = [
@@ -1334,7 +1334,7 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
     assert sorted(n for n, _, _, _ in rig.verdicts) == list(range(4 * each))  # one verdict each
     assert counted.keys() == {Verdict.DELIVERED, Verdict.DEAD_LETTERED}
     assert counted[Verdict.DELIVERED] == len(rig.sent)
-    # The lane tells of a dead letter after it has booked it.
+    # The undelivered callback follows the settlement.
     eventually(lambda: len(rig.undelivered) == counted[Verdict.DEAD_LETTERED], "all dead letters")
     for block in range(4):
         of_one = [n for n in rig.sent if n // each == block]

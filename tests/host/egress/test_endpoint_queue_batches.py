@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane that is offered many messages at once: what it sends, keeps and loses is what it would one by one."""
+"""Batches at an endpoint queue: sends, queueing and losses are the same as for single messages."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, ageing: bool = False) -> None:
-    """As an ingress does with what came in together."""
+    """Like an ingress with a batch."""
     gateway = rig.gateways[0]
     gateway.ledger.received += len(messages)
     delivery, now_ns = gateway.delivery, rig._clock.monotonic_ns()
@@ -44,7 +44,7 @@ def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, ageing: bool =
 
 
 class BatchSizeTransport(InlineTransport):
-    """Notes how many messages it was given at a time."""
+    """Notes the sizes of its batches."""
 
     def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
         super().__init__(*script, then=then)
@@ -121,8 +121,8 @@ def test_messages_in_flight_are_not_overtaken(make_rig: MakeRig) -> None:  # noq
     wire.gate.clear()
     rig.start().wait_attempts(2)
     sender = threading.Thread(target=offer_all, args=(rig, [event(n) for n in range(1, 5)]))
-    sender.start()  # a thread of its own, or a lane that does overtake would wait for the gate for ever
-    eventually(lambda: rig.queue.queued == 5, "all to be queued")  # of which one is being sent
+    sender.start()  # on its own thread: a queue that overtakes would wait for the gate forever
+    eventually(lambda: rig.queue.queued == 5, "all to be queued")  # one of them in flight
     assert (wire.batch_sizes, len(wire.attempts)) == ([], 2)
     wire.gate.set()
     sender.join()
@@ -203,7 +203,7 @@ def test_none_or_one_is_no_helping(make_rig: MakeRig, count: int) -> None:  # no
     assert (wire.batch_sizes, rig.sent) == ([], list(range(count)))
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 def message_batch(messages: Sequence[UMessage]) -> MessageBatch:
@@ -232,7 +232,7 @@ def test_a_run_is_sent_queued_and_counted_as_its_messages(
     at_once = min(room, number)
     assert (rig.sent, rig.queue.queued) == (list(range(at_once)), number - at_once)
     assert [n for n, *_ in rig.verdicts] == rig.sent
-    # What is left of the room is good for as many more.
+    # The remaining room covers as many more.
     more = max(room - number, 0)
     for n in range(2):
         rig.offer(event(number + n))
@@ -255,11 +255,11 @@ def test_messages_refused_from_a_batch_are_sent_one_by_one(
     assert rig.sent == list(range(2 * MIN_BATCH))
 
 
-# ------------------------------------------------------------------------------------------------- what taps are not told
+# --- taps ------------------------------------------------------------------------------------------------------------
 
 
 class Notes:
-    """A tap that is told of many at once; what it was told of them."""
+    """A batch tap, with the batches it received."""
 
     def __init__(self) -> None:
         self.together: list[list[bytes]] = []
@@ -287,7 +287,7 @@ class Notes:
 
 
 class NoBatchTransport(BatchSizeTransport):
-    """Takes none of many, and each by itself."""
+    """Refuses batches and takes single messages."""
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         def transmit_all(messages: Iterable[UMessage], /) -> int:
@@ -298,7 +298,7 @@ class NoBatchTransport(BatchSizeTransport):
 
 
 def tapped(rig: EndpointQueueRig, tap: Tap, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Have this tap alone; what it fails with, for which a streamer would switch it off."""
+    """Install only this tap; returns its exceptions, for which a streamer would disable it."""
     failed: list[Exception] = []
     gateway = rig.gateways[0]
     gateway.taps = (tap,)
@@ -333,7 +333,7 @@ def test_the_recorder_handles_a_refused_batch(
     failed = tapped(rig, intake.tap("chassis"), monkeypatch)
     offer_all(rig, events(number))
     assert (wire.batch_sizes, failed, intake.waiting) == ([0], [], number)
-    rig.gateways[0].delivery.transmit_batch = InlineTransport.batch_transmitter(wire, None)  # and goes on
+    rig.gateways[0].delivery.transmit_batch = InlineTransport.batch_transmitter(wire, None)  # and continues
     offer_all(rig, events(number))
     assert [len(each) for each in intake.notes if isinstance(each, BatchNote)] == [number]
     assert (failed, intake.waiting) == ([], 2 * number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each subscriber of a unicast transport has a lane of its own: what happens to one is no matter of the others."""
+"""Each subscriber of a unicast transport has its own queue, isolated from the others."""
 
 import random
 import threading
@@ -45,7 +45,9 @@ ANN, BOB, CAT = (UUri("dash", entity, 1, 0) for entity in (1, 2, 3))
 
 
 class PerSubscriberTransport(ScriptedTransport):
-    """Sends to each subscriber by itself. `faults` has what a send to one raises, or what is called before it."""
+    """Sends to each subscriber separately. `faults` has the exception of a send to one, or a function to call before
+    it.
+    """
 
     unicast = True
 
@@ -67,7 +69,7 @@ class PerSubscriberTransport(ScriptedTransport):
         return transmit
 
     def to(self, subscriber: UUri | None) -> list[int]:
-        """What was sent to one."""
+        """The messages sent to one subscriber."""
         return [n for who, n in self.order if who == subscriber]
 
 
@@ -114,7 +116,7 @@ class Scene(EndpointQueueRig):
             delivery.offer(message, self._clock.monotonic_ns())
 
     def offer_batch_to(self, subscriber: UUri | None, messages: list[UMessage]) -> None:
-        """As an ingress does with what came in together."""
+        """Like an ingress with a batch."""
         delivery = self._deliveries.setdefault(
             subscriber, Delivery(self.gateways[0], self.queue, None, subscriber)
         )
@@ -159,7 +161,7 @@ def test_an_unavailable_subscriber_delays_no_other(
     assert rig.transport.to(BOB) == list(range(1, 300, 3))
     assert rig.transport.to(None) == list(range(2, 300, 3))
     eventually(lambda: rig.queue.statistics().queued == 100, "all else to wait")
-    assert rig.transport.tries[ANN] <= 3  # the others of an hour are to come
+    assert rig.transport.tries[ANN] <= 3  # the rest of the hour is left
     [lane] = rig.queue.statistics().fullest
     assert (lane.subscriber, lane.queued, lane.queued_bytes) == (ANN, 100, 100 * (OVERHEAD_BYTES + 4))
 
@@ -188,7 +190,7 @@ def test_a_transmitter_that_raises_costs_its_own_messages_and_no_others(
 def test_a_subscriber_that_takes_one_now_and_then_costs_the_others_a_turn_at_most(
     scene: MakeScene, refuses: Callable[[], None]
 ) -> None:
-    """5 000 wait for one that takes one message of two tries, for a while; another's are sent as if it was not there."""
+    """5 000 messages wait for a subscriber that accepts every second try; sends to another one are unaffected."""
     tries = 0
 
     def every_other() -> None:
@@ -245,7 +247,7 @@ def test_5_000_that_are_released_delay_the_first_of_another_by_a_turn(scene: Mak
 def test_messages_with_other_outcomes_delay_subscribers_a_few_at_a_time(
     scene: MakeScene, too_old: bool
 ) -> None:
-    """1 000 dead letters in a row would take 10 ms and more."""
+    """1 000 dead letters in a row would take more than 10 ms."""
     time = ManualClock()
     letters: list[int] = []
     rig = scene(
@@ -271,7 +273,7 @@ def test_messages_with_other_outcomes_delay_subscribers_a_few_at_a_time(
 
 
 class SubscriberBatchTransport(InlinePerSubscriberTransport):
-    """Notes to whom it sent how many messages at a time."""
+    """Notes the batches sent to each subscriber."""
 
     def __init__(self, faults: dict[UUri | None, Callable[[], None]]) -> None:
         super().__init__(faults)
@@ -307,13 +309,13 @@ def test_while_one_is_away_others_are_sent_to_at_once_and_in_one_go(
     rig.transport.faults.clear()
     rig.offer_to(ANN, event(51))
     rig.offer_batch_to(ANN, [event(n) for n in range(52, 60)])
-    assert rig.transport.to(ANN) == []  # 0 waits for its time
+    assert rig.transport.to(ANN) == []  # 0 is paused
     rig.queue.on_link_up()
     assert rig.queue.wait_empty(soon())
     assert rig.transport.to(ANN) == [0, *range(51, 60)]
 
 
-# ------------------------------------------------------------------------------------------------------- a retry clock
+# --- retry delays ----------------------------------------------------------------------------------------------------
 
 
 def test_each_has_a_retry_clock_of_its_own(scene: MakeScene) -> None:
@@ -440,7 +442,7 @@ def test_an_absent_subscriber_cannot_fill_the_queue_of_its_endpoint(scene: MakeS
         PerSubscriberTransport({ANN: away}), msgspec.structs.replace(SLOW, queue_messages=1_000)
     ).start()
     rig.offer_to(ANN, *(event(n) for n in range(2_000)))
-    # With what its thread may have in hand when the others come.
+    # Including the messages that the send thread may hold.
     assert 500 <= rig.queue.queued <= 500 + 64
     assert len(rig.undelivered) == 2_000 - rig.queue.queued
     rig.offer_to(None, *(event(n) for n in range(2_000, 2_400)))
@@ -467,7 +469,7 @@ def test_at_the_end_every_subscriber_is_tried_once(scene: MakeScene) -> None:
     rig.wait_retries(2)
     tries = len(rig.wire.attempts)
     rig.transport.faults.pop(BOB)
-    rig.queue.no_more_retries(STOPPED)  # which ends the pauses
+    rig.queue.no_more_retries(STOPPED)  # the link up ends the pauses
     assert rig.queue.wait_empty(soon())
     assert rig.transport.to(BOB) == [1, 3]
     assert sorted(rig.undelivered) == [(0, STOPPED, 2), (2, STOPPED, 0)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits for the disk, by itself: its bounds, whose part of them is used up, and in which order it is written."""
+"""The write buffer alone: its limits, the subscriber limits, and the order of writes."""
 
 from tests.core.egress.test_subscriber_queue import ANN, BOB, FOR
 from tests.host.egress.test_endpoint_queue import event

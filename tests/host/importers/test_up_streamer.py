@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import up-streamer`: what becomes of a CONFIG.json5, and the JSON5 it is written in."""
+"""`ustreamer import up-streamer`: the conversion of a CONFIG.json5, and the JSON5 reader."""
 
 import json
 import tomllib

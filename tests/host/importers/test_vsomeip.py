@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import vsomeip`: what becomes of a vsomeip host's JSON, and that nothing of it is dropped in silence."""
+"""`ustreamer import vsomeip`: the conversion of a vsomeip host's JSON, with a report of every omission."""
 
 import json
 import tomllib
@@ -30,7 +30,7 @@ from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.transports.someip.sd.settings import SdTimings
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-# As vsomeip's own examples and its users write it: numbers are strings.
+# In the style of vsomeip's own examples and users: numbers are strings.
 GATEWAY: dict[str, Any] = {
     "unicast": "127.0.0.1",
     "netmask": "255.0.0.0",
@@ -116,7 +116,7 @@ def service_of(endpoint: SomeipEndpoint, service: int) -> Any:
     return found
 
 
-# --- what is carried over ---------------------------------------------------------------------------------------------
+# --- imported settings -----------------------------------------------------------------------------------------------
 
 
 def test_the_services_of_the_host_are_offered_and_those_of_others_are_of_the_network() -> None:
@@ -366,7 +366,7 @@ def test_services_in_groups_are_services() -> None:
     assert [each.service for each in imported(data).endpoint.services] == [7]
 
 
-# --- what is not ------------------------------------------------------------------------------------------------------
+# --- omitted settings ------------------------------------------------------------------------------------------------
 
 
 def test_every_omission_is_reported_with_its_place() -> None:

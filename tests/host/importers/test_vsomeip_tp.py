@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`someip-tp` of a vsomeip service by itself; tests/host/importers/test_vsomeip.py has it in a file."""
+"""`someip-tp` of a vsomeip service alone; tests/host/importers/test_vsomeip.py has it in a file."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we put is announced a little later than it changes, and all of it at once."""
+"""Topic advertisements are announced a little after a change, and together."""
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.deadline_queue import DeadlineQueue
@@ -14,7 +14,7 @@ HOMES = {"one": ["a"], "two": ["b"]}
 
 
 class Recording(LocalTransport):
-    """A transport that notes what it is to announce."""
+    """A transport that notes its advertisements."""
 
     def __init__(self) -> None:
         super().__init__(LocalNetwork(), "hpc")
@@ -48,7 +48,7 @@ def test_changes_within_the_delay_are_advertised_together() -> None:
     put(3)
     assert run(1) == [3]
     assert run(ADVERTISE_DELAY_NS) == [3]
-    put(3)  # no news
+    put(3)  # no change
     assert run(ADVERTISE_DELAY_NS) == [3]
     put(4)
     assert run(ADVERTISE_DELAY_NS) == [3, 4]

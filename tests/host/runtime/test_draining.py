@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer still does when it is stopped."""
+"""The last sends of a stopping streamer."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ def test_stop_returns_the_number_of_unsent_messages(bench: Bench) -> None:
         bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     began = time.monotonic()
     assert streamer.stop(0.05) == 3
-    assert 0.05 <= time.monotonic() - began < 4.5  # 5 s is what it waits if it is not told
+    assert 0.05 <= time.monotonic() - began < 4.5  # the default is 5 s
     assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 3)
     assert leftovers(streamer) == []
 
@@ -76,7 +76,7 @@ def test_stop_waits_for_messages_held_by_a_filter(bench: Bench) -> None:
         "[plugins.throttle]\nmode = 'latest'",
     )
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
-    fleet.subscribe(period_ms=1_500)  # for so long one must be held that is to be seen held
+    fleet.subscribe(period_ms=1_500)  # how long a message must be held for the test to observe it
     for payload in (b"first", b"displaced", b"newest"):
         sensor.publish(payload)
     fleet.wait_received(1)
@@ -87,7 +87,7 @@ def test_stop_waits_for_messages_held_by_a_filter(bench: Bench) -> None:
 
 
 class Slow(NotingPlugin):
-    """A service that answers what it has accepted when it is told to stop, and not before."""
+    """A service that responds to accepted requests during its stop, and not before."""
 
     def __init__(self, config: NoConfig, context: PluginContext) -> None:
         self._asked: list[UMessage] = []
@@ -113,7 +113,7 @@ def test_stop_lets_a_hosted_service_respond_to_accepted_requests(bench: Bench) -
 
 
 def test_a_call_that_fails_while_the_streamer_stops_is_still_answered(bench: Bench) -> None:
-    # Over and over: there is a moment between the end of a lane's last message and the answer that comes of it.
+    # Repeated, because of the moment between the last message of a queue and the error response to it.
     for _ in range(20):
         streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
         chassis, app = link(streamer, "chassis"), bench.app("inside")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Request always gets one Response, however its way ends; and nothing else ever does (DSP-17, X-12).
+"""A request always gets one response, whatever its outcome; no other message gets one (DSP-17, X-12).
 
-Every way that a message can end without having been handed to a peer, in a whole streamer between links to nowhere.
+Covers every outcome without delivery, in a whole streamer between fake links.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ TTL_MS: Final = 60_000
 
 
 class SilentService:
-    """Hosts a uEntity and listens to nothing."""
+    """Hosts a uEntity without a listener."""
 
     Config = NoConfig
     entities: ClassVar = [SILENT.with_resource(0)]
@@ -58,7 +58,7 @@ class SilentService:
 
 
 class Filtering:
-    """Puts one filter, of the class named here, in front of the chassis."""
+    """Installs one filter, of the class named here, towards the chassis."""
 
     Config = NoConfig
     made: ClassVar[type[Filter]]
@@ -88,13 +88,13 @@ def filtering(make: Callable[[], Filter]) -> dict[str, type[Any]]:
 
 
 class FailureCase(NamedTuple):
-    """A way to end. `sink` is what is called; `prepare` makes the trouble before, and `after` what ends it."""
+    """An outcome. `sink` is the called method; `prepare` sets up the failure, and `after` completes it."""
 
     code: UCode
     text: str
     sink: UUri = METHOD
     sections: tuple[str, ...] = ()
-    extra: dict[str, type[Any]] = {}  # noqa: RUF012  # a NamedTuple; nobody changes it
+    extra: dict[str, type[Any]] = {}  # noqa: RUF012  # never changed
     prepare: Callable[[Streamer], object] = lambda streamer: None
     after: Callable[[Streamer], object] = lambda streamer: None
     changed: dict[str, object] = {}  # noqa: RUF012  # attributes of the request, as above
@@ -177,7 +177,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def streamer_in(trouble: FailureCase, bench: Bench) -> tuple[Streamer, FakeTransport]:
-    """A streamer with the trouble prepared, and the link to the application."""
+    """A streamer with the failure set up, and the link to the application."""
     streamer = bench.started(
         fake("app", "app"), fake("chassis", "chassis"), *trouble.sections, extra=trouble.extra
     )
@@ -211,7 +211,7 @@ def test_a_request_that_ends_badly_is_answered_once(bench: Bench, trouble: Failu
 
 
 def unanswerable(sink: UUri) -> list[UMessage]:
-    """One of each kind that must never be answered, on the way to where `sink` is."""
+    """One message of each type that gets no response, to the address of `sink`."""
     asked = request(new_id(), sink.with_resource(0), APP.with_resource(1), ttl=TTL_MS)
     return [
         publish(new_id(), APP.with_resource(0x8001), ttl=TTL_MS),
@@ -232,7 +232,7 @@ def test_nothing_but_a_request_is_answered_whatever_its_end(bench: Bench, troubl
 
 
 def test_a_failed_call_of_a_hosted_service_gets_an_error_response(bench: Bench) -> None:
-    """It is behind the endpoint `self`, and nobody else hears of it."""
+    """It is behind the endpoint `self`, which no other component observes."""
     streamer = bench.started(fake("chassis", "chassis"), extra={"mute": SilentService})
     heard: list[UMessage] = []
     bus = streamer._bus
@@ -253,11 +253,11 @@ def test_a_stop_does_not_wait_for_unreachable_requesters(bench: Bench) -> None:
     link(streamer, "app").receive_message(request(new_id(), APP, METHOD, ttl=TTL_MS))
     assert streamer.stop(0.05) == 1
     books = streamer.ledger()
-    assert (books.queued, books.dead_lettered) == (0, 2)  # the request, and the answer to it
+    assert (books.queued, books.dead_lettered) == (0, 2)  # the request and its response
 
 
 class ClosedRoute:
-    """Nobody listens to what the link `name` sends, until its lane is waited for the `times`-th time at a stop."""
+    """Closes the link `name` until the `times`-th wait for its queue during a stop."""
 
     def __init__(self, streamer: Streamer, name: str, times: int) -> None:
         self._lane = streamer._egress_queues[name]
@@ -301,4 +301,4 @@ def test_error_responses_of_a_stop_have_time_to_be_sent(bench: Bench) -> None:
     assert streamer.stop(0) == 1
     [(_, answer)] = link(streamer, "app").sent
     assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
-    assert streamer.ledger().dead_lettered == 1  # the request alone
+    assert streamer.ledger().dead_lettered == 1  # the request only

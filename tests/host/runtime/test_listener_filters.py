@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer listens for at its endpoints."""
+"""The listeners of a streamer at its endpoints."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -42,7 +42,7 @@ HEARD: list[tuple[str, dict[str, list[str]], str, UMessageType, UUri, int]] = [
 
 
 class Hosted:
-    """A service at two authorities, one of which nobody else has."""
+    """A service at two authorities; one has no endpoint."""
 
     entities: ClassVar = [UUri(OWN, 7, 1, 0), UUri("mars", 7, 1, 0)]
 
@@ -98,7 +98,7 @@ def test_every_endpoint_receives_every_publication_once(bench: Bench) -> None:
 def test_no_two_filters_of_an_endpoint_match_the_same_message(source: UUri) -> None:
     behind = {"self": (), **HERE_AND_THERE, "c": ["*"]}
     entities = [UUri(OWN, 7, 1, 0), UUri("mars", 7, 1, 0), UUri("moon", 7, 1, 0)]
-    resource = int(source.resource_id == 0)  # a request goes to a method, all else to its address
+    resource = int(source.resource_id == 0)  # a request is addressed to a method, all else to an entity
     for endpoint in behind:
         filters = listener_filters(endpoint, behind, entities)
         for authority in ("cloud", "car", OWN, "mars", "moon", "venus"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines: what a machine finds in them, what a person reads, and that no field can break one."""
+"""Log lines: their JSON fields, their console form, and robustness against any field."""
 
 import io
 import json
@@ -25,7 +25,7 @@ LOGGER = logging.getLogger("ustreamer.test")
 
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
-    """The log of `ustreamer` as it was, after a test that has set it up."""
+    """Restores the log configuration of `ustreamer` after a test."""
     root = logging.getLogger("ustreamer")
     before = root.handlers[:], root.level, root.propagate
     yield
@@ -146,7 +146,7 @@ def _refuse(constant: str) -> float:
 
 @pytest.mark.parametrize("name", ["time", "level", "logger", "event", "traceback"])
 def test_a_field_cannot_replace_a_standard_field(name: str) -> None:
-    # An event id of SOME/IP is called "event" easily enough.
+    # An event id of SOME/IP is easily called "event".
     made = failed("seen")
     vars(made)[name] = "taken"
     line = as_json(made)
@@ -155,7 +155,7 @@ def test_a_field_cannot_replace_a_standard_field(name: str) -> None:
     assert line["traceback"] != "taken"
 
 
-# What logging itself refuses as the name of a field.
+# Field names that logging itself refuses.
 RESERVED = {*vars(record()), "message", "asctime"}
 FIELD_NAMES = st.text(min_size=1).filter(lambda name: name not in RESERVED)
 FIELD_VALUES = st.recursive(
@@ -196,7 +196,7 @@ def test_a_traceback_follows_the_console_line() -> None:
     assert (second, last) == ("Traceback (most recent call last):", "ValueError: on purpose")
 
 
-# ------------------------------------------------------------------------------------------------------------ set up
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def logged(stream: io.StringIO) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer that hears what another one puts onto its networks, and says what it puts itself."""
+"""A streamer that receives topic advertisements of a peer, and sends its own."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ PLUGINS: Final = "[plugins.usubscription]\nmap_size_mb = 1"
 
 
 class Scene:
-    """A streamer of which the cloud has asked TOPIC, and another one beside it that comes first for TOPIC."""
+    """A streamer with a subscription of the cloud to TOPIC, and a peer with precedence for TOPIC."""
 
     def __init__(self, running: RunningStreamer) -> None:
         self.running = running
@@ -103,6 +103,6 @@ def test_a_stop_keeps_forwarding_during_the_hand_over(scene: Scene) -> None:
     assert scene.advertised == set()
     assert (
         not scene.streamer._advertisements.withdraw_all_for_shutdown()
-    )  # there is nothing left that anybody may have left to us
+    )  # no advertisement is left to hand over
     scene.publish()
     eventually(lambda: len(scene.received) == 2, "what comes in meanwhile")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that a test installs for itself: distributions with an entry point, in a directory on the import path."""
+"""Plugins installed by tests: distributions with an entry point, in a directory on the import path."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def test_two_plugins_of_one_name_are_refused_with_both_places(site: Site) -> Non
 
 
 def test_a_plugin_that_is_installed_twice_in_the_same_way_is_one_plugin(site: Site) -> None:
-    for distribution in ("plug-a", "plug-b"):  # an editable install beside a copy of it
+    for distribution in ("plug-a", "plug-b"):  # an editable install next to a copy of it
         site.install("notebook", USABLE, distribution=distribution, module="installed_by_test")
     assert plugins.installed_plugins()["notebook"].value == "installed_by_test:Plugin"
 
@@ -217,7 +217,7 @@ class NoConfig(msgspec.Struct, frozen=True): ...
 
 
 class Noting:
-    """A plugin that notes its own making and its calls."""
+    """A plugin that notes its creation and its calls."""
 
     Config = NoConfig
     notes: ClassVar[list[str]] = []

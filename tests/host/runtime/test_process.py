@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a file to a running streamer, and from a signal to its end."""
+"""From a configuration file to a running streamer, and from a signal to its end."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
-    """What a running streamer changes in its process, put back."""
+    """Restores the process settings that a streamer changes."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     interval = sys.getswitchinterval()
     yield
@@ -81,7 +81,7 @@ def test_an_unloadable_plugin_is_an_error_only_if_configured(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ustreamer]\nradar = no_such_module:Plugin\n")
     monkeypatch.syspath_prepend(tmp_path)
-    process.load(written(tmp_path, HEAD + local(network)))  # nobody asked for it
+    process.load(written(tmp_path, HEAD + local(network)))  # not configured
     with pytest.raises(PluginError, match="plugin 'radar': cannot load 'no_such_module:Plugin'"):
         process.load(written(tmp_path, HEAD + local(network) + "[plugins.radar]\n"))
 
@@ -95,7 +95,7 @@ def test_the_first_signal_ends_the_wait_and_the_second_one_the_process(number: s
     signals.install()
     os.kill(os.getpid(), number)
     signals.wait()
-    signals.wait()  # it stays asked for
+    signals.wait()  # the request stays pending
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), number)
     assert ended.value.code == 128 + number
@@ -119,7 +119,7 @@ def test_a_hangup_is_reacted_to_and_ends_nothing() -> None:
         heard.append("hangup")
         os.kill(os.getpid(), signal.SIGTERM if len(heard) == 2 else signal.SIGHUP)
 
-    for _ in range(5):  # many before anybody looks are one
+    for _ in range(5):  # several signals before a wait count as one
         os.kill(os.getpid(), signal.SIGHUP)
     signals.wait(on_hangup)
     assert heard == ["hangup", "hangup"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording holds what its decisions were made by: the throttle's own gate, given what is recorded, decides the same.
+"""A recording has the inputs of every decision: the throttle's own gate, with the recorded inputs, decides the same.
 
-The replay knows the recording, docs/recordings.md and `Gate`, and nothing of the dispatcher.
+The replay uses the recording, docs/recordings.md and `Gate`, and nothing of the dispatcher.
 """
 
 import json
@@ -40,7 +40,7 @@ SUBSCRIBERS: Final = [UUri("hpc", 7, 1, 0), UUri("hpc", 8, 1, 0)]
 
 
 class MutableDirectory:
-    """A directory that the story changes."""
+    """A directory that changes during the test."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -62,7 +62,7 @@ class MutableDirectory:
 
 
 class DelayedEgress:
-    """Delivers what it was given when it is told to, which is when rows are settled."""
+    """Delivers on request, which settles rows."""
 
     unicast = True
 
@@ -86,7 +86,7 @@ class DelayedEgress:
 
 
 class ReplayRig:
-    """A dispatcher with its throttle and recorder, and what happens to them."""
+    """A dispatcher with throttle and recorder, and the events of a test."""
 
     def __init__(self, directory: Path, mode: Literal["drop", "latest"]) -> None:
         self.time = ManualClock()
@@ -161,7 +161,7 @@ class ReplayRig:
 
 
 def replayed(events: list[Event], mode: str) -> list[tuple[Row, bool, bool]]:
-    """Every row that a limit decided about; whether it passes, and is held before, when all is done again as recorded."""
+    """Every row that a limit decided; whether it passes, and the messages held before it, in a replay."""
     configs = [each for each in events if isinstance(each, Config)]
     targets: dict[int, dict[int, Target]] = {}
     for each in events:
@@ -180,7 +180,7 @@ def replayed(events: list[Event], mode: str) -> list[tuple[Row, bool, bool]]:
 def _of_one(
     rows: list[Row], targets: list[Target], configs: list[Config], mode: str
 ) -> list[tuple[Row, bool, bool]]:
-    """One delivery. What happens to it, in order: other settings, another limit, an offer, a release."""
+    """One delivery: settings, limits, offers and releases in order."""
     story: list[tuple[int, int, Target | Config | Row]] = [
         *((each.since_ns, 0, each) for each in configs),
         *((each.tuned_ns, 1, each) for each in targets),
@@ -221,7 +221,7 @@ def _of_one(
     return decided
 
 
-# ------------------------------------------------------------------------------------------------------------- the proof
+# --- the property ----------------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.one_of(
@@ -272,7 +272,7 @@ def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
             story.advance(first * MS)
     story.advance(200 * MS)
     events = story.recorded()
-    passed = (Verdict.DELIVERED, Verdict.NO_SUBSCRIBER)  # the latter: released when nobody wanted it any more
+    passed = (Verdict.DELIVERED, Verdict.NO_SUBSCRIBER)  # the latter: released without a subscriber
     rows = [row for row in events if isinstance(row, Row) and row.target.delivery]
     again = replayed(events, mode)
     assert {row.seq: (passes, held) for row, passes, held in again} == {

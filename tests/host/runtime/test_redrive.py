@@ -39,9 +39,7 @@ def test_a_dead_letter_is_stored_and_redriven_as_a_new_message(bench: Bench) -> 
     assert (sent.attributes, sent.payload) == (lost.attributes, lost.payload)
     assert sent.id.time_ms >= lost.id.time_ms
     assert (redriven.id, redriven.new_id) == (str(lost.id), str(sent.id)) != (str(sent.id), str(lost.id))
-    assert (
-        streamer.statistics().dead_letters["stored"] == 1
-    )  # who redrives it removes it when that has worked
+    assert streamer.statistics().dead_letters["stored"] == 1  # a successful redrive by the control deletes it
 
 
 def test_a_failed_redrive_is_a_dead_letter_again(bench: Bench) -> None:
@@ -81,7 +79,7 @@ def test_a_dead_letter_of_a_removed_endpoint_cannot_be_redriven(bench: Bench) ->
 
 
 def test_a_dead_letter_forwarded_by_a_peer_cannot_be_redriven(bench: Bench) -> None:
-    """It would be left to the other one, and forgotten."""
+    """It would be left to the peer, and lost."""
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer that goes on by another configuration: what may change does so in one step, all else is refused by name."""
+"""A streamer changes its configuration: permitted changes in one step, all others refused by key."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def payloads(heard: list[UMessage]) -> list[bytes]:
     return [message.payload for message in heard]
 
 
-# --------------------------------------------------------------------------------------------------------- what may
+# --- permitted changes -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_changes_when_nothing_has_changed(running: RunningStreamer) -> None:
@@ -52,7 +52,7 @@ def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_believed_fro
 ) -> None:
     fleet = UUri("fleet", 1, 1, 0)
     heard = running.listen(OUTSIDE, "fleet", fleet)
-    tell(running, fleet, b"before")  # which nobody listens for
+    tell(running, fleet, b"before")  # no transport listens for it
     running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
     assert reload(running) == ["endpoints.outside.authorities"]
     tell(running, fleet, b"after")
@@ -132,7 +132,7 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
         def ustreamer_configured(self, settings: StreamerSettings) -> None:
             tuned = [each.period_since_ns for each in made]
             told.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
-            raise ZeroDivisionError("told")  # which is no reason to stop half-way
+            raise ZeroDivisionError("told")  # a plugin error does not stop the reload
 
         @hookimpl
         def ustreamer_filters(self, delivery: Delivery) -> None:
@@ -149,7 +149,7 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
     assert reload(running) == ["egress.outside.queue_messages", "plugins.throttle.tolerance"]
     [(queue_messages, throttle, tuned)] = told
     assert (queue_messages, getattr(throttle, "tolerance", None)) == (7, 0.2)
-    assert tuned == before  # the filters are asked for after that
+    assert tuned == before  # filters are rebuilt after it
     assert made[-1].period_since_ns > before[-1]
     assert [r.message for r in caplog.records if r.message == "plugins.failed"] == ["plugins.failed"]
 
@@ -162,7 +162,7 @@ def test_a_plugin_applies_a_reloadable_change(running: RunningStreamer) -> None:
     assert plugins["throttle"]._config.tolerance == 0.3
 
 
-# ------------------------------------------------------------------------------------------------------ what may not
+# --- refused changes -------------------------------------------------------------------------------------------------
 
 
 THIRD: Final = '[endpoints.third]\ntransport = "local"\nnetwork = "third"\nauthorities = ["x"]'
@@ -260,7 +260,7 @@ def test_the_transport_of_an_endpoint_needs_a_restart(tmp_path: Path) -> None:
         configs.append(process.load(path).config)
     first, moved, served = configs
     assert keys_needing_restart(first, moved, kinds) == ["endpoints.a.port: needs a restart"]
-    # The uSubscription answers for who lives behind SOME/IP, and their name is in every address there.
+    # The uSubscription serves the authorities behind SOME/IP, and their name is in every address there.
     [why] = keys_needing_restart(first, served, kinds)
     assert why == (
         "endpoints.a.authorities: another authority behind a transport without a uSubscription needs a restart"
@@ -325,7 +325,7 @@ def test_a_transport_that_refuses_a_listener_changes_nothing(
     assert (repr(running.streamer.transports[INSIDE]), running.streamer.routes()) == before
 
 
-# --------------------------------------------------------------------------------------- by request, and by a signal
+# --- by request, and by signal ---------------------------------------------------------------------------------------
 
 
 def test_an_invalid_file_changes_nothing_and_gives_the_reason(running: RunningStreamer) -> None:

@@ -221,7 +221,7 @@ def test_a_streamer_reports_routes_and_statistics_over_uprotocol(bench: Bench) -
     assert [(target.received, target.delivered) for target in counted.targets] == [(1, 1)]
 
 
-# ------------------------------------------------------------------------------------------------ to somebody by name
+# --- to a named receiver ---------------------------------------------------------------------------------------------
 
 
 def test_a_request_and_its_response_cross_networks(bench: Bench) -> None:
@@ -286,7 +286,7 @@ def test_unnamed_authorities_are_behind_the_wildcard_endpoint(bench: Bench) -> N
     assert link(streamer, "world").sent == [(None, call)]
 
 
-# ----------------------------------------------------------------------------------------- what could not be delivered
+# --- undelivered messages --------------------------------------------------------------------------------------------
 
 
 def test_a_dead_letter_reaches_subscribers_of_the_dead_letter_topic(bench: Bench) -> None:
@@ -345,8 +345,8 @@ def test_throttled_and_no_subscriber_messages_are_not_stored_as_dead_letters(
     workshop.subscribe(period_ms=3_600_000)
     workshop.subscribe(DEAD_LETTERS)
     for _ in range(5):
-        sensor.publish(topic=UUri(OWN, 0x9999, 1, 0x8001))  # unwanted
-        sensor.publish()  # throttled towards the workshop, and cannot be sent to the chassis
+        sensor.publish(topic=UUri(OWN, 0x9999, 1, 0x8001))  # without subscriber
+        sensor.publish()  # throttled towards the workshop, and undeliverable to the chassis
     assert len(wait_persisted_letters(streamer, 5)) == 5
     eventually(lambda: streamer.ledger().throttled == 4, "throttling")
     reasons = {
@@ -359,7 +359,7 @@ def test_a_dead_letter_is_stored_even_if_it_is_not_published(bench: Bench) -> No
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     streamer.dispatcher.dead_letters._limit = 3
-    streamer.dispatcher.schedule = lambda when_ns, action: None  # nobody comes and collects
+    streamer.dispatcher.schedule = lambda when_ns, action: None  # no drain time
     for _ in range(10):
         bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     assert len(wait_persisted_letters(streamer, 10)) == 10
@@ -422,7 +422,7 @@ def test_a_call_to_an_unknown_authority_gets_an_error_response(bench: Bench) -> 
 def test_a_source_from_another_endpoint_is_denied_and_counted(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     fleet = bench.app("outside", "cloud")
-    fleet.transport.send(publish(new_id(), TOPIC))  # of hpc, which lives inside
+    fleet.transport.send(publish(new_id(), TOPIC))  # of hpc, which is inside
     assert streamer.ledger().denied == 1
     assert streamer.endpoints()["outside"]["refused_spoofed"] == 1
     assert streamer.endpoints()["inside"]["refused_spoofed"] == 0
@@ -527,7 +527,7 @@ def test_building_a_streamer_touches_nothing(bench: Bench, tmp_path: Path) -> No
 
 
 class Shouting(NotingPlugin):
-    """A service that sends to where nobody can be."""
+    """A service that sends to an unknown authority."""
 
     def start(self, bus: UTransport) -> None:
         self._bus = bus

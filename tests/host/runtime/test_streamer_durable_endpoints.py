@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer with a durable endpoint: what a stop leaves, what the next start finds, and what has changed in between."""
+"""A streamer with a durable endpoint: the persisted messages of a stop, after restarts and changes."""
 
 import logging
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ def test_an_expired_persisted_request_gets_an_error_response_at_its_ingress(
     bench: Bench,
 ) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
-    asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk needs its time
+    asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk takes time
     first = start(bench, CAR, dash(), up=False)
     link(first, "car").receive_message(asked)
     eventually(lambda: persisted_count(first) == 1, "it to be on disk")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer tells its plugins."""
+"""The notifications of a streamer to its plugins."""
 
 from typing import ClassVar
 
@@ -82,7 +82,7 @@ def test_a_tap_receives_every_verdict_with_ingress_and_target(bench: Bench) -> N
 
 
 class LedgerPlugin:
-    """A plugin that looks at the books, and at what it is told the streamer goes by and who subscribes."""
+    """A plugin that notes the ledger, the settings and the subscriptions it receives."""
 
     Config = NoConfig
     made: ClassVar[list["LedgerPlugin"]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer does when a link goes and comes back."""
+"""A streamer during link outages."""
 
 from typing import ClassVar
 
@@ -42,7 +42,7 @@ def test_a_restored_link_gets_waiting_messages_in_order(bench: Bench) -> None:
 
 
 class LinkWatch:
-    """A plugin that notes what it is told of the links to two authorities."""
+    """A plugin that notes link changes of two authorities."""
 
     Config = NoConfig
     seen: ClassVar[list[tuple[LinkState, LinkState]]]
@@ -64,7 +64,7 @@ class LinkWatch:
         return cls.context.links.state_of(authority)
 
 
-# No pause is shorter than half of it, so nothing is tried a second time within the deadline of a test.
+# No pause is shorter than half of it, so nothing is retried within the deadline of a test.
 PATIENT_RETRY = "[egress.default]\nretry = { first_ms = 30_000, max_ms = 30_000 }"
 NEWS = UUri("cloud", 0x10A0, 1, 0)
 
@@ -98,7 +98,7 @@ def test_messages_of_an_outage_arrive_when_the_zenoh_link_is_up(bench: Bench) ->
     eventually(lambda: len(LinkWatch.seen) == 5, "the last outage")
     cloud = [cloud for cloud, _ in LinkWatch.seen]
     assert cloud == [(False, 0), (True, 1), (False, 1), (True, 2), (False, 2)]
-    assert LinkWatch.link(OWN) == LinkState(up=True, up_count=0)  # a transport that cannot tell
+    assert LinkWatch.link(OWN) == LinkState(up=True, up_count=0)  # a transport without link state
 
 
 def test_a_link_up_affects_only_its_own_queue_and_authorities(bench: Bench) -> None:
@@ -128,7 +128,7 @@ def test_a_plugin_error_at_link_up_does_not_delay_waiting_messages(bench: Bench)
     eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
     chassis.fault = None
     LinkWatch.fails = True
-    with pytest.raises(ValueError, match="a plugin's mistake"):  # the transport's, which logs it
+    with pytest.raises(ValueError, match="a plugin's mistake"):  # the transport logs it
         chassis.set_link(up=True)
     eventually(lambda: len(chassis.sent) == 1, "the message")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timer thread: who is called when, and what ends it."""
+"""The timer thread: order, times and end of its calls."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ YEAR_NS = 365 * 24 * HOUR_NS
 
 @pytest.fixture
 def timers() -> Iterator[TimerThread]:
-    """A timer thread that runs; at the end it must let itself be closed."""
+    """A running timer thread; it must be closable at the end."""
     timers = TimerThread(SYSTEM_CLOCK)
     timers.start()
     yield timers
@@ -34,7 +34,7 @@ def now() -> int:
 
 
 def wait_until_called(timers: TimerThread, when_ns: int = 0) -> None:
-    """Schedule a call and wait for it; all that was due before it has then been called."""
+    """Schedule a call and wait for it; all earlier calls have then run."""
     called = threading.Event()
     timers.schedule(when_ns, called.set)
     end = time.monotonic() + DEADLINE_S
@@ -125,7 +125,7 @@ def test_a_call_that_raises_is_logged_with_name_and_traceback_and_others_run(
 
 @pytest.mark.parametrize("years", [1, 30, 8_000])
 def test_a_call_in_the_far_future_blocks_no_other_call(timers: TimerThread, years: int) -> None:
-    # 9999-12-31, the "never" of many a client, is 8000 years from here; a lock can wait for 292.
+    # 9999-12-31, the "never" of many clients, is 8000 years from now; a lock can wait for 292.
     timers.schedule(now() + years * YEAR_NS, lambda: None)
     for _ in range(3):
         wait_until_called(timers, now() + NS_PER_MS)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """No loops, no multiplication: several whole streamers between the same networks, in one process.
 
-Each subscriber gets each message once (per_subscriber 1.000), and a streamer forwards it once for each network that wants
-it (amplification 1.00), however often others have forwarded it.
+Each subscriber gets each message once (per_subscriber 1.000). A streamer forwards it once for each network that needs
+it (amplification 1.00), however often others forward it.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ MESSAGES: Final = 300
 
 
 def subscribing(*subscriptions: tuple[UUri, UUri]) -> type[Any]:
-    """A plugin that is a uSubscription of fixed content."""
+    """A uSubscription plugin with fixed content."""
 
     class Fixed:
         Config = NoConfig
@@ -40,7 +40,7 @@ def subscribing(*subscriptions: tuple[UUri, UUri]) -> type[Any]:
 
 
 class TopologyRig:
-    """Networks, streamers between them, applications on them."""
+    """Networks, the streamers between them, and applications."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class TopologyRig:
     def streamer(
         self, authority: str, *endpoints: str, subscriptions: Sequence[tuple[UUri, UUri]] = ()
     ) -> Streamer:
-        """A started streamer, whose directory has these wishes."""
+        """A started streamer with these subscriptions in its directory."""
         classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed_plugins().items()}
         classes["fixed"] = subscribing(*subscriptions)
         kinds = plugins.transport_kinds(plugins.class_plugin_manager(classes))
@@ -70,7 +70,7 @@ class TopologyRig:
         return self._bench.app(network, authority)
 
     def wait_idle(self) -> None:
-        """Wait until every streamer has done with everything, twice in a row."""
+        """Wait until every streamer is idle, twice in a row."""
         before = None
         for _ in range(1_000):
             eventually(lambda: all(each.ledger().queued == 0 for each in self._streamers), "quiet")
@@ -110,7 +110,7 @@ def forwarded(*streamers: Streamer) -> int:
     return sum(each.ledger().delivered for each in streamers)
 
 
-# ------------------------------------------------------------------------------------------------- two side by side
+# --- two in parallel -------------------------------------------------------------------------------------------------
 
 
 def side_by_side(
@@ -143,7 +143,7 @@ def test_of_two_parallel_streamers_the_one_with_the_subscription_forwards(
 def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_what_the_other_has_forwarded(
     town: TopologyRig,
 ) -> None:
-    """Topics in both directions, subscribers of both streamers on both sides: what comes back is denied."""
+    """Topics in both directions, subscribers of both streamers on both sides: returning messages are denied."""
     left, right = town.app("one", "a"), town.app("two", "b")
     leftwards, rightwards = right.address.with_resource(0x8000), left.address.with_resource(0x8000)
     left.listen(leftwards)
@@ -154,11 +154,13 @@ def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_w
     town.wait_idle()
     assert (per_subscriber(left, sent), per_subscriber(right, sent)) == (1.0, 1.0)
     assert forwarded(*streamers) == 2 * len(sent)
-    assert [each.ledger().denied for each in streamers] == [len(sent)] * 2  # what the other one had forwarded
+    assert [each.ledger().denied for each in streamers] == [
+        len(sent)
+    ] * 2  # the messages that the other one forwarded
 
 
 def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(town: TopologyRig) -> None:
-    """Two wishes, two copies with one id; a streamer behind them with a window takes one."""
+    """Two subscriptions, two copies with one id; a streamer with a dedup window behind them accepts one."""
     speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
@@ -181,7 +183,7 @@ def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(town: T
 def test_a_request_passes_both_parallel_streamers_and_a_dedup_window_accepts_one(
     town: TopologyRig,
 ) -> None:
-    """Nobody subscribes a notification, so nobody asks one of the two. On a Zenoh network they would know of each other."""
+    """A notification has no subscription that selects one of the two. On a Zenoh network they would detect each other."""
     speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
     listener.listen(ANY, listener.address)
     far.listen(ANY, far.address)
@@ -233,7 +235,7 @@ def test_a_ring_of_three_causes_no_loop(
     listeners = [apps["b"], apps["c"]]
     for each in listeners:
         each.listen(topic)
-    # Who asks, asks the streamer of its own network.
+    # Each subscriber uses the streamer of its own network.
     asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
     streamers = [
         town.streamer(
@@ -249,7 +251,7 @@ def test_a_ring_of_three_causes_no_loop(
     assert forwarded(*streamers) == 2 * len(sent)
 
 
-# ------------------------------------------------------------------------------------------------- heard back
+# --- returning messages ----------------------------------------------------------------------------------------------
 
 
 def duplicate_network(town: TopologyRig, window: int) -> tuple[Streamer, BenchApp, UUri]:
@@ -273,7 +275,9 @@ def test_a_message_returning_through_another_endpoint_is_forwarded_once(town: To
 
 
 def test_without_a_dedup_window_a_ring_would_loop(town: TopologyRig) -> None:
-    """What the window is for. A Zenoh endpoint notices by itself, see tests/e2e/multi_streamer/test_peer_streamers.py."""
+    """The purpose of the window. A Zenoh endpoint detects it without one, see
+    tests/e2e/multi_streamer/test_peer_streamers.py.
+    """
     streamer, speaker, topic = duplicate_network(town, window=0)
     talk(speaker, topic, messages=1)
     eventually(lambda: forwarded(streamer) > 100, "a storm")
@@ -288,7 +292,7 @@ def test_twenty_restarts_of_one_streamer_multiply_nothing(town: TopologyRig) -> 
     listener.listen(topic)
     wishes = [(topic, listener.address)]
     endpoints = (town.endpoint("one", "one", "a", "g1", "g2"), town.endpoint("two", "two", "b"))
-    town.streamer("g2", *endpoints)  # beside it, and asked by nobody
+    town.streamer("g2", *endpoints)  # in parallel, without a subscription
     for _ in range(20):
         streamer = town.streamer("g1", *endpoints, subscriptions=wishes)
         listener.received.clear()
