@@ -4,13 +4,12 @@
 It differs from `streamer_bench`: it starts from a configuration file and includes the admin server and reload.
 """
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
+from tests.host.waiting import DEADLINE_S
 from ustreamer.host.admin.server import AdminServer
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -21,7 +20,6 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S: Final = 30.0
 INSIDE, OUTSIDE = "inside", "outside"
 BASE: Final = {INSIDE: ("hpc", "car"), OUTSIDE: ("cloud",)}
 
@@ -31,14 +29,6 @@ _ids, _naming = UuidSource(SYSTEM_CLOCK.wall_ms), Lock()
 def new_id() -> UUID:
     with _naming:
         return _ids.next()
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until `holds` is true, at most for the deadline."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.001)
 
 
 class RunningStreamer:

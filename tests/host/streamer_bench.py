@@ -7,7 +7,6 @@ law at the end of every test.
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.subscriptions import Subscription
@@ -45,7 +45,6 @@ from ustreamer.uprotocol.utransport import Listener, UTransport
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S = 30.0
 OWN = "hpc"
 TOPIC = UUri(OWN, 0x1234, 1, 0x8001)
 METHOD = UUri(OWN, 0x3001, 1, 1)
@@ -59,14 +58,6 @@ _ids, _ids_lock = UuidSource(SYSTEM_CLOCK.wall_ms), threading.Lock()
 def new_id() -> UUID:
     with _ids_lock:
         return _ids.next()
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until `holds` is true, at most for the deadline."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.001)
 
 
 # --- fake transports -------------------------------------------------------------------------------------------------
@@ -271,8 +262,8 @@ class Bench:
                 if isinstance(transport, FakeTransport):
                     transport.gate.set()
             streamer.stop(0)
-            books = streamer.ledger()
-            assert books.unaccounted == 0, books
+            ledger = streamer.ledger()
+            assert ledger.unaccounted == 0, ledger
 
 
 def section(endpoint: str, **keys: object) -> str:

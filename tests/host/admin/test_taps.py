@@ -32,8 +32,8 @@ def no_decoder(topic: UUri) -> None:
 def open_reader(world: "World") -> Iterator[OpenTapReader]:
     readers: list[TapReader] = []
 
-    def opened(max_notes: int = 100, find: FindDecoder = no_decoder, **wish: object) -> TapReader:
-        reader = TapReader(TapFilter(**wish), world.clock, find, max_notes)  # type: ignore[arg-type]
+    def opened(max_notes: int = 100, find: FindDecoder = no_decoder, **tap_filter: object) -> TapReader:
+        reader = TapReader(TapFilter(**tap_filter), world.clock, find, max_notes)  # type: ignore[arg-type]
         reader.attach(world.dispatcher)
         readers.append(reader)
         return reader
@@ -105,7 +105,7 @@ def test_the_streamers_own_messages_are_seen_too(world: "World", open_reader: Op
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("tap_filter", "expected"),
     [
         ({"source": SPEED}, {"PUBLISH 8001"}),
         ({"source": any_at("chassis")}, {"PUBLISH 8001", "PUBLISH 8002"}),
@@ -116,10 +116,10 @@ def test_the_streamers_own_messages_are_seen_too(world: "World", open_reader: Op
     ],
 )
 def test_a_tap_reader_shows_only_matching_messages(
-    world: "World", open_reader: OpenTapReader, wish: dict[str, object], expected: set[str]
+    world: "World", open_reader: OpenTapReader, tap_filter: dict[str, object], expected: set[str]
 ) -> None:
     world.directory.subscribe(SPEED, APP)
-    reader = open_reader(**wish)
+    reader = open_reader(**tap_filter)
     world.receive("chassis", event(world))
     world.receive("chassis", event(world, DOORS))
     world.receive("backbone", request(world.id(), APP, METHOD, ttl=5000))
@@ -184,9 +184,9 @@ def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(
     world.receive("chassis", event(world, payload=large + b"\0"))  # only the beginning is stored
     portions = [reader.wait_lines(0) for _ in range(fit)]
     assert max(map(len, portions)) < 10  # otherwise their values could take a hundred times as much at once
-    told = [each for portion in portions for each in portion]
-    assert [each for each in told if isinstance(each, Dropped)] == [Dropped(2)]
-    *lines, over = [each for each in told if isinstance(each, TapLine)]
+    notified = [each for portion in portions for each in portion]
+    assert [each for each in notified if isinstance(each, Dropped)] == [Dropped(2)]
+    *lines, over = [each for each in notified if isinstance(each, TapLine)]
     assert [str(each.decoded) for each in lines] == ["not decoded: too long"] * fit
     assert str(over.decoded) == f"not decoded: {MAX_DECODED + 1} bytes, more than {MAX_DECODED}"
     world.receive("chassis", event(world, payload=large))  # a slot is free again

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.routing.subscriptions import StaticDirectory, SubscriptionDirectory
 from ustreamer.hooks import PluginContext, hookimpl
@@ -40,10 +41,10 @@ Explained = Callable[..., tuple[int, str, str]]
 def explained(capsys: pytest.CaptureFixture[str]) -> Explained:
     """Exit code, stdout and stderr of `ustreamer explain`."""
 
-    def run(path: Path, *words: str) -> tuple[int, str, str]:
+    def run(path: Path, *arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            code = main(["explain", str(path), *words])
+            code = main(["explain", str(path), *arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
         return code, *capsys.readouterr()
@@ -59,9 +60,9 @@ def subscribe(running: RunningStreamer, subscriber: UUri, sample_period_ms: int)
     """Have an application outside subscribe to the topic."""
     app = running.app(OUTSIDE, subscriber.authority_name)
     attributes = pb.SubscribeAttributes(sample_period_ms=sample_period_ms)
-    wish = pb.SubscriptionRequest(topic=UUri.parse(TOPIC).to_pb(), attributes=attributes)
+    subscription = pb.SubscriptionRequest(topic=UUri.parse(TOPIC).to_pb(), attributes=attributes)
     client = RpcClient(app, subscriber, UuidSource(SYSTEM_CLOCK.wall_ms))
-    client.call(UUri("hpc", 0, 3, 1), wish.SerializeToString(), UPayloadFormat.PROTOBUF)
+    client.call(UUri("hpc", 0, 3, 1), subscription.SerializeToString(), UPayloadFormat.PROTOBUF)
 
 
 def test_subscriptions_on_disk_decide_with_and_without_a_running_streamer(
@@ -98,8 +99,8 @@ delivered, unless it expires or is throttled on the way:
 
 def test_json_output_has_all_fields(tmp_path: Path, explained: Explained) -> None:
     running = RunningStreamer(tmp_path, PLUGINS, RULES)
-    words = ("--source", "//cloud/1/1/0", "--sink", "//hpc/0/3/1", "--json")
-    code, out, _ = explained(running.path, *words)
+    arguments = ("--source", "//cloud/1/1/0", "--sink", "//hpc/0/3/1", "--json")
+    code, out, _ = explained(running.path, *arguments)
     found = json.loads(out)
     steps = found.pop("steps")
     assert (code, found) == (
@@ -124,7 +125,7 @@ def test_json_output_has_all_fields(tmp_path: Path, explained: Explained) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "verdict", "targets"),
+    ("arguments", "verdict", "targets"),
     [
         (["--source", "/10/1/0", "--sink", "//hpc/0/3/1"], "delivered", [SELF]),
         (["--source", "//car/10/1/0", "--sink", "//cloud/1/1/1"], "delivered", ["outside"]),
@@ -137,9 +138,9 @@ def test_json_output_has_all_fields(tmp_path: Path, explained: Explained) -> Non
     ],
 )
 def test_each_message_type_is_routed_to_its_sink(
-    tmp_path: Path, explained: Explained, words: list[str], verdict: str, targets: list[str]
+    tmp_path: Path, explained: Explained, arguments: list[str], verdict: str, targets: list[str]
 ) -> None:
-    code, out, _ = explained(RunningStreamer(tmp_path, PLUGINS).path, *words, "--json")
+    code, out, _ = explained(RunningStreamer(tmp_path, PLUGINS).path, *arguments, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], [each["endpoint"] for each in found["targets"]]) == (0, verdict, targets)
 
@@ -160,7 +161,7 @@ def test_source_and_sink_determine_the_message_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         ([], "--source"),
         (["--source", "x"], "--source"),
@@ -170,9 +171,9 @@ def test_source_and_sink_determine_the_message_type() -> None:
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(
-    tmp_path: Path, explained: Explained, words: list[str], text: str
+    tmp_path: Path, explained: Explained, arguments: list[str], text: str
 ) -> None:
-    code, out, err = explained(RunningStreamer(tmp_path).path, *words)
+    code, out, err = explained(RunningStreamer(tmp_path).path, *arguments)
     assert (code, out) == (2, "")
     assert text in err
 

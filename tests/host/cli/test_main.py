@@ -360,15 +360,15 @@ def test_an_unloadable_plugin_is_reported_and_blocks_no_command(tester: Path, ca
 def test_the_demo_takes_duration_and_output_format(
     monkeypatch: pytest.MonkeyPatch, arguments: str, expected: dict[str, object], code: int
 ) -> None:
-    told: list[dict[str, object]] = []
+    notified: list[dict[str, object]] = []
 
     def run(**how: object) -> int:
-        told.append(how)
+        notified.append(how)
         return code
 
     monkeypatch.setattr(command, "run", run)
     assert ended("demo", *arguments.split()) == code
-    assert told == [expected]
+    assert notified == [expected]
 
 
 # ------------------------------------------------------------------------------------------------------------------ run

@@ -155,15 +155,15 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: Output) -> No
 def test_the_demo_wait_lasts_as_requested_and_reports_the_rest(
     seconds: float, every: float, calls: int
 ) -> None:
-    told: list[float] = []
+    notified: list[float] = []
     began = time.monotonic()
-    command._wait(seconds, told.append, every=every)
+    command._wait(seconds, notified.append, every=every)
     assert time.monotonic() - began >= seconds
-    assert 0 <= len(told) <= calls  # fewer on a busy machine
-    assert bool(told) is (calls > 0)
-    assert told == sorted(told, reverse=True)
-    assert all(0.0 <= left <= seconds for left in told)
-    assert not told or told[-1] == 0.0
+    assert 0 <= len(notified) <= calls  # fewer on a busy machine
+    assert bool(notified) is (calls > 0)
+    assert notified == sorted(notified, reverse=True)
+    assert all(0.0 <= left <= seconds for left in notified)
+    assert not notified or notified[-1] == 0.0
 
 
 def test_on_a_terminal_a_table_shows_the_rates() -> None:

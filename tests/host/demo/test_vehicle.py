@@ -118,19 +118,22 @@ def test_an_outcome_reads_as_json() -> None:
 
 def test_the_demo_subscriptions_cover_unlimited_uneven_and_duplicate_rates() -> None:
     published = {chassis.WHEELS: chassis.WHEEL_HZ, chassis.DOORS: chassis.DOOR_HZ}
-    limits = [wish.max_frequency for wish in SUBSCRIPTIONS]
+    limits = [subscription.max_frequency for subscription in SUBSCRIPTIONS]
     assert None in limits
     assert any(
-        limit and published[wish.service] % limit for wish, limit in zip(SUBSCRIPTIONS, limits, strict=True)
+        limit and published[subscription.service] % limit
+        for subscription, limit in zip(SUBSCRIPTIONS, limits, strict=True)
     )
-    assert len({_topic(wish) for wish in SUBSCRIPTIONS}) < len(SUBSCRIPTIONS)
-    for wish in SUBSCRIPTIONS:
+    assert len({_topic(subscription) for subscription in SUBSCRIPTIONS}) < len(SUBSCRIPTIONS)
+    for subscription in SUBSCRIPTIONS:
         known = {
             chassis.WHEELS: set(chassis.WHEEL_EVENTS.values()),
             chassis.DOORS: {chassis.DOOR_EVENT},
         }
-        assert wish.event in known[wish.service]
-        assert _topic(wish) == UUri("chassis", wish.service, chassis.MAJOR, wish.event)
+        assert subscription.event in known[subscription.service]
+        assert _topic(subscription) == UUri(
+            "chassis", subscription.service, chassis.MAJOR, subscription.event
+        )
 
 
 def test_the_ports_of_the_vehicle_are_five_different_ones() -> None:
@@ -153,4 +156,4 @@ def test_the_demo_configuration_is_valid_and_offers_all_subscribed_topics(tmp_pa
         for service in tomllib.loads(text)["endpoints"]["chassis"]["services"]
         for event in service.get("events", ())
     }
-    assert {(wish.service, wish.event) for wish in SUBSCRIPTIONS} <= offered
+    assert {(subscription.service, subscription.event) for subscription in SUBSCRIPTIONS} <= offered

@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Thread
 
 from tests.host.egress.durable_queue_rig import LIMITS
-from tests.host.egress.test_endpoint_queue import DEADLINE_S, TOPIC, FakeIngress, ScriptedTransport
+from tests.host.egress.test_endpoint_queue import TOPIC, FakeIngress, ScriptedTransport
+from tests.host.waiting import DEADLINE_S
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK

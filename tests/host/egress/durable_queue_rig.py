@@ -16,6 +16,7 @@ from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.storage import spool_reader
+from ustreamer.host.storage.spool import SpoolLimits
 from ustreamer.host.storage.spool_reader import SpoolSummary
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
@@ -114,6 +115,10 @@ class DurableQueueRig:
         except WouldWait:
             return
         raise AssertionError("the lane has ended")
+
+    def limit_spool(self, messages: int, size: int = 10_000_000) -> None:
+        """Make the disk full at other limits than the queue's."""
+        self.queue._spool.set_limits(SpoolLimits(messages, size))
 
     def write(self) -> bool:
         """Run one write of the writer thread."""

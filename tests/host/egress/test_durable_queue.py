@@ -23,17 +23,16 @@ from tests.host.egress.test_endpoint_queue import (
     InlineTransport,
     RoutedTransport,
     ScriptedTransport,
-    eventually,
     number,
     on,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import remaining_after_reboot_ms
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
-from ustreamer.host.storage.spool import SpoolLimits
 from ustreamer.host.storage.spool_records import SpoolRecord
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
@@ -293,7 +292,7 @@ def test_a_durable_queue_works_from_memory_and_logs_an_error_while_the_disk_refu
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     life = start(down(), with_limits(queue_messages=10))
-    life.queue._spool.set_limits(SpoolLimits(5, 1_000_000))
+    life.limit_spool(5, 1_000_000)
     life.offer(*life.numbers(*range(5)))
     life.write_all()
     with caplog.at_level(logging.ERROR):
@@ -316,7 +315,7 @@ def test_a_durable_queue_works_from_memory_and_logs_an_error_while_the_disk_refu
     assert life.queue.persisted == 1
 
     with caplog.at_level(logging.ERROR):
-        life.queue._spool.set_limits(SpoolLimits(1, 1_000_000))
+        life.limit_spool(1, 1_000_000)
         life.offer(life.number(19))
         assert not life.write()
     assert [record.message for record in caplog.records] == ["egress.not_persisted", "egress.not_persisted"]
@@ -371,7 +370,7 @@ def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRi
 @pytest.mark.parametrize(("ttl", "limit_ms"), [(None, HOUR_MS), (60_000, 60_000)], ids=["max_age_ms", "ttl"])
 @pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
 @pytest.mark.parametrize(
-    ("reboot", "leap_ms"),
+    ("reboot", "step_ms"),
     # A clock step cannot be told from time with the machine off.
     [(False, 0), (False, -DAY_MS), (False, DAY_MS), (True, 0)],
 )
@@ -381,7 +380,7 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
     limit_ms: int,
     left_ms: int,
     sent: list[int],
-    leap_ms: int,
+    step_ms: int,
     reboot: bool,
 ) -> None:
     clock = ManualClock()
@@ -390,7 +389,7 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
     first.offer(first.number(1, ttl=ttl))
     first.write_all()
     first.die()
-    clock.step(ms=leap_ms)
+    clock.step(ms=step_ms)
     if reboot:
         clock.advance(ms=limit_ms - left_ms)
         now_ms = clock.clock().wall_ms()
@@ -506,7 +505,7 @@ def test_a_stop_leaves_persisted_messages_and_abandons_the_others(start: MakeDur
     assert first.queue.wait_sent(first.clock.now_ns)
     assert first.queue.wait_empty(first.clock.now_ns)
     assert first.queue.sendable == 0
-    first.queue._spool.set_limits(SpoolLimits(1, 1))  # full
+    first.limit_spool(1, 1)  # full
     first.offer(first.number(10))
     assert not first.write()
     assert not first.queue.wait_sent(first.clock.now_ns)
@@ -641,7 +640,7 @@ def test_while_the_disk_takes_nothing_one_subscriber_has_no_more_than_half_of_th
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=10))
-    life.queue._spool.set_limits(SpoolLimits(0, 0))
+    life.limit_spool(0, 0)
     for n in range(8):
         life.offer(life.number(n), to=ANN)
     assert not life.write()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.egress.durable_queue_process import LINE
-from tests.host.egress.test_endpoint_queue import DEADLINE_S
+from tests.host.waiting import DEADLINE_S
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
 
 REPO = Path(__file__).parents[3]

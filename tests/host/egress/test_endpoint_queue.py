@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.clock import Clock, ManualClock
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
@@ -29,7 +30,6 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
-DEADLINE_S = 30.0
 NS_PER_MS = 1_000_000
 QUICK = EgressLimits(retry_first_ms=1, retry_max_ms=1)
 TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
@@ -38,14 +38,6 @@ DOWN = UCode.UNAVAILABLE
 
 
 # --- fakes -----------------------------------------------------------------------------------------------------------
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until `holds` is true, at most for the deadline."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.0005)
 
 
 class ScriptedTransport(EndpointTransport):
@@ -102,15 +94,15 @@ class InlineTransport(ScriptedTransport):
 class BufferedTransport(ScriptedTransport):
     """Like a connection: a send does not wait while the buffer has room. `send_window` follows the script."""
 
-    def __init__(self, *rooms: int, then_room: int = 0) -> None:
+    def __init__(self, *rooms: int, then_window: int = 0) -> None:
         super().__init__()
         self._rooms = iter(rooms)
-        self.then_room = then_room
-        self.room_calls = 0
+        self.then_window = then_window
+        self.window_calls = 0
 
     def send_window(self) -> int:
-        self.room_calls += 1
-        return next(self._rooms, self.then_room)
+        self.window_calls += 1
+        return next(self._rooms, self.then_window)
 
 
 class FakeIngress:
@@ -118,14 +110,14 @@ class FakeIngress:
 
     held = 0
 
-    def __init__(self, name: str, lane: EndpointQueue, clock: Clock) -> None:
+    def __init__(self, name: str, endpoint_queue: EndpointQueue, clock: Clock) -> None:
         self.name = name
         self.ledger = Ledger()
         self.taps: tuple[Tap, ...] = (self._note,)
         self.verdicts: list[
             tuple[int, Verdict, UStatus | None, int]
         ] = []  # number, verdict, reason, attempts
-        self.delivery = Delivery(self, lane)
+        self.delivery = Delivery(self, endpoint_queue)
         self._clock = clock
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
@@ -228,8 +220,8 @@ class EndpointQueueRig:
         self.wire.gate.set()
         self.queue.close(DEADLINE_S)
         assert not self.queue._thread.is_alive()
-        books = self.ledger_snapshot()
-        assert books.unaccounted == 0, books
+        ledger = self.ledger_snapshot()
+        assert ledger.unaccounted == 0, ledger
 
 
 MakeRig = Callable[..., EndpointQueueRig]
@@ -284,11 +276,11 @@ def test_an_endpoint_queue_is_unicast_if_its_transport_is() -> None:
             return self.send
 
     wire = Sessions()
-    lane = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
+    endpoint_queue = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
     subscriber = UUri("dash", 1, 1, 0)
-    assert lane.transmitter(subscriber) == wire.send
+    assert endpoint_queue.transmitter(subscriber) == wire.send
     assert asked == [subscriber]
-    assert lane.unicast
+    assert endpoint_queue.unicast
     assert not EndpointQueue(
         "backbone", ScriptedTransport(), QUICK, SYSTEM_CLOCK, lambda item, status: None
     ).unicast
@@ -399,7 +391,7 @@ class Stopwatch:
         self.clock = self.manual.clock()
         self.pauses_ms: list[float] = []
 
-    def attach(self, lane: EndpointQueue) -> None:
+    def attach(self, endpoint_queue: EndpointQueue) -> None:
         stopwatch = self
 
         class Changed(threading.Condition):
@@ -410,7 +402,7 @@ class Stopwatch:
                 stopwatch.manual.advance(s=timeout)
                 return False
 
-        lane._changed = Changed(lane._lock)
+        endpoint_queue._changed = Changed(endpoint_queue._lock)
 
 
 def test_each_pause_draws_a_new_jitter(make_rig: MakeRig) -> None:
@@ -609,8 +601,8 @@ def test_a_message_for_an_ended_subscriber_is_no_subscriber_and_no_dead_letter(
     rig.offer(*events(10))
     rig.wait_settled(10)
     assert rig.sent == [0, 1, 2]
-    books = rig.ledger_snapshot()
-    assert (books.delivered, books.no_subscriber, books.dead_lettered, books.queued) == (3, 7, 0, 0)
+    ledger = rig.ledger_snapshot()
+    assert (ledger.delivered, ledger.no_subscriber, ledger.dead_lettered, ledger.queued) == (3, 7, 0, 0)
     assert rig.undelivered == []
     ended = [(reason and str(reason), attempts) for _, verdict, reason, attempts in rig.verdicts[3:]]
     assert ended == [("NOT_FOUND: subscriber up://wamp.hpc/18001/1/0 has ended", 1)] * 7
@@ -993,13 +985,13 @@ def test_the_queue_is_unlocked_during_the_undelivered_callback(
 ) -> None:
     free: list[bool] = []
 
-    def told(item: QueuedMessage, status: UStatus) -> None:
+    def notified(item: QueuedMessage, status: UStatus) -> None:
         reading = threading.Thread(target=rig.queue.statistics, daemon=True)
         reading.start()
         reading.join(DEADLINE_S)
         free.append(not reading.is_alive())
 
-    rig = make_rig(wire, limits, undelivered=told)
+    rig = make_rig(wire, limits, undelivered=notified)
     rig.offer(*events(2))
     rig.start()
     eventually(lambda: bool(free), "a dead letter")
@@ -1090,11 +1082,11 @@ def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(m
 
 
 def test_one_send_window_query_serves_many_messages(make_rig: MakeRig) -> None:
-    wire = BufferedTransport(then_room=1 << 40)
+    wire = BufferedTransport(then_window=1 << 40)
     rig = make_rig(wire).start()
     rig.offer(*events(3000))
     assert len(rig.sent) == 3000
-    assert wire.room_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, regardless of the room
+    assert wire.window_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, regardless of the room
 
 
 def test_a_full_send_window_is_not_queried_again_for_a_millisecond(make_rig: MakeRig) -> None:
@@ -1103,17 +1095,17 @@ def test_a_full_send_window_is_not_queried_again_for_a_millisecond(make_rig: Mak
     rig = make_rig(wire, clock=clock.clock())
     rig.offer(event(0))
     rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
-    wire.then_room = small(1)
+    wire.then_window = small(1)
     rig.offer(event(1))
     rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
-    assert (wire.room_calls, rig.sent) == (1, [])
+    assert (wire.window_calls, rig.sent) == (1, [])
     clock.advance(ms=1)
     rig.offer(event(2))
-    assert (wire.room_calls, rig.sent) == (2, [2])
+    assert (wire.window_calls, rig.sent) == (2, [2])
 
 
 def test_a_message_beyond_the_send_window_goes_to_the_send_thread(make_rig: MakeRig) -> None:
-    wire = BufferedTransport(then_room=1 << 40)
+    wire = BufferedTransport(then_window=1 << 40)
     rig = make_rig(wire).start()
     large = msgspec.structs.replace(event(0), payload=bytes(1 << 18))
     rig.offer(large)
@@ -1164,17 +1156,17 @@ def test_wait_empty_waits_for_the_undelivered_callback(
     make_rig: MakeRig, wire: ScriptedTransport, message: UMessage
 ) -> None:
     # It causes an error response, which a stop must not miss.
-    telling, told = threading.Event(), threading.Event()
+    telling, notified = threading.Event(), threading.Event()
 
     def tell(item: QueuedMessage, status: UStatus) -> None:
         telling.set()
-        assert told.wait(DEADLINE_S)
+        assert notified.wait(DEADLINE_S)
 
     rig = make_rig(wire, undelivered=tell).start()
     rig.offer(message)
     assert telling.wait(DEADLINE_S)
     empty = rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
-    told.set()
+    notified.set()
     assert not empty
     assert rig.queue.wait_empty(soon())
 
@@ -1339,5 +1331,5 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
     for block in range(4):
         of_one = [n for n in rig.sent if n // each == block]
         assert of_one == sorted(of_one)
-    books = rig.ledger_snapshot()
-    assert (books.received, books.queued, books.unaccounted) == (4 * each, 0, 0)
+    ledger = rig.ledger_snapshot()
+    assert (ledger.received, ledger.queued, ledger.unaccounted) == (4 * each, 0, 0)

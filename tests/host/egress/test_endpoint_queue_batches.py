@@ -20,9 +20,9 @@ from tests.host.egress.test_endpoint_queue import (
     ScriptedTransport,
     event,
     events,
-    eventually,
     make_rig,  # noqa: F401  a fixture
 )
+from tests.host.waiting import eventually
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery, SendBatch, Tap
 from ustreamer.core.delivery.ledger import Verdict
@@ -137,14 +137,14 @@ def test_no_more_is_sent_at_once_than_there_is_room_for(make_rig: MakeRig) -> No
 
 
 def test_a_batch_larger_than_one_credit_is_still_sent_at_once(make_rig: MakeRig) -> None:  # noqa: F811
-    wire = BufferedTransport(then_room=1 << 20)
+    wire = BufferedTransport(then_window=1 << 20)
     rig = make_rig(wire)
     offer_all(rig, [publish(each.id, TOPIC, each.payload + bytes(5_000)) for each in events(64)])
-    assert (rig.sent, rig.queue.queued, wire.room_calls) == (list(range(64)), 0, 2)
+    assert (rig.sent, rig.queue.queued, wire.window_calls) == (list(range(64)), 0, 2)
 
 
 def test_a_message_larger_than_any_credit_is_queued_in_order(make_rig: MakeRig) -> None:  # noqa: F811
-    rig = make_rig(BufferedTransport(then_room=1 << 20))
+    rig = make_rig(BufferedTransport(then_window=1 << 20))
     messages = events(4)
     messages[2] = publish(messages[2].id, TOPIC, messages[2].payload + bytes(300_000))
     offer_all(rig, messages)

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tests.host.egress.test_endpoint_queue import (
-    DEADLINE_S,
     DOWN,
     HERE,
     NS_PER_MS,
@@ -23,11 +22,11 @@ from tests.host.egress.test_endpoint_queue import (
     ScriptedTransport,
     Stopwatch,
     event,
-    eventually,
     number,
     on,
     soon,
 )
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
 from ustreamer.core.delivery.ledger import Verdict
@@ -162,8 +161,12 @@ def test_an_unavailable_subscriber_delays_no_other(
     assert rig.transport.to(None) == list(range(2, 300, 3))
     eventually(lambda: rig.queue.statistics().queued == 100, "all else to wait")
     assert rig.transport.tries[ANN] <= 3  # the rest of the hour is left
-    [lane] = rig.queue.statistics().fullest
-    assert (lane.subscriber, lane.queued, lane.queued_bytes) == (ANN, 100, 100 * (OVERHEAD_BYTES + 4))
+    [endpoint_queue] = rig.queue.statistics().fullest
+    assert (endpoint_queue.subscriber, endpoint_queue.queued, endpoint_queue.queued_bytes) == (
+        ANN,
+        100,
+        100 * (OVERHEAD_BYTES + 4),
+    )
 
     rig.transport.faults.clear()
     rig.queue.on_link_up()
@@ -514,5 +517,5 @@ def test_an_unavailable_subscriber_is_logged_once(scene: MakeScene, caplog: pyte
         rig.transport.faults[CAT] = unavailable
         rig.offer_to(CAT, event(2))
         rig.wait_retries(3)
-    told = [(record.getMessage(), vars(record)["subscriber"]) for record in caplog.records]
-    assert told == [("egress.unavailable", str(ANN)), ("egress.unavailable", str(CAT))]
+    notified = [(record.getMessage(), vars(record)["subscriber"]) for record in caplog.records]
+    assert notified == [("egress.unavailable", str(ANN)), ("egress.unavailable", str(CAT))]

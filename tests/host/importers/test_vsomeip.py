@@ -195,13 +195,13 @@ def test_segmented_sends_of_an_offered_service_are_events_and_responses() -> Non
         None,
     ]
     assert service.methods == (1,)
-    told = {line.split(": ")[0].removeprefix("services[0].someip-tp"): line for line in found.left_out}
-    assert "always reassembled" in told[".client-to-service"]
-    assert "multiple of 16" in told[".service-to-client[2].max-segment-length"]
-    assert "not known" in told[".service-to-client[2].burst"]
-    assert "'many': expected a number" in told[".service-to-client[5]"]
-    assert "not known" in told[".both"]
-    assert "0x800f is no message that the streamer sends" in told[""]
+    omissions = {line.split(": ")[0].removeprefix("services[0].someip-tp"): line for line in found.left_out}
+    assert "always reassembled" in omissions[".client-to-service"]
+    assert "multiple of 16" in omissions[".service-to-client[2].max-segment-length"]
+    assert "not known" in omissions[".service-to-client[2].burst"]
+    assert "'many': expected a number" in omissions[".service-to-client[5]"]
+    assert "not known" in omissions[".both"]
+    assert "0x800f is no message that the streamer sends" in omissions[""]
 
 
 def test_segmented_sends_to_a_remote_service_are_requests() -> None:
@@ -264,9 +264,9 @@ def test_an_invalid_netmask_is_left_out() -> None:
     assert any(line.startswith("netmask: left out: '255.0.255.0'") for line in found.left_out)
 
 
-@pytest.mark.parametrize("way", ["x", {"address": "10.0.0.1", "port": 1}, {"port": 1}])
-def test_an_invalid_multicast_group_is_left_out(way: object) -> None:
-    groups = [{"eventgroup": 1, "events": ["0x8001"], "threshold": "1", "multicast": way}]
+@pytest.mark.parametrize("group_address", ["x", {"address": "10.0.0.1", "port": 1}, {"port": 1}])
+def test_an_invalid_multicast_group_is_left_out(group_address: object) -> None:
+    groups = [{"eventgroup": 1, "events": ["0x8001"], "threshold": "1", "multicast": group_address}]
     found = imported({"unicast": "10.0.0.1", "services": [{"service": 1, "eventgroups": groups}]})
     assert any(line.startswith("services[0].eventgroups[0].multicast: left out") for line in found.left_out)
     assert found.endpoint.services[0].eventgroups == ()
@@ -326,21 +326,21 @@ def test_one_port_for_tcp_and_cookies_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "is_reliable", "said"),
+    ("ports", "is_reliable", "omission"),
     [
         ({"unreliable": 5}, "true", "no port for TCP: it is sent over UDP"),
         ({"reliable": 5}, "false", "no port for UDP: it is sent over TCP"),
     ],
 )
 def test_an_event_without_a_matching_port_uses_the_protocol_of_its_service(
-    ports: dict[str, int], is_reliable: str, said: str
+    ports: dict[str, int], is_reliable: str, omission: str
 ) -> None:
     events = [{"event": "0x8001", "is_reliable": is_reliable}]
     found = imported({"unicast": "127.0.0.1", "services": [{"service": 1, "events": events} | ports]})
 
     assert found.endpoint.services[0].events == (EventConfig(0x8001),)
     assert any(
-        line.startswith("services[0].events[0].is_reliable") and said in line for line in found.left_out
+        line.startswith("services[0].events[0].is_reliable") and omission in line for line in found.left_out
     )
 
 

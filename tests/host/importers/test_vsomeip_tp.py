@@ -26,9 +26,11 @@ BOTH = {
 def test_imported_tp_settings_are_those_of_the_sent_direction(
     offered: bool, found: dict[int, object], other: str
 ) -> None:
-    told: list[tuple[str, str]] = []
-    assert tp_by_message_id("services[0]", BOTH, offered, number, lambda *each: told.append(each)) == found
-    assert told == [(f"services[0].{other}", "received segments are always reassembled")]
+    omissions: list[tuple[str, str]] = []
+    assert (
+        tp_by_message_id("services[0]", BOTH, offered, number, lambda *each: omissions.append(each)) == found
+    )
+    assert omissions == [(f"services[0].{other}", "received segments are always reassembled")]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +42,11 @@ def test_imported_tp_settings_are_those_of_the_sent_direction(
     ],
 )
 def test_an_invalid_value_is_reported_with_its_place(raw: object, place: str) -> None:
-    told: list[str] = []
-    assert tp_by_message_id("services[0]", raw, True, number, lambda where, why: told.append(where)) == {}
-    assert told == [place]
+    omissions: list[str] = []
+    assert (
+        tp_by_message_id("services[0]", raw, True, number, lambda where, why: omissions.append(where)) == {}
+    )
+    assert omissions == [place]
 
 
 def test_without_tp_settings_no_message_is_segmented() -> None:

@@ -20,8 +20,8 @@ class Recording(LocalTransport):
         super().__init__(LocalNetwork(), "hpc")
         self.advertised: list[frozenset[TopicAdvertisement]] = []
 
-    def advertise_topics(self, puts: frozenset[TopicAdvertisement]) -> None:
-        self.advertised.append(puts)
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        self.advertised.append(advertisements)
 
 
 def test_changes_within_the_delay_are_advertised_together() -> None:

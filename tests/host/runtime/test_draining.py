@@ -5,7 +5,6 @@ import threading
 import time
 
 from tests.host.streamer_bench import (
-    DEADLINE_S,
     NOTES,
     OWN,
     QUICK_RETRY,
@@ -14,12 +13,12 @@ from tests.host.streamer_bench import (
     Bench,
     NoConfig,
     NotingPlugin,
-    eventually,
     fake,
     leftovers,
     link,
     new_id,
 )
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain

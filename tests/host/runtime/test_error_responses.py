@@ -17,11 +17,11 @@ from tests.host.streamer_bench import (
     Bench,
     FakeTransport,
     NoConfig,
-    eventually,
     fake,
     link,
     new_id,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery, Filter
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.hooks import HostedService, PluginContext, RouteUnavailable, hookimpl
@@ -234,13 +234,13 @@ def test_nothing_but_a_request_is_answered_whatever_its_end(bench: Bench, troubl
 def test_a_failed_call_of_a_hosted_service_gets_an_error_response(bench: Bench) -> None:
     """It is behind the endpoint `self`, which no other component observes."""
     streamer = bench.started(fake("chassis", "chassis"), extra={"mute": SilentService})
-    heard: list[UMessage] = []
+    received: list[UMessage] = []
     bus = streamer._bus
-    bus.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), SILENT.with_resource(0), heard.append)
+    bus.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), SILENT.with_resource(0), received.append)
     asked = request(new_id(), SILENT.with_resource(0), UUri("mars", 1, 1, 1), ttl=TTL_MS)
     bus.send(asked)
-    eventually(lambda: bool(heard), "an answer")
-    assert [(each.attributes.reqid, each.attributes.commstatus) for each in heard] == [
+    eventually(lambda: bool(received), "an answer")
+    assert [(each.attributes.reqid, each.attributes.commstatus) for each in received] == [
         (asked.id, UCode.UNAVAILABLE)
     ]
     assert link(streamer, "chassis").sent == []
@@ -252,21 +252,21 @@ def test_a_stop_does_not_wait_for_unreachable_requesters(bench: Bench) -> None:
         link(streamer, name).fault = UCode.UNAVAILABLE
     link(streamer, "app").receive_message(request(new_id(), APP, METHOD, ttl=TTL_MS))
     assert streamer.stop(0.05) == 1
-    books = streamer.ledger()
-    assert (books.queued, books.dead_lettered) == (0, 2)  # the request and its response
+    ledger = streamer.ledger()
+    assert (ledger.queued, ledger.dead_lettered) == (0, 2)  # the request and its response
 
 
 class ClosedRoute:
     """Closes the link `name` until the `times`-th wait for its queue during a stop."""
 
     def __init__(self, streamer: Streamer, name: str, times: int) -> None:
-        self._lane = streamer._egress_queues[name]
+        self._endpoint_queue = streamer._egress_queues[name]
         self._link = link(streamer, name)
-        self._transmit, self._wait_empty = self._link._transmit, self._lane.wait_empty
+        self._transmit, self._wait_empty = self._link._transmit, self._endpoint_queue.wait_empty
         self._times = times
         self._closed = True
         self._link._transmit = self._refuse  # type: ignore[method-assign]
-        self._lane.wait_empty = self._waited  # type: ignore[method-assign]
+        self._endpoint_queue.wait_empty = self._waited  # type: ignore[method-assign]
 
     def _refuse(self, subscriber: UUri | None, message: UMessage) -> None:
         if self._closed:
@@ -277,7 +277,7 @@ class ClosedRoute:
         self._times -= 1
         if not self._times:
             self._closed = False
-            self._lane.on_route_open("route")
+            self._endpoint_queue.on_route_open("route")
         return self._wait_empty(deadline_ns)
 
 

@@ -81,10 +81,10 @@ def test_an_endpoint_receives_messages_for_elsewhere_once_and_no_local_ones(
     source = UUri("earth" if lives_here == "*" else lives_here, 2, 1, 0)
     if kind is not UMessageType.REQUEST:
         source = source.with_resource(0x8000 if kind is UMessageType.NOTIFICATION else 3)
-    heard = [
+    received = [
         pair for pair in filters if pair[0].matches(source) and pair[1] is not None and pair[1].matches(sink)
     ]
-    assert len(heard) == times
+    assert len(received) == times
     assert {listener for _, _, listener in filters} == {streamer.dispatcher.ingress(endpoint)}
 
 

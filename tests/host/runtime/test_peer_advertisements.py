@@ -8,7 +8,8 @@ from typing import Final
 
 import pytest
 
-from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.host.runtime import process

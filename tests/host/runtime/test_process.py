@@ -113,16 +113,16 @@ def test_a_signal_during_the_wait_ends_it_at_once() -> None:
 def test_a_hangup_is_reacted_to_and_ends_nothing() -> None:
     signals = Signals()
     signals.install()
-    heard: list[str] = []
+    received: list[str] = []
 
     def on_hangup() -> None:
-        heard.append("hangup")
-        os.kill(os.getpid(), signal.SIGTERM if len(heard) == 2 else signal.SIGHUP)
+        received.append("hangup")
+        os.kill(os.getpid(), signal.SIGTERM if len(received) == 2 else signal.SIGHUP)
 
     for _ in range(5):  # several signals before a wait count as one
         os.kill(os.getpid(), signal.SIGHUP)
     signals.wait(on_hangup)
-    assert heard == ["hangup", "hangup"]
+    assert received == ["hangup", "hangup"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- run
@@ -170,12 +170,12 @@ def test_a_signal_during_start_is_not_lost(
     calls: list[str] = []
     start = streamer.start
 
-    def start_and_be_told_to_end() -> None:
+    def start_and_request_stop() -> None:
         end_it()
         start()
         calls.append("started")
 
-    monkeypatch.setattr(streamer, "start", start_and_be_told_to_end)
+    monkeypatch.setattr(streamer, "start", start_and_request_stop)
     monkeypatch.setattr(process.Loaded, "streamer", lambda self: streamer)
     assert process.run(loaded, 1.0, lambda: calls.append("ready")) == 0
     assert calls == ["started", "ready"]

@@ -145,8 +145,8 @@ class ReplayRig:
         self.time.now_ns = max(self.time.now_ns, end_ns)
 
     def recorded(self) -> list[Event]:
-        for lane in self.egress.values():
-            lane.send()
+        for endpoint_queue in self.egress.values():
+            endpoint_queue.send()
         self._journal.write(self.intake.notes, len(self.intake.notes), self.intake)
         self._journal.finish(EMPTY_LEDGER)
         found: list[Event] = []
@@ -181,7 +181,7 @@ def _of_one(
     rows: list[Row], targets: list[Target], configs: list[Config], mode: str
 ) -> list[tuple[Row, bool, bool]]:
     """One delivery: settings, limits, offers and releases in order."""
-    story: list[tuple[int, int, Target | Config | Row]] = [
+    scenario: list[tuple[int, int, Target | Config | Row]] = [
         *((each.since_ns, 0, each) for each in configs),
         *((each.tuned_ns, 1, each) for each in targets),
         *((row.arrived_ns, 2, row) for row in rows),
@@ -191,7 +191,7 @@ def _of_one(
     sampler: Sampler[Row] | None = None
     tolerance = 0.1
     decided = []
-    for now_ns, kind, what in sorted(story, key=lambda each: each[:2]):
+    for now_ns, kind, what in sorted(scenario, key=lambda each: each[:2]):
         if isinstance(what, Config):
             tolerance = json.loads(what.text)["throttle"]["tolerance"]
             if gate is not None:
@@ -250,28 +250,28 @@ def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
     jitter: list[int],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    story = ReplayRig(tmp_path_factory.mktemp("recording"), mode)
+    scenario = ReplayRig(tmp_path_factory.mktemp("recording"), mode)
     for topic in TOPICS:
-        story.directory.set_subscription(topic, SUBSCRIBERS[0], 10 * MS)
+        scenario.directory.set_subscription(topic, SUBSCRIBERS[0], 10 * MS)
     for count, (what, first, second) in enumerate(steps):
-        story.advance(jitter[count % len(jitter)])
+        scenario.advance(jitter[count % len(jitter)])
         if what == "publish" and isinstance(first, UUri) and isinstance(second, int):
             for _ in range(second):
-                story.publish(first)
-                story.advance(1 + jitter[count % len(jitter)] // 2)
+                scenario.publish(first)
+                scenario.advance(1 + jitter[count % len(jitter)] // 2)
         elif what == "wish" and isinstance(first, tuple):
             topic, subscriber = first
-            story.directory.set_subscription(
+            scenario.directory.set_subscription(
                 topic, subscriber, second * MS if isinstance(second, int) else None
             )
         elif what == "tolerate" and isinstance(first, float):
-            story.set_tolerance(first)
+            scenario.set_tolerance(first)
         elif what == "send":
-            story.egress["backbone"].send()
+            scenario.egress["backbone"].send()
         elif isinstance(first, int):
-            story.advance(first * MS)
-    story.advance(200 * MS)
-    events = story.recorded()
+            scenario.advance(first * MS)
+    scenario.advance(200 * MS)
+    events = scenario.recorded()
     passed = (Verdict.DELIVERED, Verdict.NO_SUBSCRIBER)  # the latter: released without a subscriber
     rows = [row for row in events if isinstance(row, Row) and row.target.delivery]
     again = replayed(events, mode)

@@ -3,16 +3,8 @@
 
 import pytest
 
-from tests.host.streamer_bench import (
-    OWN,
-    TOPIC,
-    Bench,
-    eventually,
-    fake,
-    link,
-    new_id,
-    wait_persisted_letters,
-)
+from tests.host.streamer_bench import OWN, TOPIC, Bench, fake, link, new_id, wait_persisted_letters
+from tests.host.waiting import eventually
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.redrive import Redriver
@@ -58,11 +50,11 @@ def test_an_unredrivable_dead_letter_gives_the_reason(bench: Bench) -> None:
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"large"))
     [number] = wait_persisted_letters(streamer, 1)
-    for asked, code, words in (
+    for asked, code, text in (
         (number, UCode.FAILED_PRECONDITION, "payload of 5 bytes was too large"),
         (number + 1, UCode.NOT_FOUND, "none of this number"),
     ):
-        with pytest.raises(UStatusError, match=words) as refused:
+        with pytest.raises(UStatusError, match=text) as refused:
             streamer.redrive(asked)
         assert refused.value.code is code
 
@@ -89,8 +81,8 @@ def test_a_dead_letter_forwarded_by_a_peer_cannot_be_redriven(bench: Bench) -> N
         (AnnouncementRole.LOCAL, OWN),
         (AnnouncementRole.CARRIES, "chassis"),
     ]
-    said = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
-    streamer._peers.on_announcements("inside", frozenset(said))
+    text = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
+    streamer._peers.on_announcements("inside", frozenset(text))
     with pytest.raises(UStatusError, match="a peer streamer forwards such messages to 'chassis'") as refused:
         streamer.redrive(number)
     assert refused.value.code is UCode.FAILED_PRECONDITION

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.hooks import StreamerSettings, hookimpl
 from ustreamer.host.admin.server import AdminError, ReloadRequest
@@ -125,13 +126,13 @@ def test_a_reload_changes_queue_limits(running: RunningStreamer) -> None:
 def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
     running: RunningStreamer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[int, object, list[int]]] = []
+    notified: list[tuple[int, object, list[int]]] = []
 
     class Told:
         @hookimpl
         def ustreamer_configured(self, settings: StreamerSettings) -> None:
             tuned = [each.period_since_ns for each in made]
-            told.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
+            notified.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
             raise ZeroDivisionError("told")  # a plugin error does not stop the reload
 
         @hookimpl
@@ -147,7 +148,7 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
     limits = "[egress.outside]\nqueue_messages = 7"
     running.write("[plugins.usubscription]\nmap_size_mb = 1\n[plugins.throttle]\ntolerance = 0.2", limits)
     assert reload(running) == ["egress.outside.queue_messages", "plugins.throttle.tolerance"]
-    [(queue_messages, throttle, tuned)] = told
+    [(queue_messages, throttle, tuned)] = notified
     assert (queue_messages, getattr(throttle, "tolerance", None)) == (7, 0.2)
     assert tuned == before  # filters are rebuilt after it
     assert made[-1].period_since_ns > before[-1]

@@ -22,13 +22,13 @@ from tests.host.streamer_bench import (
     Bench,
     FakeTransportsPlugin,
     NotingPlugin,
-    eventually,
     fake,
     leftovers,
     link,
     new_id,
     wait_persisted_letters,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.hooks import hookimpl
 from ustreamer.host.config import config as configuration
@@ -161,8 +161,8 @@ def test_without_plugins_messages_with_a_sink_pass(bench: Bench) -> None:
     sensor.publish(b"to nobody")
     sensor.transport.send(notification(new_id(), TOPIC, fleet.address, b"to you"))
     assert fleet.wait_received(1) == [b"to you"]
-    books = streamer.ledger()
-    assert (books.received, books.no_subscriber, books.delivered) == (2, 1, 1)
+    ledger = streamer.ledger()
+    assert (ledger.received, ledger.no_subscriber, ledger.delivered) == (2, 1, 1)
 
 
 def test_subscribers_that_the_configuration_fixes_are_targets_of_their_own_behind_a_unicast_endpoint(
@@ -229,8 +229,8 @@ def test_a_request_and_its_response_cross_networks(bench: Bench) -> None:
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
     climate.serve(METHOD, lambda asked: response(new_id(), asked, asked.payload + b" done"))
     assert fleet.rpc.call(METHOD, b"21.5").payload == b"21.5 done"
-    books = streamer.ledger()
-    assert (books.received, books.delivered) == (2, 2)
+    ledger = streamer.ledger()
+    assert (ledger.received, ledger.delivered) == (2, 2)
 
 
 def test_an_error_response_of_the_callee_reaches_the_caller_unchanged(bench: Bench) -> None:
@@ -255,8 +255,8 @@ def test_a_hosted_service_responds_on_every_network_also_to_invalid_requests(
     with pytest.raises(UStatusError) as refused:
         app.rpc.call(UUri(OWN, 0, 9, 1))
     assert refused.value.code is UCode.UNIMPLEMENTED
-    books = streamer.ledger()
-    assert (books.received, books.delivered) == (4, 4)
+    ledger = streamer.ledger()
+    assert (ledger.received, ledger.delivered) == (4, 4)
 
 
 def test_a_hosted_service_is_reachable_from_an_endpoint_without_the_own_authority(
@@ -463,7 +463,11 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
 
 def test_every_endpoint_and_the_streamer_itself_has_a_queue(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
-    assert [lane.endpoint for lane in streamer.egress_queues()] == ["self", "inside", "chassis"]
+    assert [endpoint_queue.endpoint for endpoint_queue in streamer.egress_queues()] == [
+        "self",
+        "inside",
+        "chassis",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------- start and stop
@@ -491,7 +495,7 @@ def test_services_start_before_endpoints_and_stop_after_the_last_message(bench: 
 
 
 @pytest.mark.parametrize(
-    ("second", "plugin", "words"),
+    ("second", "plugin", "text"),
     [
         pytest.param(
             {"fails_to_open": True},
@@ -504,12 +508,12 @@ def test_services_start_before_endpoints_and_stop_after_the_last_message(bench: 
     ],
 )
 def test_a_failed_start_gives_the_reason_and_closes_everything(
-    bench: Bench, second: dict[str, Any], plugin: type[NotingPlugin], words: str
+    bench: Bench, second: dict[str, Any], plugin: type[NotingPlugin], text: str
 ) -> None:
     streamer = bench.streamer(
         fake("a", OWN), fake("b", "cloud", **second), WITH_USUBSCRIPTION, extra={"noting": plugin}
     )
-    with pytest.raises(UStatusError, match=words):
+    with pytest.raises(UStatusError, match=text):
         streamer.start()
     assert leftovers(streamer) == []
     assert "service stop" in NOTES

@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.streamer_bench import TOPIC, Bench, eventually, fake, link, new_id
+from tests.host.streamer_bench import TOPIC, Bench, fake, link, new_id
+from tests.host.waiting import eventually
 from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -48,7 +49,7 @@ def arrive(streamer: Streamer, count: int, first: int = 0) -> None:
 
 
 def persisted_count(streamer: Streamer) -> int:
-    return sum(lane.persisted for lane in streamer.egress_queues())
+    return sum(endpoint_queue.persisted for endpoint_queue in streamer.egress_queues())
 
 
 def is_paused(streamer: Streamer) -> bool:
@@ -65,8 +66,8 @@ def test_a_stop_excludes_persisted_messages_and_the_next_start_sends_them(
     first = start(bench, CAR, dash(), up=False)
     arrive(first, 5)
     assert first.stop() == 0
-    books = first.ledger()
-    assert (books.queued, books.dead_lettered, books.unaccounted) == (5, 0, 0)
+    ledger = first.ledger()
+    assert (ledger.queued, ledger.dead_lettered, ledger.unaccounted) == (5, 0, 0)
     assert first.dead_letter_writer.statistics()["persisted"] == 0
     assert persisted_count(first) == 5
 

@@ -12,11 +12,11 @@ from tests.host.streamer_bench import (
     Bench,
     NoConfig,
     NotingPlugin,
-    eventually,
     fake,
     link,
     new_id,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery, Tap
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
@@ -153,9 +153,9 @@ def test_a_watching_plugin_is_notified_of_subscriptions_in_all_directories(bench
     )
     app = bench.app("inside")
     app.subscribe(TOPIC)
-    told = LedgerPlugin.made[-1].subscriptions
-    eventually(lambda: len(told) == 2, "the subscription")
-    assert told == [
+    notified = LedgerPlugin.made[-1].subscriptions
+    eventually(lambda: len(notified) == 2, "the subscription")
+    assert notified == [
         (Change.PRESENT, TOPIC, receiver, 0),
         (Change.SUBSCRIBED, TOPIC, app.address, 0),
     ]
@@ -164,11 +164,11 @@ def test_a_watching_plugin_is_notified_of_subscriptions_in_all_directories(bench
 class FailsToWatch(LedgerPlugin):
     @hookimpl
     def ustreamer_subscription_watch(self) -> SubscriptionWatch:
-        def told(subscription: Subscription, change: Change, /) -> None:
+        def notified(subscription: Subscription, change: Change, /) -> None:
             self.subscriptions.append((change, subscription.topic, subscription.subscriber, 0))
             raise ZeroDivisionError("watch")
 
-        return told
+        return notified
 
 
 def test_a_subscription_watch_that_raises_is_isolated_and_logged_once(

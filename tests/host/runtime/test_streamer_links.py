@@ -5,18 +5,8 @@ from typing import ClassVar
 
 import pytest
 
-from tests.host.streamer_bench import (
-    OWN,
-    QUICK_RETRY,
-    TOPIC,
-    Bench,
-    NoConfig,
-    eventually,
-    fake,
-    link,
-    new_id,
-    section,
-)
+from tests.host.streamer_bench import OWN, QUICK_RETRY, TOPIC, Bench, NoConfig, fake, link, new_id, section
+from tests.host.waiting import eventually
 from tests.transports.zenoh.sessions import endpoint, free_locator
 from ustreamer.core.base.links import LinkState
 from ustreamer.hooks import EndpointTransport, PluginContext
@@ -90,7 +80,9 @@ def test_messages_of_an_outage_arrive_when_the_zenoh_link_is_up(bench: Bench) ->
         fleet.close()
         eventually(lambda: LinkWatch.link("cloud") == LinkState(up=False, up_count=1), "the outage")
         app.transport.send(notification(new_id(), TOPIC, NEWS, b"in the outage"))
-        eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
+        eventually(
+            lambda: any(endpoint_queue.retries for endpoint_queue in streamer.egress_queues()), "the pause"
+        )
         fleet = peer()
         eventually(lambda: received == [b"before", b"in the outage"], "the message of the outage")
     finally:
@@ -109,7 +101,9 @@ def test_a_link_up_affects_only_its_own_queue_and_authorities(bench: Bench) -> N
     for each, sink in ((chassis, UUri("chassis", 1, 1, 0)), (uplink, NEWS)):
         each.fault = UCode.UNAVAILABLE
         app.transport.send(notification(new_id(), TOPIC, sink))
-    eventually(lambda: sum(lane.retries for lane in streamer.egress_queues()) == 2, "both pauses")
+    eventually(
+        lambda: sum(endpoint_queue.retries for endpoint_queue in streamer.egress_queues()) == 2, "both pauses"
+    )
     chassis.set_link(up=False)
     chassis.fault = uplink.fault = None
     chassis.set_link(up=True)
@@ -125,7 +119,9 @@ def test_a_plugin_error_at_link_up_does_not_delay_waiting_messages(bench: Bench)
     chassis = link(streamer, "chassis")
     chassis.fault = UCode.UNAVAILABLE
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
-    eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
+    eventually(
+        lambda: any(endpoint_queue.retries for endpoint_queue in streamer.egress_queues()), "the pause"
+    )
     chassis.fault = None
     LinkWatch.fails = True
     with pytest.raises(ValueError, match="a plugin's mistake"):  # the transport logs it

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.streamer_bench import Bench, BenchApp, NoConfig, eventually, new_id, section
+from tests.host.streamer_bench import Bench, BenchApp, NoConfig, new_id, section
+from tests.host.waiting import eventually
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription, SubscriptionDirectory
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.config import config as configuration
@@ -87,10 +88,10 @@ class TopologyRig:
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[TopologyRig]:
-    town = TopologyRig(tmp_path)
-    yield town
-    town.finish()
+def rig(tmp_path: Path) -> Iterator[TopologyRig]:
+    rig = TopologyRig(tmp_path)
+    yield rig
+    rig.finish()
 
 
 def talk(app: BenchApp, topic: UUri, messages: int = MESSAGES) -> list[bytes]:
@@ -113,14 +114,12 @@ def forwarded(*streamers: Streamer) -> int:
 # --- two in parallel -------------------------------------------------------------------------------------------------
 
 
-def side_by_side(
-    town: TopologyRig, subscriptions_of: Sequence[Sequence[tuple[UUri, UUri]]]
-) -> list[Streamer]:
+def side_by_side(rig: TopologyRig, subscriptions_of: Sequence[Sequence[tuple[UUri, UUri]]]) -> list[Streamer]:
     return [
-        town.streamer(
+        rig.streamer(
             name,
-            town.endpoint("one", "one", "a", "g1", "g2"),
-            town.endpoint("two", "two", "b"),
+            rig.endpoint("one", "one", "a", "g1", "g2"),
+            rig.endpoint("two", "two", "b"),
             subscriptions=wishes,
         )
         for name, wishes in zip(("g1", "g2"), subscriptions_of, strict=True)
@@ -128,30 +127,30 @@ def side_by_side(
 
 
 def test_of_two_parallel_streamers_the_one_with_the_subscription_forwards(
-    town: TopologyRig,
+    rig: TopologyRig,
 ) -> None:
-    speaker, listener = town.app("one", "a"), town.app("two", "b")
+    speaker, listener = rig.app("one", "a"), rig.app("two", "b")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
-    streamers = side_by_side(town, [[(topic, listener.address)], []])
+    streamers = side_by_side(rig, [[(topic, listener.address)], []])
     sent = talk(speaker, topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert per_subscriber(listener, sent) == 1.0
     assert forwarded(*streamers) == len(sent)
 
 
 def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_what_the_other_has_forwarded(
-    town: TopologyRig,
+    rig: TopologyRig,
 ) -> None:
     """Topics in both directions, subscribers of both streamers on both sides: returning messages are denied."""
-    left, right = town.app("one", "a"), town.app("two", "b")
+    left, right = rig.app("one", "a"), rig.app("two", "b")
     leftwards, rightwards = right.address.with_resource(0x8000), left.address.with_resource(0x8000)
     left.listen(leftwards)
     right.listen(rightwards)
-    streamers = side_by_side(town, [[(rightwards, right.address)], [(leftwards, left.address)]])
+    streamers = side_by_side(rig, [[(rightwards, right.address)], [(leftwards, left.address)]])
     sent = talk(left, rightwards)
     assert talk(right, leftwards) == sent
-    town.wait_idle()
+    rig.wait_idle()
     assert (per_subscriber(left, sent), per_subscriber(right, sent)) == (1.0, 1.0)
     assert forwarded(*streamers) == 2 * len(sent)
     assert [each.ledger().denied for each in streamers] == [
@@ -159,21 +158,21 @@ def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_w
     ] * 2  # the messages that the other one forwarded
 
 
-def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(town: TopologyRig) -> None:
+def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(rig: TopologyRig) -> None:
     """Two subscriptions, two copies with one id; a streamer with a dedup window behind them accepts one."""
-    speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
+    speaker, listener, far = rig.app("one", "a"), rig.app("two", "b"), rig.app("three", "c")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
     far.listen(topic)
-    streamers = side_by_side(town, [[(topic, listener.address)]] * 2)
-    behind = town.streamer(
+    streamers = side_by_side(rig, [[(topic, listener.address)]] * 2)
+    behind = rig.streamer(
         "g3",
-        town.endpoint("two", "two", "a", "b", duplicate_window=10_000),
-        town.endpoint("three", "three", "c"),
+        rig.endpoint("two", "two", "a", "b", duplicate_window=10_000),
+        rig.endpoint("three", "three", "c"),
         subscriptions=[(topic, far.address)],
     )
     sent = talk(speaker, topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert per_subscriber(listener, sent) == 2.0
     assert forwarded(*streamers) == 2 * len(sent)
     assert per_subscriber(far, sent) == 1.0
@@ -181,22 +180,22 @@ def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(town: T
 
 
 def test_a_request_passes_both_parallel_streamers_and_a_dedup_window_accepts_one(
-    town: TopologyRig,
+    rig: TopologyRig,
 ) -> None:
     """A notification has no subscription that selects one of the two. On a Zenoh network they would detect each other."""
-    speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
+    speaker, listener, far = rig.app("one", "a"), rig.app("two", "b"), rig.app("three", "c")
     listener.listen(ANY, listener.address)
     far.listen(ANY, far.address)
     for name in ("g1", "g2"):
-        town.streamer(name, town.endpoint("one", "one", "a"), town.endpoint("two", "two", "b", "c"))
-    town.streamer(
+        rig.streamer(name, rig.endpoint("one", "one", "a"), rig.endpoint("two", "two", "b", "c"))
+    rig.streamer(
         "g3",
-        town.endpoint("two", "two", "a", "b", duplicate_window=1_000),
-        town.endpoint("three", "three", "c"),
+        rig.endpoint("two", "two", "a", "b", duplicate_window=1_000),
+        rig.endpoint("three", "three", "c"),
     )
     for each in (listener, far):
         speaker.transport.send(notification(new_id(), speaker.address.with_resource(0x8000), each.address))
-    town.wait_idle()
+    rig.wait_idle()
     assert (len(listener.received), len(far.received)) == (2, 1)
     assert len({message.id for message in listener.received}) == 1
 
@@ -228,9 +227,9 @@ RING: Final = ("a", "b", "c")
     ],
 )
 def test_a_ring_of_three_causes_no_loop(
-    town: TopologyRig, homes: dict[str, dict[str, tuple[str, ...]]]
+    rig: TopologyRig, homes: dict[str, dict[str, tuple[str, ...]]]
 ) -> None:
-    apps = {name: town.app(name, name) for name in RING}
+    apps = {name: rig.app(name, name) for name in RING}
     topic = apps["a"].address.with_resource(0x8000)
     listeners = [apps["b"], apps["c"]]
     for each in listeners:
@@ -238,15 +237,15 @@ def test_a_ring_of_three_causes_no_loop(
     # Each subscriber uses the streamer of its own network.
     asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
     streamers = [
-        town.streamer(
+        rig.streamer(
             name,
-            *(town.endpoint(each, each, *who) for each, who in places.items()),
+            *(rig.endpoint(each, each, *who) for each, who in places.items()),
             subscriptions=asked[name],
         )
         for name, places in homes.items()
     ]
     sent = talk(apps["a"], topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert [per_subscriber(each, sent) for each in listeners] == [1.0, 1.0]
     assert forwarded(*streamers) == 2 * len(sent)
 
@@ -254,31 +253,31 @@ def test_a_ring_of_three_causes_no_loop(
 # --- returning messages ----------------------------------------------------------------------------------------------
 
 
-def duplicate_network(town: TopologyRig, window: int) -> tuple[Streamer, BenchApp, UUri]:
-    speaker, listener = town.app("one", "a"), UUri("b", 0x99, 1, 0)
+def duplicate_network(rig: TopologyRig, window: int) -> tuple[Streamer, BenchApp, UUri]:
+    speaker, listener = rig.app("one", "a"), UUri("b", 0x99, 1, 0)
     topic = speaker.address.with_resource(0x8000)
-    streamer = town.streamer(
+    streamer = rig.streamer(
         "g1",
-        town.endpoint("first", "one", "a", duplicate_window=window),
-        town.endpoint("second", "one", "b"),
+        rig.endpoint("first", "one", "a", duplicate_window=window),
+        rig.endpoint("second", "one", "b"),
         subscriptions=[(topic, listener)],
     )
     return streamer, speaker, topic
 
 
-def test_a_message_returning_through_another_endpoint_is_forwarded_once(town: TopologyRig) -> None:
-    streamer, speaker, topic = duplicate_network(town, window=1_000)
+def test_a_message_returning_through_another_endpoint_is_forwarded_once(rig: TopologyRig) -> None:
+    streamer, speaker, topic = duplicate_network(rig, window=1_000)
     sent = talk(speaker, topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert forwarded(streamer) == len(sent)
     assert streamer.endpoints()["first"]["refused_duplicate"] == len(sent)
 
 
-def test_without_a_dedup_window_a_ring_would_loop(town: TopologyRig) -> None:
+def test_without_a_dedup_window_a_ring_would_loop(rig: TopologyRig) -> None:
     """The purpose of the window. A Zenoh endpoint detects it without one, see
     tests/e2e/multi_streamer/test_peer_streamers.py.
     """
-    streamer, speaker, topic = duplicate_network(town, window=0)
+    streamer, speaker, topic = duplicate_network(rig, window=0)
     talk(speaker, topic, messages=1)
     eventually(lambda: forwarded(streamer) > 100, "a storm")
 
@@ -286,25 +285,25 @@ def test_without_a_dedup_window_a_ring_would_loop(town: TopologyRig) -> None:
 # ------------------------------------------------------------------------------------------------- restarts
 
 
-def test_twenty_restarts_of_one_streamer_multiply_nothing(town: TopologyRig) -> None:
-    speaker, listener = town.app("one", "a"), town.app("two", "b")
+def test_twenty_restarts_of_one_streamer_multiply_nothing(rig: TopologyRig) -> None:
+    speaker, listener = rig.app("one", "a"), rig.app("two", "b")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
     wishes = [(topic, listener.address)]
-    endpoints = (town.endpoint("one", "one", "a", "g1", "g2"), town.endpoint("two", "two", "b"))
-    town.streamer("g2", *endpoints)  # in parallel, without a subscription
+    endpoints = (rig.endpoint("one", "one", "a", "g1", "g2"), rig.endpoint("two", "two", "b"))
+    rig.streamer("g2", *endpoints)  # in parallel, without a subscription
     for _ in range(20):
-        streamer = town.streamer("g1", *endpoints, subscriptions=wishes)
+        streamer = rig.streamer("g1", *endpoints, subscriptions=wishes)
         listener.received.clear()
         sent = talk(speaker, topic, messages=20)
-        town.wait_idle()
+        rig.wait_idle()
         assert per_subscriber(listener, sent) == 1.0
         assert forwarded(streamer) == len(sent)
         assert streamer.stop() == 0
 
 
-def test_the_test_network_detects_missing_and_duplicate_messages(town: TopologyRig) -> None:
-    app = town.app("one", "a")
+def test_the_test_network_detects_missing_and_duplicate_messages(rig: TopologyRig) -> None:
+    app = rig.app("one", "a")
     check: Callable[[], float] = lambda: per_subscriber(app, [b"1", b"2"])  # noqa: E731
     with pytest.raises(AssertionError, match="missing"):
         check()
