@@ -301,7 +301,7 @@ def test_while_one_is_away_others_are_sent_to_at_once_and_in_one_go(
     rig = scene(wire, SLOW).start()
     rig.offer_to(ANN, event(0))
     eventually(lambda: rig.queue.statistics().retries >= 2, "the lane's own thread to have tried")
-    eventually(lambda: rig.queue._in_flight == 0, "it to wait")
+    eventually(lambda: rig.queue._in_flight == 0, "the message to wait")
     rig.offer_to(BOB, event(1))
     rig.offer_batch_to(BOB, [event(n) for n in range(2, 51)])
     assert rig.transport.to(BOB) == list(range(1, 51))
@@ -435,7 +435,8 @@ def test_a_message_beyond_the_subscriber_limit_is_a_dead_letter_with_subscriber_
     assert rig.undelivered[-1][:2] == (0, full)
     assert rig.queue.statistics().evicted_subscriber_limit == 5
     eventually(
-        lambda: rig.subscriber_queues[BOB].queued == 1 and not rig.queue._in_flight, "the other's to wait"
+        lambda: rig.subscriber_queues[BOB].queued == 1 and not rig.queue._in_flight,
+        "the other message to wait",
     )
     assert rig.subscriber_queues[ANN].queued == 3
 

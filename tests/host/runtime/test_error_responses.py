@@ -286,7 +286,7 @@ def test_a_stop_waits_briefly_for_a_route_of_a_response(bench: Bench) -> None:
     ClosedRoute(streamer, "app", times=1)
     asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
     link(streamer, "chassis").receive_message(response(new_id(), asked))
-    eventually(lambda: streamer._egress_queues["app"].blocked == 1, "the answer to be parked")
+    eventually(lambda: streamer._egress_queues["app"].blocked == 1, "the response to be blocked")
     assert streamer.stop(0) == 0
     assert [each.attributes.reqid for _, each in link(streamer, "app").sent] == [asked.id]
     assert streamer.ledger().dead_lettered == 0

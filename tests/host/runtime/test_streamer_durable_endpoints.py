@@ -97,11 +97,11 @@ def test_an_expired_persisted_request_gets_an_error_response_at_its_ingress(
     asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk takes time
     first = start(bench, CAR, dash(), up=False)
     link(first, "car").receive_message(asked)
-    eventually(lambda: persisted_count(first) == 1, "it to be on disk")
+    eventually(lambda: persisted_count(first) == 1, "the message to be on disk")
     assert first.stop() == 0
     assert link(first, "car").sent == []
 
-    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its time to be over")
+    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
     second = start(bench, CAR, dash(), up=True)
     eventually(lambda: len(link(second, "car").sent) == 1, "an answer")
     [(_, answer)] = link(second, "car").sent
@@ -116,11 +116,11 @@ def test_an_expired_request_of_a_removed_endpoint_causes_no_error(bench: Bench) 
     asked = request(new_id(), caller, method, ttl=2_000)
     first = start(bench, CAR, dash(), up=False)
     link(first, "car").receive_message(asked)
-    eventually(lambda: persisted_count(first) == 1, "it to be on disk")
+    eventually(lambda: persisted_count(first) == 1, "the message to be on disk")
     first.stop()
-    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its time to be over")
+    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
     second = start(bench, dash(), up=True)
-    eventually(lambda: second.ledger().expired == 1, "it to expire")
+    eventually(lambda: second.ledger().expired == 1, "the request to expire")
     assert second.stop() == 0
 
 
