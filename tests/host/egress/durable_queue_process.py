@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable lane in a process of its own, for tests that kill it: `python -m tests.host.egress.durable_queue_process DIRECTORY LIFE`.
+"""A durable queue in a separate process, for tests that kill it: `python -m tests.host.egress.durable_queue_process DIRECTORY LIFE`.
 
 It offers numbers as fast as it is told on a link that comes and goes, appends each number that is sent to DIRECTORY/sent, and
-writes to stdout up to which number all are sent or on disk. The lane is real, and so are its disk and its threads; only
+writes to stdout up to which number all are sent or on disk. The queue is real, and so are its disk and its threads; only
 the wire is a file. With LIFE -1 it offers nothing, and ends when nothing waits.
 """
 

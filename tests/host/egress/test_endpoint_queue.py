@@ -624,7 +624,7 @@ class RoutedTransport(ScriptedTransport):
         topic = message.attributes.source
         if topic in self.closed:
             self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
-            raise RouteUnavailable(topic, f"nobody listens to {topic}")
+            raise RouteUnavailable(topic, f"no listener for {topic}")
         super().send(message)
 
 
@@ -645,7 +645,7 @@ def test_a_closed_route_delays_no_other_stream(make_rig: MakeRig, wire: type[Rou
         rig.offer(on(THERE, n), on(HERE, n + 1))
     eventually(lambda: len(rig.sent) == 100, "all that can be sent")
     assert rig.sent == list(range(1, 200, 2))
-    eventually(lambda: rig.queue.statistics().blocked == 100, "all others to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 100, "all others to be blocked")
     statistics = rig.queue.statistics()
     assert (statistics.queued, statistics.closed_routes) == (100, 1)
     assert statistics.queued_bytes == 100 * (OVERHEAD_BYTES + 4)
@@ -716,7 +716,7 @@ def test_a_link_lost_during_a_route_probe_pauses_the_queue_and_loses_nothing(
 
     rig = make_rig(Outage(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(THERE, 1))
-    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be blocked")
     rig.queue.on_route_open(THERE)
     rig.wait_retries(2)
     rig.offer(on(HERE, 2))
@@ -748,7 +748,7 @@ def test_a_failure_that_is_final_lets_the_next_of_the_stream_be_tried(make_rig: 
 
     rig = make_rig(Picky(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(THERE, 1))
-    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be blocked")
     rig.routes.closed.clear()
     rig.queue.on_route_open(THERE)
     assert rig.queue.wait_empty(soon())
@@ -761,10 +761,10 @@ def test_a_closed_route_is_logged_once_while_any_is_closed(
     rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
     with caplog.at_level("WARNING", "ustreamer.egress"):
         rig.offer(on(HERE, 0), on(THERE, 1))
-        eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+        eventually(lambda: rig.queue.statistics().blocked == 2, "both to be blocked")
     [record] = caplog.records
     assert record.getMessage() == "egress.route_unavailable"
-    assert vars(record)["reason"] == f"UNAVAILABLE: nobody listens to {HERE}"
+    assert vars(record)["reason"] == f"UNAVAILABLE: no listener for {HERE}"
 
 
 def test_opening_an_unused_route_has_no_effect(make_rig: MakeRig) -> None:
@@ -778,7 +778,7 @@ def test_opening_an_unused_route_has_no_effect(make_rig: MakeRig) -> None:
 def test_a_closed_queue_still_counts_blocked_messages_as_queued(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(THERE), SLOW).start()
     rig.offer(*(on(THERE, n) for n in range(3)))
-    eventually(lambda: rig.queue.statistics().blocked == 3, "all to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 3, "all to be blocked")
     assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
     rig.queue.close(DEADLINE_S)
     assert rig.ledger_snapshot().queued == 3
@@ -787,7 +787,7 @@ def test_a_closed_queue_still_counts_blocked_messages_as_queued(make_rig: MakeRi
 def test_blocked_messages_are_not_waited_for_and_can_be_abandoned(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(HERE, 1), on(THERE, 2))
-    eventually(lambda: rig.queue.blocked == 2, "both to be parked")
+    eventually(lambda: rig.queue.blocked == 2, "both to be blocked")
     assert rig.queue.wait_sent(soon())
     assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
     given_up = rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "the end"))
@@ -1311,7 +1311,7 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
         for position, message in enumerate(messages):
             gateway.offer(message)
             if position % 50 == 0:  # otherwise nearly all would overflow
-                eventually(lambda: rig.queue.queued < 30, "the lane to have its turn")
+                eventually(lambda: rig.queue.queued < 30, "the queue to be serviced")
 
     pouring = [
         threading.Thread(target=pour, args=pair, daemon=True) for pair in zip(gateways, offered, strict=True)

@@ -226,7 +226,7 @@ def test_a_subscriber_that_takes_one_now_and_then_costs_the_others_a_turn_at_mos
 def test_5_000_that_are_released_delay_the_first_of_another_by_a_turn(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport({ANN: away}), SLOW).start()
     rig.offer_to(ANN, *(event(n) for n in range(5_000)))
-    eventually(lambda: rig.queue.blocked == 5_000, "all to be parked")
+    eventually(lambda: rig.queue.blocked == 5_000, "all to be blocked")
 
     taken = threading.Event()
 
@@ -261,7 +261,7 @@ def test_messages_with_other_outcomes_delay_subscribers_a_few_at_a_time(
     )
     rig.offer_to(ANN, *(event(n) for n in range(1_000)))
     rig.start()
-    eventually(lambda: rig.queue.blocked == 1_000, "all to be parked")
+    eventually(lambda: rig.queue.blocked == 1_000, "all to be blocked")
     before: list[int] = []
     rig.transport.faults = {ANN: broken, BOB: lambda: before.append(len(letters))}
     with rig.queue._lock:
@@ -352,7 +352,7 @@ def test_a_route_opening_for_another_subscriber_does_not_shorten_a_pause(scene: 
 
     rig.transport.faults[ANN] = refused_while_another_opens
     rig.start().offer_to(ANN, event(0))
-    eventually(lambda: rig.queue.blocked == 1, "it to be parked")
+    eventually(lambda: rig.queue.blocked == 1, "it to be blocked")
     rig.offer_to(BOB, event(1))
     eventually(lambda: rig.transport.to(BOB) == [1], "the other's")
     assert rig.transport.tries[ANN] == 1

@@ -115,7 +115,7 @@ def test_a_reload_changes_queue_limits(running: RunningStreamer) -> None:
     heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
     running.write(PLUGINS, "[egress.outside]\nqueue_bytes = 1")
     assert reload(running) == ["egress.outside.queue_bytes"]
-    tell(running, UUri("cloud", 1, 1, 0), b"too large for the lane")
+    tell(running, UUri("cloud", 1, 1, 0), b"too large for the queue")
     eventually(lambda: running.streamer.ledger().dead_lettered == 1, "the dead letter")
     running.write(PLUGINS)
     reload(running)

@@ -119,7 +119,7 @@ def test_a_plugin_receives_all_limits_and_plugin_sections(bench: Bench) -> None:
         fake("chassis", "chassis"),
         limits,
         WITH_USUBSCRIPTION,
-        extra={"books": LedgerPlugin},
+        extra={"ledger_reader": LedgerPlugin},
     )
     [settings] = LedgerPlugin.made[-1].settings
     assert {name: each.queue_messages for name, each in settings.egress.items()} == {
@@ -127,13 +127,13 @@ def test_a_plugin_receives_all_limits_and_plugin_sections(bench: Bench) -> None:
         "chassis": 7,
         "self": 10_000,
     }
-    assert settings.plugins.keys() == {"usubscription", "books"}
-    assert settings.plugins["books"] == NoConfig()
+    assert settings.plugins.keys() == {"usubscription", "ledger_reader"}
+    assert settings.plugins["ledger_reader"] == NoConfig()
 
 
 def test_a_plugin_sees_the_final_ledger_after_the_close(bench: Bench) -> None:
     streamer = bench.started(
-        bench.local("inside", OWN), fake("chassis", "chassis"), extra={"books": LedgerPlugin}
+        bench.local("inside", OWN), fake("chassis", "chassis"), extra={"ledger_reader": LedgerPlugin}
     )
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     eventually(lambda: streamer.ledger().delivered == 1, "the delivery")
@@ -149,7 +149,7 @@ def test_a_watching_plugin_is_notified_of_subscriptions_in_all_directories(bench
         bench.local("inside", OWN),
         fake("chassis", "chassis", receivers=[str(receiver)]),
         WITH_USUBSCRIPTION,
-        extra={"books": LedgerPlugin},
+        extra={"ledger_reader": LedgerPlugin},
     )
     app = bench.app("inside")
     app.subscribe(TOPIC)
@@ -174,7 +174,7 @@ class FailsToWatch(LedgerPlugin):
 def test_a_subscription_watch_that_raises_is_isolated_and_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.started(bench.local("inside", OWN), WITH_USUBSCRIPTION, extra={"books": FailsToWatch})
+    bench.started(bench.local("inside", OWN), WITH_USUBSCRIPTION, extra={"ledger_reader": FailsToWatch})
     app = bench.app("inside")
     app.subscribe(TOPIC)
     app.subscribe(TOPIC.with_resource(0x8009))

@@ -140,5 +140,5 @@ def test_a_stalled_link_delays_no_other_endpoint(bench: Bench) -> None:
         app.transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
         app.transport.send(notification(new_id(), TOPIC, fleet.address, b"%d" % n))
     assert len(fleet.wait_received(10)) == 10
-    eventually(lambda: streamer.ledger().delivered == 10, "the books")
+    eventually(lambda: streamer.ledger().delivered == 10, "the ledger")
     assert streamer.ledger().queued == 10
