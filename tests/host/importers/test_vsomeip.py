@@ -22,6 +22,7 @@ from ustreamer.host.importers.vsomeip.importer import (
     import_file,
     import_vsomeip,
 )
+from ustreamer.host.importers.vsomeip.service_discovery import multicast_eventgroups
 from ustreamer.host.importers.vsomeip.tcp import protocol_of
 from ustreamer.transports import BuiltinTransports
 from ustreamer.transports.someip.config import EventConfig, EventgroupConfig, MethodConfig, SomeipEndpoint
@@ -257,6 +258,18 @@ def test_an_omitted_service_discovery_setting_is_reported(change: dict[str, Any]
     found = imported({"unicast": "10.0.0.1", "service-discovery": change})
     assert any(line in each for each in found.left_out), found.left_out
     assert isinstance(found.endpoint.sd, SdConfig)
+
+
+def test_an_eventgroup_without_threshold_has_no_multicast() -> None:
+    groups = [("g", {"eventgroup": 1, "multicast": {"address": "224.0.0.1", "port": 30_500}})]
+    omissions: list[tuple[str, str]] = []
+    assert (
+        list(
+            multicast_eventgroups(groups, lambda value: int(str(value)), lambda *each: omissions.append(each))
+        )
+        == []
+    )
+    assert omissions == []
 
 
 def test_an_invalid_netmask_is_left_out() -> None:
