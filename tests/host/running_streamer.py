@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer with its admin socket, in this process, between in-process networks."""
+"""The rig of admin and CLI tests: a streamer with its admin socket, in this process, between in-process networks.
 
-import time
-from collections.abc import Callable
+It differs from `streamer_bench`: it starts from a configuration file and includes the admin server and reload.
+"""
+
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
+from tests.host.waiting import DEADLINE_S
 from ustreamer.host.admin.server import AdminServer
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -18,7 +20,6 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S: Final = 30.0
 INSIDE, OUTSIDE = "inside", "outside"
 BASE: Final = {INSIDE: ("hpc", "car"), OUTSIDE: ("cloud",)}
 
@@ -30,16 +31,8 @@ def new_id() -> UUID:
         return _ids.next()
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Give other threads the time to make it so."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.001)
-
-
 class RunningStreamer:
-    """Endpoints `inside` (hpc, car) and `outside` (cloud), and whatever sections a test adds."""
+    """Endpoints `inside` (hpc, car) and `outside` (cloud), and the sections that a test adds."""
 
     def __init__(self, directory: Path, *more: str) -> None:
         self.directory = directory
@@ -57,7 +50,7 @@ class RunningStreamer:
     def write(
         self, *more: str, authorities: "dict[str, tuple[str, ...]] | None" = None, head: str = ""
     ) -> None:
-        """Write the configuration anew."""
+        """Write another configuration."""
         lives = BASE | (authorities or {})
         lines = [head or 'authority = "hpc"\nstate_dir = "state"']
         for name, network in self.networks.items():
@@ -73,7 +66,7 @@ class RunningStreamer:
         return self._apps[-1]
 
     def listen(self, network: str, authority: str, sink: UUri | None) -> list[UMessage]:
-        """What comes to somebody there from now on."""
+        """The messages that an address there receives from now on."""
         received: list[UMessage] = []
         self.app(network, authority).register_listener(ANY, sink, received.append)
         return received

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole streamer between in-process networks, with the real plugins. Every test ends with the ledger law."""
+"""The rig of runtime tests: whole streamers between in-process networks, with the real plugins.
+
+`Bench` builds streamers and applications; `FakeTransport` is a link with scripted failures. `finish` checks the ledger
+law at the end of every test.
+"""
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.subscriptions import Subscription
@@ -33,7 +37,6 @@ from ustreamer.uprotocol.utransport import Listener, UTransport
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S = 30.0
 OWN = "hpc"
 TOPIC = UUri(OWN, 0x1234, 1, 0x8001)
 METHOD = UUri(OWN, 0x3001, 1, 1)
@@ -49,19 +52,11 @@ def new_id() -> UUID:
         return _ids.next()
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Give other threads the time to make it so."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.001)
-
-
-# -------------------------------------------------------------------------------------------- a transport to be had
+# --- fake transports -------------------------------------------------------------------------------------------------
 
 
 NOTES: list[str] = []
-"""What was done to the transports and plugins of this file, in order."""
+"""The calls of the transports and plugins of this file, in order."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,14 +65,14 @@ def no_notes() -> None:
 
 
 class FakeEndpoint(EndpointConfig, frozen=True, kw_only=True):
-    """`fails_to_open` with UNAVAILABLE; `receivers` are subscribers that the configuration fixes, for TOPIC."""
+    """`fails_to_open` with UNAVAILABLE; `receivers` are configured subscribers of TOPIC."""
 
     fails_to_open: bool = False
     receivers: tuple[str, ...] = ()
 
 
 class FakeTransport(EndpointTransport):
-    """A link to somewhere: it fails with `fault` as long as there is one, and holds senders while its gate is closed."""
+    """A link that fails with `fault` while it is set, and blocks sends while its gate is closed."""
 
     def __init__(self, config: FakeEndpoint, context: EndpointContext) -> None:
         self.config, self.name = config, context.name
@@ -91,7 +86,7 @@ class FakeTransport(EndpointTransport):
         self.link_watchers: list[Callable[[bool], None]] = []
 
     def receive_message(self, message: UMessage) -> None:
-        """Have a message come in; each listener is called once."""
+        """Receive a message; each listener is called once."""
         for listener in {listener for _, _, listener in self.listeners}:
             listener(message)
 
@@ -150,7 +145,7 @@ class NoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True): ...
 
 
 class FakeTransportsPlugin:
-    """The plugin that brings the transports above."""
+    """The plugin that provides the fake transports."""
 
     Config = NoConfig
 
@@ -210,7 +205,7 @@ class BenchApp:
 
 
 class Bench:
-    """Makes streamers and the applications around them."""
+    """Builds streamers and applications."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -233,9 +228,9 @@ class Bench:
     def streamer(
         self, *sections: str, extra: Mapping[str, type[Any]] | None = None, state: str | None = None
     ) -> Streamer:
-        """A streamer that is not started, with the transports of this file; `extra` are more plugins.
+        """An unstarted streamer with the transports of this file; `extra` are more plugins.
 
-        It has a state of its own, but for those that are given the name of one.
+        Streamers with the same `state` share a state directory.
         """
         classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed_plugins().items()}
         classes |= {"fakes": FakeTransportsPlugin, **(extra or {})}
@@ -253,14 +248,14 @@ class Bench:
         return streamer
 
     def finish(self) -> None:
-        """Stop all, and hold them to the law."""
+        """Stop all streamers, and check their ledgers."""
         for streamer in self._streamers:
             for transport in streamer.transports.values():
                 if isinstance(transport, FakeTransport):
                     transport.gate.set()
             streamer.stop(0)
-            books = streamer.ledger()
-            assert books.unaccounted == 0, books
+            ledger = streamer.ledger()
+            assert ledger.unaccounted == 0, ledger
 
 
 def section(endpoint: str, **keys: object) -> str:
@@ -288,19 +283,19 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 WITH_USUBSCRIPTION = "[plugins.usubscription]\nmap_size_mb = 1"
-# One per version; core.usubscription publishes each change on them, and nobody here subscribes them.
+# One per version; core.usubscription publishes each change on them, without subscribers here.
 CHANGE_TOPICS = 2
 QUICK_RETRY = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
 
 
 def wait_persisted_letters(streamer: Streamer, n: int) -> list[int]:
-    """Wait until so many dead letters are on disk; their numbers."""
+    """Wait for `n` dead letters on disk; returns their numbers."""
     eventually(lambda: streamer.dead_letter_writer.statistics()["stored"] == n, f"{n} dead letters on disk")
     return streamer.dead_letter_writer.store.numbers()
 
 
 class NotingPlugin:
-    """A plugin with a service, which notes what is done to it; the service may fail to start."""
+    """A plugin with a service that notes its calls; the service may fail to start."""
 
     Config = NoConfig
     fault: ClassVar[UStatusError | None] = None
@@ -341,7 +336,7 @@ class NotingPlugin:
 
 
 def leftovers(streamer: Streamer) -> list[str]:
-    """What should be closed and is not."""
+    """Open links and running threads that should have ended."""
     open_links = [
         name for name, each in streamer.transports.items() if isinstance(each, FakeTransport) and each.is_open
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads as values, whatever a decoder does."""
+"""Payloads as JSON values, with any result of a decoder."""
 
 import struct
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def shown(value: object) -> DecodedPayload | None:
         (2**63, "9223372036854775808"),
         (1.5, "1.5"),
         (14.1, "14.1"),
-        (struct.unpack("f", struct.pack("f", 14.1))[0], "14.1"),  # and not 14.100000381469727
+        (struct.unpack("f", struct.pack("f", 14.1))[0], "14.1"),  # instead of 14.100000381469727
         (struct.unpack("f", b"\xff\xff\x7f\x7f")[0], "3.4028235e38"),
         (1e300, "1e300"),
         (0.1 + 0.2, "0.30000000000000004"),
@@ -70,7 +70,7 @@ def endless() -> list[Any]:
         ("\ud800", "surrogates"),
     ],
 )
-def test_what_cannot_be_shown_is_a_problem_in_words(value: object, problem: str) -> None:
+def test_an_undisplayable_value_is_reported_as_a_problem(value: object, problem: str) -> None:
     found = shown(value)
     assert found is not None
     assert problem in str(found)
@@ -78,11 +78,11 @@ def test_what_cannot_be_shown_is_a_problem_in_words(value: object, problem: str)
 
 
 class Quiet(Exception):
-    """Says nothing."""
+    """An exception without text."""
 
 
 @pytest.mark.parametrize(("error", "problem"), [(ValueError("too short"), "too short"), (Quiet(), "Quiet")])
-def test_what_a_plugin_raises_is_the_problem(error: Exception, problem: str) -> None:
+def test_an_exception_of_a_decoder_is_the_problem(error: Exception, problem: str) -> None:
     def fails(_: object) -> Any:
         raise error
 
@@ -98,13 +98,11 @@ def test_what_a_plugin_raises_is_the_problem(error: Exception, problem: str) -> 
         (UPayloadFormat.RAW, b"x", "None"),
     ],
 )
-def test_a_payload_that_says_what_it_is_needs_no_plugin(
-    format: UPayloadFormat, payload: bytes, text: str
-) -> None:
+def test_a_payload_with_a_format_needs_no_plugin(format: UPayloadFormat, payload: bytes, text: str) -> None:
     assert str(PayloadDecoder(lambda topic: None).decode_payload(attributes(format=format), payload)) == text
 
 
-def test_each_topic_is_asked_for_once_and_only_so_many_are_remembered() -> None:
+def test_each_decoder_is_looked_up_once_in_a_bounded_cache() -> None:
     asked: list[UUri] = []
 
     def find(topic: UUri) -> Callable[[bytes], object]:
@@ -121,7 +119,7 @@ def test_each_topic_is_asked_for_once_and_only_so_many_are_remembered() -> None:
     assert asked == [*topics, topics[0]]
 
 
-def test_a_decoded_value_stays_what_it_is_on_its_way_to_the_reader() -> None:
+def test_a_decoded_value_reaches_the_reader_unchanged() -> None:
     for each in (
         DecodedPayload(msgspec.Raw(b'{"a":[1,null]}')),
         DecodedPayload(msgspec.Raw(b"null")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin socket: one request, one answer, and nobody who connects can hold it up for long."""
+"""The admin socket: one request and one response per connection, with bounded waits."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Nested(msgspec.Struct):
     each: dict[str, tuple[UUri | None, ...]]
 
 
-# -------------------------------------------------------------------------------------------------- what lines mean
+# --- requests and responses as lines ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)
@@ -69,7 +69,7 @@ def test_a_request_survives_the_line_it_is_written_on(request_: AdminRequest) ->
         b'{"type":"routes","x":1}',
     ],
 )
-def test_what_is_no_request_is_refused_with_the_reason(line: bytes) -> None:
+def test_an_invalid_request_is_refused_with_the_reason(line: bytes) -> None:
     with pytest.raises(UStatusError, match=f"request of {len(line)} bytes: ") as refused:
         parse_request(line)
     assert refused.value.code is UCode.INVALID_ARGUMENT
@@ -102,11 +102,11 @@ def failing(error: Exception) -> Callable[[AdminRequest], object]:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_what_fails_is_answered_with_why(error: Exception, answer: AdminFailure) -> None:
+def test_a_failed_request_gets_the_reason(error: Exception, answer: AdminFailure) -> None:
     assert response_to(b'{"type":"routes"}', failing(error)) == answer
 
 
-def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_beyond_the_limit_becomes_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_RESPONSE", 100)
     assert json.loads(encode_response(AdminResult("x" * 20)))["result"] == "x" * 20
     assert json.loads(encode_response(AdminResult("x" * 200)))["code"] == UCode.RESOURCE_EXHAUSTED
@@ -116,7 +116,7 @@ def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Bench:
-    """A server that answers with what `answer` returns."""
+    """A server that responds with the result of `answer`."""
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
@@ -151,7 +151,7 @@ def test_a_request_is_answered(bench: Bench) -> None:
     assert bench.asked == [RedriveRequest((7,))]
 
 
-def test_what_fails_is_raised_by_who_asked(bench: Bench) -> None:
+def test_a_failed_request_raises_at_the_client(bench: Bench) -> None:
     bench.answer = failing(AdminError(UCode.FAILED_PRECONDITION, "not so", ("a", "b")))
     with pytest.raises(AdminError, match="not so\na\nb") as refused:
         send_request(bench.state_dir, PluginsRequest())
@@ -206,7 +206,7 @@ def test_a_socket_that_cannot_be_bound_is_named(tmp_path: Path) -> None:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_who_connects_and_says_nothing_holds_others_up_for_a_limited_time_only(
+def test_a_silent_client_delays_others_for_a_limited_time_only(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_LINE_TIMEOUT_NS", 50_000_000)
@@ -217,7 +217,7 @@ def test_who_connects_and_says_nothing_holds_others_up_for_a_limited_time_only(
         assert halting.recv(1) == b""
 
 
-def test_who_goes_away_without_his_answer_disturbs_nobody(bench: Bench) -> None:
+def test_a_client_that_disconnects_early_causes_no_error(bench: Bench) -> None:
     bench.answer = lambda _: "x" * 5_000_000
     for _ in range(3):
         with bench.connect() as leaving:
@@ -234,7 +234,7 @@ def test_a_request_without_end_is_cut_off(bench: Bench, monkeypatch: pytest.Monk
     assert bench.asked == []
 
 
-def test_an_end_waits_for_the_answer_that_is_under_way(bench: Bench) -> None:
+def test_a_close_waits_for_the_response_in_progress(bench: Bench) -> None:
     asked, go_on = threading.Event(), threading.Event()
     answers: list[Any] = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody sees who looks on, and what it costs those who do not."""
+"""The lines of tap readers, and the cost of taps for others."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -25,15 +25,15 @@ OpenTapReader = Callable[..., TapReader]
 
 
 def no_decoder(topic: UUri) -> None:
-    """Nobody can read the payloads of any topic."""
+    """Decodes the payloads of no topic."""
 
 
 @pytest.fixture
 def open_reader(world: "World") -> Iterator[OpenTapReader]:
     readers: list[TapReader] = []
 
-    def opened(max_notes: int = 100, find: FindDecoder = no_decoder, **wish: object) -> TapReader:
-        reader = TapReader(TapFilter(**wish), world.clock, find, max_notes)  # type: ignore[arg-type]
+    def opened(max_notes: int = 100, find: FindDecoder = no_decoder, **tap_filter: object) -> TapReader:
+        reader = TapReader(TapFilter(**tap_filter), world.clock, find, max_notes)  # type: ignore[arg-type]
         reader.attach(world.dispatcher)
         readers.append(reader)
         return reader
@@ -84,7 +84,9 @@ def test_each_target_of_a_message_is_a_line(world: "World", open_reader: OpenTap
     assert by_egress["dash"].subscriber == str(DASH)
 
 
-def test_what_has_no_target_is_a_line_with_the_reason(world: "World", open_reader: OpenTapReader) -> None:
+def test_a_message_without_target_is_a_line_with_the_reason(
+    world: "World", open_reader: OpenTapReader
+) -> None:
     reader = open_reader()
     world.receive("chassis", event(world))
     world.receive("backbone", event(world))
@@ -103,7 +105,7 @@ def test_the_streamers_own_messages_are_seen_too(world: "World", open_reader: Op
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("tap_filter", "expected"),
     [
         ({"source": SPEED}, {"PUBLISH 8001"}),
         ({"source": any_at("chassis")}, {"PUBLISH 8001", "PUBLISH 8002"}),
@@ -113,11 +115,11 @@ def test_the_streamers_own_messages_are_seen_too(world: "World", open_reader: Op
         ({"source": SPEED, "verdict": Verdict.NO_SUBSCRIBER}, set()),
     ],
 )
-def test_only_what_was_asked_for_is_shown(
-    world: "World", open_reader: OpenTapReader, wish: dict[str, object], expected: set[str]
+def test_a_tap_reader_shows_only_matching_messages(
+    world: "World", open_reader: OpenTapReader, tap_filter: dict[str, object], expected: set[str]
 ) -> None:
     world.directory.subscribe(SPEED, APP)
-    reader = open_reader(**wish)
+    reader = open_reader(**tap_filter)
     world.receive("chassis", event(world))
     world.receive("chassis", event(world, DOORS))
     world.receive("backbone", request(world.id(), APP, METHOD, ttl=5000))
@@ -125,9 +127,7 @@ def test_only_what_was_asked_for_is_shown(
     assert {f"{each.type} {each.source.rpartition('/')[2]}" for each in seen(reader)} == expected
 
 
-def test_a_payload_is_shown_to_who_asks_and_no_more_than_the_beginning_of_it(
-    world: "World", open_reader: OpenTapReader
-) -> None:
+def test_a_payload_is_shown_on_request_up_to_a_limit(world: "World", open_reader: OpenTapReader) -> None:
     reader, without = open_reader(payload=True), open_reader()
     world.receive("chassis", event(world, payload=b"\x01" * 1000))
     [line] = seen(reader)
@@ -136,7 +136,7 @@ def test_a_payload_is_shown_to_who_asks_and_no_more_than_the_beginning_of_it(
 
 
 def speeds(topic: UUri) -> Callable[[bytes], object] | None:
-    """Reads SPEED only, which has four bytes."""
+    """Decodes SPEED only, which has four bytes."""
 
     def read(payload: bytes) -> object:
         if len(payload) > 4:
@@ -146,7 +146,7 @@ def speeds(topic: UUri) -> Callable[[bytes], object] | None:
     return read if topic == SPEED else None
 
 
-def test_what_is_in_a_payload_is_shown_to_who_asks(world: "World", open_reader: OpenTapReader) -> None:
+def test_a_payload_is_decoded_on_request(world: "World", open_reader: OpenTapReader) -> None:
     reader, without = open_reader(find=speeds, decode=True), open_reader(find=speeds)
     both = open_reader(find=speeds, decode=True, payload=True)
     for topic, payload in ((SPEED, b"\0\0\0\7"), (SPEED, b"\1" * 1000), (DOORS, b"\2")):
@@ -159,9 +159,7 @@ def test_what_is_in_a_payload_is_shown_to_who_asks(world: "World", open_reader: 
     assert [each.payload for each in seen(both)] == ["00000007", "01" * SHOWN_BYTES, "02"]
 
 
-def test_no_decoder_is_called_while_a_message_is_on_its_way(
-    world: "World", open_reader: OpenTapReader
-) -> None:
+def test_no_decoder_runs_on_the_message_path(world: "World", open_reader: OpenTapReader) -> None:
     asked: list[UUri] = []
 
     def find(topic: UUri) -> Callable[[bytes], object]:
@@ -183,19 +181,19 @@ def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(
     large, fit = bytes(MAX_DECODED), MAX_BYTES // MAX_DECODED
     for _ in range(fit + 2):
         world.receive("chassis", event(world, payload=large))
-    world.receive("chassis", event(world, payload=large + b"\0"))  # of which only the beginning is kept
+    world.receive("chassis", event(world, payload=large + b"\0"))  # only the beginning is stored
     portions = [reader.wait_lines(0) for _ in range(fit)]
-    assert max(map(len, portions)) < 10  # or their values could take a hundred times as much at once
-    told = [each for portion in portions for each in portion]
-    assert [each for each in told if isinstance(each, Dropped)] == [Dropped(2)]
-    *lines, over = [each for each in told if isinstance(each, TapLine)]
+    assert max(map(len, portions)) < 10  # otherwise their values could take a hundred times as much at once
+    notified = [each for portion in portions for each in portion]
+    assert [each for each in notified if isinstance(each, Dropped)] == [Dropped(2)]
+    *lines, over = [each for each in notified if isinstance(each, TapLine)]
     assert [str(each.decoded) for each in lines] == ["not decoded: too long"] * fit
     assert str(over.decoded) == f"not decoded: {MAX_DECODED + 1} bytes, more than {MAX_DECODED}"
-    world.receive("chassis", event(world, payload=large))  # there is room again
+    world.receive("chassis", event(world, payload=large))  # a slot is free again
     assert len(seen(reader)) == 1
 
 
-def test_a_token_is_shown_to_nobody(world: "World", open_reader: OpenTapReader) -> None:
+def test_a_token_is_never_shown(world: "World", open_reader: OpenTapReader) -> None:
     reader = open_reader(payload=True)
     asked = request(world.id(), APP, METHOD, ttl=5000)
     with_token = msgspec.structs.replace(asked.attributes, token="ignition-key-4711")
@@ -205,7 +203,7 @@ def test_a_token_is_shown_to_nobody(world: "World", open_reader: OpenTapReader) 
     assert "4711" not in repr(line)
 
 
-def test_who_reads_too_slowly_loses_lines_and_is_told_how_many(
+def test_a_slow_tap_reader_loses_lines_and_gets_their_number(
     world: "World", open_reader: OpenTapReader
 ) -> None:
     reader = open_reader(max_notes=3)
@@ -220,16 +218,14 @@ def test_who_reads_too_slowly_loses_lines_and_is_told_how_many(
     assert isinstance(after, TapLine)
 
 
-def test_many_lines_come_in_portions_and_none_is_lost_between_them(
-    world: "World", open_reader: OpenTapReader
-) -> None:
+def test_many_lines_arrive_in_portions_without_loss(world: "World", open_reader: OpenTapReader) -> None:
     reader = open_reader(max_notes=2000)
     for _ in range(1200):
         world.receive("chassis", event(world))
     assert [len(reader.wait_lines(0)) for _ in range(4)] == [500, 500, 200, 0]
 
 
-def test_nobody_who_has_left_costs_anything_and_others_look_on(
+def test_a_closed_tap_reader_costs_nothing_and_others_continue(
     world: "World", open_reader: OpenTapReader
 ) -> None:
     before = {name: world.ingress(name).taps for name in ("chassis", "backbone")}
@@ -243,7 +239,7 @@ def test_nobody_who_has_left_costs_anything_and_others_look_on(
     assert {name: world.ingress(name).taps for name in ("chassis", "backbone")} == before
 
 
-def test_few_may_look_on_at_once_and_who_leaves_makes_room(world: "World") -> None:
+def test_the_number_of_tap_readers_is_limited_and_slots_are_released(world: "World") -> None:
     taps = Taps(world.dispatcher, no_decoder, max_readers=2)
     first, _ = taps.open_reader(TapFilter()), taps.open_reader(TapFilter())
     with pytest.raises(UStatusError, match="too many tap readers") as refused:
@@ -257,7 +253,7 @@ def test_few_may_look_on_at_once_and_who_leaves_makes_room(world: "World") -> No
     third.close()
 
 
-def test_what_was_held_while_somebody_looked_on_leaves_nothing_behind_when_he_has_left(
+def test_a_released_message_is_consistent_after_a_tap_closes(
     unchecked: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = unchecked(filters=lambda delivery: [holding(delivery, 1000)])

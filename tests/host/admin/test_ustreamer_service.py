@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""core.ustreamer by its methods, on a bus of its own; tests/host/runtime/test_streamer.py has it in a streamer."""
+"""The methods of core.ustreamer on a separate bus; tests/host/runtime/test_streamer.py has it in a streamer."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -29,7 +29,7 @@ START, STOP, ROUTES, STATISTICS = 1, 2, 3, 4
 
 
 class FakeStatusProvider:
-    """What a streamer would tell."""
+    """A fixed status."""
 
     def routes(self) -> StreamerRoutes:
         targets = (
@@ -45,14 +45,16 @@ class FakeStatusProvider:
 
     def statistics(self) -> StreamerStatistics:
         fullest = (SubscriberQueueStatistics(UUri("dash", 2, 1, 0), 2, 500, 1, 6),)
-        lane = EndpointQueueStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1, 3, 8, 2, fullest)
+        endpoint_queue = EndpointQueueStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1, 3, 8, 2, fullest)
         ledger = LedgerSnapshot(22, 17, 2, 2, 1, 0, 0, 0)
         counters = {"backbone": {"received": 5, "refused_key": 1}}
-        return StreamerStatistics(1_700_000_000_123, ledger, 0, counters, (lane,), self.routes().targets, {})
+        return StreamerStatistics(
+            1_700_000_000_123, ledger, 0, counters, (endpoint_queue,), self.routes().targets, {}
+        )
 
 
 class Bench:
-    """An application, and the entity that it calls."""
+    """An application, and the entity it calls."""
 
     def __init__(self) -> None:
         network = LocalNetwork()
@@ -97,7 +99,7 @@ def test_a_caller_stops_and_starts_what_it_subscribed(bench: Bench) -> None:
     assert (bench.paused.paused_by(APP), bench.replans) == ([], 2)
 
 
-def test_what_changes_nothing_makes_no_plan_anew(bench: Bench) -> None:
+def test_a_call_without_effect_rebuilds_no_routes(bench: Bench) -> None:
     bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb()))
     bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
     bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
@@ -112,7 +114,7 @@ def test_an_empty_authority_is_the_callers(bench: Bench) -> None:
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
-def test_routes_tell_endpoints_and_where_each_topic_goes(bench: Bench) -> None:
+def test_routes_prints_endpoints_and_targets_of_topics(bench: Bench) -> None:
     bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
     found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES))
     assert [(e.name, e.transport, list(e.authorities), e.up) for e in found.endpoints] == [
@@ -138,24 +140,38 @@ def test_routes_tell_endpoints_and_where_each_topic_goes(bench: Bench) -> None:
     assert not found.has_more_records
 
 
-def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench: Bench) -> None:
+def test_a_statistics_response_has_the_ledger_endpoints_and_targets(bench: Bench) -> None:
     found = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
     assert found.since.ToMilliseconds() == 1_700_000_000_123
     assert (found.total.received, found.total.delivered, found.total.unaccounted) == (22, 17, 0)
-    [lane] = found.endpoints
-    assert (lane.endpoint, lane.up, lane.queue_messages, lane.queue_bytes) == ("backbone", False, 3, 700)
-    assert (lane.delivered, lane.dead_lettered, lane.expired, lane.retries) == (10, 1, 2, 4)
-    assert (lane.parked_messages, lane.closed_routes, lane.kept_messages) == (2, 1, 3)
-    assert (lane.subscriber_lanes, lane.crowded_out) == (2, 8)
-    assert [UUri.from_pb(each.subscriber) for each in lane.fullest] == [UUri("dash", 2, 1, 0)]
-    [fullest] = lane.fullest
+    [endpoint_queue] = found.endpoints
+    assert (
+        endpoint_queue.endpoint,
+        endpoint_queue.up,
+        endpoint_queue.queue_messages,
+        endpoint_queue.queue_bytes,
+    ) == ("backbone", False, 3, 700)
+    assert (
+        endpoint_queue.delivered,
+        endpoint_queue.dead_lettered,
+        endpoint_queue.expired,
+        endpoint_queue.retries,
+    ) == (10, 1, 2, 4)
+    assert (endpoint_queue.parked_messages, endpoint_queue.closed_routes, endpoint_queue.kept_messages) == (
+        2,
+        1,
+        3,
+    )
+    assert (endpoint_queue.subscriber_lanes, endpoint_queue.crowded_out) == (2, 8)
+    assert [UUri.from_pb(each.subscriber) for each in endpoint_queue.fullest] == [UUri("dash", 2, 1, 0)]
+    [fullest] = endpoint_queue.fullest
     assert (fullest.queue_messages, fullest.queue_bytes, fullest.parked_messages, fullest.failures) == (
         2,
         500,
         1,
         6,
     )
-    assert dict(lane.counters) == {"received": 5, "refused_key": 1}
+    assert dict(endpoint_queue.counters) == {"received": 5, "refused_key": 1}
     assert [(UUri.from_pb(t.topic), t.received, t.delivered, t.throttled) for t in found.targets] == [
         (SPEED, 9, 9, 0),
         (SPEED, 9, 7, 2),
@@ -163,7 +179,7 @@ def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench:
     ]
 
 
-def test_answers_are_filtered_and_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_are_filtered_and_paged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     doors = pb.FetchRoutesRequest(topic_filter=DOORS.to_pb())
     found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES, doors))
     assert [UUri.from_pb(route.topic) for route in found.routes] == [DOORS]
@@ -174,7 +190,7 @@ def test_answers_are_filtered_and_come_in_pages(bench: Bench, monkeypatch: pytes
     assert (len(rest.targets), rest.has_more_records) == (1, False)
 
 
-# ------------------------------------------------------------------------------------------------------- what is wrong
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,7 +203,7 @@ def test_a_method_or_version_that_there_is_not_is_unimplemented(bench: Bench, me
 
 
 @pytest.mark.parametrize(
-    ("payload", "kind", "words"),
+    ("payload", "kind", "text"),
     [
         (b"\xff", UPayloadFormat.PROTOBUF, "expected StopDispatchingRequest"),
         (b"", UPayloadFormat.PROTOBUF, "expected a resource of 8000"),
@@ -195,24 +211,24 @@ def test_a_method_or_version_that_there_is_not_is_unimplemented(bench: Bench, me
     ],
 )
 def test_a_request_that_makes_no_sense_is_an_invalid_argument(
-    bench: Bench, payload: bytes, kind: UPayloadFormat, words: str
+    bench: Bench, payload: bytes, kind: UPayloadFormat, text: str
 ) -> None:
-    with pytest.raises(UStatusError, match=words) as answer:
+    with pytest.raises(UStatusError, match=text) as answer:
         bench.call(STOP, payload, kind)
     assert answer.value.code is UCode.INVALID_ARGUMENT
     assert bench.replans == 0
 
 
-def test_who_calls_is_told_when_a_method_fails(bench: Bench) -> None:
+def test_a_caller_gets_an_error_if_a_method_fails(bench: Bench) -> None:
     bench.readings.routes = lambda: 1 // 0
     with pytest.raises(UStatusError, match="ZeroDivisionError") as answer:
         bench.call(ROUTES)
     assert answer.value.code is UCode.INTERNAL
 
 
-def test_what_is_no_request_is_not_answered(bench: Bench) -> None:
-    heard: list[UMessage] = []
-    bench.app.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), APP, heard.append)
+def test_a_message_other_than_a_request_gets_no_response(bench: Bench) -> None:
+    received: list[UMessage] = []
+    bench.app.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), APP, received.append)
     source = APP.with_resource(0x8000)
     bench.app.send(notification(UuidSource(ManualClock().clock().wall_ms).next(), source, OWN))
-    assert heard == []
+    assert received == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that talk to a running streamer, or say plainly that none runs."""
+"""The commands for a running streamer, with and without one."""
 
 import json
 import re
@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.cli import admin_commands
@@ -27,33 +28,35 @@ CLOUD: Final = UUri("cloud", 1, 1, 0)
 SOURCE: Final = UUri("hpc", 0x1234, 1, 0x8001)
 TOKEN: Final = "ignition-key-4711"
 
-Said = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningStreamer]:
-    """A streamer whose lane to `outside` takes nothing."""
+    """A streamer whose link to `outside` refuses all messages."""
     with RunningStreamer(tmp_path, PLUGINS, SMALL) as running:
         yield running
 
 
 @pytest.fixture
-def said(running: RunningStreamer, capsys: pytest.CaptureFixture[str]) -> Said:
+def run_command(running: RunningStreamer, capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Exit code, stdout and stderr of a command about the running streamer."""
-    return lambda *words: run(capsys, running.path, *words)
+    return lambda *arguments: run(capsys, running.path, *arguments)
 
 
-def run(capsys: pytest.CaptureFixture[str], path: Path, command: str, *words: str) -> tuple[int, str, str]:
+def run(
+    capsys: pytest.CaptureFixture[str], path: Path, command: str, *arguments: str
+) -> tuple[int, str, str]:
     capsys.readouterr()
     try:
-        code = main([*command.split(), str(path), *words])
+        code = main([*command.split(), str(path), *arguments])
     except SystemExit as ended:
         code = int(ended.code or 0)
     return code, *capsys.readouterr()
 
 
 def lose(running: RunningStreamer, *messages: UMessage) -> None:
-    """Have messages become dead letters, in this order."""
+    """Cause dead letters, in this order."""
     sender = running.app(INSIDE, "hpc")
     stored = running.streamer.dead_letter_writer.statistics()["stored"]
     for number, message in enumerate(messages, stored + 1):
@@ -72,19 +75,19 @@ def call() -> UMessage:
     return request(new_id(), UUri("hpc", 0x10, 1, 0), UUri("cloud", 1, 1, 1), b"open the door", ttl=60_000)
 
 
-def repaired(running: RunningStreamer, said: Said) -> list[UMessage]:
-    """Have the lane take messages again; what comes out of it."""
-    heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0xFFFF))
+def repaired(running: RunningStreamer, run_command: RunCommand) -> list[UMessage]:
+    """Let the link accept messages again; returns the messages that it sends."""
+    received = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0xFFFF))
     running.write(PLUGINS)
-    assert said("reload")[0] == 0
-    return heard
+    assert run_command("reload")[0] == 0
+    return received
 
 
 # --------------------------------------------------------------------------------------------- without a streamer
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "arguments"),
     [
         ("reload", []),
         ("routes", []),
@@ -93,12 +96,12 @@ def repaired(running: RunningStreamer, said: Said) -> list[UMessage]:
         ("dead-letters redrive", ["--all"]),
     ],
 )
-def test_where_no_streamer_runs_a_command_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, words: list[str]
+def test_a_command_without_a_running_streamer_fails_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, arguments: list[str]
 ) -> None:
     path = tmp_path / "u.toml"
     path.write_text('state_dir = "state"\n')
-    code, out, err = run(capsys, path, command, *words)
+    code, out, err = run(capsys, path, command, *arguments)
     assert (code, out) == (69, "")
     assert f"no streamer runs on state_dir {tmp_path / 'state'}" in err
 
@@ -118,26 +121,28 @@ def test_the_usual_state_dir_is_that_of_the_configuration(tmp_path: Path) -> Non
     assert admin_commands._state_dir(tmp_path / "u.toml") == Path("/var/lib/ustreamer")
 
 
-# --------------------------------------------------------------------------------------------------- what it tells
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
-def test_routes_tell_endpoints_topics_and_targets(running: RunningStreamer, said: Said) -> None:
+def test_a_routes_response_has_endpoints_topics_and_targets(
+    running: RunningStreamer, run_command: RunCommand
+) -> None:
     rpc_topic = UUri("cloud", 4, 1, 0x8001)
     lose(running, lost())
-    code, out, _ = said("routes")
+    code, out, _ = run_command("routes")
     assert code == 0
     assert re.search(r"^outside +local +up +cloud$", out, re.MULTILINE)
-    found = json.loads(said("routes", "--json")[1])
+    found = json.loads(run_command("routes", "--json")[1])
     assert [each["name"] for each in found["endpoints"]] == [INSIDE, OUTSIDE]
     assert found["targets"] == found["stopped"] == []
     running.streamer._paused.pause(rpc_topic, CLOUD)
-    assert json.loads(said("routes", "--json")[1])["stopped"] == [
+    assert json.loads(run_command("routes", "--json")[1])["stopped"] == [
         {"topic": str(rpc_topic), "subscriber": str(CLOUD)}
     ]
-    assert f"{rpc_topic}  stopped by {CLOUD}" in said("routes")[1]
+    assert f"{rpc_topic}  stopped by {CLOUD}" in run_command("routes")[1]
 
 
-def test_a_target_is_told_with_its_rate_and_subscriber() -> None:
+def test_a_target_is_reported_with_rate_and_subscriber() -> None:
     target = {
         "topic": "up://a/1/1/8001",
         "ingress": "a",
@@ -148,77 +153,84 @@ def test_a_target_is_told_with_its_rate_and_subscriber() -> None:
     assert admin_commands._format_target(target) == "up://a/1/1/8001  a -> b for up://b/1/1/0  40 Hz"
 
 
-def test_top_tells_the_ledger_and_what_each_endpoint_counts(running: RunningStreamer, said: Said) -> None:
+def test_top_prints_the_ledger_and_endpoint_counters(
+    running: RunningStreamer, run_command: RunCommand
+) -> None:
     lose(running, lost())
     running.app(INSIDE, "hpc").send(publish(new_id(), SOURCE))
-    code, out, _ = said("top")
+    code, out, _ = run_command("top")
     assert code == 0
     assert "dead_lettered=1" in out
     assert "unaccounted=0" in out
     assert re.search(r"^outside: .*queued=0 .*sent=0", out, re.MULTILINE)
-    found = json.loads(said("top", "--json")[1])
+    found = json.loads(run_command("top", "--json")[1])
     assert found["ledger"]["dead_lettered"] == 1
     assert (found["unaccounted"], found["dead_letters"]["stored"]) == (0, 1)
 
 
-def test_top_tells_for_whom_most_waits(running: RunningStreamer, said: Said) -> None:
+def test_top_prints_the_fullest_subscriber_queues(running: RunningStreamer, run_command: RunCommand) -> None:
     def away(message: UMessage, /) -> None:
         raise RouteUnavailable("there", "is away")
 
-    lane, ingress = running.streamer._egress_queues[OUTSIDE], running.streamer.dispatcher.ingress(INSIDE)
-    lane.set_limits(EgressLimits())
-    delivery = Delivery(ingress, lane, SOURCE, CLOUD)
+    endpoint_queue, ingress = (
+        running.streamer._egress_queues[OUTSIDE],
+        running.streamer.dispatcher.ingress(INSIDE),
+    )
+    endpoint_queue.set_limits(EgressLimits())
+    delivery = Delivery(ingress, endpoint_queue, SOURCE, CLOUD)
     delivery.transmit, delivery.transmit_batch = away, None
     for _ in range(3):
         ingress.ledger.received += 1
-        lane.offer(delivery, publish(new_id(), SOURCE), time.monotonic_ns())
-    eventually(lambda: lane.blocked == 3, "all to wait for it")
-    out = said("top")[1]
+        endpoint_queue.offer(delivery, publish(new_id(), SOURCE), time.monotonic_ns())
+    eventually(lambda: endpoint_queue.blocked == 3, "all to wait for it")
+    out = run_command("top")[1]
     assert re.search(r"^outside: .*evicted_subscriber_limit=0 subscribers=1 ", out, re.MULTILINE)
     assert f"\n  for {CLOUD}  queued=3 queued_bytes=600 blocked=3 failures=0\n" in out
     [found] = [
-        each for each in json.loads(said("top", "--json")[1])["egress_queues"] if each["endpoint"] == OUTSIDE
+        each
+        for each in json.loads(run_command("top", "--json")[1])["egress_queues"]
+        if each["endpoint"] == OUTSIDE
     ]
     assert [each["subscriber"] for each in found["fullest"]] == [str(CLOUD)]
 
 
 def test_plugins_of_a_running_streamer_are_those_that_are_switched_on(
-    running: RunningStreamer, said: Said
+    running: RunningStreamer, run_command: RunCommand
 ) -> None:
-    code, out, _ = said("plugins")
+    code, out, _ = run_command("plugins")
     assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["throttle", "usubscription"])
 
 
 # ----------------------------------------------------------------------------------------------------------- reload
 
 
-def test_reload_tells_what_changed(running: RunningStreamer, said: Said) -> None:
+def test_reload_prints_the_changed_keys(running: RunningStreamer, run_command: RunCommand) -> None:
     running.write(PLUGINS, SMALL, authorities={OUTSIDE: ("cloud", "fleet")})
-    assert said("reload")[:2] == (0, "reloaded: 1 keys changed\n  endpoints.outside.authorities\n")
-    assert json.loads(said("reload", "--json")[1]) == {"changed": []}
+    assert run_command("reload")[:2] == (0, "reloaded: 1 keys changed\n  endpoints.outside.authorities\n")
+    assert json.loads(run_command("reload", "--json")[1]) == {"changed": []}
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "arguments"),
     [
         ("[egress.outsid]", "did you mean 'outside'?"),
         ("[dead_letters]\nmessages = 1", "dead_letters.messages: needs a restart"),
     ],
 )
-def test_a_reload_that_is_refused_says_why_and_ends_with_78(
-    running: RunningStreamer, said: Said, section: str, words: str
+def test_a_refused_reload_gives_the_reason_and_ends_with_78(
+    running: RunningStreamer, run_command: RunCommand, section: str, arguments: str
 ) -> None:
     running.write(PLUGINS, SMALL, section)
-    code, out, err = said("reload")
+    code, out, err = run_command("reload")
     assert (code, out) == (78, "")
-    assert words in err
+    assert arguments in err
 
 
 # ----------------------------------------------------------------------------------------------------- dead letters
 
 
 def test_dead_letters_are_listed_and_shown_and_their_tokens_are_not(
-    running: RunningStreamer, said: Said
+    running: RunningStreamer, run_command: RunCommand
 ) -> None:
     plain = lost(b"\x01\x02")
     secret = UMessage(
@@ -229,10 +241,10 @@ def test_dead_letters_are_listed_and_shown_and_their_tokens_are_not(
     lose(running, secret)
     assert TOKEN.encode() in running.streamer.dead_letter_writer.store.get(1).attributes
     answers = [
-        said("dead-letters ls"),
-        said("dead-letters ls", "--json"),
-        said("dead-letters show", "1"),
-        said("dead-letters show", "1", "--json"),
+        run_command("dead-letters ls"),
+        run_command("dead-letters ls", "--json"),
+        run_command("dead-letters show", "1"),
+        run_command("dead-letters show", "1", "--json"),
     ]
     for code, out, err in answers:
         assert (code, err) == (0, "")
@@ -249,75 +261,79 @@ def test_dead_letters_are_listed_and_shown_and_their_tokens_are_not(
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "arguments"),
     [(None, "was too large to be kept"), ("", "none"), ("00" * 300, " ..."), ("ff" * 256, "ff")],
 )
-def test_a_payload_is_shown_as_bytes_and_not_without_end(payload: str | None, words: str) -> None:
+def test_a_payload_is_shown_as_bytes_and_not_without_end(payload: str | None, arguments: str) -> None:
     shown = admin_commands._format_payload(payload)
-    assert shown.endswith(words)
+    assert shown.endswith(arguments)
     assert len(shown) <= 3 * 256 + 4
 
 
-def test_what_is_redriven_arrives_and_is_gone_from_the_list(running: RunningStreamer, said: Said) -> None:
+def test_a_redriven_dead_letter_is_delivered_and_deleted(
+    running: RunningStreamer, run_command: RunCommand
+) -> None:
     first, second = lost(b"1"), lost(b"2")
     lose(running, first, second)
-    heard = repaired(running, said)
-    code, out, _ = said("dead-letters redrive", "2")
+    received = repaired(running, run_command)
+    code, out, _ = run_command("dead-letters redrive", "2")
     assert code == 0
-    eventually(lambda: len(heard) == 1, "the message")
-    assert heard[0].payload == b"2"
-    assert out == f"1 redriven, 0 left\n  2  {second.id} is now {heard[0].id}\n"
-    assert [each["number"] for each in json.loads(said("dead-letters ls", "--json")[1])] == [1]
-    assert json.loads(said("dead-letters redrive", "--all", "--json")[1])["redriven"] == 1
-    eventually(lambda: len(heard) == 2, "the other message")
-    assert said("dead-letters ls")[1] == ""
+    eventually(lambda: len(received) == 1, "the message")
+    assert received[0].payload == b"2"
+    assert out == f"1 redriven, 0 left\n  2  {second.id} is now {received[0].id}\n"
+    assert [each["number"] for each in json.loads(run_command("dead-letters ls", "--json")[1])] == [1]
+    assert json.loads(run_command("dead-letters redrive", "--all", "--json")[1])["redriven"] == 1
+    eventually(lambda: len(received) == 2, "the other message")
+    assert run_command("dead-letters ls")[1] == ""
 
 
-def test_all_are_redriven_but_calls_whose_callers_have_been_told(
-    running: RunningStreamer, said: Said, monkeypatch: pytest.MonkeyPatch
+def test_all_dead_letters_except_calls_are_redriven(
+    running: RunningStreamer, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_BATCH", 2)
     lose(running, lost(b"1"), call(), lost(b"2"), lost(b"3"))
-    heard = repaired(running, said)
-    code, out, _ = said("dead-letters redrive", "--all")
+    received = repaired(running, run_command)
+    code, out, _ = run_command("dead-letters redrive", "--all")
     assert code == 0
     assert out.startswith("3 redriven, 1 left\n")
     assert "  2  left: is a REQUEST, which is redriven by its number only\n" in out
-    eventually(lambda: len(heard) == 3, "the notifications")
-    assert said("dead-letters redrive", "2")[0] == 0
-    eventually(lambda: len(heard) == 4, "the call")
-    assert [each.payload for each in heard] == [b"1", b"2", b"3", b"open the door"]
+    eventually(lambda: len(received) == 3, "the notifications")
+    assert run_command("dead-letters redrive", "2")[0] == 0
+    eventually(lambda: len(received) == 4, "the call")
+    assert [each.payload for each in received] == [b"1", b"2", b"3", b"open the door"]
 
 
 def test_a_streamer_that_is_about_to_stop_redrives_and_reloads_nothing(
-    running: RunningStreamer, said: Said
+    running: RunningStreamer, run_command: RunCommand
 ) -> None:
     lose(running, lost())
     running.control.close()
-    code, out, _ = said("dead-letters redrive", "--all")
+    code, out, _ = run_command("dead-letters redrive", "--all")
     assert (code, out) == (0, "0 redriven, 1 left\n  1  left: the streamer is about to stop\n")
-    code, _, err = said("reload")
+    code, _, err = run_command("reload")
     assert code == 69
     assert "the streamer is about to stop" in err
     assert running.streamer.dead_letter_writer.store.numbers() == [1]
 
 
-def test_what_could_not_be_redriven_is_said_and_fails(said: Said) -> None:
-    code, out, _ = said("dead-letters redrive", "7")
+def test_failed_redrives_are_printed_and_set_the_exit_code(run_command: RunCommand) -> None:
+    code, out, _ = run_command("dead-letters redrive", "7")
     assert (code, out) == (1, "0 redriven, 1 left\n  7  left: dead letter 7: there is none of this number\n")
-    assert said("dead-letters redrive", "7", "--json")[0] == 1
-    code, _, err = said("dead-letters show", "7")
+    assert run_command("dead-letters redrive", "7", "--json")[0] == 1
+    code, _, err = run_command("dead-letters show", "7")
     assert code == 1
     assert "dead letter 7: there is none of this number" in err
 
 
 @pytest.mark.parametrize("action", ["redrive", "purge"])
-@pytest.mark.parametrize("words", [[], ["1", "--all"], ["0"], ["x"]], ids=" ".join)
-def test_which_letters_are_meant_is_said_in_one_way(said: Said, action: str, words: list[str]) -> None:
-    assert said(f"dead-letters {action}", *words)[0] == 2
+@pytest.mark.parametrize("arguments", [[], ["1", "--all"], ["0"], ["x"]], ids=" ".join)
+def test_dead_letters_are_selected_by_numbers_or_all(
+    run_command: RunCommand, action: str, arguments: list[str]
+) -> None:
+    assert run_command(f"dead-letters {action}", *arguments)[0] == 2
 
 
-def test_dead_letters_are_purged_beside_a_streamer_and_without_one(
+def test_dead_letters_are_purged_with_and_without_a_running_streamer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with RunningStreamer(tmp_path, PLUGINS, SMALL) as running:

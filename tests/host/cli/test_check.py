@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer check`: how far a configuration gets, and what is said where it ends."""
+"""`ustreamer check`: the stages a configuration passes, and the problems of the last stage."""
 
 import os
 from pathlib import Path
@@ -35,10 +35,10 @@ def add(config: Path, text: str) -> Path:
     return config
 
 
-# -------------------------------------------------------------------------------------------------------- what is well
+# --- valid configurations --------------------------------------------------------------------------------------------
 
 
-def test_a_good_configuration_passes_three_stages_and_the_report_says_what_is_in_it(config: Path) -> None:
+def test_a_valid_configuration_passes_three_stages_and_the_report_summarizes_it(config: Path) -> None:
     add(config, SOMEIP.format(bind=OURS) + "[plugins.throttle]\n[plugins.usubscription]\n")
     assert check(config, offline=False) == CheckReport(
         file=str(config),
@@ -50,7 +50,7 @@ def test_a_good_configuration_passes_three_stages_and_the_report_says_what_is_in
     )
 
 
-def test_offline_the_environment_is_left_out(config: Path) -> None:
+def test_offline_skips_the_environment(config: Path) -> None:
     add(config, SOMEIP.format(bind=NOT_OURS))
     report = check(config, offline=True)
     assert (report.stages, report.problems) == (("file", "routes"), ())
@@ -65,10 +65,10 @@ def test_a_check_touches_nothing(config: Path) -> None:
     assert config.read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------------------------ what is not
+# --- invalid configurations ------------------------------------------------------------------------------------------
 
 
-def test_problems_of_the_file_are_told_one_per_line_with_their_lines_and_nothing_else_is_looked_at(
+def test_problems_are_printed_one_per_line_with_line_numbers(
     config: Path,
 ) -> None:
     add(config, "colour = 1\n[plugins.trottle]\n")
@@ -76,7 +76,7 @@ def test_problems_of_the_file_are_told_one_per_line_with_their_lines_and_nothing
     assert report.stages == ()
     assert [problem.split(": ")[0] for problem in report.problems] == [f"{config}:{line}" for line in (7, 8)]
     assert "colour" in report.problems[0]
-    assert "throttle" in report.problems[1]  # what was meant
+    assert "throttle" in report.problems[1]  # the intended directory
 
 
 def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_plugin_that_cannot_be_loaded_is_a_problem(
     assert report.problems[0].startswith("plugin 'radar': cannot load 'no_such_module:Plugin'")
 
 
-def test_what_a_plugin_says_against_its_section_is_a_problem_of_the_second_stage(
+def test_a_plugin_config_error_is_a_problem_of_the_second_stage(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -169,7 +169,7 @@ def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(co
     assert NOT_OURS in problem
 
 
-def test_a_state_directory_is_made_by_nobody_in_a_check_but_could_be(config: Path) -> None:
+def test_a_check_does_not_create_the_state_directory(config: Path) -> None:
     config.write_text(config.read_text().replace('"state"', '"a/b/c"'))
     assert check(config, offline=False).problems == ()
     (config.parent / "a").mkdir()
@@ -180,7 +180,7 @@ def test_a_state_directory_is_made_by_nobody_in_a_check_but_could_be(config: Pat
 def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     config: Path, state_dir: str
 ) -> None:
-    (config.parent / "file").touch(0o755)  # else it would be no place to write for another reason
+    (config.parent / "file").touch(0o755)  # otherwise it would be unwritable for another reason
     config.write_text(config.read_text().replace('"state"', f'"{state_dir}"'))
     report = check(config, offline=False)
     assert report.stages == ("file", "routes")
@@ -189,9 +189,7 @@ def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     assert ("does not exist" in problem) is not (config.parent / state_dir).exists()
 
 
-def test_a_state_directory_that_is_not_ours_to_write_is_a_problem(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (config.parent / "state").mkdir()
     asked: list[tuple[Path, int]] = []
 
@@ -199,12 +197,12 @@ def test_a_state_directory_that_is_not_ours_to_write_is_a_problem(
         asked.append((path, mode))
         return False
 
-    monkeypatch.setattr(os, "access", denied)  # root, who runs tests in a container, may write anywhere
+    monkeypatch.setattr(os, "access", denied)  # root, in containers, may write anywhere
     assert len(check(config, offline=False).problems) == 1
     assert asked == [(config.parent / "state", os.W_OK | os.X_OK)]
 
 
-def test_all_problems_of_the_environment_are_told(config: Path) -> None:
+def test_all_problems_of_the_environment_are_reported(config: Path) -> None:
     (config.parent / "state").touch()
     add(config, SOMEIP.format(bind=NOT_OURS))
     assert [problem.split(": ")[1] for problem in check(config, offline=False).problems] == [
@@ -213,7 +211,7 @@ def test_all_problems_of_the_environment_are_told(config: Path) -> None:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------------- words
+# --- texts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_good_report_reads_in_five_lines() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer explain`: from a configuration and what is on disk, beside a running streamer and without one."""
+"""`ustreamer explain`: from a configuration and the files on disk, with and without a running streamer."""
 
 import json
 import os
@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.routing.subscriptions import StaticDirectory, SubscriptionDirectory
 from ustreamer.hooks import PluginContext, hookimpl
@@ -40,10 +41,10 @@ Explained = Callable[..., tuple[int, str, str]]
 def explained(capsys: pytest.CaptureFixture[str]) -> Explained:
     """Exit code, stdout and stderr of `ustreamer explain`."""
 
-    def run(path: Path, *words: str) -> tuple[int, str, str]:
+    def run(path: Path, *arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            code = main(["explain", str(path), *words])
+            code = main(["explain", str(path), *arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
         return code, *capsys.readouterr()
@@ -56,15 +57,15 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def subscribe(running: RunningStreamer, subscriber: UUri, sample_period_ms: int) -> None:
-    """Have somebody outside subscribe the topic."""
+    """Have an application outside subscribe to the topic."""
     app = running.app(OUTSIDE, subscriber.authority_name)
     attributes = pb.SubscribeAttributes(sample_period_ms=sample_period_ms)
-    wish = pb.SubscriptionRequest(topic=UUri.parse(TOPIC).to_pb(), attributes=attributes)
+    subscription = pb.SubscriptionRequest(topic=UUri.parse(TOPIC).to_pb(), attributes=attributes)
     client = RpcClient(app, subscriber, UuidSource(SYSTEM_CLOCK.wall_ms))
-    client.call(UUri("hpc", 0, 3, 1), wish.SerializeToString(), UPayloadFormat.PROTOBUF)
+    client.call(UUri("hpc", 0, 3, 1), subscription.SerializeToString(), UPayloadFormat.PROTOBUF)
 
 
-def test_what_is_on_disk_decides_beside_a_running_streamer_and_after_it_and_nothing_is_touched(
+def test_subscriptions_on_disk_decide_with_and_without_a_running_streamer(
     tmp_path: Path, explained: Explained
 ) -> None:
     with RunningStreamer(tmp_path, PLUGINS) as running:
@@ -96,10 +97,10 @@ delivered, unless it expires or is throttled on the way:
     assert (target.endpoint, target.period_ns) == ("outside", 40_000_000)
 
 
-def test_all_is_said_to_programs(tmp_path: Path, explained: Explained) -> None:
+def test_json_output_has_all_fields(tmp_path: Path, explained: Explained) -> None:
     running = RunningStreamer(tmp_path, PLUGINS, RULES)
-    words = ("--source", "//cloud/1/1/0", "--sink", "//hpc/0/3/1", "--json")
-    code, out, _ = explained(running.path, *words)
+    arguments = ("--source", "//cloud/1/1/0", "--sink", "//hpc/0/3/1", "--json")
+    code, out, _ = explained(running.path, *arguments)
     found = json.loads(out)
     steps = found.pop("steps")
     assert (code, found) == (
@@ -124,7 +125,7 @@ def test_all_is_said_to_programs(tmp_path: Path, explained: Explained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "verdict", "targets"),
+    ("arguments", "verdict", "targets"),
     [
         (["--source", "/10/1/0", "--sink", "//hpc/0/3/1"], "delivered", [SELF]),
         (["--source", "//car/10/1/0", "--sink", "//cloud/1/1/1"], "delivered", ["outside"]),
@@ -136,15 +137,15 @@ def test_all_is_said_to_programs(tmp_path: Path, explained: Explained) -> None:
         (["--source", "//car/10/1/0", "--sink", "//cloud/1/1/0", "--type", "request"], "refused", []),
     ],
 )
-def test_each_kind_of_message_goes_where_its_sink_lives(
-    tmp_path: Path, explained: Explained, words: list[str], verdict: str, targets: list[str]
+def test_each_message_type_is_routed_to_its_sink(
+    tmp_path: Path, explained: Explained, arguments: list[str], verdict: str, targets: list[str]
 ) -> None:
-    code, out, _ = explained(RunningStreamer(tmp_path, PLUGINS).path, *words, "--json")
+    code, out, _ = explained(RunningStreamer(tmp_path, PLUGINS).path, *arguments, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], [each["endpoint"] for each in found["targets"]]) == (0, verdict, targets)
 
 
-def test_source_and_sink_say_what_it_is() -> None:
+def test_source_and_sink_determine_the_message_type() -> None:
     topic, method, reply = UUri("a", 1, 1, 0x8000), UUri("a", 1, 1, 1), UUri("a", 1, 1, 0)
     assert [
         message_kind(topic, None),
@@ -160,7 +161,7 @@ def test_source_and_sink_say_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         ([], "--source"),
         (["--source", "x"], "--source"),
@@ -170,14 +171,14 @@ def test_source_and_sink_say_what_it_is() -> None:
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(
-    tmp_path: Path, explained: Explained, words: list[str], text: str
+    tmp_path: Path, explained: Explained, arguments: list[str], text: str
 ) -> None:
-    code, out, err = explained(RunningStreamer(tmp_path).path, *words)
+    code, out, err = explained(RunningStreamer(tmp_path).path, *arguments)
     assert (code, out) == (2, "")
     assert text in err
 
 
-def test_a_bad_configuration_is_told_as_by_check(tmp_path: Path, explained: Explained) -> None:
+def test_an_invalid_configuration_is_reported_as_by_check(tmp_path: Path, explained: Explained) -> None:
     (tmp_path / "u.toml").write_text("nonsense")
     assert explained(tmp_path / "u.toml", "--source", TOPIC)[0] == 78
 
@@ -193,7 +194,7 @@ def test_a_damaged_store_is_not_believed(tmp_path: Path, explained: Explained) -
 
 
 class Forgetful:
-    """Knows who subscribed what, and keeps it nowhere."""
+    """A subscription directory without a store."""
 
     def __init__(self, config: Any, context: PluginContext) -> None: ...
 
@@ -204,7 +205,7 @@ class Forgetful:
         return StaticDirectory(())
 
 
-def test_what_only_a_running_streamer_knows_is_said(
+def test_missing_runtime_knowledge_is_reported(
     tmp_path: Path, explained: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "load_plugin_classes", lambda: ({**USABLE[0], "forgetful": Forgetful}, {}))

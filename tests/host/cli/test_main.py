@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what it prints, where, and the number it ends with."""
+"""The command line: its output, and its exit codes."""
 
 import json
 import logging
@@ -114,7 +114,7 @@ class Plugin:
 
 @pytest.fixture(autouse=True)
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a command changes in its process, put back; and a terminal of 80 columns."""
+    """Restores process settings after a command, and sets a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     log = logging.getLogger("ustreamer")
     before = log.handlers[:], log.level, log.propagate
@@ -129,7 +129,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def tester(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The plugin above, installed in a directory of its own."""
+    """The plugin above, installed in its own directory."""
     site = tmp_path / "site"
     info = site / "plug_tester-1.0.dist-info"
     info.mkdir(parents=True)
@@ -174,7 +174,7 @@ def process(*arguments: str, site: Path | None = None, **how: Any) -> subprocess
     code = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
     paths = [str(site)] if site else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
-    environment.pop("PYTHONUNBUFFERED", None)  # which some containers set, and which hides a missing flush
+    environment.pop("PYTHONUNBUFFERED", None)  # some containers set it, which hides a missing flush
     how.setdefault("stdout", subprocess.PIPE)
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **how
@@ -205,7 +205,7 @@ def test_the_help_lists_every_command_with_a_sentence(tester: Path, capsys: Outp
     assert all(len(words.split()) > 1 for _, words in listed)
 
 
-def test_the_version_is_told(capsys: Output) -> None:
+def test_the_version_is_printed(capsys: Output) -> None:
     assert ended("--version") == 0
     assert capsys.readouterr().out == f"ustreamer {__version__}\n"
 
@@ -232,7 +232,7 @@ def test_the_version_is_told(capsys: Output) -> None:
         "demo --seconds=-1",
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_how_it_is_used(
+def test_wrong_usage_ends_with_2_and_prints_the_usage(
     arguments: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "run", lambda **_: 0)
@@ -300,7 +300,7 @@ def test_a_report_for_machines_is_one_json_object_on_stdout(
 # -------------------------------------------------------------------------------------------------------------- plugins
 
 
-def test_plugins_are_listed_with_what_they_do(tester: Path, capsys: Output) -> None:
+def test_plugins_are_listed_with_their_hooks(tester: Path, capsys: Output) -> None:
     assert ended("plugins") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(plugins.installed_plugins())
@@ -325,7 +325,7 @@ def test_plugins_are_listed_for_machines(tester: Path, capsys: Output) -> None:
     assert listed["tester"]["version"] == "1.0"
 
 
-def test_without_any_plugin_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+def test_a_missing_plugin_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.setattr(plugins, "installed_plugins", dict)
     assert ended("plugins") == 0
     assert capsys.readouterr().out == "no plugins installed\n"
@@ -338,9 +338,7 @@ def test_a_plugin_adds_a_command_whose_number_is_the_exit_code(tester: Path, cap
     assert capsys.readouterr().out == "hello hpc\n"
 
 
-def test_a_plugin_that_cannot_be_loaded_is_told_and_keeps_no_command_from_working(
-    tester: Path, capsys: Output
-) -> None:
+def test_an_unloadable_plugin_is_reported_and_blocks_no_command(tester: Path, capsys: Output) -> None:
     (tester / "cli_tester.py").write_text("import no_such_library")
     assert ended("plugins") == 0
     shown = capsys.readouterr()
@@ -360,18 +358,18 @@ def test_a_plugin_that_cannot_be_loaded_is_told_and_keeps_no_command_from_workin
     ],
 )
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_demo_is_told_how_long_and_in_which_form(
+def test_the_demo_takes_duration_and_output_format(
     monkeypatch: pytest.MonkeyPatch, arguments: str, expected: dict[str, object], code: int
 ) -> None:
-    told: list[dict[str, object]] = []
+    notified: list[dict[str, object]] = []
 
     def run(**how: object) -> int:
-        told.append(how)
+        notified.append(how)
         return code
 
     monkeypatch.setattr(command, "run", run)
     assert ended("demo", *arguments.split()) == code
-    assert told == [expected]
+    assert notified == [expected]
 
 
 # ------------------------------------------------------------------------------------------------------------------ run
@@ -423,12 +421,12 @@ EXITS = {
     UCode.PERMISSION_DENIED: 77,
     UCode.INVALID_ARGUMENT: 78,
     UCode.UNIMPLEMENTED: 78,
-    UCode.FAILED_PRECONDITION: 78,  # the state directory is that of a newer version, for one
+    UCode.FAILED_PRECONDITION: 78,  # for example a state directory of a newer version
 }
 
 
 @pytest.mark.parametrize("code", [code for code in UCode if code is not UCode.OK])
-def test_what_keeps_a_streamer_from_running_is_told_by_the_exit_code(
+def test_a_failed_run_ends_with_the_exit_code_of_its_reason(
     tester: Path, written: Written, capsys: Output, code: UCode
 ) -> None:
     assert ended("run", written(LOCAL, f"[plugins.tester]\nfails_with = {int(code)}")) == EXITS.get(code, 1)
@@ -436,14 +434,14 @@ def test_what_keeps_a_streamer_from_running_is_told_by_the_exit_code(
     assert (out, err) == ("", f"{code.name}: as the configuration says\n")
 
 
-def test_a_streamer_that_ends_with_nothing_left_ends_with_0(
+def test_a_streamer_without_unsent_messages_ends_with_0(
     tester: Path, written: Written, capsys: Output
 ) -> None:
     assert ended("run", written(LOCAL, "[plugins.tester]\nends_itself = true")) == 0
     assert capsys.readouterr().out == "READY\n"
 
 
-def test_messages_that_are_left_after_the_time_to_drain_end_with_75_and_are_counted(
+def test_unsent_messages_after_the_drain_time_end_with_75(
     tester: Path, written: Written, capsys: Output
 ) -> None:
     down = '[endpoints.b]\ntransport = "down"\nauthorities = ["cloud"]'
@@ -473,7 +471,7 @@ def test_messages_that_are_left_after_the_time_to_drain_end_with_75_and_are_coun
         ("--log-level warning", None),
     ],
 )
-def test_the_log_goes_to_stderr_in_the_form_asked_for(
+def test_the_log_goes_to_stderr_in_the_given_format(
     tester: Path, written: Written, capsys: Output, arguments: str, form: str | None
 ) -> None:
     path = written(LOCAL, "[plugins.tester]\nends_itself = true")
@@ -487,7 +485,7 @@ def test_the_log_goes_to_stderr_in_the_form_asked_for(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_streamer_says_ready_once_when_its_endpoints_are_up_and_ends_with_0_on_a_signal(
+def test_a_streamer_prints_ready_once_and_ends_with_0_on_a_signal(
     written: Written, port: int, number: signal.Signals
 ) -> None:
     running = process("run", written(SOMEIP.format(port=port), LOCAL), "--log", "json")
@@ -528,7 +526,7 @@ def test_the_second_signal_ends_the_process_at_once(tester: Path, written: Writt
     assert "Traceback" not in err
 
 
-def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
+def test_a_closed_output_pipe_causes_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

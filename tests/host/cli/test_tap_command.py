@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import DEADLINE_S, INSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import INSIDE, RunningStreamer, new_id
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.hooks import hookimpl
 from ustreamer.host.admin import taps
@@ -30,7 +31,7 @@ from ustreamer.uprotocol.uuri import UUri
 SOURCE: Final = UUri("hpc", 0x1234, 1, 0x8001)
 CLOUD: Final = UUri("cloud", 1, 1, 0)
 
-Said = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -40,12 +41,12 @@ def running(tmp_path: Path) -> Iterator[RunningStreamer]:
 
 
 @pytest.fixture
-def said(running: RunningStreamer, capsys: pytest.CaptureFixture[str]) -> Said:
+def run_command(running: RunningStreamer, capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Exit code, stdout and stderr of `ustreamer tap`."""
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         try:
-            code = main(["tap", *words])
+            code = main(["tap", *arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
         return code, *capsys.readouterr()
@@ -55,7 +56,7 @@ def said(running: RunningStreamer, capsys: pytest.CaptureFixture[str]) -> Said:
 
 @contextmanager
 def traffic(running: RunningStreamer) -> Iterator[None]:
-    """A publication that nobody wants, and a notification to the cloud, again and again."""
+    """Repeat a publication without subscriber and a notification to the cloud."""
     app, over = running.app(INSIDE, "hpc"), threading.Event()
 
     def send() -> None:
@@ -72,26 +73,28 @@ def traffic(running: RunningStreamer) -> Iterator[None]:
         sender.join(DEADLINE_S)
 
 
-def test_verdicts_are_shown_as_they_fall_until_there_are_enough(running: RunningStreamer, said: Said) -> None:
+def test_verdicts_are_shown_as_they_fall_until_there_are_enough(
+    running: RunningStreamer, run_command: RunCommand
+) -> None:
     with traffic(running):
-        code, out, err = said(str(running.path), "--count", "6")
+        code, out, err = run_command(str(running.path), "--count", "6")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 6
     time_, way = r"20\d\d-\d\d-\d\dT[\d:.]+\+00:00", re.escape(str(SOURCE))
     numbers = r"\d attempts [\d.]+ ms \d bytes [0-9a-f-]{36}"
-    told = [rf"{time_} no_subscriber PUBLISH {way}  inside -> nobody  {numbers}"]
-    told.append(
+    decoder_calls = [rf"{time_} no_subscriber PUBLISH {way}  inside -> nobody  {numbers}"]
+    decoder_calls.append(
         rf"{time_} delivered NOTIFICATION {way} to {re.escape(str(CLOUD))}  inside -> outside  {numbers}"
     )
-    assert all(any(re.fullmatch(pattern, line) for pattern in told) for line in lines), lines
+    assert all(any(re.fullmatch(pattern, line) for pattern in decoder_calls) for line in lines), lines
     assert {line.split()[1] for line in lines} == {"no_subscriber", "delivered"}
 
 
-def test_each_line_is_an_object_for_programs(running: RunningStreamer, said: Said) -> None:
+def test_each_line_is_an_object_for_programs(running: RunningStreamer, run_command: RunCommand) -> None:
     with traffic(running):
-        words = ("--json", "--count", "2", "--sink", "//cloud/FFFFFFFF/FF/FFFF", "--payload")
-        code, out, _ = said(str(running.path), *words)
+        arguments = ("--json", "--count", "2", "--sink", "//cloud/FFFFFFFF/FF/FFFF", "--payload")
+        code, out, _ = run_command(str(running.path), *arguments)
     found = [json.loads(line) for line in out.splitlines()]
     assert (code, len(found)) == (0, 2)
     for each in found:
@@ -101,10 +104,17 @@ def test_each_line_is_an_object_for_programs(running: RunningStreamer, said: Sai
         assert abs(each["time_ms"] / 1000 - time.time()) < 60
 
 
-def test_only_one_verdict_and_one_source_can_be_asked_for(running: RunningStreamer, said: Said) -> None:
+def test_a_tap_can_filter_by_verdict_and_source(running: RunningStreamer, run_command: RunCommand) -> None:
     with traffic(running):
-        words = ("--socket", str(running.state_dir / SOCKET), "--verdict", "no_subscriber", "--count", "3")
-        code, out, _ = said(*words, "--source", str(SOURCE))
+        arguments = (
+            "--socket",
+            str(running.state_dir / SOCKET),
+            "--verdict",
+            "no_subscriber",
+            "--count",
+            "3",
+        )
+        code, out, _ = run_command(*arguments, "--source", str(SOURCE))
     assert code == 0
     assert [line.split()[1] for line in out.splitlines()] == ["no_subscriber"] * 3
 
@@ -120,27 +130,25 @@ members = [{ name = "front", type = "u16" }, { name = "rear", type = "u16" }]
 """
 
 
-def test_what_is_in_a_payload_is_shown_by_its_description(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_payload_is_decoded_by_its_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunningStreamer(tmp_path, PAYLOADS) as running, traffic(running):
-        words = ["tap", str(running.path), "--decode", "--count", "2"]
-        assert main([*words, "--verdict", "no_subscriber"]) == 0  # b"speed", of which one byte is not known
+        arguments = ["tap", str(running.path), "--decode", "--count", "2"]
+        assert main([*arguments, "--verdict", "no_subscriber"]) == 0  # b"speed", with one unknown byte
         for line in capsys.readouterr().out.splitlines():
             assert line.endswith('  {"front":29552,"rear":25957}')
-        assert main([*words, "--verdict", "delivered"]) == 0  # b"\x01\x02"
+        assert main([*arguments, "--verdict", "delivered"]) == 0  # b"\x01\x02"
         for line in capsys.readouterr().out.splitlines():
             assert line.endswith("  not decoded: at byte 2: Speed.rear: needs 2 bytes, 0 are left  0102")
-        assert main([*words, "--json"]) == 0
+        assert main([*arguments, "--json"]) == 0
         for line in capsys.readouterr().out.splitlines():
-            told = json.loads(line)
+            decoder_calls = json.loads(line)
             problem = {"problem": "at byte 2: Speed.rear: needs 2 bytes, 0 are left"}
             value = {"value": {"front": 29552, "rear": 25957}}
-            assert told["decoded"] == (problem if told["verdict"] == "delivered" else value)
+            assert decoder_calls["decoded"] == (problem if decoder_calls["verdict"] == "delivered" else value)
 
 
 class Decoders:
-    """A plugin that counts who asks it, and for what."""
+    """A plugin that counts decoder look-ups."""
 
     def __init__(self) -> None:
         self.asked, self.decoded = 0, 0
@@ -155,7 +163,7 @@ class Decoders:
         return payload.hex()
 
 
-def test_routing_asks_for_no_decoder_and_calls_none(running: RunningStreamer, said: Said) -> None:
+def test_routing_uses_no_decoder(running: RunningStreamer, run_command: RunCommand) -> None:
     decoders = Decoders()
     running.streamer.plugins.register(decoders)
     heard, app = running.listen("outside", "cloud", CLOUD), running.app(INSIDE, "hpc")
@@ -165,15 +173,15 @@ def test_routing_asks_for_no_decoder_and_calls_none(running: RunningStreamer, sa
     eventually(lambda: len(heard) == 100, "what was sent")
     assert (decoders.asked, decoders.decoded) == (0, 0)
     with traffic(running):
-        assert said(str(running.path), "--count", "2", "--payload")[0] == 0
+        assert run_command(str(running.path), "--count", "2", "--payload")[0] == 0
         assert (decoders.asked, decoders.decoded) == (0, 0)
-        assert said(str(running.path), "--count", "2", "--decode")[0] == 0
+        assert run_command(str(running.path), "--count", "2", "--decode")[0] == 0
     assert decoders.asked == 1
     assert decoders.decoded >= 2
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         (["u.toml", "--source", "nonsense"], "nonsense"),
         (["u.toml", "--verdict", "lost"], "lost"),
@@ -182,13 +190,15 @@ def test_routing_asks_for_no_decoder_and_calls_none(running: RunningStreamer, sa
         (["u.toml", "--socket", "x"], "not allowed"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(said: Said, words: list[str], text: str) -> None:
-    code, _, err = said(*words)
+def test_what_makes_no_sense_is_a_usage_error(
+    run_command: RunCommand, arguments: list[str], text: str
+) -> None:
+    code, _, err = run_command(*arguments)
     assert code == 2
     assert text in err
 
 
-def test_a_pattern_is_kept_as_it_was_written() -> None:
+def test_a_pattern_stays_as_written() -> None:
     assert uuri_pattern("//*/FFFFFFFF/FF/8001") == "//*/FFFFFFFF/FF/8001"
     with pytest.raises(argparse.ArgumentTypeError, match="expected three segments"):
         uuri_pattern("//a/1")
@@ -198,8 +208,8 @@ def test_times_are_those_of_utc_to_the_millisecond() -> None:
     assert format_time(1) == "1970-01-01T00:00:00.001+00:00"
 
 
-def test_where_no_streamer_runs_that_is_said(tmp_path: Path, said: Said) -> None:
-    code, out, err = said("--socket", str(tmp_path / "nowhere" / SOCKET))
+def test_a_request_without_a_running_streamer_is_unavailable(tmp_path: Path, run_command: RunCommand) -> None:
+    code, out, err = run_command("--socket", str(tmp_path / "nowhere" / SOCKET))
     assert (code, out) == (69, "")
     assert "no streamer runs" in err
 
@@ -207,9 +217,7 @@ def test_where_no_streamer_runs_that_is_said(tmp_path: Path, said: Said) -> None
 @pytest.mark.parametrize(
     "asked", [TapRequest(source="nonsense"), TapRequest(sink="//x"), TapRequest(verdict="lost")]
 )
-def test_the_streamer_itself_refuses_nonsense_and_keeps_no_place_for_it(
-    running: RunningStreamer, asked: TapRequest
-) -> None:
+def test_the_streamer_endpoint_refuses_invalid_messages(running: RunningStreamer, asked: TapRequest) -> None:
     for _ in range(taps.MAX_READERS + 1):
         with pytest.raises(UStatusError) as refused:
             next(stream_lines(running.state_dir / SOCKET, asked))
@@ -221,7 +229,7 @@ def tap_count(running: RunningStreamer) -> int:
 
 
 def connected(running: RunningStreamer) -> socket.socket:
-    """Somebody who has asked for everything and has been let in."""
+    """A client with an accepted tap request for all messages."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(DEADLINE_S)
     before = tap_count(running)
@@ -231,11 +239,11 @@ def connected(running: RunningStreamer) -> socket.socket:
     return connection
 
 
-def test_few_may_look_on_at_once_others_are_answered_meanwhile_and_who_leaves_makes_room(
-    running: RunningStreamer, said: Said
+def test_the_number_of_tap_commands_is_limited_and_other_requests_work(
+    running: RunningStreamer, run_command: RunCommand
 ) -> None:
     readers = [connected(running) for _ in range(taps.MAX_READERS)]
-    code, _, err = said(str(running.path))
+    code, _, err = run_command(str(running.path))
     assert code == 1
     assert "too many tap readers" in err
     assert main(["routes", str(running.path)]) == 0
@@ -243,10 +251,10 @@ def test_few_may_look_on_at_once_others_are_answered_meanwhile_and_who_leaves_ma
         each.close()
     eventually(lambda: tap_count(running) == 0, "all to be gone")
     with traffic(running):
-        assert said(str(running.path), "--count", "1")[0] == 0
+        assert run_command(str(running.path), "--count", "1")[0] == 0
 
 
-def test_who_does_not_read_holds_up_neither_messages_nor_the_end(tmp_path: Path) -> None:
+def test_a_blocked_tap_delays_neither_messages_nor_a_stop(tmp_path: Path) -> None:
     with RunningStreamer(tmp_path) as running:
         reader = connected(running)
         app = running.app(INSIDE, "hpc")
@@ -254,13 +262,13 @@ def test_who_does_not_read_holds_up_neither_messages_nor_the_end(tmp_path: Path)
             app.send(publish(new_id(), SOURCE))
         assert running.streamer.ledger().received >= 5_000
         began = time.monotonic()
-    # The end of `running` has asserted the books; and nobody is left.
+    # `running` has checked the ledger at its end, and no reader is left.
     assert time.monotonic() - began < DEADLINE_S / 2
     assert not [each for each in threading.enumerate() if each.name == "admin tap"]
     reader.close()
 
 
-def test_with_the_streamer_a_tap_ends_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tap_ends_with_its_streamer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codes: list[int] = []
     with RunningStreamer(tmp_path) as running:
         thread = threading.Thread(target=lambda: codes.append(main(["tap", str(running.path)])))
@@ -271,11 +279,11 @@ def test_with_the_streamer_a_tap_ends_and_says_so(tmp_path: Path, capsys: pytest
     assert "the streamer has stopped" in capsys.readouterr().err
 
 
-def test_lines_that_were_lost_are_said(
-    running: RunningStreamer, said: Said, monkeypatch: pytest.MonkeyPatch
+def test_lost_lines_are_reported(
+    running: RunningStreamer, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taps.TapReader, "wait_lines", lambda *_: [taps.Dropped(7), LINE])
-    code, out, err = said(str(running.path), "--count", "1")
+    code, out, err = run_command(str(running.path), "--count", "1")
     assert (code, err) == (0, "7 lines were lost: they were not read in time\n")
     assert len(out.splitlines()) == 1
 

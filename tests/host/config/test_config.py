@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration that holds, and fifty that do not: each is refused on its line, at its key, with what to write instead."""
+"""A valid configuration, and fifty invalid ones: each is refused on its line, at its key, with a suggestion."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
@@ -17,7 +17,7 @@ from ustreamer.host.config.config import ConfigError, DeadLettersConfig, Streame
 from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports import BuiltinTransports
 
-# ------------------------------------------------------------------- transports and plugins that only have a section
+# --- transports and plugins with only a section ----------------------------------------------------------------------
 
 
 class Zenoh(EndpointConfig, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ def edited(*edits: tuple[str, str]) -> str:
     return text
 
 
-# --------------------------------------------------------------------------------------------- what a good one gives
+# --- a valid configuration -------------------------------------------------------------------------------------------
 
 
 def test_the_sample_loads() -> None:
@@ -195,7 +195,7 @@ def test_the_sample_loads_from_a_file_with_the_built_in_transports(tmp_path: Pat
     )  # with sd, the ECUs have a uSubscription
 
 
-def test_ecus_without_service_discovery_are_served_by_our_usubscription(tmp_path: Path) -> None:
+def test_the_own_usubscription_serves_ecus_without_service_discovery(tmp_path: Path) -> None:
     file = tmp_path / "vehicle.toml"
     sd = 'sd = { multicast = "224.244.224.245", port = 30490, interface = "127.0.0.1" }'
     file.write_text(edited((sd, "sd = false")), encoding="utf-8")
@@ -235,7 +235,7 @@ def test_an_endpoint_overrides_the_default_limits_key_by_key() -> None:
     assert config.limits("self") == config.limits("backbone")
 
 
-def test_one_subscriber_may_have_half_of_its_endpoints_queue_or_what_the_file_says() -> None:
+def test_one_subscriber_is_limited_to_half_of_its_endpoint_by_default() -> None:
     def of_a_subscriber(*edits: tuple[str, str]) -> tuple[int, int]:
         return checked(edited(*edits)).limits("chassis").per_subscriber
 
@@ -277,7 +277,7 @@ def test_one_subscriber_may_not_have_more_than_its_endpoint(
     assert found == ([(path, fix)] if path else [])
 
 
-def test_a_durable_endpoint_keeps_for_a_day_what_has_no_ttl_unless_the_file_says_how_long() -> None:
+def test_a_durable_endpoint_holds_messages_without_ttl_for_a_day_by_default() -> None:
     def max_age_ms(*edits: tuple[str, str]) -> int:
         durable = ("port = 30500", "port = 30500\ndurable = true")
         return checked(edited(durable, *edits)).limits("chassis").max_age_ms
@@ -295,7 +295,7 @@ def test_the_first_pause_may_be_the_longest() -> None:
     assert config.limits("chassis").retry_first_ms == config.limits("chassis").retry_max_ms == 5000
 
 
-def test_a_mistake_in_the_default_limits_is_not_repeated_for_who_inherits_it() -> None:
+def test_a_problem_of_the_default_limits_is_not_repeated_per_endpoint() -> None:
     chassis = "[egress.chassis]\nqueue_bytes = 1\n[plugins.usubscription]"
     text = edited(("first_ms = 100", "first_ms = 9000"), ("[plugins.usubscription]", chassis))
     assert [problem.path for problem in problems(text)] == ["egress.default.retry.first_ms"]
@@ -308,7 +308,7 @@ def test_an_override_that_does_not_fit_the_default_is_refused_where_it_is() -> N
     assert problem.suggestion == "choose at least 100"
 
 
-def test_dead_letters_are_bounded_as_the_file_says() -> None:
+def test_the_file_limits_the_number_of_dead_letters() -> None:
     smallest = 'authority = "a"\n[endpoints.e]\ntransport = "local"\nauthorities = ["*"]\n'
     assert checked(smallest).dead_letters == DeadLettersConfig(10_000, 64_000_000, 1_000_000)
     said = checked(smallest + "[dead_letters]\nmessages = 5\n")
@@ -324,18 +324,18 @@ def test_a_streamer_has_an_endpoint(text: str, line: int) -> None:
     assert (problem.line, problem.path) == (line, "endpoints")
 
 
-def test_an_authority_is_named_unless_it_is_everybody() -> None:
+def test_authorities_are_printed_unless_wildcard() -> None:
     text = edited(('authorities = ["chassis"]', 'authorities = ["ecu2", "*", "ecu1"]'))
     assert configuration.configured_authorities(checked(text)) == ("hpc.vin1", "cloud", "ecu1", "ecu2")
 
 
-def test_the_streamer_serves_itself_and_who_has_no_usubscription() -> None:
+def test_the_streamer_serves_itself_and_authorities_without_usubscription() -> None:
     chassis = '[endpoints.chassis]\ntransport = "someip"\nauthorities = ["chassis"]'
     text = edited((chassis, chassis.replace('["chassis"]', '["ecu2", "*", "ecu1"]')))
     assert configuration.served_authorities(checked(text), TRANSPORTS) == ("hpc.vin1", "ecu1", "ecu2")
 
 
-def test_the_own_authority_may_live_behind_no_endpoint() -> None:
+def test_the_own_authority_may_be_behind_no_endpoint() -> None:
     assert checked(edited(('["hpc.vin1", "cloud"]', '["cloud"]'))).authority == "hpc.vin1"
 
 
@@ -399,7 +399,7 @@ def test_a_mistake_in_an_access_rule_is_refused_at_its_key(old: str, new: str, p
     assert first <= caught.value.problems[0].line <= first + 5
 
 
-def test_where_everyone_may_live_a_rule_may_name_anyone() -> None:
+def test_with_a_wildcard_endpoint_a_rule_may_name_any_authority() -> None:
     text = with_access(("//chassis", "//mars")).replace(
         'authorities = ["chassis"]', 'authorities = ["chassis", "*"]'
     )
@@ -420,7 +420,7 @@ def test_sixty_four_endpoints_are_the_most() -> None:
 SERVICE = "[[endpoints.chassis.services]]"
 LAST = 'listen = "ws://127.0.0.1:8080/ws"\n'
 
-# What is wrong, the edits that make it so ("#!" marks the line to be named), the key path, the suggestion.
+# The mistake, the edits that cause it ("#!" marks its line), the key path, the suggestion.
 MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     # --- not TOML
     ("a string without quotes", [('transport = "zenoh"', "transport = zenoh #!")], "", 'write "zenoh" in quotes'),
@@ -473,7 +473,7 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("an unknown choice", [('topic_lifecycle = "off" ', 'topic_lifecycle = "of" #!')], "plugins.usubscription.topic_lifecycle", "did you mean 'off'?"),
     ("a number that is too small", [("queue_messages = 10000", "queue_messages = 0 #!")], "egress.default.queue_messages", "choose 1 to 10000000"),
     ("what only the transport can judge", [('"127.0.0.1:30501" ', '"127.0.0.1" #!')], "endpoints.chassis.services[0].remote", ""),
-    # --- names, and what does not fit together
+    # --- names, and combinations -------------------------------------------------------------------------------------
     ("an authority in capitals", [('"hpc.vin1"  ', '"HPC.vin1" #!')], "authority", "did you mean 'hpc.vin1'?"),
     ("an authority written as a URI", [('["chassis"]', '["up://chassis/"] #!')], "endpoints.chassis.authorities[0]", "did you mean 'chassis'?"),
     ("everyone as the own authority", [('"hpc.vin1"  ', '"*" #!')], "authority", ""),
@@ -495,7 +495,7 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
 @pytest.mark.parametrize(
     ("edits", "path", "suggestion"), [row[1:] for row in MISTAKES], ids=[row[0] for row in MISTAKES]
 )
-def test_a_mistake_is_refused_on_its_line_with_what_to_write_instead(
+def test_a_mistake_is_refused_on_its_line_with_a_suggestion(
     edits: list[tuple[str, str]], path: str, suggestion: str
 ) -> None:
     text = edited(*edits)
@@ -590,7 +590,7 @@ def test_a_problem_is_one_line_of_text(edits: list[tuple[str, str]], sentence: s
 
 # ------------------------------------------------------------------------------------------------- several at a time
 
-# Mistakes in different places of the sample, of which none hides another.
+# Mistakes in different places of the sample; none hides another.
 APART = [
     ("state_dir = ", "state_dri = ", "state_dri"),
     ('mode = "peer"', "mode = 1", "endpoints.backbone.mode"),
@@ -614,6 +614,7 @@ APART = [
 ]
 
 
+@settings(max_examples=40)
 @given(st.sets(st.sampled_from(APART), min_size=1))
 def test_every_mistake_is_reported_at_once(rows: set[tuple[str, str, str]]) -> None:
     edits = [(old, new) for old, new, _ in rows]
@@ -630,7 +631,7 @@ def test_problems_come_in_the_order_of_the_file() -> None:
     assert str(ConfigError(found)).splitlines() == [str(problem) for problem in found]
 
 
-def test_a_configuration_of_another_kind_is_not_told_in_full() -> None:
+def test_a_configuration_of_another_kind_is_reported_in_part() -> None:
     with pytest.raises(ConfigError) as caught:
         checked("".join(f"key{n} = {n}\n" for n in range(500)))
     assert len(str(caught.value).splitlines()) <= 102
@@ -641,6 +642,7 @@ VALUES = ["1", "-1", "0", "0.5", "nan", "true", '""', '"x"', '"*"', "[]", "[1]",
 PLACES = [index for index, line in enumerate(SAMPLE.splitlines()) if line]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from([*VALUES, "gone", "renamed"])), max_size=6)
 )
@@ -670,11 +672,11 @@ def test_configurations_with_the_same_content_are_equal() -> None:
     assert checked(SAMPLE) != checked(edited(("port = 30500", "port = 30502")))
 
 
-# ---------------------------------------------------------------------------- endpoints that come with a plugin's section
+# --- endpoints of plugin sections ------------------------------------------------------------------------------------
 
 
 class Bringing(Struct, frozen=True, forbid_unknown_fields=True):
-    """A section that brings an endpoint along."""
+    """A section that provides an endpoint."""
 
     who: str = "screens"
 
@@ -712,7 +714,7 @@ def test_an_endpoint_that_a_section_brings_along_is_as_if_it_stood_in_the_file()
         ),
     ],
 )
-def test_what_a_section_brings_along_must_not_be_there_already(section: str, problem: str) -> None:
+def test_an_endpoint_provided_by_a_plugin_must_not_exist_already(section: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         with_bringing(("[plugins.throttle]", f"{section}\n[plugins.throttle]"))
     (found,) = caught.value.problems

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a file, and the words for what is wrong with it."""
+"""Reading a file, and the texts of problems."""
 
 import datetime as dt
 import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.config.document import (
@@ -73,7 +73,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     file = holding(tmp_path, b"")
     file.chmod(0)
     before = os.geteuid()
-    if before == 0:  # root may read everything, nobody may not
+    if before == 0:  # root may read everything
         os.seteuid(65_534)
     try:
         assert refusal(file) == "FILE: cannot be read: Permission denied"
@@ -81,7 +81,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
         os.seteuid(before)
 
 
-def test_what_is_not_utf8_is_refused_on_its_line(tmp_path: Path) -> None:
+def test_invalid_utf8_is_refused_on_its_line(tmp_path: Path) -> None:
     assert refusal(holding(tmp_path, b"a = 1\nb = '\xe9'\n")) == (
         "FILE:2: byte 0xe9 is not UTF-8; save the file as UTF-8"
     )
@@ -93,7 +93,7 @@ def test_a_file_of_a_megabyte_is_read_and_a_larger_one_refused(tmp_path: Path) -
     assert refusal(holding(tmp_path, b"\n" * (LIMIT_BYTES + 1))) == "FILE: is larger than 1000000 bytes"
 
 
-def test_what_is_not_toml_is_refused_with_line_and_suggestion(tmp_path: Path) -> None:
+def test_invalid_toml_is_refused_with_line_and_suggestion(tmp_path: Path) -> None:
     assert (
         refusal(holding(tmp_path, b"a = 1\r\n\r\nb = x\r\n")) == 'FILE:3: Invalid value; write "x" in quotes'
     )
@@ -102,6 +102,7 @@ def test_what_is_not_toml_is_refused_with_line_and_suggestion(tmp_path: Path) ->
     )
 
 
+@settings(max_examples=40)
 @given(st.binary(max_size=40))
 def test_whatever_the_bytes_they_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
@@ -140,7 +141,7 @@ def test_a_problem_names_file_line_path_and_value(
     assert (problem.line, problem.value, str(problem)) == (line, value, sentence)
 
 
-def test_an_error_tells_its_problems_in_the_order_of_lines_and_a_hundred_of_them() -> None:
+def test_an_error_lists_at_most_a_hundred_problems_in_line_order() -> None:
     error = ConfigError(Problem("f", line, "", "", "x") for line in range(150, 0, -1))
     lines = str(error).splitlines()
     assert lines[0] == "f:1: x"

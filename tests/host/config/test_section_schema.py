@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a schema knows of a Struct by path."""
+"""Look-ups in a Struct by path."""
 
 import msgspec
 import pytest
@@ -43,7 +43,7 @@ def test_keys_are_those_of_the_struct_at_a_path(path: KeyPath, keys: list[str]) 
     assert SectionSchema(Root).keys_at(path) == keys
 
 
-def test_an_example_has_the_form_of_what_is_wanted() -> None:
+def test_an_example_has_the_expected_form() -> None:
     schema = SectionSchema(Root)
     found = [schema.example((name,)) for name in ("text", "leaf", "leaves", "named")]
     assert found == ['"..."', "{ ... }", "[ ... ]", "{ ... }"]
@@ -75,9 +75,7 @@ def test_a_text_that_begins_with_a_field_is_about_that_field() -> None:
         ("text", (), ["kind", "radius", "side", "of"]),
     ],
 )
-def test_of_structs_that_a_tag_tells_apart_the_one_that_stands_there_counts(
-    section: object, path: KeyPath, keys: list[str]
-) -> None:
+def test_the_tag_of_a_section_selects_the_struct(section: object, path: KeyPath, keys: list[str]) -> None:
     assert SectionSchema(Circle | Square | str, section).keys_at(path) == keys
 
 

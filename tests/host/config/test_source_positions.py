@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The locator against texts whose lines are known, and against tomllib on texts that nobody chose."""
+"""The locator against texts with known lines, and against tomllib on random texts."""
 
 import json
 import tomllib
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.config.source_positions import KeyPath, SourcePositions, find_duplicate, first_unclosed
 
 
 def paths_in(value: object, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every path of what tomllib has read, the root excepted."""
+    """Every path of a parsed document, without the root."""
     match value:
         case dict():
             inner: list[tuple[str | int, object]] = list(value.items())
@@ -140,7 +140,7 @@ def test_a_path_that_is_not_there_is_where_its_nearest_ancestor_is() -> None:
         ('a = 1\nb = "x', 2),
     ],
 )
-def test_what_is_left_open_is_found(text: str, line: int | None) -> None:
+def test_an_unclosed_bracket_or_string_is_found(text: str, line: int | None) -> None:
     assert first_unclosed(text) == line
 
 
@@ -206,7 +206,7 @@ class Document:
         return spelling
 
     def key(self, path: KeyPath, name: str, depth: int) -> KeyPath:
-        """Write a key, dotted or not, and its equals sign; the path it stands for."""
+        """Write a key, dotted or not, and its equals sign; returns the path of the value."""
         here = (*path, name)
         self.lines[here] = self.line
         self.text += self.spelled(name)
@@ -254,7 +254,7 @@ class Document:
         )
 
     def table(self, path: KeyPath, depth: int) -> None:
-        """Write the keys of a table whose header is there, then its sub-tables, each in one of the ways there are."""
+        """Write the keys of a table after its header, then its sub-tables, each in a random form."""
         names = self.names(4)
         split = self.draw(st.integers(0, len(names)))
         for name in names[:split]:
@@ -284,6 +284,7 @@ class Document:
                         self.table((*here, index), depth - 1)
 
 
+@settings(max_examples=25)
 @given(st.data())
 def test_every_path_of_a_written_document_is_found_on_its_line(data: st.DataObject) -> None:
     document = Document(data)
@@ -292,6 +293,7 @@ def test_every_path_of_a_written_document_is_found_on_its_line(data: st.DataObje
     assert SourcePositions.from_text(document.text).lines == document.lines, document.text
 
 
+@settings(max_examples=15)
 @given(st.data())
 def test_windows_line_ends_change_no_line(data: st.DataObject) -> None:
     document = Document(data)
@@ -299,7 +301,7 @@ def test_windows_line_ends_change_no_line(data: st.DataObject) -> None:
     assert SourcePositions.from_text(document.text.replace("\n", "\r\n")).lines == document.lines
 
 
-# -------------------------------------------------------------------------------------------- texts nobody has chosen
+# --- random texts ----------------------------------------------------------------------------------------------------
 
 FRAGMENTS = [
     *"abc1.,=[]{}\n\n\n #\"'\\",
@@ -320,6 +322,7 @@ FRAGMENTS = [
 ]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 @example("a = '''x''''''")
 @example("[]\n[[]]\n[[]")
@@ -330,6 +333,7 @@ def test_no_text_makes_the_locator_fail(text: str) -> None:
     find_duplicate(text)
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_no_text_at_all_makes_the_locator_fail(text: str) -> None:
     SourcePositions.from_text(text)
@@ -338,7 +342,7 @@ def test_no_text_at_all_makes_the_locator_fail(text: str) -> None:
 
 
 def accepted(parts: list[str]) -> str:
-    """As many of the parts, in their order, as together make a text that tomllib accepts."""
+    """The longest prefix-wise combination of the parts that tomllib accepts."""
     text = ""
     for part in parts:
         try:
@@ -352,8 +356,9 @@ def accepted(parts: list[str]) -> str:
 PARTS = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=6).map("".join)
 
 
+@settings(max_examples=50)
 @given(st.lists(PARTS, max_size=10).map(accepted))
-def test_what_tomllib_accepts_is_located_completely_and_nothing_else(text: str) -> None:
+def test_text_accepted_by_tomllib_is_located_completely(text: str) -> None:
     assert set(SourcePositions.from_text(text).lines) == set(paths_in(tomllib.loads(text)))
     assert first_unclosed(text) is None
     assert find_duplicate(text) is None
@@ -366,7 +371,7 @@ def test_nesting_as_deep_as_tomllib_allows_is_located() -> None:
     assert SourcePositions.from_text(text).line_of(("a", *[0] * (depth - 1))) == depth
 
 
-# --------------------------------------------------------------------------------------------- what is defined twice
+# --- duplicate definitions -------------------------------------------------------------------------------------------
 
 REPEATS: list[tuple[str, tuple[KeyPath, int, int] | None]] = [
     ("a = 1\nb = 2\na = [\n3]\n", (("a",), 1, 3)),
@@ -388,7 +393,7 @@ REPEATS: list[tuple[str, tuple[KeyPath, int, int] | None]] = [
 
 
 @pytest.mark.parametrize(("text", "repeat"), REPEATS)
-def test_what_is_defined_twice_is_found_with_both_lines(
+def test_a_duplicate_definition_is_found_with_both_lines(
     text: str, repeat: tuple[KeyPath, int, int] | None
 ) -> None:
     assert find_duplicate(text) == repeat

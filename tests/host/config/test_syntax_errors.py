@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not TOML: the line of the mistake, not of where it was noticed, and what to write instead."""
+"""Text that is not TOML: the line of the mistake rather than of its discovery, and the suggestion."""
 
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
@@ -84,7 +84,7 @@ def test_a_text_that_is_not_toml_is_refused_where_the_mistake_is(
     assert caught.value.text
 
 
-def test_what_is_defined_twice_is_named() -> None:
+def test_a_duplicate_definition_is_named() -> None:
     with pytest.raises(TomlSyntaxError) as caught:
         parse('[[t]]\n"a b" = 1\n"a b" = 2')
     assert (caught.value.path, caught.value.text) == (("t", 0, "a b"), "is defined twice")
@@ -103,6 +103,7 @@ FRAGMENTS = [
 ]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 def test_every_text_is_parsed_as_tomllib_does_or_refused_on_a_line_of_it(text: str) -> None:
     try:

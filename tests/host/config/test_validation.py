@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section becomes a Struct, or everything that is wrong in it is noted."""
+"""A section becomes a Struct, or all its problems are noted."""
 
 from enum import Enum
 from pathlib import Path
@@ -63,7 +63,7 @@ class Outer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def found(text: str, shape: type[Any] = Outer) -> list[str]:
-    """What is noted about a text, without the file's name."""
+    """The problems of a text, without the file's name."""
     document = TomlDocument(Path("/etc/f"), text)
     findings = Problems(document)
     section = findings.convert_section((), shape)
@@ -115,12 +115,12 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("text", "sentence"), WORDS, ids=[row[0] for row in WORDS])
-def test_a_mistake_is_told_in_words_of_toml(text: str, sentence: str) -> None:
+def test_a_mistake_is_reported_in_terms_of_toml(text: str, sentence: str) -> None:
     assert found(text) == [sentence]
 
 
 def places(text: str, shape: type[Any] = Outer) -> list[str]:
-    """Line and path of what is noted."""
+    """Line and path of each problem."""
     return [": ".join(problem.split(": ")[:2]) for problem in found(text, shape)]
 
 
@@ -173,7 +173,7 @@ def test_everything_wrong_is_noted_at_once(text: str, expected: list[str]) -> No
     assert sorted(places(text)) == sorted(expected)
 
 
-def test_a_section_is_converted_where_it_stands() -> None:
+def test_a_section_is_converted_in_place() -> None:
     findings = Problems(TomlDocument(Path("/etc/f"), "[a.b]\npath = 'x/../y'\n[a.c]\npth = ''"))
     assert findings.convert_section(("a", "b"), Outer) == Outer(path=Path("/etc/x/../y"))
     findings.raise_if_any()
@@ -184,7 +184,7 @@ def test_a_section_is_converted_where_it_stands() -> None:
     assert [(problem.line, problem.path) for problem in caught.value.problems] == [(1, "a.d"), (4, "a.c.pth")]
 
 
-def test_advice_is_asked_for_when_no_known_key_is_near() -> None:
+def test_advice_is_requested_if_no_known_key_is_near() -> None:
     findings = Problems(TomlDocument(Path("f"), "[a]\nxyz = 1\npth = 1\nnumber = 1"))
     findings.convert_section(("a",), Outer, lambda path: f"asked about {path[-1]}")
     assert [problem.suggestion for problem in findings.problems] == [
@@ -202,11 +202,11 @@ def test_a_key_below_the_wrong_header_is_sent_up() -> None:
     assert findings.problems[0].suggestion == "move ratio up to [a]: a key belongs to the header above it"
 
 
-def test_a_hundred_faults_of_a_section_are_looked_for_and_no_more() -> None:
+def test_at_most_a_hundred_problems_of_a_section_are_searched() -> None:
     assert len(found("\n".join(f"key{n} = 1" for n in range(300)))) == 100
 
 
-def test_a_type_that_toml_cannot_write_is_the_plugins_mistake_and_is_told() -> None:
+def test_a_type_unknown_to_toml_is_reported_as_a_plugin_defect() -> None:
     class Custom(Struct):
         thing: Problems
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's applications on an in-process network in place of a Zenoh session."""
+"""The demo's applications on an in-process network instead of a Zenoh session."""
 
 import struct
 import time
@@ -27,7 +27,7 @@ Answer = Callable[[UMessage], UMessage]
 
 
 class Linked(LocalTransport):
-    """Says, as a Zenoh session does, with how many nodes it is connected."""
+    """Reports a number of connected nodes, like a Zenoh session."""
 
     links = 1
 
@@ -36,7 +36,7 @@ class Linked(LocalTransport):
 
 
 class Network:
-    """What an application finds on its network: a uSubscription and a climate method, played by the test."""
+    """The network of an application: a uSubscription and a climate method, implemented by the test."""
 
     def __init__(self) -> None:
         self.network = LocalNetwork()
@@ -105,7 +105,7 @@ def test_a_limit_is_field_3_of_the_attributes_as_a_double_in_hz(
 
 
 @pytest.mark.parametrize("hz", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_limit_that_is_no_frequency_is_refused_before_anybody_is_asked(
+def test_an_invalid_frequency_is_refused_before_any_request(
     app: DemoApp, network: Network, hz: float
 ) -> None:
     with pytest.raises(UStatusError) as refused:
@@ -127,7 +127,7 @@ def test_a_refused_subscription_is_an_error_and_not_noted(app: DemoApp, network:
 # ---------------------------------------------------------------------------------------------------------- counting
 
 
-def test_an_app_counts_what_it_gets_topic_by_topic(app: DemoApp, network: Network) -> None:
+def test_an_app_counts_its_messages_per_topic(app: DemoApp, network: Network) -> None:
     other = UUri("chassis", 0x2001, 1, 0x8001)
     app.subscribe(TOPIC)
     app.subscribe(other)
@@ -141,9 +141,7 @@ def test_an_app_counts_what_it_gets_topic_by_topic(app: DemoApp, network: Networ
     assert (app.rate(TOPIC).events, before.events) == (0, 2)
 
 
-def test_an_app_that_finds_nobody_gives_up_and_says_who_it_is(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_app_without_peers_fails_with_its_name(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ustreamer.host.demo.apps._CONNECT_NS", 20_000_000)
     app = DemoApp("fleet", ADDRESS, "tcp/127.0.0.1:7447", USUBSCRIPTION)
     lonely = Linked(network.network, "hpc")
@@ -185,7 +183,7 @@ def test_the_climate_control_calls_over_and_over_and_counts_right_answers(
         pytest.param(lambda asked: response(IDS.next(), asked, b"??"), id="another temperature"),
     ],
 )
-def test_an_answer_that_is_not_what_was_asked_for_shows_in_the_difference(
+def test_a_wrong_response_shows_as_a_difference_of_counters(
     app: DemoApp, network: Network, answer: Answer
 ) -> None:
     network.answers[METHOD] = answer

@@ -29,11 +29,11 @@ DEADLINE_S = 30.0
 S = 1_000_000_000
 
 
-# ---------------------------------------------------------------------------------------------------------------- beats
+# --- ticks -----------------------------------------------------------------------------------------------------------
 
 
 class Quiet(Event):
-    """Notes how long each beat was waited for."""
+    """Notes the wait before each tick."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Quiet(Event):
 
 
 class Patient(Quiet):
-    """Waits by moving a clock."""
+    """Waits by advancing a clock."""
 
     def __init__(self, time: ManualClock) -> None:
         super().__init__()
@@ -64,19 +64,19 @@ def test_beats_count_from_0_the_first_at_once_and_each_at_its_time() -> None:
     assert [(next(beats), clock.now_ns) for _ in range(11)] == [(n, n * S // 500) for n in range(11)]
 
 
-def test_a_late_beat_does_not_shift_those_after_it_and_missed_ones_are_left_out() -> None:
+def test_a_late_tick_does_not_shift_later_ones_and_missed_ticks_are_skipped() -> None:
     clock = ManualClock()
     beats = PeriodicTicks(100, Patient(clock), clock.clock())
     assert next(beats) == 0
     clock.advance(ms=13)
     assert (next(beats), clock.now_ns) == (1, 13_000_000)
     assert (next(beats), clock.now_ns) == (2, 20_000_000)
-    clock.advance(ms=35)  # 30, 40 and 50 are missed or late: one beat for all of them
+    clock.advance(ms=35)  # 30, 40 and 50 are missed or late: one tick for all of them
     assert (next(beats), clock.now_ns) == (5, 55_000_000)
     assert (next(beats), clock.now_ns) == (6, 60_000_000)
 
 
-def test_beats_end_when_they_are_told_to_be_quiet_also_in_the_middle_of_a_wait() -> None:
+def test_ticks_end_on_request_even_during_a_wait() -> None:
     quiet = Quiet()
     quiet.set()
     assert list(PeriodicTicks(1, quiet)) == []
@@ -87,7 +87,7 @@ def test_beats_end_when_they_are_told_to_be_quiet_also_in_the_middle_of_a_wait()
     waiting.set()
     began = time.monotonic()
     assert list(beats) == []
-    assert time.monotonic() - began < DEADLINE_S  # the next beat would be due in 100 s
+    assert time.monotonic() - began < DEADLINE_S  # the next tick would be due in 100 s
 
 
 # -------------------------------------------------------------------------------------------------------------- chassis
@@ -121,7 +121,7 @@ Topic = tuple[int, int]
 
 
 def collected(streamer: socket.socket, enough: int) -> dict[Topic, list[SomeIpMessage]]:
-    """Events by (service, event), until one of each kind and `enough` in all have come."""
+    """Events by (service, event), once one of each kind and `enough` in total have arrived."""
     events: dict[Topic, list[SomeIpMessage]] = {}
     expected = {(WHEELS, event) for event in WHEEL_EVENTS.values()}
     expected |= {(WHEELS, STEERING_EVENT), (DOORS, DOOR_EVENT)}
@@ -146,18 +146,16 @@ def test_the_ecu_sends_wheel_speeds_and_doors_as_someip_notifications(
         assert {len(message.payload) for message in messages} == {sizes.get(topic, 4)}
 
 
-def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
-    chassis: Chassis, streamer: socket.socket
-) -> None:
+def test_the_ecu_counts_its_events_and_runs_at_its_rate(chassis: Chassis, streamer: socket.socket) -> None:
     chassis.start()
     collected(streamer, 100)
     chassis.stop_publishing()
-    # The counts stop rising once the threads have heard of it, so wait for them and not for a time.
+    # The counts stop once the threads have noticed the stop, so the test waits for the counts.
     for thread in chassis._threads[:2]:
         thread.join(DEADLINE_S)
     wheels = chassis.rate(WHEELS, WHEEL_EVENTS["front left"])
     assert wheels.events >= 18
-    assert wheels.hz <= WHEEL_HZ * 1.5  # a late beat at the start shortens the window
+    assert wheels.hz <= WHEEL_HZ * 1.5  # a late tick at the start shortens the window
     assert chassis.rate(DOORS, DOOR_EVENT).events >= 1
     assert chassis.rate(DOORS, DOOR_EVENT).hz <= DOOR_HZ * 1.5
     assert chassis.rate(DOORS, 0x8777).events == 0
@@ -174,7 +172,7 @@ def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
         (DOORS, SET_TEMPERATURE, MessageType.ERROR, ReturnCode.E_UNKNOWN_METHOD, b""),
     ],
 )
-def test_the_climate_method_answers_with_what_it_was_asked_for_and_no_other_method_is_known(
+def test_the_climate_method_responds_and_other_methods_are_unknown(
     chassis: Chassis,
     streamer: socket.socket,
     service: int,
@@ -190,7 +188,7 @@ def test_the_climate_method_answers_with_what_it_was_asked_for_and_no_other_meth
     )
     streamer.sendto(encode(asked), chassis._socket.getsockname())
     message = received(streamer)
-    while message.message_type == MessageType.NOTIFICATION:  # a beat that was under way
+    while message.message_type == MessageType.NOTIFICATION:  # a tick in progress
         message = received(streamer)
     assert (message.service, message.method) == (service, method)
     assert (message.client, message.session) == (0x0102, 0x0304)  # so that the caller can pair them
@@ -198,7 +196,7 @@ def test_the_climate_method_answers_with_what_it_was_asked_for_and_no_other_meth
     assert chassis.calls == 1
 
 
-def test_what_is_no_request_is_not_answered(chassis: Chassis, streamer: socket.socket) -> None:
+def test_a_message_other_than_a_request_gets_no_response(chassis: Chassis, streamer: socket.socket) -> None:
     chassis.stop_publishing()
     chassis.start()
     to = chassis._socket.getsockname()

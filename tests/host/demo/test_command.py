@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer demo` around a vehicle that only says what happened."""
+"""`ustreamer demo` around a stub vehicle that only reports results."""
 
 import io
 import json
@@ -42,7 +42,7 @@ class StubStreamer:
 
 
 class StubVehicle:
-    """Notes when it is entered, finished and left."""
+    """Notes its entry, finish and exit."""
 
     notes: ClassVar[list[str]] = []
     outcome: ClassVar[DemoOutcome] = GOOD
@@ -72,7 +72,7 @@ class StubVehicle:
 
 @pytest.fixture(autouse=True)
 def vehicle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stub in place of the vehicle, and the log as it was."""
+    """Installs the stub vehicle, and restores the log configuration."""
     monkeypatch.setattr(command, "DemoVehicle", StubVehicle)
     monkeypatch.setattr(StubVehicle, "notes", [])
     log = logging.getLogger("ustreamer")
@@ -94,7 +94,7 @@ def test_the_demo_ends_with_0_only_if_all_is_as_promised(
     assert StubVehicle.notes == ["entered", "finished", "left"]
 
 
-def test_the_demo_says_where_it_has_recorded_if_that_is_kept(capsys: Output) -> None:
+def test_the_demo_prints_the_recording_directory_if_it_is_kept(capsys: Output) -> None:
     command.run(seconds=0.0, as_json=False, recordings=Path("there"))
     assert capsys.readouterr().out.endswith("recorded in there\n")
     assert StubVehicle.notes == ["there", "entered", "finished", "left"]
@@ -109,7 +109,7 @@ def test_as_json_the_outcome_is_all_that_is_printed(capsys: Output) -> None:
     assert err == ""
 
 
-def test_where_the_page_is_is_said_beside_the_outcome(capsys: Output) -> None:
+def test_the_demo_prints_the_address_of_its_page(capsys: Output) -> None:
     command.run(seconds=0.01, as_json=True, web=8081)
     out, err = capsys.readouterr()
     assert json.loads(out)
@@ -152,18 +152,18 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: Output) -> No
 
 
 @pytest.mark.parametrize(("seconds", "every", "calls"), [(0.03, 0.01, 3), (0.01, 1.0, 1), (0.0, 1.0, 0)])
-def test_waiting_lasts_as_long_as_asked_for_and_tells_what_is_left(
+def test_the_demo_wait_lasts_as_requested_and_reports_the_rest(
     seconds: float, every: float, calls: int
 ) -> None:
-    told: list[float] = []
+    notified: list[float] = []
     began = time.monotonic()
-    command._wait(seconds, told.append, every=every)
+    command._wait(seconds, notified.append, every=every)
     assert time.monotonic() - began >= seconds
-    assert 0 <= len(told) <= calls  # fewer where the machine is busy
-    assert bool(told) is (calls > 0)
-    assert told == sorted(told, reverse=True)
-    assert all(0.0 <= left <= seconds for left in told)
-    assert not told or told[-1] == 0.0
+    assert 0 <= len(notified) <= calls  # fewer on a busy machine
+    assert bool(notified) is (calls > 0)
+    assert notified == sorted(notified, reverse=True)
+    assert all(0.0 <= left <= seconds for left in notified)
+    assert not notified or notified[-1] == 0.0
 
 
 def test_on_a_terminal_a_table_shows_the_rates() -> None:
@@ -188,12 +188,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_live_table_gives_way_to_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_summary_replaces_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     assert command.run(seconds=0.02, as_json=False) == 0
     assert screen.getvalue().rstrip().endswith("unaccounted: 0")
-    assert "delivered/requested" not in screen.getvalue()  # the form for what is no terminal
+    assert "delivered/requested" not in screen.getvalue()  # the form without a terminal
 
 
 def test_without_the_terminal_library_the_demo_prints_lines(

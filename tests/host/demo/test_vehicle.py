@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo calls right, and what it says when it is not. The vehicle itself drives in tests/e2e."""
+"""The rules of the demo's report. The vehicle itself runs in tests/e2e."""
 
 import json
 import tomllib
@@ -42,7 +42,7 @@ from ustreamer.uprotocol.uuri import UUri
         pytest.param(0.0, 10.0, 5.0, 0.0, False, id="something came from nowhere"),
     ],
 )
-def test_a_rate_is_right_within_2_percent_of_what_was_asked_for_or_of_all_there_is(
+def test_a_rate_within_2_percent_of_the_expected_rate_is_right(
     published: float, requested: float | None, delivered: float, expected: float, right: bool
 ) -> None:
     row = TargetRow("topic", "subscriber", published, requested, delivered)
@@ -92,9 +92,7 @@ Change = Callable[[DemoOutcome], DemoOutcome]
         ),
     ],
 )
-def test_an_outcome_says_in_words_what_is_not_as_promised(
-    changes: dict[str, object], problems: list[str]
-) -> None:
+def test_a_report_lists_violated_expectations(changes: dict[str, object], problems: list[str]) -> None:
     outcome = msgspec.structs.replace(GOOD, **changes)
     assert len(outcome.problems) == len(problems)
     for said, expected in zip(outcome.problems, problems, strict=True):
@@ -118,21 +116,24 @@ def test_an_outcome_reads_as_json() -> None:
 # -------------------------------------------------------------------------------------------------------- the set-up
 
 
-def test_the_wishes_show_no_limit_limits_that_do_not_divide_the_rate_and_two_wishes_for_one_topic() -> None:
+def test_the_demo_subscriptions_cover_unlimited_uneven_and_duplicate_rates() -> None:
     published = {chassis.WHEELS: chassis.WHEEL_HZ, chassis.DOORS: chassis.DOOR_HZ}
-    limits = [wish.max_frequency for wish in SUBSCRIPTIONS]
+    limits = [subscription.max_frequency for subscription in SUBSCRIPTIONS]
     assert None in limits
     assert any(
-        limit and published[wish.service] % limit for wish, limit in zip(SUBSCRIPTIONS, limits, strict=True)
+        limit and published[subscription.service] % limit
+        for subscription, limit in zip(SUBSCRIPTIONS, limits, strict=True)
     )
-    assert len({_topic(wish) for wish in SUBSCRIPTIONS}) < len(SUBSCRIPTIONS)
-    for wish in SUBSCRIPTIONS:
+    assert len({_topic(subscription) for subscription in SUBSCRIPTIONS}) < len(SUBSCRIPTIONS)
+    for subscription in SUBSCRIPTIONS:
         known = {
             chassis.WHEELS: set(chassis.WHEEL_EVENTS.values()),
             chassis.DOORS: {chassis.DOOR_EVENT},
         }
-        assert wish.event in known[wish.service]
-        assert _topic(wish) == UUri("chassis", wish.service, chassis.MAJOR, wish.event)
+        assert subscription.event in known[subscription.service]
+        assert _topic(subscription) == UUri(
+            "chassis", subscription.service, chassis.MAJOR, subscription.event
+        )
 
 
 def test_the_ports_of_the_vehicle_are_five_different_ones() -> None:
@@ -142,7 +143,7 @@ def test_the_ports_of_the_vehicle_are_five_different_ones() -> None:
     assert all(1024 <= port < 65536 for port in ports.values())
 
 
-def test_the_configuration_of_the_vehicle_holds_and_offers_all_that_the_wishes_need(tmp_path: Path) -> None:
+def test_the_demo_configuration_is_valid_and_offers_all_subscribed_topics(tmp_path: Path) -> None:
     path = tmp_path / "vehicle.toml"
     text = _CONFIG.format(backbone=7001, cloud=7002, someip=7003, ecu=7004, recordings='"recordings"')
     path.write_text(text, encoding="utf-8")
@@ -155,4 +156,4 @@ def test_the_configuration_of_the_vehicle_holds_and_offers_all_that_the_wishes_n
         for service in tomllib.loads(text)["endpoints"]["chassis"]["services"]
         for event in service.get("events", ())
     }
-    assert {(wish.service, wish.event) for wish in SUBSCRIPTIONS} <= offered
+    assert {(subscription.service, subscription.event) for subscription in SUBSCRIPTIONS} <= offered

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer demo --web`: the page, and behind it the chassis in readable values at the rate that was asked for."""
+"""`ustreamer demo --web`: the page, and readable values of the chassis at the requested rate."""
 
 import json
 import time
@@ -31,7 +31,7 @@ def answer(client: ClientConnection, *message: Any) -> Any:
     return json.loads(client.recv(timeout=30))
 
 
-def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
+def test_live_values_are_readable_and_at_the_requested_rate() -> None:
     with DemoVehicle(web=0) as vehicle:
         assert vehicle.page is not None
         page = urllib.request.urlopen(vehicle.page, timeout=30).read().decode()
@@ -51,7 +51,7 @@ def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
 
 
 def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> None:
-    """Within a fifth: at no more, and at no less but for the time that the machine stood still."""
+    """Within a fifth: never more, and less only by the time that the machine paused."""
     ticks: list[float] = []
     came: list[tuple[float, float]] = []
     with Metronome(100, lambda _: ticks.append(time.monotonic())):
@@ -61,7 +61,7 @@ def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> No
     stalled_s = sum(
         gap for gap in (later - earlier for earlier, later in pairwise(ticks)) if gap > STALL_GAP_S
     )
-    # When one passed the gate is told by nobody: behind its making, and before its arrival.
+    # The time of passing the gate is not reported: it is between creation and arrival.
     (first_made_s, first_came_s), (last_made_s, last_came_s) = came[0], came[-1]
     assert (events - 1) / (last_came_s - first_made_s) <= 1.2 * hz
     assert (events - 1) / (last_made_s - first_came_s - stalled_s) >= 0.8 * hz
@@ -69,7 +69,7 @@ def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> No
 
 @pytest.fixture(scope="module")
 def streamer() -> Iterator[Streamer]:
-    """That of the demo, which does not run."""
+    """The vehicle of the demo, which does not run."""
     vehicle = DemoVehicle()
     yield vehicle.streamer
     vehicle.__exit__(None, None, None)
@@ -86,7 +86,7 @@ def streamer() -> Iterator[Streamer]:
         (chassis.DOORS, chassis.DOOR_EVENT, b"\x03\x01", {"door": "rear_right", "open": True}),
     ],
 )
-def test_what_the_chassis_says_can_be_read(
+def test_the_chassis_payloads_can_be_decoded(
     streamer: Streamer, service: int, event: int, payload: bytes, shown: dict[str, Any]
 ) -> None:
     decode = streamer.decoder(UUri("chassis", service, chassis.MAJOR, event))
@@ -94,7 +94,7 @@ def test_what_the_chassis_says_can_be_read(
     assert decode(payload) == shown
 
 
-def test_of_what_it_does_not_say_there_is_nothing_to_read(streamer: Streamer) -> None:
+def test_absent_sections_have_no_values(streamer: Streamer) -> None:
     assert streamer.decoder(UUri("chassis", chassis.CLIMATE, chassis.MAJOR, 0x8001)) is None
 
 

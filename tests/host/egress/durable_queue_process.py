@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable lane in a process of its own, for tests that kill it: `python -m tests.host.egress.durable_queue_process DIRECTORY LIFE`.
+"""A durable queue in a separate process, for tests that kill it: `python -m tests.host.egress.durable_queue_process DIRECTORY LIFE`.
 
 It offers numbers as fast as it is told on a link that comes and goes, appends each number that is sent to DIRECTORY/sent, and
-writes to stdout up to which number all are sent or on disk. The lane is real, and so are its disk and its threads; only
+writes to stdout up to which number all are sent or on disk. The queue is real, and so are its disk and its threads; only
 the wire is a file. With LIFE -1 it offers nothing, and ends when nothing waits.
 """
 
@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Thread
 
 from tests.host.egress.durable_queue_rig import LIMITS
-from tests.host.egress.test_endpoint_queue import DEADLINE_S, TOPIC, FakeIngress, ScriptedTransport
+from tests.host.egress.test_endpoint_queue import TOPIC, FakeIngress, ScriptedTransport
+from tests.host.waiting import DEADLINE_S
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -30,7 +31,7 @@ _PACE_S = 0.0002
 
 
 class FileTransport(ScriptedTransport):
-    """A wire that writes down what it takes, at once: what is in a buffer dies with the process."""
+    """A transport that writes each message to disk at once: a buffer would be lost with the process."""
 
     def __init__(self, path: Path, life: int) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ def _toggle_link(wire: FileTransport, queue: DurableQueue, rng: random.Random) -
 
 
 def _acknowledge(queue: DurableQueue) -> None:
-    """Say how many are safe: all in front of the first that only memory has."""
+    """Print how many messages are safe: all before the first that is in memory only."""
     safe = 0
     while True:
         with queue._lock:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable lane without its threads: the test says when it sends, when it writes, and when the process dies."""
+"""The rig of durable queue tests: a `DurableQueue` without threads. The test decides when it sends, writes and is
+killed.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import DurableQueue
+from ustreamer.host.storage.spool import SpoolLimits
 from ustreamer.host.storage.spool_records import SpoolSummary, summarize
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
@@ -26,18 +29,18 @@ BOOT = b"one boot"
 
 
 class WouldWait(BaseException):
-    """No Exception: a lane answers those of a transport."""
+    """No Exception: the queue handles exceptions of a transport."""
 
 
 class NoWaiting(Condition):
-    """What a lane waits on, and would then give way to others."""
+    """The condition of a queue without threads: a wait ends the step."""
 
     def wait(self, timeout: float | None = None) -> bool:
         raise WouldWait
 
 
 class DurableQueueRig:
-    """One life of a lane: an ingress in front of it, a wire behind it, and a note of all that was not delivered."""
+    """One life of a durable queue: an ingress, a transport, and the undelivered messages."""
 
     def __init__(
         self,
@@ -51,9 +54,9 @@ class DurableQueueRig:
         quick: bool = False,
         rest_ns: int = 0,
     ) -> None:
-        """With `threads` it runs by itself; `quick` opens the spool without another process that reads it first.
+        """With `threads` the queue runs its own threads; `quick` opens the spool without a verify process.
 
-        What was sent stays on disk for `rest_ns` of the clock.
+        The record of a sent message stays on disk for `rest_ns`.
         """
         self.clock = clock or ManualClock()
         self.wire = wire
@@ -100,22 +103,26 @@ class DurableQueueRig:
                 Delivery(self.gateway, self.queue, None, to).offer(message, self.clock.now_ns)
 
     def number(self, n: int, priority: UPriority = UPriority.CS1, *, ttl: int | None = None) -> UMessage:
-        """Message number `n`, made now."""
+        """Message number `n`, created now."""
         return event(n, priority, ttl=ttl, made_ms=self.clock.clock().wall_ms())
 
     def numbers(self, *numbers: int) -> list[UMessage]:
         return [self.number(n) for n in numbers]
 
     def send(self) -> None:
-        """Let the thread that sends go on until it would wait."""
+        """Run the send thread's loop until it would wait."""
         try:
             self.queue._run()
         except WouldWait:
             return
         raise AssertionError("the lane has ended")
 
+    def limit_spool(self, messages: int, size: int = 10_000_000) -> None:
+        """Make the disk full at other limits than the queue's."""
+        self.queue._spool.set_limits(SpoolLimits(messages, size))
+
     def write(self) -> bool:
-        """Let the thread that writes do so once."""
+        """Run one write of the writer thread."""
         return self.queue._write_once()
 
     def write_all(self) -> None:
@@ -123,7 +130,7 @@ class DurableQueueRig:
             pass
 
     def die(self) -> None:
-        """End as the process would by SIGKILL: what was committed is there, and nothing else."""
+        """End like a process under SIGKILL: committed data survives, all else is lost."""
         self.queue._spool._release(orderly=False)
 
     @property

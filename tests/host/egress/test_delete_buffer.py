@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was sent stays on disk until it is out of our hands."""
+"""The record of a sent message stays on disk for a delay."""
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.host.egress.delete_buffer import DeleteBuffer
@@ -25,7 +25,7 @@ def test_a_key_rests_before_it_is_removed_and_all_leave_in_order() -> None:
     )
 
 
-def test_what_nobody_has_sent_and_what_is_left_at_the_end_need_no_rest() -> None:
+def test_unsent_and_final_keys_are_due_at_once() -> None:
     removals = DeleteBuffer(ManualClock().clock().monotonic_ns, REST)
     removals.add_key(b"sent")
     removals.add_key(b"unreadable", due_now=True)

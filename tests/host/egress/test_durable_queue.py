@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable lane on a real spool. The test says when it sends, writes and dies, so each story can be told again."""
+"""A durable queue on a real spool. The test decides when it sends, writes and is killed, so every case is
+deterministic.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -21,17 +23,16 @@ from tests.host.egress.test_endpoint_queue import (
     InlineTransport,
     RoutedTransport,
     ScriptedTransport,
-    eventually,
     number,
     on,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import remaining_after_reboot_ms
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
-from ustreamer.host.storage.spool import SpoolLimits
 from ustreamer.host.storage.spool_records import SpoolRecord
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
@@ -50,7 +51,7 @@ def down() -> ScriptedTransport:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[MakeDurableQueueRig]:
-    """Starts a process on the same directory; the one before it is dead by then. At the end the books balance."""
+    """Starts a process on the same directory after the previous one has ended. Checks the ledger at the end."""
     lives: list[DurableQueueRig] = []
 
     def start(
@@ -80,10 +81,10 @@ def close(life: DurableQueueRig) -> None:
     assert not life.queue._writer.is_alive()
 
 
-# --------------------------------------------------------------------------------------------------- kept, and sent
+# --- persisted and sent ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig) -> None:
+def test_a_message_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport())
     life.offer(*life.numbers(*range(300)))
     life.send()
@@ -93,14 +94,14 @@ def test_what_is_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig)
     assert life.queue.counters()["spool_transactions"] == 0
 
 
-def test_a_lane_that_sends_inline_writes_only_what_was_refused(start: MakeDurableQueueRig) -> None:
+def test_an_inline_durable_queue_writes_refused_messages_only(start: MakeDurableQueueRig) -> None:
     life = start(InlineTransport(None, DOWN))
     life.offer(*life.numbers(0, 1, 2))
     life.write_all()
     assert (life.sent, life.queue.persisted) == ([0], 2)
 
 
-def test_what_waits_survives_a_kill_in_order_with_its_ids_and_payloads(start: MakeDurableQueueRig) -> None:
+def test_waiting_messages_survive_a_kill_in_order_with_ids_and_payloads(start: MakeDurableQueueRig) -> None:
     first = start(down())
     messages = first.numbers(*range(100))
     first.offer(*messages)
@@ -121,7 +122,7 @@ def test_what_waits_survives_a_kill_in_order_with_its_ids_and_payloads(start: Ma
     assert start(ScriptedTransport()).queue.queued == 0
 
 
-def test_a_kill_loses_what_was_not_committed_and_nothing_else(start: MakeDurableQueueRig) -> None:
+def test_a_kill_loses_uncommitted_messages_only(start: MakeDurableQueueRig) -> None:
     first = start(down())
     first.offer(*first.numbers(*range(10)))
     first.write_all()
@@ -133,7 +134,7 @@ def test_a_kill_loses_what_was_not_committed_and_nothing_else(start: MakeDurable
     assert second.sent == list(range(10))
 
 
-def test_more_important_messages_go_first_after_a_restart_too(start: MakeDurableQueueRig) -> None:
+def test_higher_priorities_are_sent_first_after_a_restart(start: MakeDurableQueueRig) -> None:
     first = start(down())
     first.offer(*(first.number(n, UPriority.CS6 if n % 2 else UPriority.CS1) for n in range(20)))
     first.write_all()
@@ -143,7 +144,7 @@ def test_more_important_messages_go_first_after_a_restart_too(start: MakeDurable
     assert second.sent == [*range(1, 20, 2), *range(0, 20, 2)]
 
 
-def test_a_message_for_two_subscribers_is_kept_for_each(start: MakeDurableQueueRig) -> None:
+def test_a_message_for_two_subscribers_is_persisted_for_each(start: MakeDurableQueueRig) -> None:
     first = start(down())
     [message] = first.numbers(7)
     for subscriber in (HERE, THERE):
@@ -152,13 +153,13 @@ def test_a_message_for_two_subscribers_is_kept_for_each(start: MakeDurableQueueR
     first.die()
     second = start(ScriptedTransport())
     queue = second.queue._queue
-    taken = [queue.pop_batch(10), queue.pop_batch(10)]  # each has a lane of its own
+    taken = [queue.pop_batch(10), queue.pop_batch(10)]  # each has its own subscriber queue
     assert [[item.delivery.subscriber for item in each] for each in taken] == [[HERE], [THERE]]
     for each in taken:
         queue.requeue(each)
 
 
-def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: MakeDurableQueueRig) -> None:
+def test_a_closed_route_delays_no_other_stream_after_a_restart(start: MakeDurableQueueRig) -> None:
     first = start(RoutedTransport(HERE, THERE))
     for n in range(0, 40, 2):
         first.offer(on(HERE, n), on(THERE, n + 1))
@@ -181,7 +182,7 @@ def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: MakeDurableQ
 # ------------------------------------------------------------------------------------------------------- duplicates
 
 
-def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repeated(
+def test_a_kill_duplicates_at_most_the_limit_and_preserves_the_order(
     start: MakeDurableQueueRig,
 ) -> None:
     first = start(down())
@@ -189,7 +190,7 @@ def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repe
     first.write_all()
     first.die()
     second = start(ScriptedTransport())
-    second.send()  # the disk is slow: nothing is removed
+    second.send()  # the disk is slow: nothing is deleted
     assert 64 < len(second.sent) <= MAX_DUPLICATES
     second.die()
     third = start(ScriptedTransport())
@@ -203,7 +204,7 @@ def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repe
     assert third.sent == list(range(1000))
 
 
-def test_what_is_delivered_while_it_is_written_is_removed_again(start: MakeDurableQueueRig) -> None:
+def test_a_message_delivered_during_its_write_is_deleted_again(start: MakeDurableQueueRig) -> None:
     life = start(down())
     commit = life.queue._spool.commit
 
@@ -223,8 +224,8 @@ def test_what_is_delivered_while_it_is_written_is_removed_again(start: MakeDurab
     assert (life.queue._undeleted, life.queue.counters()["spooled"]) == (0, 0)
 
 
-def test_what_was_sent_a_moment_ago_is_sent_again_after_a_kill(start: MakeDurableQueueRig) -> None:
-    """A put is taken by a thread of the transport, and is nowhere yet if that is killed."""
+def test_a_message_sent_just_before_a_kill_is_sent_again(start: MakeDurableQueueRig) -> None:
+    """The transport's thread holds an accepted put; a kill loses it."""
     life = start(down(), rest_ns=1_000)
     life.offer(*life.numbers(1, 2, 3))
     life.write()
@@ -243,7 +244,9 @@ def test_what_was_sent_a_moment_ago_is_sent_again_after_a_kill(start: MakeDurabl
 # ------------------------------------------------------------------------------------------------ memory and limits
 
 
-def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: MakeDurableQueueRig) -> None:
+def test_messages_beyond_the_memory_limit_are_on_disk_only_and_are_sent_complete(
+    start: MakeDurableQueueRig,
+) -> None:
     life = start(down(), with_limits(queue_messages=10))
     messages = life.numbers(*range(100))
     for message in messages:
@@ -257,7 +260,7 @@ def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: Ma
     assert life.wire.sent == messages
 
 
-def test_what_finds_no_room_in_the_spool_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
+def test_a_message_beyond_the_spool_limit_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(queue_messages=10, spool_messages=20))
     for n in range(25):
         life.offer(life.number(n))
@@ -268,7 +271,7 @@ def test_what_finds_no_room_in_the_spool_is_a_dead_letter(start: MakeDurableQueu
     assert life.queue.persisted == 20
 
 
-def test_an_important_message_displaces_one_that_is_on_disk_whose_letter_is_whole(
+def test_a_higher_priority_message_evicts_a_persisted_one_with_a_complete_dead_letter(
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=1, spool_messages=5))
@@ -285,11 +288,11 @@ def test_an_important_message_displaces_one_that_is_on_disk_whose_letter_is_whol
     assert second.sent == [9, 0, 1, 2, 3]
 
 
-def test_a_disk_that_takes_nothing_leaves_a_lane_like_any_other_and_says_so(
+def test_a_durable_queue_works_from_memory_and_logs_an_error_while_the_disk_refuses(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     life = start(down(), with_limits(queue_messages=10))
-    life.queue._spool.set_limits(SpoolLimits(5, 1_000_000))
+    life.limit_spool(5, 1_000_000)
     life.offer(*life.numbers(*range(5)))
     life.write_all()
     with caplog.at_level(logging.ERROR):
@@ -312,7 +315,7 @@ def test_a_disk_that_takes_nothing_leaves_a_lane_like_any_other_and_says_so(
     assert life.queue.persisted == 1
 
     with caplog.at_level(logging.ERROR):
-        life.queue._spool.set_limits(SpoolLimits(1, 1_000_000))
+        life.limit_spool(1, 1_000_000)
         life.offer(life.number(19))
         assert not life.write()
     assert [record.message for record in caplog.records] == ["egress.not_persisted", "egress.not_persisted"]
@@ -335,7 +338,7 @@ def test_other_limits_hold_from_the_next_message_on(start: MakeDurableQueueRig) 
     assert second.sent == [0, 1, 2, 3]
 
 
-def test_more_bytes_may_be_kept_after_a_reload(start: MakeDurableQueueRig) -> None:
+def test_a_reload_can_raise_the_spool_byte_limit(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(spool_bytes=1))
     life.queue.set_limits(with_limits(spool_bytes=100_000_000))
     [message] = life.numbers(0)
@@ -344,7 +347,7 @@ def test_more_bytes_may_be_kept_after_a_reload(start: MakeDurableQueueRig) -> No
     assert life.queue.persisted == 1
 
 
-def test_what_becomes_absent_is_never_what_is_being_sent(start: MakeDurableQueueRig) -> None:
+def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport())
     send = life.wire.send
 
@@ -367,8 +370,8 @@ def test_what_becomes_absent_is_never_what_is_being_sent(start: MakeDurableQueue
 @pytest.mark.parametrize(("ttl", "limit_ms"), [(None, HOUR_MS), (60_000, 60_000)], ids=["max_age_ms", "ttl"])
 @pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
 @pytest.mark.parametrize(
-    ("reboot", "leap_ms"),
-    # Nobody can tell a leap from the time that the machine was off.
+    ("reboot", "step_ms"),
+    # A clock step cannot be told from time with the machine off.
     [(False, 0), (False, -DAY_MS), (False, DAY_MS), (True, 0)],
 )
 def test_a_restart_neither_shortens_nor_extends_a_wait(
@@ -377,7 +380,7 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
     limit_ms: int,
     left_ms: int,
     sent: list[int],
-    leap_ms: int,
+    step_ms: int,
     reboot: bool,
 ) -> None:
     clock = ManualClock()
@@ -386,7 +389,7 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
     first.offer(first.number(1, ttl=ttl))
     first.write_all()
     first.die()
-    clock.step(ms=leap_ms)
+    clock.step(ms=step_ms)
     if reboot:
         clock.advance(ms=limit_ms - left_ms)
         now_ms = clock.clock().wall_ms()
@@ -412,8 +415,8 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
             "2000",
             26 * 365 * DAY_MS,
             1_000,
-        ),  # the clock was set meanwhile: nothing is known of how long it took
-        ("2026", -26 * 365 * DAY_MS, 1_000),  # it has lost its time
+        ),  # the clock was set meanwhile: the elapsed time is unknown
+        ("2026", -26 * 365 * DAY_MS, 1_000),  # its deadline has passed
     ],
 )
 def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
@@ -426,7 +429,7 @@ def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
 # ----------------------------------------------------------------------------------------------------------- damage
 
 
-def test_a_record_that_has_rotted_costs_one_message_and_is_said(
+def test_a_damaged_record_costs_one_message_and_is_counted(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     life = start(down(), with_limits(queue_messages=1))
@@ -451,7 +454,7 @@ def test_a_record_that_has_rotted_costs_one_message_and_is_said(
     assert life.ledger_snapshot().dead_lettered == life.queue.counters()["spool_lost"] == 1
 
 
-def test_a_damaged_spool_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_spool_is_quarantined_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = DurableQueueRig(tmp_path, down())
     first.offer(*first.numbers(*range(100)))
     first.write_all()
@@ -469,7 +472,7 @@ def test_a_damaged_spool_is_set_aside_and_said(tmp_path: Path, caplog: pytest.Lo
     second.die()
 
 
-def test_a_record_of_another_time_that_no_rule_allows_is_removed_and_said(
+def test_a_record_that_no_rule_allows_is_deleted_and_logged(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = start(down())
@@ -483,7 +486,7 @@ def test_a_record_of_another_time_that_no_rule_allows_is_removed_and_said(
     assert second.queue.counters()["spooled"] == 0
 
 
-def test_a_spool_that_another_process_uses_keeps_a_lane_from_starting(start: MakeDurableQueueRig) -> None:
+def test_a_spool_locked_by_another_process_prevents_restore(start: MakeDurableQueueRig) -> None:
     start(ScriptedTransport())
     with pytest.raises(UStatusError, match="is held") as refused:
         start(ScriptedTransport())
@@ -493,7 +496,7 @@ def test_a_spool_that_another_process_uses_keeps_a_lane_from_starting(start: Mak
 # ------------------------------------------------------------------------------------------------------------- stop
 
 
-def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: MakeDurableQueueRig) -> None:
+def test_a_stop_leaves_persisted_messages_and_abandons_the_others(start: MakeDurableQueueRig) -> None:
     first = start(down())
     first.offer(*first.numbers(*range(10)))
     first.write_all()
@@ -502,7 +505,7 @@ def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: Make
     assert first.queue.wait_sent(first.clock.now_ns)
     assert first.queue.wait_empty(first.clock.now_ns)
     assert first.queue.sendable == 0
-    first.queue._spool.set_limits(SpoolLimits(1, 1))  # full
+    first.limit_spool(1, 1)  # full
     first.offer(first.number(10))
     assert not first.write()
     assert not first.queue.wait_sent(first.clock.now_ns)
@@ -514,7 +517,7 @@ def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: Make
     assert first.queue.persisted == first.queue.queued == 10
     assert first.ledger_snapshot().dead_lettered == 1
     assert first.queue.abandon_all(OVER) == []
-    first.send()  # and what is kept is not tried any more
+    first.send()  # persisted messages are not tried any more
     assert first.undelivered == []
     first.queue.close(1.0)
 
@@ -523,7 +526,7 @@ def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: Make
     assert second.sent == list(range(10))
 
 
-def test_an_answer_that_is_given_while_it_stops_is_sent_or_kept(start: MakeDurableQueueRig) -> None:
+def test_a_response_during_a_stop_is_sent_or_persisted(start: MakeDurableQueueRig) -> None:
     life = start(down())
     life.offer(*life.numbers(0, 1))
     life.write_all()
@@ -535,11 +538,11 @@ def test_an_answer_that_is_given_while_it_stops_is_sent_or_kept(start: MakeDurab
     assert (life.queue.abandon_all(OVER), life.queue.persisted, life.undelivered) == ([], 3, [])
 
 
-def test_a_stop_sends_what_it_can_before_it_leaves_the_rest_to_the_disk(start: MakeDurableQueueRig) -> None:
+def test_a_stop_sends_all_it_can_and_leaves_the_rest_on_disk(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport(), clock=None)
     life.offer(*life.numbers(*range(10)))
     life.write_all()
-    assert not life.queue.wait_sent(life.clock.now_ns)  # they are safe, but the link is up
+    assert not life.queue.wait_sent(life.clock.now_ns)  # persisted, but the link is up
     life.send()
     assert life.queue.wait_sent(life.clock.now_ns)
     assert life.sent == list(range(10))
@@ -560,7 +563,7 @@ def test_the_threads_write_send_and_remove_by_themselves(start: MakeDurableQueue
     close(life)
 
 
-def test_closing_writes_what_waits_and_ends_the_threads(start: MakeDurableQueueRig) -> None:
+def test_closing_writes_waiting_messages_and_ends_the_threads(start: MakeDurableQueueRig) -> None:
     first = start(down(), threads=True)
     first.offer(*first.numbers(*range(2000)))  # several commits
     close(first)
@@ -570,7 +573,7 @@ def test_closing_writes_what_waits_and_ends_the_threads(start: MakeDurableQueueR
     assert start(ScriptedTransport()).queue.queued == 0
 
 
-def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: MakeDurableQueueRig) -> None:
+def test_an_unexpected_disk_error_does_not_end_the_writer_thread(start: MakeDurableQueueRig) -> None:
     life = start(down(), threads=True)
     commit = life.queue._spool.commit
     raised: list[Exception] = []
@@ -588,12 +591,12 @@ def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: M
     close(life)
 
 
-# ------------------------------------------------------------------------------------------------- lanes of subscribers
+# --- subscriber queues -----------------------------------------------------------------------------------------------
 
 ANN, BOB = (UUri("dash", entity, 1, 0) for entity in (1, 2))
 
 
-def test_what_waits_on_disk_for_one_subscriber_is_bounded_and_leaves_room_for_others(
+def test_persisted_messages_of_one_subscriber_are_limited(
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=10, spool_messages=20, subscriber_messages=6))
@@ -615,7 +618,7 @@ def test_what_waits_on_disk_for_one_subscriber_is_bounded_and_leaves_room_for_ot
     assert (life.queue.persisted, life.queue.counters()["spooled"]) == (12, 12)
 
 
-def test_lanes_come_back_with_their_order_and_bounds(start: MakeDurableQueueRig) -> None:
+def test_subscriber_queues_are_restored_with_order_and_limits(start: MakeDurableQueueRig) -> None:
     limits = with_limits(spool_messages=100, subscriber_messages=5)
     first = start(down(), limits)
     for n in range(5):
@@ -637,7 +640,7 @@ def test_while_the_disk_takes_nothing_one_subscriber_has_no_more_than_half_of_th
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=10))
-    life.queue._spool.set_limits(SpoolLimits(0, 0))
+    life.limit_spool(0, 0)
     for n in range(8):
         life.offer(life.number(n), to=ANN)
     assert not life.write()
@@ -666,10 +669,10 @@ def test_a_subscriber_that_is_away_holds_up_no_other_of_a_durable_endpoint(
     life.send()
     assert life.sent == list(range(1, 40, 2))
     life.write_all()
-    assert life.queue.wait_sent(1 << 62)  # not for what is on disk for somebody who takes nothing
+    assert life.queue.wait_sent(1 << 62)  # not for persisted messages of an unavailable subscriber
     life.offer(life.number(41), to=BOB)
     life.write_all()
-    with pytest.raises(WouldWait):  # for what can be sent
+    with pytest.raises(WouldWait):  # for sendable messages
         life.queue.wait_sent(1 << 62)
     life.send()
     assert life.sent[20:] == [41]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised of a durable lane, in any story: links and routes that fail, kills, stops, reboots, a full disk.
+"""The guarantees of a durable queue under failing links and routes, kills, stops, reboots and a full disk.
 
-The lane, its queue and its spool are real; the threads are taken out, so a story can be told again. The model knows only
-what was offered, what a commit has made safe, and what was sent or said.
+The queue and its spool are real; the threads are removed, so every case is deterministic. The model knows the offered,
+committed, sent and undelivered messages.
 """
 
 import tempfile
@@ -27,7 +27,6 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
-from ustreamer.host.storage.spool import SpoolLimits
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -45,16 +44,16 @@ class Sent(NamedTuple):
 
 
 class Link(RoutedTransport):
-    """Notes when it takes a message, on the clock of the story, and in which life of the process."""
+    """Notes the time and the process life of each send."""
 
-    def __init__(self, story: "DurableQueueMachine") -> None:
+    def __init__(self, scenario: "DurableQueueMachine") -> None:
         super().__init__()
-        self._story = story
+        self._scenario = scenario
 
     def send(self, message: UMessage) -> None:
         super().send(message)
         n = int.from_bytes(message.payload[:4], "big")
-        self._story.sent.append(Sent(n, self._story.life, self._story.wall_ms))
+        self._scenario.sent.append(Sent(n, self._scenario.life, self._scenario.wall_ms))
 
 
 class DurableQueueMachine(RuleBasedStateMachine):
@@ -84,7 +83,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
         verdicts = self.rig.gateway.verdicts
         self.ended |= {n for n, verdict, _, _ in verdicts if verdict is not Verdict.QUEUED}
 
-    # --- what happens ---------------------------------------------------------------------------------------------------
+    # --- rules -------------------------------------------------------------------------------------------------------
 
     @rule(
         topic=st.sampled_from(TOPICS),
@@ -104,7 +103,7 @@ class DurableQueueMachine(RuleBasedStateMachine):
     def write(self) -> None:
         if self.rig.write():
             self._note_ends()
-            self.safe |= set(self.offered)  # a commit has room for all that can wait here
+            self.safe |= set(self.offered)  # a commit has room for all messages that can wait here
 
     @rule()
     def send(self) -> None:
@@ -120,10 +119,10 @@ class DurableQueueMachine(RuleBasedStateMachine):
     def close_a_route(self, topic: UUri) -> None:
         self.link.closed.add(topic)
 
-    @rule(told=st.booleans())
-    def open_all_routes(self, told: bool) -> None:
+    @rule(notified=st.booleans())
+    def open_all_routes(self, notified: bool) -> None:
         routes, self.link.closed = self.link.closed, set()
-        for route in routes if told else ():
+        for route in routes if notified else ():
             self.rig.queue.on_route_open(route)
 
     @rule(ms=st.sampled_from([1, 5, 40, 150, 400]))
@@ -132,14 +131,14 @@ class DurableQueueMachine(RuleBasedStateMachine):
 
     @rule(messages=st.sampled_from([3, 100]))
     def fill_the_disk(self, messages: int) -> None:
-        self.rig.queue._spool.set_limits(SpoolLimits(messages, 10_000_000))
+        self.rig.limit_spool(messages)
 
     @rule(rest_ms=st.sampled_from([0, 10, 250]), reboot=st.booleans())
     def kill(self, rest_ms: int, reboot: bool) -> None:
         self._note_ends()
         waiting = set(self.offered) - self.ended - self.safe
         self.rig.die()
-        self.ended |= waiting  # only memory had them: that is the window of loss
+        self.ended |= waiting  # in memory only: the window of loss
         self.clock.advance(ms=rest_ms)
         if reboot:
             self.clock = ManualClock(self.wall_ms)
@@ -150,24 +149,24 @@ class DurableQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.rig.queue.sendable == 0)
     @rule()
     def stop(self) -> None:
-        lane = self.rig.queue
-        before = lane.queued
-        lane.no_more_retries(OVER)
-        assert lane.abandon_all(OVER) == []
-        assert lane.queued == lane.persisted == before
+        endpoint_queue = self.rig.queue
+        before = endpoint_queue.queued
+        endpoint_queue.no_more_retries(OVER)
+        assert endpoint_queue.abandon_all(OVER) == []
+        assert endpoint_queue.queued == endpoint_queue.persisted == before
         self._note_ends()
         self.rig.write_all()
-        lane._spool.close()
+        endpoint_queue._spool.close()
         self.life += 1
         self.rig = self._started()
         assert self.rig.queue.queued == before
 
-    # --- what is promised -----------------------------------------------------------------------------------------------
+    # --- guarantees --------------------------------------------------------------------------------------------------
 
     @invariant()
     def ledger_balances(self) -> None:
-        books = self.rig.ledger_snapshot()
-        assert books.unaccounted == 0, books
+        ledger = self.rig.ledger_snapshot()
+        assert ledger.unaccounted == 0, ledger
 
     @invariant()
     def nothing_is_sent_after_its_time(self) -> None:
@@ -191,9 +190,9 @@ class DurableQueueMachine(RuleBasedStateMachine):
         assert len(self.sent) - len(numbers) <= self.life * MAX_DUPLICATES
 
     def teardown(self) -> None:
-        """Mend everything: each message that was safe has been sent, or has ended and was said."""
+        """Repair everything: each persisted message has been sent, or has ended with a report."""
         self.link.then, self.link.closed = None, set()
-        self.rig.queue._spool.set_limits(SpoolLimits(1_000, 10_000_000))
+        self.rig.limit_spool(1_000)
         self.rig.queue.on_link_up()
         self.clock.advance(ms=30)
         for _ in range(10):
@@ -213,5 +212,5 @@ class DurableQueueMachine(RuleBasedStateMachine):
 
 def test_whatever_happens_nothing_that_was_committed_is_lost_or_late_or_out_of_order() -> None:
     run_state_machine_as_test(
-        DurableQueueMachine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+        DurableQueueMachine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane against transports that fail as a script says. Every test ends with the ledger law."""
+"""An endpoint queue against transports with scripted failures. Every test ends with the ledger law."""
 
 import random
 import threading
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.clock import Clock, ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
@@ -30,7 +31,6 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
-DEADLINE_S = 30.0
 NS_PER_MS = 1_000_000
 QUICK = EgressLimits(retry_first_ms=1, retry_max_ms=1)
 TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
@@ -38,19 +38,11 @@ OK = None
 DOWN = UCode.UNAVAILABLE
 
 
-# ------------------------------------------------------------------------------------------------------- the fakes
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Give other threads the time to make it so."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.0005)
+# --- fakes -----------------------------------------------------------------------------------------------------------
 
 
 class ScriptedTransport(EndpointTransport):
-    """Notes what it is asked to send and fails as the script says, attempt by attempt; `then` is what follows it."""
+    """Notes sends and fails as scripted, attempt by attempt; `then` follows the script."""
 
     def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
         self._script = iter(script)
@@ -58,7 +50,7 @@ class ScriptedTransport(EndpointTransport):
         self.then = then
         self.attempts: list[tuple[UMessage, int, int]] = []  # message, monotonic ns, thread
         self.sent: list[UMessage] = []
-        self.gate = threading.Event()  # closed, it holds whoever sends
+        self.gate = threading.Event()  # blocks sends while closed
         self.gate.set()
         self.entered = threading.Event()
 
@@ -95,38 +87,38 @@ class ScriptedTransport(EndpointTransport):
 
 
 class InlineTransport(ScriptedTransport):
-    """As UDP: a send never waits."""
+    """Like UDP: a send never waits."""
 
     inline = True
 
 
 class BufferedTransport(ScriptedTransport):
-    """As a connection: a send does not wait while a buffer has room for it; it says so when asked, in the order of the script."""
+    """Like a connection: a send does not wait while the buffer has room. `send_window` follows the script."""
 
-    def __init__(self, *rooms: int, then_room: int = 0) -> None:
+    def __init__(self, *rooms: int, then_window: int = 0) -> None:
         super().__init__()
         self._rooms = iter(rooms)
-        self.then_room = then_room
-        self.room_calls = 0
+        self.then_window = then_window
+        self.window_calls = 0
 
     def send_window(self) -> int:
-        self.room_calls += 1
-        return next(self._rooms, self.then_room)
+        self.window_calls += 1
+        return next(self._rooms, self.then_window)
 
 
 class FakeIngress:
-    """An ingress, as far as a delivery sees it, that offers messages as a dispatcher would: under its own lock."""
+    """An ingress that offers messages like a dispatcher, under its own lock."""
 
     held = 0
 
-    def __init__(self, name: str, lane: EndpointQueue, clock: Clock) -> None:
+    def __init__(self, name: str, endpoint_queue: EndpointQueue, clock: Clock) -> None:
         self.name = name
         self.ledger = Ledger()
         self.taps: tuple[Tap, ...] = (self._note,)
         self.verdicts: list[
             tuple[int, Verdict, UStatus | None, int]
         ] = []  # number, verdict, reason, attempts
-        self.delivery = Delivery(self, lane)
+        self.delivery = Delivery(self, endpoint_queue)
         self._clock = clock
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
@@ -164,7 +156,7 @@ class FakeIngress:
 
 
 class EndpointQueueRig:
-    """A lane on a wire, an ingress in front of it, and a note of all that was not delivered."""
+    """An endpoint queue on a fake transport, an ingress, and the undelivered messages."""
 
     def __init__(
         self,
@@ -188,7 +180,7 @@ class EndpointQueueRig:
         return self
 
     def gateway(self) -> FakeIngress:
-        """One more ingress whose messages go to this lane."""
+        """One more ingress with messages to this queue."""
         self.gateways.append(FakeIngress(f"ingress {len(self.gateways)}", self.queue, self._clock))
         return self.gateways[-1]
 
@@ -225,12 +217,12 @@ class EndpointQueueRig:
         )
 
     def finish(self) -> None:
-        """Close the lane, and hold it to the law."""
+        """Close the queue, and check the ledger law."""
         self.wire.gate.set()
         self.queue.close(DEADLINE_S)
         assert not self.queue._thread.is_alive()
-        books = self.ledger_snapshot()
-        assert books.unaccounted == 0, books
+        ledger = self.ledger_snapshot()
+        assert ledger.unaccounted == 0, ledger
 
 
 MakeRig = Callable[..., EndpointQueueRig]
@@ -238,7 +230,7 @@ MakeRig = Callable[..., EndpointQueueRig]
 
 @pytest.fixture
 def make_rig() -> Iterator[MakeRig]:
-    """Makes rigs; at the end each must be closed in time and have all its messages in its books."""
+    """Makes rigs; at the end each must close in time with a balanced ledger."""
     rigs: list[EndpointQueueRig] = []
 
     def make(*arguments: object, **keywords: object) -> EndpointQueueRig:
@@ -274,7 +266,7 @@ def soon() -> int:
     return time.monotonic_ns() + int(DEADLINE_S * 1e9)
 
 
-def test_a_lane_is_unicast_if_its_transport_is_and_sends_to_whom_the_transport_says() -> None:
+def test_an_endpoint_queue_is_unicast_if_its_transport_is() -> None:
     asked: list[UUri | None] = []
 
     class Sessions(ScriptedTransport):
@@ -285,11 +277,11 @@ def test_a_lane_is_unicast_if_its_transport_is_and_sends_to_whom_the_transport_s
             return self.send
 
     wire = Sessions()
-    lane = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
+    endpoint_queue = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
     subscriber = UUri("dash", 1, 1, 0)
-    assert lane.transmitter(subscriber) == wire.send
+    assert endpoint_queue.transmitter(subscriber) == wire.send
     assert asked == [subscriber]
-    assert lane.unicast
+    assert endpoint_queue.unicast
     assert not EndpointQueue(
         "backbone", ScriptedTransport(), QUICK, SYSTEM_CLOCK, lambda item, status: None
     ).unicast
@@ -321,7 +313,7 @@ def test_order_survives_unavailable_links_and_every_message_arrives_once(
     assert rig.queue.statistics().retries == script.count(DOWN) > 10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     script=st.lists(st.sampled_from([OK, OK, DOWN, UCode.INVALID_ARGUMENT]), max_size=12),
     inline=st.booleans(),
@@ -330,7 +322,7 @@ def test_order_survives_unavailable_links_and_every_message_arrives_once(
 def test_whatever_the_link_does_what_is_sent_is_in_order_and_the_rest_are_dead_letters(
     script: list[UCode | None], inline: bool, before: int
 ) -> None:
-    # `before` messages are offered before the lane runs, the others while it does.
+    # `before` messages are offered before the queue starts, the others while it runs.
     rig = EndpointQueueRig((InlineTransport if inline else ScriptedTransport)(*script))
     messages = events(12)
     rig.offer(*messages[:before])
@@ -357,7 +349,7 @@ def test_any_other_failure_is_a_dead_letter_at_once_and_the_next_message_follows
     assert len(rig.wire.attempts) == 4
 
 
-def test_a_message_tells_how_often_and_from_when_to_when_it_was_tried(make_rig: MakeRig) -> None:
+def test_a_settled_message_has_its_attempts_and_times(make_rig: MakeRig) -> None:
     items: list[QueuedMessage] = []
     rig = make_rig(
         ScriptedTransport(DOWN, DOWN, UCode.INTERNAL), undelivered=lambda item, _: items.append(item)
@@ -393,14 +385,14 @@ def test_pauses_double_up_to_the_limit_and_are_jittered_by_half(
 
 
 class Stopwatch:
-    """A clock that stands still except where a lane waits: pauses are exact, and nobody waits for them."""
+    """A clock that advances only when a queue waits: pauses are exact and take no time."""
 
     def __init__(self) -> None:
         self.manual = ManualClock()
         self.clock = self.manual.clock()
         self.pauses_ms: list[float] = []
 
-    def attach(self, lane: EndpointQueue) -> None:
+    def attach(self, endpoint_queue: EndpointQueue) -> None:
         stopwatch = self
 
         class Changed(threading.Condition):
@@ -411,10 +403,10 @@ class Stopwatch:
                 stopwatch.manual.advance(s=timeout)
                 return False
 
-        lane._changed = Changed(lane._lock)
+        endpoint_queue._changed = Changed(endpoint_queue._lock)
 
 
-def test_the_dice_are_thrown_anew_for_every_pause(make_rig: MakeRig) -> None:
+def test_each_pause_draws_a_new_jitter(make_rig: MakeRig) -> None:
     watch, throws = Stopwatch(), iter([1.0, 0.0, 0.5])
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=4)
     rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN), limits, watch.clock, lambda: next(throws))
@@ -447,7 +439,7 @@ def test_pauses_begin_short_again_once_something_was_sent(
 def test_pauses_grow_on_while_messages_only_grow_too_old(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What has expired was not sent, so it says nothing of the link.
+    # An expired message was not sent, so it is no information about the link.
     watch = Stopwatch()
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
     rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 1.0)
@@ -490,10 +482,10 @@ def test_each_link_up_is_one_try_and_no_more(make_rig: MakeRig) -> None:
     assert len(rig.wire.attempts) == 4
 
 
-def test_a_link_that_comes_up_between_the_refused_send_and_the_pause_is_not_overlooked(
+def test_a_link_up_between_refusal_and_pause_is_noticed(
     make_rig: MakeRig,
 ) -> None:
-    # The send is refused by the outage, and returns when it is over: the pause would last an hour.
+    # The send is refused during the outage and returns after it: the pause would last an hour.
     rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
     rig.wire.gate.clear()
     rig.offer(event(0))
@@ -505,7 +497,7 @@ def test_a_link_that_comes_up_between_the_refused_send_and_the_pause_is_not_over
     assert rig.queue.statistics().retries == 1
 
 
-def test_a_link_that_came_up_before_the_refused_send_cuts_no_pause_short(make_rig: MakeRig) -> None:
+def test_an_earlier_link_up_does_not_shorten_a_pause(make_rig: MakeRig) -> None:
     watch = Stopwatch()
     rig = make_rig(
         ScriptedTransport(OK, DOWN), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0
@@ -521,13 +513,13 @@ def test_a_link_that_came_up_before_the_refused_send_cuts_no_pause_short(make_ri
     assert watch.pauses_ms == [4]
 
 
-def test_a_row_of_failures_starts_anew_when_the_link_comes_up(make_rig: MakeRig) -> None:
+def test_a_link_up_resets_the_failure_count(make_rig: MakeRig) -> None:
     watch = Stopwatch()
 
     class UpAtTheFourth(ScriptedTransport):
         def send(self, message: UMessage) -> None:
             if len(self.attempts) == 3:
-                rig.queue.on_link_up()  # during the fourth send, which is tried again without a pause
+                rig.queue.on_link_up()  # during the fourth send, which is retried without a pause
             super().send(message)
 
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=1000)
@@ -539,7 +531,7 @@ def test_a_row_of_failures_starts_anew_when_the_link_comes_up(make_rig: MakeRig)
     assert rig.queue.statistics().retries == 6
 
 
-def test_a_lane_that_closes_stays_closed_whatever_its_link_does(make_rig: MakeRig) -> None:
+def test_a_closed_queue_stays_closed_after_link_changes(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
     rig.offer(event(0))
     rig.wait_retries(1)
@@ -559,7 +551,7 @@ def test_a_pause_is_real_time(make_rig: MakeRig) -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) >= 10 * NS_PER_MS
 
 
-def test_a_link_that_goes_down_is_told_once_until_it_is_up_again(
+def test_a_link_down_is_logged_once_until_it_is_up_again(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN)).start()
@@ -572,7 +564,7 @@ def test_a_link_that_goes_down_is_told_once_until_it_is_up_again(
     assert vars(record)["reason"] == "UNAVAILABLE: attempt 1"
 
 
-def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig) -> None:
+def test_higher_priorities_overtake_messages_waiting_for_a_retry(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport(then=DOWN)).start()
     rig.offer(event(0), event(1))
     rig.wait_attempts(1)
@@ -586,7 +578,7 @@ def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig)
 
 
 class EndingSubscriberTransport(ScriptedTransport):
-    """A wire whose subscriber ends when it has got so many messages."""
+    """A transport whose subscriber ends after so many messages."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -603,15 +595,15 @@ class InlineEndingSubscriberTransport(EndingSubscriberTransport):
 
 
 @pytest.mark.parametrize("wire", [EndingSubscriberTransport, InlineEndingSubscriberTransport])
-def test_what_is_for_a_subscriber_that_has_ended_is_nobodys_and_no_dead_letter(
+def test_a_message_for_an_ended_subscriber_is_no_subscriber_and_no_dead_letter(
     make_rig: MakeRig, wire: type[EndingSubscriberTransport]
 ) -> None:
     rig = make_rig(wire(3)).start()
     rig.offer(*events(10))
     rig.wait_settled(10)
     assert rig.sent == [0, 1, 2]
-    books = rig.ledger_snapshot()
-    assert (books.delivered, books.no_subscriber, books.dead_lettered, books.queued) == (3, 7, 0, 0)
+    ledger = rig.ledger_snapshot()
+    assert (ledger.delivered, ledger.no_subscriber, ledger.dead_lettered, ledger.queued) == (3, 7, 0, 0)
     assert rig.undelivered == []
     ended = [(reason and str(reason), attempts) for _, verdict, reason, attempts in rig.verdicts[3:]]
     assert ended == [("NOT_FOUND: subscriber up://wamp.hpc/18001/1/0 has ended", 1)] * 7
@@ -623,7 +615,7 @@ HERE, THERE = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8
 
 
 class RoutedTransport(ScriptedTransport):
-    """A wire with a route for each topic, some of which are closed."""
+    """A transport with a route for each topic; some are closed."""
 
     def __init__(self, *closed: UUri) -> None:
         super().__init__()
@@ -633,7 +625,7 @@ class RoutedTransport(ScriptedTransport):
         topic = message.attributes.source
         if topic in self.closed:
             self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
-            raise RouteUnavailable(topic, f"nobody listens to {topic}")
+            raise RouteUnavailable(topic, f"no listener for {topic}")
         super().send(message)
 
 
@@ -648,17 +640,17 @@ def on(topic: UUri, n: int, **keywords: object) -> UMessage:
 
 
 @pytest.mark.parametrize("wire", [RoutedTransport, InlineRoutedTransport])
-def test_a_closed_route_holds_up_nobody_else(make_rig: MakeRig, wire: type[RoutedTransport]) -> None:
+def test_a_closed_route_delays_no_other_stream(make_rig: MakeRig, wire: type[RoutedTransport]) -> None:
     rig = make_rig(wire(THERE), SLOW).start()
     for n in range(0, 200, 2):
         rig.offer(on(THERE, n), on(HERE, n + 1))
     eventually(lambda: len(rig.sent) == 100, "all that can be sent")
     assert rig.sent == list(range(1, 200, 2))
-    eventually(lambda: rig.queue.statistics().blocked == 100, "all others to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 100, "all others to be blocked")
     statistics = rig.queue.statistics()
     assert (statistics.queued, statistics.closed_routes) == (100, 1)
     assert statistics.queued_bytes == 100 * (OVERHEAD_BYTES + 4)
-    assert len(rig.wire.attempts) - 100 <= 2  # an inline lane tries once more on its own thread
+    assert len(rig.wire.attempts) - 100 <= 2  # an inline queue tries once more on its own thread
 
     rig.routes.closed.clear()
     rig.queue.on_route_open(THERE)
@@ -666,7 +658,7 @@ def test_a_closed_route_holds_up_nobody_else(make_rig: MakeRig, wire: type[Route
     assert rig.sent[100:] == list(range(0, 200, 2))
 
 
-def test_what_is_parked_is_tried_again_after_pauses_of_its_own(make_rig: MakeRig) -> None:
+def test_blocked_messages_are_retried_after_their_own_delays(make_rig: MakeRig) -> None:
     watch = Stopwatch()
 
     class OpensAtTheFifth(RoutedTransport):
@@ -701,7 +693,7 @@ def test_a_route_that_opens_while_its_message_is_refused_is_tried_at_once(make_r
     assert rig.sent == [0]
 
 
-def test_a_link_that_comes_up_has_every_closed_route_tried(make_rig: MakeRig) -> None:
+def test_a_link_up_retries_every_closed_route(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
     rig.offer(on(HERE, 0), on(THERE, 1))
     eventually(lambda: rig.queue.statistics().closed_routes == 2, "two closed routes")
@@ -712,7 +704,7 @@ def test_a_link_that_comes_up_has_every_closed_route_tried(make_rig: MakeRig) ->
     assert rig.queue.statistics().closed_routes == 1
 
 
-def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_nothing(
+def test_a_link_lost_during_a_route_probe_pauses_the_queue_and_loses_nothing(
     make_rig: MakeRig,
 ) -> None:
     class Outage(RoutedTransport):
@@ -725,7 +717,7 @@ def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_
 
     rig = make_rig(Outage(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(THERE, 1))
-    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be blocked")
     rig.queue.on_route_open(THERE)
     rig.wait_retries(2)
     rig.offer(on(HERE, 2))
@@ -737,9 +729,7 @@ def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_
 
 
 @pytest.mark.parametrize("ttl", [20, None])
-def test_what_is_parked_ends_when_it_is_too_old_and_not_at_its_next_try(
-    make_rig: MakeRig, ttl: int | None
-) -> None:
+def test_blocked_messages_expire_at_their_deadline(make_rig: MakeRig, ttl: int | None) -> None:
     limits = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=20)
     rig = make_rig(RoutedTransport(THERE), limits).start()
     rig.offer(*(on(THERE, n, ttl=ttl) for n in range(3)))
@@ -759,26 +749,26 @@ def test_a_failure_that_is_final_lets_the_next_of_the_stream_be_tried(make_rig: 
 
     rig = make_rig(Picky(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(THERE, 1))
-    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be blocked")
     rig.routes.closed.clear()
     rig.queue.on_route_open(THERE)
     assert rig.queue.wait_empty(soon())
     assert (rig.sent, [n for n, _, _ in rig.undelivered]) == ([1], [0])
 
 
-def test_a_closed_route_is_told_once_while_any_is_closed(
+def test_a_closed_route_is_logged_once_while_any_is_closed(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
     with caplog.at_level("WARNING", "ustreamer.egress"):
         rig.offer(on(HERE, 0), on(THERE, 1))
-        eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+        eventually(lambda: rig.queue.statistics().blocked == 2, "both to be blocked")
     [record] = caplog.records
     assert record.getMessage() == "egress.route_unavailable"
-    assert vars(record)["reason"] == f"UNAVAILABLE: nobody listens to {HERE}"
+    assert vars(record)["reason"] == f"UNAVAILABLE: no listener for {HERE}"
 
 
-def test_an_opening_of_a_route_that_nobody_waits_for_is_no_news(make_rig: MakeRig) -> None:
+def test_opening_an_unused_route_has_no_effect(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport()).start()
     rig.queue.on_route_open(THERE)
     rig.offer(on(THERE, 0))
@@ -786,19 +776,19 @@ def test_an_opening_of_a_route_that_nobody_waits_for_is_no_news(make_rig: MakeRi
     assert rig.queue.statistics().retries == 0
 
 
-def test_a_lane_that_closes_keeps_what_is_parked_in_its_books(make_rig: MakeRig) -> None:
+def test_a_closed_queue_still_counts_blocked_messages_as_queued(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(THERE), SLOW).start()
     rig.offer(*(on(THERE, n) for n in range(3)))
-    eventually(lambda: rig.queue.statistics().blocked == 3, "all to be parked")
+    eventually(lambda: rig.queue.statistics().blocked == 3, "all to be blocked")
     assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
     rig.queue.close(DEADLINE_S)
     assert rig.ledger_snapshot().queued == 3
 
 
-def test_what_is_parked_is_not_waited_for_and_can_be_taken_back(make_rig: MakeRig) -> None:
+def test_blocked_messages_are_not_waited_for_and_can_be_abandoned(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport(THERE), SLOW).start()
     rig.offer(on(THERE, 0), on(HERE, 1), on(THERE, 2))
-    eventually(lambda: rig.queue.blocked == 2, "both to be parked")
+    eventually(lambda: rig.queue.blocked == 2, "both to be blocked")
     assert rig.queue.wait_sent(soon())
     assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
     given_up = rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "the end"))
@@ -841,7 +831,7 @@ def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arri
     assert rig.queue.statistics().retries > 20
 
 
-# --------------------------------------------------------------------------------------------------- growing too old
+# --- expiry ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -862,7 +852,7 @@ def test_a_message_that_grows_too_old_in_the_queue_is_a_dead_letter_and_was_not_
     rig = make_rig(ScriptedTransport(then=DOWN), limits, clock=clock).start()
     rig.offer(event(0, ttl=ttl, made_ms=clock.wall_ms()))
     rig.wait_retries(1)
-    manual.advance(ms=lives_ms)  # just alive
+    manual.advance(ms=lives_ms)  # just unexpired
     rig.wait_retries(2)
     assert rig.undelivered == []
     manual.advance(ms=1)
@@ -876,7 +866,7 @@ def test_a_message_that_grows_too_old_in_the_queue_is_a_dead_letter_and_was_not_
     assert rig.ledger_snapshot().expired == 1
 
 
-def test_what_is_too_old_before_its_first_attempt_is_never_sent(make_rig: MakeRig) -> None:
+def test_a_message_expired_before_its_first_attempt_is_never_sent(make_rig: MakeRig) -> None:
     manual = ManualClock()
     clock = manual.clock()
     rig = make_rig(ScriptedTransport(), clock=clock)
@@ -889,8 +879,8 @@ def test_what_is_too_old_before_its_first_attempt_is_never_sent(make_rig: MakeRi
     ]
 
 
-def test_an_inline_lane_sends_nothing_whose_ttl_has_run_out(make_rig: MakeRig) -> None:
-    # A filter may have held the message since the ingress looked at its ttl.
+def test_an_inline_queue_sends_no_expired_message(make_rig: MakeRig) -> None:
+    # A filter may have held the message after the ingress check of its ttl.
     manual = ManualClock()
     clock = manual.clock()
     rig = make_rig(InlineTransport(), clock=clock).start()
@@ -910,7 +900,7 @@ FULL_BY_BYTES = EgressLimits(queue_bytes=2 * (OVERHEAD_BYTES + 4))
 
 @pytest.mark.parametrize("limits", [FULL_BY_MESSAGES, FULL_BY_BYTES])
 @pytest.mark.parametrize("wire", [ScriptedTransport, InlineTransport])
-def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_bounds(
+def test_a_message_beyond_the_limits_is_a_dead_letter_with_endpoint_and_limits(
     make_rig: MakeRig, limits: EgressLimits, wire: type[ScriptedTransport]
 ) -> None:
     rig = make_rig(wire(then=DOWN), limits)
@@ -928,8 +918,8 @@ def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_boun
     assert rig.queue.queued == 2
 
 
-def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig) -> None:
-    """An ECU boots in 2000, and its clock is set while messages wait."""
+def test_a_clock_step_neither_expires_nor_extends_waiting_messages(make_rig: MakeRig) -> None:
+    """An ECU boots in the year 2000, and its clock is set while messages wait."""
     time = ManualClock()
     rig = make_rig(ScriptedTransport(), EgressLimits(), time.clock())
     now_ms = time.clock().wall_ms()
@@ -942,7 +932,7 @@ def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig)
     assert [(number, status.code) for number, status, _ in rig.undelivered] == [(1, UCode.DEADLINE_EXCEEDED)]
 
 
-def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
+def test_other_limits_apply_from_the_next_message_on(make_rig: MakeRig) -> None:
     time = ManualClock()
     rig = make_rig(ScriptedTransport(), FULL_BY_MESSAGES, time.clock())
     rig.offer(*events(2))
@@ -954,7 +944,7 @@ def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig)
     time.advance(ms=2)
     rig.start()
     rig.wait_settled(4)
-    assert rig.sent == [0, 1]  # what waited before keeps the time that it was given
+    assert rig.sent == [0, 1]  # queued messages keep their deadline
     assert [number for number, _, _ in rig.undelivered] == [3, 2]
 
 
@@ -991,18 +981,18 @@ def test_a_request_that_does_not_fit_is_handed_over_so_that_it_can_be_answered(m
         pytest.param(ScriptedTransport(), EgressLimits(max_age_ms=0), id="age"),
     ],
 )
-def test_the_lane_is_not_locked_while_it_tells_of_a_dead_letter(
+def test_the_queue_is_unlocked_during_the_undelivered_callback(
     make_rig: MakeRig, wire: ScriptedTransport, limits: EgressLimits
 ) -> None:
     free: list[bool] = []
 
-    def told(item: QueuedMessage, status: UStatus) -> None:
+    def notified(item: QueuedMessage, status: UStatus) -> None:
         reading = threading.Thread(target=rig.queue.statistics, daemon=True)
         reading.start()
         reading.join(DEADLINE_S)
         free.append(not reading.is_alive())
 
-    rig = make_rig(wire, limits, undelivered=told)
+    rig = make_rig(wire, limits, undelivered=notified)
     rig.offer(*events(2))
     rig.start()
     eventually(lambda: bool(free), "a dead letter")
@@ -1013,7 +1003,7 @@ def test_the_lane_is_not_locked_while_it_tells_of_a_dead_letter(
 # ------------------------------------------------------------------------------------------------------------ inline
 
 
-def test_an_inline_lane_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+def test_an_inline_queue_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport()).start()
     rig.offer(*events(3))
     assert rig.sent == [0, 1, 2]  # without waiting for anybody
@@ -1021,7 +1011,7 @@ def test_an_inline_lane_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> 
     assert rig.verdicts == [(n, Verdict.DELIVERED, None, 1) for n in range(3)]
 
 
-def test_an_inline_lane_queues_what_the_socket_refuses_for_now_and_nothing_overtakes_it(
+def test_an_inline_queue_queues_refused_messages_and_preserves_the_order(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig(InlineTransport(DOWN, then=OK))
@@ -1034,7 +1024,7 @@ def test_an_inline_lane_queues_what_the_socket_refuses_for_now_and_nothing_overt
     assert set(rig.wire.threads[1:]) == {rig.queue._thread.ident}
 
 
-def test_an_inline_lane_does_not_overtake_what_its_own_thread_has_in_the_air(make_rig: MakeRig) -> None:
+def test_an_inline_queue_does_not_overtake_messages_in_flight(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport(DOWN))
     rig.offer(event(0))
     rig.wire.gate.clear()
@@ -1047,7 +1037,7 @@ def test_an_inline_lane_does_not_overtake_what_its_own_thread_has_in_the_air(mak
     assert rig.sent == [0, 1]
 
 
-def test_an_inline_lane_is_inline_again_when_its_queue_is_empty(make_rig: MakeRig) -> None:
+def test_an_inline_queue_is_inline_again_when_empty(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport(DOWN)).start()
     rig.offer(*events(5))
     assert rig.queue.wait_empty(soon())
@@ -1056,14 +1046,14 @@ def test_an_inline_lane_is_inline_again_when_its_queue_is_empty(make_rig: MakeRi
     assert rig.wire.threads[-1] == threading.get_ident()
 
 
-def test_what_can_never_be_sent_inline_is_one_dead_letter_and_not_delivered(make_rig: MakeRig) -> None:
+def test_a_permanently_refused_inline_message_is_one_dead_letter(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport(then=UCode.INVALID_ARGUMENT)).start()
     rig.offer(event(0))
     rig.wait_settled(1)
     eventually(lambda: bool(rig.undelivered), "the dead letter")
     assert [(n, status.code) for n, status, _ in rig.undelivered] == [(0, UCode.INVALID_ARGUMENT)]
     assert [verdict for _, verdict, _, _ in rig.verdicts] == [Verdict.DEAD_LETTERED]
-    assert rig.queue.statistics().retries == 0  # nothing was answered UNAVAILABLE
+    assert rig.queue.statistics().retries == 0  # no send was refused with UNAVAILABLE
 
 
 def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a_retry(
@@ -1078,7 +1068,7 @@ def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a
 
 
 def small(n: int) -> int:
-    """What `n` messages of `events` take of a buffer."""
+    """The buffer size of `n` messages of `events`."""
     return n * (OVERHEAD_BYTES + 4)
 
 
@@ -1092,31 +1082,31 @@ def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(m
     assert [thread == here for thread in wire.threads] == [True, True, True, False, False]
 
 
-def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRig) -> None:
-    wire = BufferedTransport(then_room=1 << 40)
+def test_one_send_window_query_serves_many_messages(make_rig: MakeRig) -> None:
+    wire = BufferedTransport(then_window=1 << 40)
     rig = make_rig(wire).start()
     rig.offer(*events(3000))
     assert len(rig.sent) == 3000
-    assert wire.room_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, however much room there is
+    assert wire.window_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, regardless of the room
 
 
-def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig) -> None:
+def test_a_full_send_window_is_not_queried_again_for_a_millisecond(make_rig: MakeRig) -> None:
     wire, clock = BufferedTransport(), ManualClock()
     clock.advance(s=1)
     rig = make_rig(wire, clock=clock.clock())
     rig.offer(event(0))
     rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
-    wire.then_room = small(1)
+    wire.then_window = small(1)
     rig.offer(event(1))
     rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
-    assert (wire.room_calls, rig.sent) == (1, [])
+    assert (wire.window_calls, rig.sent) == (1, [])
     clock.advance(ms=1)
     rig.offer(event(2))
-    assert (wire.room_calls, rig.sent) == (2, [2])
+    assert (wire.window_calls, rig.sent) == (2, [2])
 
 
-def test_a_message_that_the_buffer_has_no_room_for_goes_to_the_lanes_own_thread(make_rig: MakeRig) -> None:
-    wire = BufferedTransport(then_room=1 << 40)
+def test_a_message_beyond_the_send_window_goes_to_the_send_thread(make_rig: MakeRig) -> None:
+    wire = BufferedTransport(then_window=1 << 40)
     rig = make_rig(wire).start()
     large = msgspec.structs.replace(event(0), payload=bytes(1 << 18))
     rig.offer(large)
@@ -1139,9 +1129,9 @@ def test_room_that_a_link_had_is_not_room_of_the_next_one(make_rig: MakeRig) -> 
 # ----------------------------------------------------------------------------------------------- waiting, closing
 
 
-def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
+def test_wait_empty_waits_for_messages_in_flight(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport()).start()
-    assert rig.queue.wait_empty(0)  # nothing to wait for, however late it is
+    assert rig.queue.wait_empty(0)  # nothing to wait for, even after the deadline
     rig.wire.gate.clear()
     rig.offer(event(0))
     rig.wait_attempts(1)
@@ -1152,7 +1142,7 @@ def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
     waiting = threading.Thread(target=lambda: answers.append(rig.queue.wait_empty(soon())), daemon=True)
     waiting.start()
     rig.wire.gate.set()
-    waiting.join(DEADLINE_S / 2)  # woken by the end of the sending, not by the deadline
+    waiting.join(DEADLINE_S / 2)  # woken by the end of the send, not by the deadline
     assert answers == [True]
 
 
@@ -1163,21 +1153,21 @@ def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
         pytest.param(ScriptedTransport(), event(0, ttl=1, made_ms=0), id="age"),
     ],
 )
-def test_wait_empty_waits_until_a_dead_letter_has_been_told(
+def test_wait_empty_waits_for_the_undelivered_callback(
     make_rig: MakeRig, wire: ScriptedTransport, message: UMessage
 ) -> None:
-    # The answer to a requester comes of it: a streamer that stops must not overlook it.
-    telling, told = threading.Event(), threading.Event()
+    # It causes an error response, which a stop must not miss.
+    telling, notified = threading.Event(), threading.Event()
 
     def tell(item: QueuedMessage, status: UStatus) -> None:
         telling.set()
-        assert told.wait(DEADLINE_S)
+        assert notified.wait(DEADLINE_S)
 
     rig = make_rig(wire, undelivered=tell).start()
     rig.offer(message)
     assert telling.wait(DEADLINE_S)
     empty = rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
-    told.set()
+    notified.set()
     assert not empty
     assert rig.queue.wait_empty(soon())
 
@@ -1191,7 +1181,7 @@ def test_wait_empty_gives_up_at_its_deadline_while_the_link_is_down(make_rig: Ma
     assert rig.ledger_snapshot().queued == 1
 
 
-def test_close_ends_a_long_pause_and_the_message_stays_in_the_books(make_rig: MakeRig) -> None:
+def test_close_ends_a_long_pause_and_the_message_counts_as_queued(make_rig: MakeRig) -> None:
     rig = make_rig(
         ScriptedTransport(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)
     ).start()
@@ -1210,19 +1200,19 @@ def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -
     rig.wait_attempts(1)
     rig.queue.close(0.02)
     assert rig.queue._thread.is_alive()
-    assert rig.ledger_snapshot().queued == 3  # two that wait and one of which nobody knows yet
+    assert rig.ledger_snapshot().queued == 3  # two waiting, and one not yet reported
     assert rig.ledger_snapshot().unaccounted == 0
 
     rig.wire.gate.set()
     eventually(lambda: not rig.queue._thread.is_alive(), "the end of the thread")
-    assert rig.sent == [0]  # the send that was under way ends; no other begins
+    assert rig.sent == [0]  # the send in progress completes; no other begins
     assert (rig.ledger_snapshot().delivered, rig.ledger_snapshot().queued) == (1, 2)
 
 
 STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
 
 
-def test_what_is_taken_back_is_a_dead_letter_and_the_caller_tells_whom_it_concerns(make_rig: MakeRig) -> None:
+def test_an_abandoned_message_is_a_dead_letter_and_is_returned(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport()).start()
     rig.wire.gate.clear()
     rig.offer(event(0))
@@ -1230,7 +1220,7 @@ def test_what_is_taken_back_is_a_dead_letter_and_the_caller_tells_whom_it_concer
     rig.offer(event(1), event(2))
     assert [number(item.message) for item in rig.queue.abandon_all(STOPPED)] == [1, 2]
     assert rig.verdicts == [(1, Verdict.DEAD_LETTERED, STOPPED, 0), (2, Verdict.DEAD_LETTERED, STOPPED, 0)]
-    assert (rig.undelivered, rig.ledger_snapshot().queued) == ([], 1)  # the one that is in the air
+    assert (rig.undelivered, rig.ledger_snapshot().queued) == ([], 1)  # the one in flight
 
     rig.wire.gate.set()
     rig.wait_settled(3)
@@ -1243,7 +1233,7 @@ def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
     ).start()
     rig.offer(*events(3))
     rig.wait_retries(1)
-    rig.queue.no_more_retries(STOPPED)  # which ends the pause
+    rig.queue.no_more_retries(STOPPED)  # the link up ends the pause
     rig.wait_settled(3)
     rig.offer(event(3))
     rig.wait_settled(4)
@@ -1252,7 +1242,7 @@ def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
     assert rig.queue.wait_empty(0)
 
 
-def test_a_lane_that_was_never_started_can_be_closed_twice(make_rig: MakeRig) -> None:
+def test_an_unstarted_queue_can_be_closed_twice(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport())
     rig.offer(event(0))
     rig.queue.close(0)
@@ -1276,7 +1266,7 @@ def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> No
     assert before == EndpointQueueStatistics(
         endpoint="backbone",
         queued=2,
-        queued_bytes=OVERHEAD_BYTES + 4,  # what is in the air has left the queue
+        queued_bytes=OVERHEAD_BYTES + 4,  # messages in flight are not in the queue
         delivered=2,
         dead_lettered=1,
         expired=1,
@@ -1294,7 +1284,7 @@ def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> No
 
 
 class UnreliableTransport(ScriptedTransport):
-    """Fails now and then, in every way, whoever sends."""
+    """Fails randomly in every way, on any thread."""
 
     outcomes: ClassVar[list[UCode | None]] = [OK] * 12 + [DOWN, UCode.INVALID_ARGUMENT]
 
@@ -1321,8 +1311,8 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
         together.wait(DEADLINE_S)
         for position, message in enumerate(messages):
             gateway.offer(message)
-            if position % 50 == 0:  # else nearly all would overflow
-                eventually(lambda: rig.queue.queued < 30, "the lane to have its turn")
+            if position % 50 == 0:  # otherwise nearly all would overflow
+                eventually(lambda: rig.queue.queued < 30, "the queue to be serviced")
 
     pouring = [
         threading.Thread(target=pour, args=pair, daemon=True) for pair in zip(gateways, offered, strict=True)
@@ -1337,10 +1327,10 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
     assert sorted(n for n, _, _, _ in rig.verdicts) == list(range(4 * each))  # one verdict each
     assert counted.keys() == {Verdict.DELIVERED, Verdict.DEAD_LETTERED}
     assert counted[Verdict.DELIVERED] == len(rig.sent)
-    # The lane tells of a dead letter after it has booked it.
+    # The undelivered callback follows the settlement.
     eventually(lambda: len(rig.undelivered) == counted[Verdict.DEAD_LETTERED], "all dead letters")
     for block in range(4):
         of_one = [n for n in rig.sent if n // each == block]
         assert of_one == sorted(of_one)
-    books = rig.ledger_snapshot()
-    assert (books.received, books.queued, books.unaccounted) == (4 * each, 0, 0)
+    ledger = rig.ledger_snapshot()
+    assert (ledger.received, ledger.queued, ledger.unaccounted) == (4 * each, 0, 0)

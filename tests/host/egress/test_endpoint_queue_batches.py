@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane that is offered many messages at once: what it sends, keeps and loses is what it would one by one."""
+"""Batches at an endpoint queue: sends, queueing and losses are the same as for single messages."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ from tests.host.egress.test_endpoint_queue import (
     ScriptedTransport,
     event,
     events,
-    eventually,
     make_rig,  # noqa: F401  a fixture
 )
+from tests.host.waiting import eventually
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
@@ -36,7 +36,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, ageing: bool = False) -> None:
-    """As an ingress does with what came in together."""
+    """Like an ingress with a batch."""
     gateway = rig.gateways[0]
     gateway.ledger.received += len(messages)
     delivery, now_ns = gateway.delivery, rig._clock.monotonic_ns()
@@ -45,7 +45,7 @@ def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, ageing: bool =
 
 
 class BatchSizeTransport(InlineTransport):
-    """Notes how many messages it was given at a time."""
+    """Notes the sizes of its batches."""
 
     def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
         super().__init__(*script, then=then)
@@ -62,7 +62,7 @@ class BatchSizeTransport(InlineTransport):
         return transmit_all
 
 
-def test_what_may_be_sent_at_once_is_sent_in_one_go_and_told_to_taps(make_rig: MakeRig) -> None:  # noqa: F811
+def test_a_batch_within_the_credit_is_sent_at_once_and_reported_to_taps(make_rig: MakeRig) -> None:  # noqa: F811
     wire = BatchSizeTransport()
     rig = make_rig(wire)
     offer_all(rig, events(50))
@@ -71,7 +71,7 @@ def test_what_may_be_sent_at_once_is_sent_in_one_go_and_told_to_taps(make_rig: M
     assert rig.gateways[0].delivery.delivered == 50
 
 
-def test_a_transport_that_never_waits_is_given_all_in_one_go_however_long_it_is(make_rig: MakeRig) -> None:  # noqa: F811
+def test_a_transport_without_waits_gets_a_whole_batch(make_rig: MakeRig) -> None:  # noqa: F811
     wire = BatchSizeTransport()
     rig = make_rig(wire)
     for _ in range(2):
@@ -79,14 +79,14 @@ def test_a_transport_that_never_waits_is_given_all_in_one_go_however_long_it_is(
     assert wire.batch_sizes == [64, 64]
 
 
-def test_without_taps_the_books_are_the_same(make_rig: MakeRig) -> None:  # noqa: F811
+def test_taps_do_not_change_the_ledger(make_rig: MakeRig) -> None:  # noqa: F811
     rig = make_rig(InlineTransport())
     rig.gateways[0].taps = ()
     offer_all(rig, events(5))
     assert rig.queue.ledger.settled[Verdict.DELIVERED] == rig.gateways[0].delivery.delivered == 5
 
 
-def test_from_the_one_that_is_refused_on_each_goes_its_own_way_in_order(make_rig: MakeRig) -> None:  # noqa: F811
+def test_after_a_refusal_messages_are_sent_one_by_one_in_order(make_rig: MakeRig) -> None:  # noqa: F811
     rig = make_rig(InlineTransport(OK, OK, UCode.INTERNAL, UCode.INTERNAL, OK, OK)).start()
     offer_all(rig, events(6))
     rig.wait_settled(6)
@@ -96,14 +96,14 @@ def test_from_the_one_that_is_refused_on_each_goes_its_own_way_in_order(make_rig
     assert len(lost) <= 1
 
 
-def test_an_outage_in_the_middle_loses_nothing_and_keeps_the_order(make_rig: MakeRig) -> None:  # noqa: F811
+def test_an_outage_loses_nothing_and_preserves_the_order(make_rig: MakeRig) -> None:  # noqa: F811
     rig = make_rig(InlineTransport(OK, OK, DOWN, DOWN, DOWN), QUICK).start()
     offer_all(rig, events(20))
     rig.wait_settled(20)
     assert rig.sent == list(range(20))
 
 
-def test_what_waits_is_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
+def test_waiting_messages_are_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
     wire = BatchSizeTransport()
     rig = make_rig(wire)
     wire.then = DOWN
@@ -115,15 +115,15 @@ def test_what_waits_is_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
     assert rig.sent == list(range(9))
 
 
-def test_what_is_in_the_air_is_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
+def test_messages_in_flight_are_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
     wire = BatchSizeTransport(DOWN)
     rig = make_rig(wire)
     rig.offer(event(0))
     wire.gate.clear()
     rig.start().wait_attempts(2)
     sender = threading.Thread(target=offer_all, args=(rig, [event(n) for n in range(1, 5)]))
-    sender.start()  # a thread of its own, or a lane that does overtake would wait for the gate for ever
-    eventually(lambda: rig.queue.queued == 5, "all to be queued")  # of which one is being sent
+    sender.start()  # on its own thread: a queue that overtakes would wait for the gate forever
+    eventually(lambda: rig.queue.queued == 5, "all to be queued")  # one of them in flight
     assert (wire.batch_sizes, len(wire.attempts)) == ([], 2)
     wire.gate.set()
     sender.join()
@@ -137,15 +137,15 @@ def test_no_more_is_sent_at_once_than_there_is_room_for(make_rig: MakeRig) -> No
     assert (rig.sent, rig.queue.queued) == ([0, 1, 2], 2)
 
 
-def test_what_is_more_than_one_question_is_good_for_is_sent_at_once_all_the_same(make_rig: MakeRig) -> None:  # noqa: F811
-    wire = BufferedTransport(then_room=1 << 20)
+def test_a_batch_larger_than_one_credit_is_still_sent_at_once(make_rig: MakeRig) -> None:  # noqa: F811
+    wire = BufferedTransport(then_window=1 << 20)
     rig = make_rig(wire)
     offer_all(rig, [publish(each.id, TOPIC, each.payload + bytes(5_000)) for each in events(64)])
-    assert (rig.sent, rig.queue.queued, wire.room_calls) == (list(range(64)), 0, 2)
+    assert (rig.sent, rig.queue.queued, wire.window_calls) == (list(range(64)), 0, 2)
 
 
-def test_what_is_longer_than_any_credit_is_queued_in_its_place(make_rig: MakeRig) -> None:  # noqa: F811
-    rig = make_rig(BufferedTransport(then_room=1 << 20))
+def test_a_message_larger_than_any_credit_is_queued_in_order(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(BufferedTransport(then_window=1 << 20))
     messages = events(4)
     messages[2] = publish(messages[2].id, TOPIC, messages[2].payload + bytes(300_000))
     offer_all(rig, messages)
@@ -154,13 +154,13 @@ def test_what_is_longer_than_any_credit_is_queued_in_its_place(make_rig: MakeRig
     assert rig.sent == [0, 1, 2, 3]
 
 
-def test_a_lane_without_room_queues_all(make_rig: MakeRig) -> None:  # noqa: F811
+def test_a_queue_without_send_window_queues_all_messages(make_rig: MakeRig) -> None:  # noqa: F811
     rig = make_rig(ScriptedTransport())
     offer_all(rig, events(5))
     assert (rig.sent, rig.queue.queued) == ([], 5)
 
 
-def test_none_is_sent_whose_ttl_runs_out_while_those_before_it_are_sent(make_rig: MakeRig) -> None:  # noqa: F811
+def test_a_batch_excludes_messages_that_expire_during_its_send(make_rig: MakeRig) -> None:  # noqa: F811
     time = ManualClock()
     clock = time.clock()
 
@@ -204,7 +204,7 @@ def test_none_or_one_is_no_helping(make_rig: MakeRig, count: int) -> None:  # no
     assert (wire.batch_sizes, rig.sent) == ([], list(range(count)))
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 def message_batch(messages: Sequence[UMessage]) -> MessageBatch:
@@ -233,7 +233,7 @@ def test_a_run_is_sent_queued_and_counted_as_its_messages(
     at_once = min(room, number)
     assert (rig.sent, rig.queue.queued) == (list(range(at_once)), number - at_once)
     assert [n for n, *_ in rig.verdicts] == rig.sent
-    # What is left of the room is good for as many more.
+    # The remaining room covers as many more.
     more = max(room - number, 0)
     for n in range(2):
         rig.offer(event(number + n))
@@ -241,7 +241,7 @@ def test_a_run_is_sent_queued_and_counted_as_its_messages(
 
 
 @pytest.mark.parametrize("taken", [1, MIN_BATCH - 1, MIN_BATCH])
-def test_of_a_run_what_the_transport_does_not_take_goes_one_by_one(
+def test_messages_refused_from_a_batch_are_sent_one_by_one(
     make_rig: MakeRig,  # noqa: F811
     taken: int,
 ) -> None:
@@ -256,11 +256,11 @@ def test_of_a_run_what_the_transport_does_not_take_goes_one_by_one(
     assert rig.sent == list(range(2 * MIN_BATCH))
 
 
-# ------------------------------------------------------------------------------------------------- what taps are not told
+# --- taps ------------------------------------------------------------------------------------------------------------
 
 
 class Notes:
-    """A tap that is told of many at once; what it was told of them."""
+    """A batch tap, with the batches it received."""
 
     def __init__(self) -> None:
         self.together: list[list[bytes]] = []
@@ -288,7 +288,7 @@ class Notes:
 
 
 class NoBatchTransport(BatchSizeTransport):
-    """Takes none of many, and each by itself."""
+    """Refuses batches and takes single messages."""
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         def transmit_all(messages: Iterable[UMessage], /) -> int:
@@ -299,7 +299,7 @@ class NoBatchTransport(BatchSizeTransport):
 
 
 def tapped(rig: EndpointQueueRig, tap: Tap, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Have this tap alone; what it fails with, for which a streamer would switch it off."""
+    """Install only this tap; returns its exceptions, for which a streamer would disable it."""
     failed: list[Exception] = []
     gateway = rig.gateways[0]
     gateway.taps = (tap,)
@@ -308,7 +308,7 @@ def tapped(rig: EndpointQueueRig, tap: Tap, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("number", [2, MIN_BATCH, 3 * MIN_BATCH])
-def test_where_none_of_many_is_taken_no_tap_is_told_of_nothing(
+def test_a_refused_batch_is_not_reported_to_taps(
     make_rig: MakeRig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     number: int,
@@ -323,7 +323,7 @@ def test_where_none_of_many_is_taken_no_tap_is_told_of_nothing(
 
 
 @pytest.mark.parametrize("number", [2, MIN_BATCH])
-def test_the_recorder_outlives_it_that_none_of_many_is_taken(
+def test_the_recorder_handles_a_refused_batch(
     make_rig: MakeRig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     number: int,
@@ -334,7 +334,7 @@ def test_the_recorder_outlives_it_that_none_of_many_is_taken(
     failed = tapped(rig, intake.tap("chassis"), monkeypatch)
     offer_all(rig, events(number))
     assert (wire.batch_sizes, failed, intake.waiting) == ([0], [], number)
-    rig.gateways[0].delivery.transmit_batch = InlineTransport.batch_transmitter(wire, None)  # and goes on
+    rig.gateways[0].delivery.transmit_batch = InlineTransport.batch_transmitter(wire, None)  # and continues
     offer_all(rig, events(number))
     assert [len(each) for each in intake.notes if isinstance(each, BatchNote)] == [number]
     assert (failed, intake.waiting) == ([], 2 * number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each subscriber of a unicast transport has a lane of its own: what happens to one is no matter of the others."""
+"""Each subscriber of a unicast transport has its own queue, isolated from the others."""
 
 import random
 import threading
@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tests.host.egress.test_endpoint_queue import (
-    DEADLINE_S,
     DOWN,
     HERE,
     NS_PER_MS,
@@ -23,11 +22,11 @@ from tests.host.egress.test_endpoint_queue import (
     ScriptedTransport,
     Stopwatch,
     event,
-    eventually,
     number,
     on,
     soon,
 )
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
@@ -46,7 +45,9 @@ ANN, BOB, CAT = (UUri("dash", entity, 1, 0) for entity in (1, 2, 3))
 
 
 class PerSubscriberTransport(ScriptedTransport):
-    """Sends to each subscriber by itself. `faults` has what a send to one raises, or what is called before it."""
+    """Sends to each subscriber separately. `faults` has the exception of a send to one, or a function to call before
+    it.
+    """
 
     unicast = True
 
@@ -68,7 +69,7 @@ class PerSubscriberTransport(ScriptedTransport):
         return transmit
 
     def to(self, subscriber: UUri | None) -> list[int]:
-        """What was sent to one."""
+        """The messages sent to one subscriber."""
         return [n for who, n in self.order if who == subscriber]
 
 
@@ -115,7 +116,7 @@ class Scene(EndpointQueueRig):
             delivery.offer(message, self._clock.monotonic_ns())
 
     def offer_batch_to(self, subscriber: UUri | None, messages: list[UMessage]) -> None:
-        """As an ingress does with what came in together."""
+        """Like an ingress with a batch."""
         delivery = self._deliveries.setdefault(
             subscriber, Delivery(self.gateways[0], self.queue, None, subscriber)
         )
@@ -148,7 +149,7 @@ MakeScene = Callable[..., Scene]
 
 @pytest.mark.parametrize("wire", [PerSubscriberTransport, InlinePerSubscriberTransport])
 @pytest.mark.parametrize("fault", [unavailable, away])
-def test_a_subscriber_that_takes_nothing_holds_up_nobody_else(
+def test_an_unavailable_subscriber_delays_no_other(
     scene: MakeScene, wire: type[PerSubscriberTransport], fault: Callable[[], None]
 ) -> None:
     rig = scene(wire({ANN: fault}), SLOW).start()
@@ -160,9 +161,13 @@ def test_a_subscriber_that_takes_nothing_holds_up_nobody_else(
     assert rig.transport.to(BOB) == list(range(1, 300, 3))
     assert rig.transport.to(None) == list(range(2, 300, 3))
     eventually(lambda: rig.queue.statistics().queued == 100, "all else to wait")
-    assert rig.transport.tries[ANN] <= 3  # the others of an hour are to come
-    [lane] = rig.queue.statistics().fullest
-    assert (lane.subscriber, lane.queued, lane.queued_bytes) == (ANN, 100, 100 * (OVERHEAD_BYTES + 4))
+    assert rig.transport.tries[ANN] <= 3  # the rest of the hour is left
+    [endpoint_queue] = rig.queue.statistics().fullest
+    assert (endpoint_queue.subscriber, endpoint_queue.queued, endpoint_queue.queued_bytes) == (
+        ANN,
+        100,
+        100 * (OVERHEAD_BYTES + 4),
+    )
 
     rig.transport.faults.clear()
     rig.queue.on_link_up()
@@ -189,7 +194,7 @@ def test_a_transmitter_that_raises_costs_its_own_messages_and_no_others(
 def test_a_subscriber_that_takes_one_now_and_then_costs_the_others_a_turn_at_most(
     scene: MakeScene, refuses: Callable[[], None]
 ) -> None:
-    """5 000 wait for one that takes one message of two tries, for a while; another's are sent as if it was not there."""
+    """5 000 messages wait for a subscriber that accepts every second try; sends to another one are unaffected."""
     tries = 0
 
     def every_other() -> None:
@@ -222,7 +227,7 @@ def test_a_subscriber_that_takes_one_now_and_then_costs_the_others_a_turn_at_mos
 def test_5_000_that_are_released_delay_the_first_of_another_by_a_turn(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport({ANN: away}), SLOW).start()
     rig.offer_to(ANN, *(event(n) for n in range(5_000)))
-    eventually(lambda: rig.queue.blocked == 5_000, "all to be parked")
+    eventually(lambda: rig.queue.blocked == 5_000, "all to be blocked")
 
     taken = threading.Event()
 
@@ -243,8 +248,10 @@ def test_5_000_that_are_released_delay_the_first_of_another_by_a_turn(scene: Mak
 
 
 @pytest.mark.parametrize("too_old", [True, False])
-def test_what_ends_otherwise_for_one_does_so_a_few_at_a_time(scene: MakeScene, too_old: bool) -> None:
-    """1 000 dead letters in a row would take 10 ms and more."""
+def test_messages_with_other_outcomes_delay_subscribers_a_few_at_a_time(
+    scene: MakeScene, too_old: bool
+) -> None:
+    """1 000 dead letters in a row would take more than 10 ms."""
     time = ManualClock()
     letters: list[int] = []
     rig = scene(
@@ -255,7 +262,7 @@ def test_what_ends_otherwise_for_one_does_so_a_few_at_a_time(scene: MakeScene, t
     )
     rig.offer_to(ANN, *(event(n) for n in range(1_000)))
     rig.start()
-    eventually(lambda: rig.queue.blocked == 1_000, "all to be parked")
+    eventually(lambda: rig.queue.blocked == 1_000, "all to be blocked")
     before: list[int] = []
     rig.transport.faults = {ANN: broken, BOB: lambda: before.append(len(letters))}
     with rig.queue._lock:
@@ -270,7 +277,7 @@ def test_what_ends_otherwise_for_one_does_so_a_few_at_a_time(scene: MakeScene, t
 
 
 class SubscriberBatchTransport(InlinePerSubscriberTransport):
-    """Notes to whom it sent how many messages at a time."""
+    """Notes the batches sent to each subscriber."""
 
     def __init__(self, faults: dict[UUri | None, Callable[[], None]]) -> None:
         super().__init__(faults)
@@ -295,7 +302,7 @@ def test_while_one_is_away_others_are_sent_to_at_once_and_in_one_go(
     rig = scene(wire, SLOW).start()
     rig.offer_to(ANN, event(0))
     eventually(lambda: rig.queue.statistics().retries >= 2, "the lane's own thread to have tried")
-    eventually(lambda: rig.queue._in_flight == 0, "it to wait")
+    eventually(lambda: rig.queue._in_flight == 0, "the message to wait")
     rig.offer_to(BOB, event(1))
     rig.offer_batch_to(BOB, [event(n) for n in range(2, 51)])
     assert rig.transport.to(BOB) == list(range(1, 51))
@@ -306,13 +313,13 @@ def test_while_one_is_away_others_are_sent_to_at_once_and_in_one_go(
     rig.transport.faults.clear()
     rig.offer_to(ANN, event(51))
     rig.offer_batch_to(ANN, [event(n) for n in range(52, 60)])
-    assert rig.transport.to(ANN) == []  # 0 waits for its time
+    assert rig.transport.to(ANN) == []  # 0 is paused
     rig.queue.on_link_up()
     assert rig.queue.wait_empty(soon())
     assert rig.transport.to(ANN) == [0, *range(51, 60)]
 
 
-# ------------------------------------------------------------------------------------------------------- a retry clock
+# --- retry delays ----------------------------------------------------------------------------------------------------
 
 
 def test_each_has_a_retry_clock_of_its_own(scene: MakeScene) -> None:
@@ -337,7 +344,7 @@ def test_each_has_a_retry_clock_of_its_own(scene: MakeScene) -> None:
     assert rig.queue.statistics().retries == 5
 
 
-def test_a_route_that_opens_for_somebody_else_cuts_no_pause_short(scene: MakeScene) -> None:
+def test_a_route_opening_for_another_subscriber_does_not_shorten_a_pause(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport(), SLOW)
 
     def refused_while_another_opens() -> None:
@@ -346,7 +353,7 @@ def test_a_route_that_opens_for_somebody_else_cuts_no_pause_short(scene: MakeSce
 
     rig.transport.faults[ANN] = refused_while_another_opens
     rig.start().offer_to(ANN, event(0))
-    eventually(lambda: rig.queue.blocked == 1, "it to be parked")
+    eventually(lambda: rig.queue.blocked == 1, "it to be blocked")
     rig.offer_to(BOB, event(1))
     eventually(lambda: rig.transport.to(BOB) == [1], "the other's")
     assert rig.transport.tries[ANN] == 1
@@ -370,7 +377,7 @@ def test_order_and_classes_hold_through_pauses_and_releases(scene: MakeScene) ->
 
 @pytest.mark.parametrize("wire", [PerSubscriberTransport, InlinePerSubscriberTransport])
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_comes_and_goes_each_stream_keeps_its_order_and_all_arrive(
+def test_with_changing_subscribers_each_stream_is_complete_and_in_order(
     scene: MakeScene, wire: type[PerSubscriberTransport], seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -409,7 +416,7 @@ NARROW = msgspec.structs.replace(SLOW, queue_messages=10, subscriber_messages=3,
 
 
 @pytest.mark.parametrize("fault", [unavailable, away])
-def test_what_has_no_room_in_its_lane_is_a_dead_letter_that_names_the_subscriber_and_its_bounds(
+def test_a_message_beyond_the_subscriber_limit_is_a_dead_letter_with_subscriber_and_limits(
     scene: MakeScene, fault: Callable[[], None]
 ) -> None:
     rig = scene(PerSubscriberTransport({ANN: fault, BOB: fault}), NARROW).start()
@@ -429,7 +436,8 @@ def test_what_has_no_room_in_its_lane_is_a_dead_letter_that_names_the_subscriber
     assert rig.undelivered[-1][:2] == (0, full)
     assert rig.queue.statistics().evicted_subscriber_limit == 5
     eventually(
-        lambda: rig.subscriber_queues[BOB].queued == 1 and not rig.queue._in_flight, "the other's to wait"
+        lambda: rig.subscriber_queues[BOB].queued == 1 and not rig.queue._in_flight,
+        "the other message to wait",
     )
     assert rig.subscriber_queues[ANN].queued == 3
 
@@ -439,14 +447,14 @@ def test_an_absent_subscriber_cannot_fill_the_queue_of_its_endpoint(scene: MakeS
         PerSubscriberTransport({ANN: away}), msgspec.structs.replace(SLOW, queue_messages=1_000)
     ).start()
     rig.offer_to(ANN, *(event(n) for n in range(2_000)))
-    # With what its thread may have in hand when the others come.
+    # Including the messages that the send thread may hold.
     assert 500 <= rig.queue.queued <= 500 + 64
     assert len(rig.undelivered) == 2_000 - rig.queue.queued
     rig.offer_to(None, *(event(n) for n in range(2_000, 2_400)))
     eventually(lambda: len(rig.transport.to(None)) == 400, "the others'")
 
 
-def test_lanes_go_by_other_bounds_from_the_next_message_on(scene: MakeScene) -> None:
+def test_other_subscriber_limits_apply_from_the_next_message_on(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport({ANN: away}), SLOW)
     rig.offer_to(ANN, *(event(n) for n in range(3)))
     rig.queue.set_limits(NARROW)
@@ -466,14 +474,14 @@ def test_at_the_end_every_subscriber_is_tried_once(scene: MakeScene) -> None:
     rig.wait_retries(2)
     tries = len(rig.wire.attempts)
     rig.transport.faults.pop(BOB)
-    rig.queue.no_more_retries(STOPPED)  # which ends the pauses
+    rig.queue.no_more_retries(STOPPED)  # the link up ends the pauses
     assert rig.queue.wait_empty(soon())
     assert rig.transport.to(BOB) == [1, 3]
     assert sorted(rig.undelivered) == [(0, STOPPED, 2), (2, STOPPED, 0)]
     assert len(rig.wire.attempts) == tries + 3
 
 
-def test_all_lanes_can_be_taken_back(scene: MakeScene) -> None:
+def test_all_subscriber_queues_can_be_abandoned(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport({ANN: unavailable, BOB: away}), SLOW).start()
     for n, who in enumerate((ANN, BOB, ANN, BOB)):
         rig.offer_to(who, event(n))
@@ -483,7 +491,7 @@ def test_all_lanes_can_be_taken_back(scene: MakeScene) -> None:
     assert (rig.queue.queued, rig.queue.statistics().subscribers) == (0, 0)
 
 
-def test_statistics_have_the_number_of_lanes_and_the_fullest(scene: MakeScene) -> None:
+def test_statistics_have_the_number_of_subscriber_queues_and_the_fullest(scene: MakeScene) -> None:
     rig = scene(PerSubscriberTransport(), SLOW)
     subscribers = [UUri("dash", entity, 1, 0) for entity in range(1, 8)]
     for many, subscriber in enumerate(subscribers, 1):
@@ -497,9 +505,7 @@ def test_statistics_have_the_number_of_lanes_and_the_fullest(scene: MakeScene) -
     )
 
 
-def test_a_subscriber_that_is_unavailable_is_told_once_while_any_is(
-    scene: MakeScene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_subscriber_is_logged_once(scene: MakeScene, caplog: pytest.LogCaptureFixture) -> None:
     rig = scene(PerSubscriberTransport({ANN: unavailable, BOB: unavailable}), SLOW).start()
     with caplog.at_level("WARNING", "ustreamer.egress"):
         rig.offer_to(ANN, event(0))
@@ -513,5 +519,5 @@ def test_a_subscriber_that_is_unavailable_is_told_once_while_any_is(
         rig.transport.faults[CAT] = unavailable
         rig.offer_to(CAT, event(2))
         rig.wait_retries(3)
-    told = [(record.getMessage(), vars(record)["subscriber"]) for record in caplog.records]
-    assert told == [("egress.unavailable", str(ANN)), ("egress.unavailable", str(CAT))]
+    notified = [(record.getMessage(), vars(record)["subscriber"]) for record in caplog.records]
+    assert notified == [("egress.unavailable", str(ANN)), ("egress.unavailable", str(CAT))]

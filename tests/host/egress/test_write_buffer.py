@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits for the disk, by itself: its bounds, whose part of them is used up, and in which order it is written."""
+"""The write buffer alone: its limits, the subscriber limits, and the order of writes."""
 
 from tests.core.egress.test_subscriber_queue import ANN, BOB, FOR
 from tests.host.egress.test_endpoint_queue import event
@@ -14,7 +14,7 @@ def queued(subscriber: UUri | None, size: int) -> QueuedMessage:
     return QueuedMessage(FOR[subscriber], event(0), 0, size)
 
 
-def test_one_subscriber_has_half_of_it_and_what_has_none_all() -> None:
+def test_one_subscriber_can_use_half_of_the_queue() -> None:
     unwritten = WriteBuffer(LIMITS)
     items = [queued(ANN, 100) for _ in range(3)]
     for item in items:

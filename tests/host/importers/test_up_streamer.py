@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import up-streamer`: what becomes of a CONFIG.json5, and the JSON5 it is written in."""
+"""`ustreamer import up-streamer`: the conversion of a CONFIG.json5, and the JSON5 reader."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.cli import check
@@ -49,14 +49,14 @@ def written(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_what_there_is_of_zenoh_is_carried_over(tmp_path: Path) -> None:
+def test_the_zenoh_section_is_imported(tmp_path: Path) -> None:
     found = import_file(written(tmp_path, CONFIG))
     assert (found.authority, found.queue_messages) == ("authority-a", 10_000)
     assert found.authorities == ("authority-a", "authority-b")
     assert found.zenoh == tmp_path / "ZENOH_CONFIG.json5"
 
 
-def test_what_is_not_carried_over_is_said_with_its_place(tmp_path: Path) -> None:
+def test_an_omitted_setting_is_reported_with_its_place(tmp_path: Path) -> None:
     places = [line.split(": ")[0] for line in import_file(written(tmp_path, CONFIG)).left_out]
     assert places == [
         "streamer_uuri.ue_id",
@@ -68,7 +68,7 @@ def test_what_is_not_carried_over_is_said_with_its_place(tmp_path: Path) -> None
     ]
 
 
-def test_what_it_writes_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_written_configuration_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, CONFIG)
     assert main(["import", "up-streamer", str(path), "--endpoint", "core"]) == ExitCode.OK
     out, err = capsys.readouterr()
@@ -128,7 +128,7 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
         ("[{authority: 'A B'}]", "transports.zenoh.endpoints[0]: authority 'A B': left out"),
     ],
 )
-def test_an_endpoint_that_cannot_be_is_left_out(tmp_path: Path, endpoints: str, line: str) -> None:
+def test_an_invalid_endpoint_is_left_out(tmp_path: Path, endpoints: str, line: str) -> None:
     good = "{authority: 'b'}"
     text = f"{{streamer_uuri: {{authority: 'a'}}, transports: {{zenoh: {{endpoints: {endpoints[:-1]}, {good}]}}}}}}"
     found = import_file(written(tmp_path, text))
@@ -137,7 +137,7 @@ def test_an_endpoint_that_cannot_be_is_left_out(tmp_path: Path, endpoints: str, 
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "1e3", "'x'", "true"])
-def test_a_queue_that_cannot_be_is_left_out(tmp_path: Path, size: str) -> None:
+def test_an_invalid_queue_size_is_left_out(tmp_path: Path, size: str) -> None:
     found = import_file(written(tmp_path, CONFIG.replace("10000", size)))
     assert found.queue_messages is None
     assert any(each.startswith("up_streamer_config.message_queue_size") for each in found.left_out)
@@ -162,7 +162,7 @@ b"]""",
         ("{$a_1: {}}", {"$a_1": {}}),
     ],
 )
-def test_what_json5_has_besides_json(text: str, value: Any) -> None:
+def test_json5_extensions_are_read(text: str, value: Any) -> None:
     assert parse(text) == value
 
 
@@ -183,12 +183,13 @@ def test_what_json5_has_besides_json(text: str, value: Any) -> None:
         ("-", "'-': expected a value"),
     ],
 )
-def test_what_is_not_json5_is_refused_with_its_line(text: str, problem: str) -> None:
+def test_invalid_json5_is_refused_with_its_line(text: str, problem: str) -> None:
     with pytest.raises(Json5Error) as refused:
         parse(text)
     assert problem in str(refused.value)
 
 
+@settings(max_examples=30)
 @given(
     st.recursive(
         st.none()
@@ -205,6 +206,7 @@ def test_all_json_is_json5(value: Any, indent: int | None) -> None:
     assert parse(json.dumps(value, indent=indent)) == json.loads(json.dumps(value))
 
 
+@settings(max_examples=60)
 @given(st.text(alphabet="{}[]:,'\"/*\\ \nax1.e-u", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(Json5Error):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import vsomeip`: what becomes of a vsomeip host's JSON, and that nothing of it is dropped in silence."""
+"""`ustreamer import vsomeip`: the conversion of a vsomeip host's JSON, with a report of every omission."""
 
 import json
 import tomllib
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.cli import check, import_command
@@ -22,6 +22,7 @@ from ustreamer.host.importers.vsomeip.importer import (
     import_file,
     import_vsomeip,
 )
+from ustreamer.host.importers.vsomeip.service_discovery import multicast_eventgroups
 from ustreamer.host.importers.vsomeip.tcp import protocol_of
 from ustreamer.transports import BuiltinTransports
 from ustreamer.transports.someip.config import EventConfig, EventgroupConfig, MethodConfig, SomeipEndpoint
@@ -30,7 +31,7 @@ from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.transports.someip.sd.settings import SdTimings
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-# As vsomeip's own examples and its users write it: numbers are strings.
+# In the style of vsomeip's own examples and users: numbers are strings.
 GATEWAY: dict[str, Any] = {
     "unicast": "127.0.0.1",
     "netmask": "255.0.0.0",
@@ -116,7 +117,7 @@ def service_of(endpoint: SomeipEndpoint, service: int) -> Any:
     return found
 
 
-# --- what is carried over ---------------------------------------------------------------------------------------------
+# --- imported settings -----------------------------------------------------------------------------------------------
 
 
 def test_the_services_of_the_host_are_offered_and_those_of_others_are_of_the_network() -> None:
@@ -152,7 +153,7 @@ def test_an_event_that_a_group_lists_twice_is_in_it_once() -> None:
     assert found.endpoint.services[0].events == (EventConfig(0x8001, (1, 2)),)
 
 
-def test_what_is_sent_in_segments_is_carried_over() -> None:
+def test_tp_settings_are_imported() -> None:
     service = service_of(imported(GATEWAY).endpoint, 0x1234)
 
     assert [service.segmentation_of(method) for method in service.methods] == [
@@ -183,7 +184,7 @@ def tp_service(**keys: Any) -> dict[str, Any]:
     return {"unicast": "10.0.0.1", "service-discovery": {"enable": "false"}, "services": [service]}
 
 
-def test_what_we_send_in_segments_are_events_and_responses_of_what_is_offered() -> None:
+def test_segmented_sends_of_an_offered_service_are_events_and_responses() -> None:
     found = imported(tp_service())
     service = service_of(found.endpoint, 1)
 
@@ -195,16 +196,16 @@ def test_what_we_send_in_segments_are_events_and_responses_of_what_is_offered() 
         None,
     ]
     assert service.methods == (1,)
-    told = {line.split(": ")[0].removeprefix("services[0].someip-tp"): line for line in found.left_out}
-    assert "always reassembled" in told[".client-to-service"]
-    assert "multiple of 16" in told[".service-to-client[2].max-segment-length"]
-    assert "not known" in told[".service-to-client[2].burst"]
-    assert "'many': expected a number" in told[".service-to-client[5]"]
-    assert "not known" in told[".both"]
-    assert "0x800f is none of what we send" in told[""]
+    omissions = {line.split(": ")[0].removeprefix("services[0].someip-tp"): line for line in found.left_out}
+    assert "always reassembled" in omissions[".client-to-service"]
+    assert "multiple of 16" in omissions[".service-to-client[2].max-segment-length"]
+    assert "not known" in omissions[".service-to-client[2].burst"]
+    assert "'many': expected a number" in omissions[".service-to-client[5]"]
+    assert "not known" in omissions[".both"]
+    assert "0x800f is no message that the streamer sends" in omissions[""]
 
 
-def test_what_we_send_in_segments_are_requests_to_services_of_others() -> None:
+def test_segmented_sends_to_a_remote_service_are_requests() -> None:
     found = imported(tp_service(unicast="10.0.0.2"))
     service = service_of(found.endpoint, 1)
 
@@ -231,7 +232,7 @@ def test_service_discovery_is_carried_over() -> None:
     )
 
 
-def test_fields_and_multicast_groups_of_what_is_offered_are_carried_over() -> None:
+def test_fields_and_multicast_groups_of_offered_services_are_imported() -> None:
     service = service_of(imported(GATEWAY).endpoint, 0x1234)
     assert [event.id for event in service.events if event.field] == [0x8778]
     assert service.eventgroups == (EventgroupConfig(0x4465, "224.225.226.233:32344", 8),)
@@ -253,20 +254,32 @@ def test_fields_and_multicast_groups_of_what_is_offered_are_carried_over() -> No
         ({"new": 1}, "service-discovery.new: not known"),
     ],
 )
-def test_what_of_service_discovery_is_not_carried_over_is_said(change: dict[str, Any], line: str) -> None:
+def test_an_omitted_service_discovery_setting_is_reported(change: dict[str, Any], line: str) -> None:
     found = imported({"unicast": "10.0.0.1", "service-discovery": change})
     assert any(line in each for each in found.left_out), found.left_out
     assert isinstance(found.endpoint.sd, SdConfig)
 
 
-def test_a_netmask_that_is_none_is_left_out() -> None:
+def test_an_eventgroup_without_threshold_has_no_multicast() -> None:
+    groups = [("g", {"eventgroup": 1, "multicast": {"address": "224.0.0.1", "port": 30_500}})]
+    omissions: list[tuple[str, str]] = []
+    assert (
+        list(
+            multicast_eventgroups(groups, lambda value: int(str(value)), lambda *each: omissions.append(each))
+        )
+        == []
+    )
+    assert omissions == []
+
+
+def test_an_invalid_netmask_is_left_out() -> None:
     found = imported({"unicast": "10.0.0.1", "netmask": "255.0.255.0", "service-discovery": {}})
     assert any(line.startswith("netmask: left out: '255.0.255.0'") for line in found.left_out)
 
 
-@pytest.mark.parametrize("way", ["x", {"address": "10.0.0.1", "port": 1}, {"port": 1}])
-def test_a_multicast_group_that_is_none_is_left_out(way: object) -> None:
-    groups = [{"eventgroup": 1, "events": ["0x8001"], "threshold": "1", "multicast": way}]
+@pytest.mark.parametrize("group_address", ["x", {"address": "10.0.0.1", "port": 1}, {"port": 1}])
+def test_an_invalid_multicast_group_is_left_out(group_address: object) -> None:
+    groups = [{"eventgroup": 1, "events": ["0x8001"], "threshold": "1", "multicast": group_address}]
     found = imported({"unicast": "10.0.0.1", "services": [{"service": 1, "eventgroups": groups}]})
     assert any(line.startswith("services[0].eventgroups[0].multicast: left out") for line in found.left_out)
     assert found.endpoint.services[0].eventgroups == ()
@@ -290,7 +303,7 @@ def test_the_file_of_another_host_is_seen_from_outside() -> None:
     ]
 
 
-def test_what_is_reliable_goes_over_tcp() -> None:
+def test_reliable_events_use_tcp() -> None:
     endpoint = imported(GATEWAY).endpoint
     assert [(each.service, each.protocol, each.remote_tcp) for each in endpoint.services[:4]] == [
         (0x1234, "udp", None),
@@ -307,7 +320,7 @@ def test_what_is_reliable_goes_over_tcp() -> None:
     ("unreliable", "reliable", "protocol"),
     [(5, None, "udp"), (5, 6, "udp"), (None, 6, "tcp"), (None, None, "udp")],
 )
-def test_a_service_goes_over_udp_where_it_can(
+def test_a_service_with_both_ports_uses_udp(
     unreliable: int | None, reliable: int | None, protocol: str
 ) -> None:
     assert protocol_of(unreliable, reliable) == protocol
@@ -326,25 +339,25 @@ def test_one_port_for_tcp_and_cookies_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "is_reliable", "said"),
+    ("ports", "is_reliable", "omission"),
     [
         ({"unreliable": 5}, "true", "no port for TCP: it is sent over UDP"),
         ({"reliable": 5}, "false", "no port for UDP: it is sent over TCP"),
     ],
 )
-def test_an_event_without_a_port_for_it_goes_as_its_service(
-    ports: dict[str, int], is_reliable: str, said: str
+def test_an_event_without_a_matching_port_uses_the_protocol_of_its_service(
+    ports: dict[str, int], is_reliable: str, omission: str
 ) -> None:
     events = [{"event": "0x8001", "is_reliable": is_reliable}]
     found = imported({"unicast": "127.0.0.1", "services": [{"service": 1, "events": events} | ports]})
 
     assert found.endpoint.services[0].events == (EventConfig(0x8001),)
     assert any(
-        line.startswith("services[0].events[0].is_reliable") and said in line for line in found.left_out
+        line.startswith("services[0].events[0].is_reliable") and omission in line for line in found.left_out
     )
 
 
-def test_what_the_file_cannot_know_is_a_wish() -> None:
+def test_values_missing_in_the_file_come_from_options() -> None:
     endpoint = imported(GATEWAY, authority="hpc.vin1", network="chassis", major=3).endpoint
     service = service_of(endpoint, 0x1235)
     assert (endpoint.authorities, service.major, service.provider) == (("chassis",), 3, "//hpc.vin1/1235/3/0")
@@ -366,10 +379,10 @@ def test_services_in_groups_are_services() -> None:
     assert [each.service for each in imported(data).endpoint.services] == [7]
 
 
-# --- what is not ------------------------------------------------------------------------------------------------------
+# --- omitted settings ------------------------------------------------------------------------------------------------
 
 
-def test_all_that_is_not_carried_over_is_said_with_its_place() -> None:
+def test_every_omission_is_reported_with_its_place() -> None:
     places = [line.split(": ")[0] for line in imported(GATEWAY).left_out]
 
     assert sorted(set(places)) == sorted(
@@ -442,7 +455,7 @@ def test_all_that_is_not_carried_over_is_said_with_its_place() -> None:
         ({"secur\nity\x1b": 1}, "secur?ity?: not known"),
     ],
 )
-def test_what_cannot_stand_in_a_configuration_is_left_out_and_said(change: dict[str, Any], line: str) -> None:
+def test_an_invalid_service_is_left_out_with_the_reason(change: dict[str, Any], line: str) -> None:
     found = imported({"unicast": "127.0.0.1", **change})
     assert any(line in each for each in found.left_out), found.left_out
 
@@ -478,7 +491,7 @@ def test_a_place_that_cannot_be_read_is_a_value_error_of_its_own() -> None:
 
 @pytest.mark.parametrize("data", [GATEWAY, STATIC], ids=["discovery", "static"])
 @pytest.mark.parametrize("bind", [None, "127.0.0.2"])
-def test_what_it_writes_is_accepted_and_says_the_same(
+def test_the_written_configuration_is_accepted_and_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], data: dict[str, Any], bind: str | None
 ) -> None:
     path = written(tmp_path, data)
@@ -519,7 +532,7 @@ def test_without_discovery_the_result_passes_the_whole_check(
     assert [problem for problem in problems if "cannot bind" not in problem] == []
 
 
-def test_the_text_names_where_it_comes_from_and_nothing_can_be_smuggled_in(tmp_path: Path) -> None:
+def test_the_text_names_its_origin_safely(tmp_path: Path) -> None:
     endpoint = imported(GATEWAY).endpoint
     text = toml_text("vehicle", "gateway", endpoint, 'x\n[endpoints.evil]\n"')
     assert list(tomllib.loads(text)["endpoints"]) == ["vehicle"]
@@ -600,6 +613,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.sampled_from(["services", "clients", "servicegroups", "service-discovery", "other"]),

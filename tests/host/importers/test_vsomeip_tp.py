@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`someip-tp` of a vsomeip service by itself; tests/host/importers/test_vsomeip.py has it in a file."""
+"""`someip-tp` of a vsomeip service alone; tests/host/importers/test_vsomeip.py has it in a file."""
 
 import pytest
 
@@ -23,10 +23,14 @@ BOTH = {
         (False, {1: {"separation_us": 20}}, "service-to-client"),
     ],
 )
-def test_what_is_carried_over_is_what_we_send(offered: bool, found: dict[int, object], other: str) -> None:
-    told: list[tuple[str, str]] = []
-    assert tp_by_message_id("services[0]", BOTH, offered, number, lambda *each: told.append(each)) == found
-    assert told == [(f"services[0].{other}", "received segments are always reassembled")]
+def test_imported_tp_settings_are_those_of_the_sent_direction(
+    offered: bool, found: dict[int, object], other: str
+) -> None:
+    omissions: list[tuple[str, str]] = []
+    assert (
+        tp_by_message_id("services[0]", BOTH, offered, number, lambda *each: omissions.append(each)) == found
+    )
+    assert omissions == [(f"services[0].{other}", "received segments are always reassembled")]
 
 
 @pytest.mark.parametrize(
@@ -37,11 +41,13 @@ def test_what_is_carried_over_is_what_we_send(offered: bool, found: dict[int, ob
         ({"service-to-client": ["many"]}, "services[0].service-to-client[0]"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(raw: object, place: str) -> None:
-    told: list[str] = []
-    assert tp_by_message_id("services[0]", raw, True, number, lambda where, why: told.append(where)) == {}
-    assert told == [place]
+def test_an_invalid_value_is_reported_with_its_place(raw: object, place: str) -> None:
+    omissions: list[str] = []
+    assert (
+        tp_by_message_id("services[0]", raw, True, number, lambda where, why: omissions.append(where)) == {}
+    )
+    assert omissions == [place]
 
 
-def test_who_says_nothing_sends_nothing_in_segments() -> None:
+def test_without_tp_settings_no_message_is_segmented() -> None:
     assert tp_by_message_id("services[0]", None, True, number, lambda *each: pytest.fail(str(each))) == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we put is announced a little later than it changes, and all of it at once."""
+"""Topic advertisements are announced a little after a change, and together."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ HOMES = {"one": ["a"], "two": ["b"]}
 
 
 class Recording(LocalTransport, PeerTopicTransport):
-    """A transport that notes what it is to announce."""
+    """A transport that notes its advertisements."""
 
     def __init__(self) -> None:
         super().__init__(LocalNetwork(), "hpc")
@@ -32,7 +32,7 @@ class Recording(LocalTransport, PeerTopicTransport):
         pass
 
 
-def test_what_changes_within_a_moment_is_told_at_once() -> None:
+def test_changes_within_the_delay_are_advertised_together() -> None:
     time, timers = ManualClock(), Timers()
     us, other = PeerRouters("hpc", "0" * 16), PeerRouters("other", "1" * 16)
     for each in (us, other):
@@ -56,7 +56,7 @@ def test_what_changes_within_a_moment_is_told_at_once() -> None:
     put(3)
     assert run(1) == [3]
     assert run(ADVERTISE_DELAY_NS) == [3]
-    put(3)  # no news
+    put(3)  # no change
     assert run(ADVERTISE_DELAY_NS) == [3]
     put(4)
     assert run(ADVERTISE_DELAY_NS) == [3, 4]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer still does when it is stopped."""
+"""The last sends of a stopping streamer."""
 
 import threading
 import time
 
 from tests.host.streamer_bench import (
-    DEADLINE_S,
     NOTES,
     OWN,
     QUICK_RETRY,
@@ -14,12 +13,12 @@ from tests.host.streamer_bench import (
     Bench,
     NoConfig,
     NotingPlugin,
-    eventually,
     fake,
     leftovers,
     link,
     new_id,
 )
+from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain
@@ -34,7 +33,7 @@ from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 
-def test_stop_sends_what_was_accepted_takes_nothing_more_in_and_says_that_nothing_is_left(
+def test_stop_sends_accepted_messages_and_accepts_no_more(
     bench: Bench,
 ) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
@@ -56,19 +55,19 @@ def test_stop_sends_what_was_accepted_takes_nothing_more_in_and_says_that_nothin
     assert leftovers(streamer) == []
 
 
-def test_stop_says_how_many_messages_it_could_not_send_in_time(bench: Bench) -> None:
+def test_stop_returns_the_number_of_unsent_messages(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
     link(streamer, "chassis").fault = UCode.UNAVAILABLE
     for _ in range(3):
         bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     began = time.monotonic()
     assert streamer.stop(0.05) == 3
-    assert 0.05 <= time.monotonic() - began < 4.5  # 5 s is what it waits if it is not told
+    assert 0.05 <= time.monotonic() - began < 4.5  # the default is 5 s
     assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 3)
     assert leftovers(streamer) == []
 
 
-def test_stop_waits_for_what_a_filter_holds_back(bench: Bench) -> None:
+def test_stop_waits_for_messages_held_by_a_filter(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -76,7 +75,7 @@ def test_stop_waits_for_what_a_filter_holds_back(bench: Bench) -> None:
         "[plugins.throttle]\nmode = 'latest'",
     )
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
-    fleet.subscribe(period_ms=1_500)  # for so long one must be held that is to be seen held
+    fleet.subscribe(period_ms=1_500)  # how long a message must be held for the test to observe it
     for payload in (b"first", b"displaced", b"newest"):
         sensor.publish(payload)
     fleet.wait_received(1)
@@ -87,7 +86,7 @@ def test_stop_waits_for_what_a_filter_holds_back(bench: Bench) -> None:
 
 
 class Slow(NotingPlugin):
-    """A service that answers what it has accepted when it is told to stop, and not before."""
+    """A service that responds to accepted requests during its stop, and not before."""
 
     def __init__(self, config: NoConfig, context: PluginContext) -> None:
         self._asked: list[UMessage] = []
@@ -101,7 +100,7 @@ class Slow(NotingPlugin):
             self._bus.send(response(new_id(), self._asked.pop(0), b"at last"))
 
 
-def test_stop_lets_a_hosted_service_answer_what_it_has_accepted(bench: Bench) -> None:
+def test_stop_lets_a_hosted_service_respond_to_accepted_requests(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), extra={"slow": Slow})
     app = bench.app("inside")
     app.listen(ANY, app.address)
@@ -113,7 +112,7 @@ def test_stop_lets_a_hosted_service_answer_what_it_has_accepted(bench: Bench) ->
 
 
 def test_a_call_that_fails_while_the_streamer_stops_is_still_answered(bench: Bench) -> None:
-    # Over and over: there is a moment between the end of a lane's last message and the answer that comes of it.
+    # Repeated, because of the moment between the last message of a queue and the error response to it.
     for _ in range(20):
         streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
         chassis, app = link(streamer, "chassis"), bench.app("inside")
@@ -132,7 +131,7 @@ def test_a_call_that_fails_while_the_streamer_stops_is_still_answered(bench: Ben
         NOTES.clear()
 
 
-def test_what_a_filter_holds_when_time_is_up_is_given_up_and_counted(bench: Bench) -> None:
+def test_messages_held_by_a_filter_are_abandoned_and_counted_at_the_deadline(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Request always gets one Response, however its way ends; and nothing else ever does (DSP-17, X-12).
+"""A request always gets one response, whatever its outcome; no other message gets one (DSP-17, X-12).
 
-Every way that a message can end without having been handed to a peer, in a whole streamer between links to nowhere.
+Covers every outcome without delivery, in a whole streamer between fake links.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ from tests.host.streamer_bench import (
     Bench,
     FakeTransport,
     NoConfig,
-    eventually,
     fake,
     link,
     new_id,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import Filter
@@ -43,7 +43,7 @@ TTL_MS: Final = 60_000
 
 
 class SilentService:
-    """Hosts a uEntity and listens to nothing."""
+    """Hosts a uEntity without a listener."""
 
     Config = NoConfig
     entities: ClassVar = [SILENT.with_resource(0)]
@@ -60,7 +60,7 @@ class SilentService:
 
 
 class Filtering:
-    """Puts one filter, of the class named here, in front of the chassis."""
+    """Installs one filter, of the class named here, towards the chassis."""
 
     Config = NoConfig
     made: ClassVar[type[Filter]]
@@ -90,13 +90,13 @@ def filtering(make: Callable[[], Filter]) -> dict[str, type[Any]]:
 
 
 class FailureCase(NamedTuple):
-    """A way to end. `sink` is what is called; `prepare` makes the trouble before, and `after` what ends it."""
+    """An outcome. `sink` is the called method; `prepare` sets up the failure, and `after` completes it."""
 
     code: UCode
     text: str
     sink: UUri = METHOD
     sections: tuple[str, ...] = ()
-    extra: dict[str, type[Any]] = {}  # noqa: RUF012  # a NamedTuple; nobody changes it
+    extra: dict[str, type[Any]] = {}  # noqa: RUF012  # never changed
     prepare: Callable[[Streamer], object] = lambda streamer: None
     after: Callable[[Streamer], object] = lambda streamer: None
     changed: dict[str, object] = {}  # noqa: RUF012  # attributes of the request, as above
@@ -179,7 +179,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def streamer_in(trouble: FailureCase, bench: Bench) -> tuple[Streamer, FakeTransport]:
-    """A streamer with the trouble prepared, and the link to the application."""
+    """A streamer with the failure set up, and the link to the application."""
     streamer = bench.started(
         fake("app", "app"), fake("chassis", "chassis"), *trouble.sections, extra=trouble.extra
     )
@@ -213,7 +213,7 @@ def test_a_request_that_ends_badly_is_answered_once(bench: Bench, trouble: Failu
 
 
 def unanswerable(sink: UUri) -> list[UMessage]:
-    """One of each kind that must never be answered, on the way to where `sink` is."""
+    """One message of each type that gets no response, to the address of `sink`."""
     asked = request(new_id(), sink.with_resource(0), APP.with_resource(1), ttl=TTL_MS)
     return [
         publish(new_id(), APP.with_resource(0x8001), ttl=TTL_MS),
@@ -233,42 +233,42 @@ def test_nothing_but_a_request_is_answered_whatever_its_end(bench: Bench, troubl
     assert app.sent == []
 
 
-def test_a_hosted_service_whose_call_ends_badly_is_answered(bench: Bench) -> None:
-    """It is behind the endpoint `self`, and nobody else hears of it."""
+def test_a_failed_call_of_a_hosted_service_gets_an_error_response(bench: Bench) -> None:
+    """It is behind the endpoint `self`, which no other component observes."""
     streamer = bench.started(fake("chassis", "chassis"), extra={"mute": SilentService})
-    heard: list[UMessage] = []
+    received: list[UMessage] = []
     bus = streamer._bus
-    bus.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), SILENT.with_resource(0), heard.append)
+    bus.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), SILENT.with_resource(0), received.append)
     asked = request(new_id(), SILENT.with_resource(0), UUri("mars", 1, 1, 1), ttl=TTL_MS)
     bus.send(asked)
-    eventually(lambda: bool(heard), "an answer")
-    assert [(each.attributes.reqid, each.attributes.commstatus) for each in heard] == [
+    eventually(lambda: bool(received), "an answer")
+    assert [(each.attributes.reqid, each.attributes.commstatus) for each in received] == [
         (asked.id, UCode.UNAVAILABLE)
     ]
     assert link(streamer, "chassis").sent == []
 
 
-def test_a_stop_is_not_held_up_by_answers_that_nobody_takes(bench: Bench) -> None:
+def test_a_stop_does_not_wait_for_unreachable_requesters(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     for name in ("app", "chassis"):
         link(streamer, name).fault = UCode.UNAVAILABLE
     link(streamer, "app").receive_message(request(new_id(), APP, METHOD, ttl=TTL_MS))
     assert streamer.stop(0.05) == 1
-    books = streamer.ledger()
-    assert (books.queued, books.dead_lettered) == (0, 2)  # the request, and the answer to it
+    ledger = streamer.ledger()
+    assert (ledger.queued, ledger.dead_lettered) == (0, 2)  # the request and its response
 
 
 class ClosedRoute:
-    """Nobody listens to what the link `name` sends, until its lane is waited for the `times`-th time at a stop."""
+    """Closes the link `name` until the `times`-th wait for its queue during a stop."""
 
     def __init__(self, streamer: Streamer, name: str, times: int) -> None:
-        self._lane = streamer._egress_queues[name]
+        self._endpoint_queue = streamer._egress_queues[name]
         self._link = link(streamer, name)
-        self._transmit, self._wait_empty = self._link._transmit, self._lane.wait_empty
+        self._transmit, self._wait_empty = self._link._transmit, self._endpoint_queue.wait_empty
         self._times = times
         self._closed = True
         self._link._transmit = self._refuse  # type: ignore[method-assign]
-        self._lane.wait_empty = self._waited  # type: ignore[method-assign]
+        self._endpoint_queue.wait_empty = self._waited  # type: ignore[method-assign]
 
     def _refuse(self, subscriber: UUri | None, message: UMessage) -> None:
         if self._closed:
@@ -279,22 +279,22 @@ class ClosedRoute:
         self._times -= 1
         if not self._times:
             self._closed = False
-            self._lane.on_route_open("route")
+            self._endpoint_queue.on_route_open("route")
         return self._wait_empty(deadline_ns)
 
 
-def test_a_stop_has_patience_with_an_answer_whose_way_opens_in_a_moment(bench: Bench) -> None:
+def test_a_stop_waits_briefly_for_a_route_of_a_response(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     ClosedRoute(streamer, "app", times=1)
     asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
     link(streamer, "chassis").receive_message(response(new_id(), asked))
-    eventually(lambda: streamer._egress_queues["app"].blocked == 1, "the answer to be parked")
+    eventually(lambda: streamer._egress_queues["app"].blocked == 1, "the response to be blocked")
     assert streamer.stop(0) == 0
     assert [each.attributes.reqid for _, each in link(streamer, "app").sent] == [asked.id]
     assert streamer.ledger().dead_lettered == 0
 
 
-def test_who_is_told_at_a_stop_that_time_is_up_has_a_moment_to_listen(bench: Bench) -> None:
+def test_error_responses_of_a_stop_have_time_to_be_sent(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.UNAVAILABLE
     ClosedRoute(streamer, "app", times=2)
@@ -303,4 +303,4 @@ def test_who_is_told_at_a_stop_that_time_is_up_has_a_moment_to_listen(bench: Ben
     assert streamer.stop(0) == 1
     [(_, answer)] = link(streamer, "app").sent
     assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
-    assert streamer.ledger().dead_lettered == 1  # the request alone
+    assert streamer.ledger().dead_lettered == 1  # the request only

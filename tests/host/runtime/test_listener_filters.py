@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer listens for at its endpoints."""
+"""The listeners of a streamer at its endpoints."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -42,7 +42,7 @@ HEARD: list[tuple[str, dict[str, list[str]], str, UMessageType, UUri, int]] = [
 
 
 class Hosted:
-    """A service at two authorities, one of which nobody else has."""
+    """A service at two authorities; one has no endpoint."""
 
     entities: ClassVar = [UUri(OWN, 7, 1, 0), UUri("mars", 7, 1, 0)]
 
@@ -65,7 +65,7 @@ class HostingPlugin:
     ("authorities", "endpoint", "kind", "sink", "times"),
     [pytest.param(*row[1:], id=f"{row[0]}: {row[3].name} {row[2]} -> {row[4]}") for row in HEARD],
 )
-def test_an_endpoint_hears_once_what_is_for_elsewhere_and_not_what_they_say_among_themselves(
+def test_an_endpoint_receives_messages_for_elsewhere_once_and_no_local_ones(
     bench: Bench,
     authorities: dict[str, list[str]],
     endpoint: str,
@@ -81,14 +81,14 @@ def test_an_endpoint_hears_once_what_is_for_elsewhere_and_not_what_they_say_amon
     source = UUri("earth" if lives_here == "*" else lives_here, 2, 1, 0)
     if kind is not UMessageType.REQUEST:
         source = source.with_resource(0x8000 if kind is UMessageType.NOTIFICATION else 3)
-    heard = [
+    received = [
         pair for pair in filters if pair[0].matches(source) and pair[1] is not None and pair[1].matches(sink)
     ]
-    assert len(heard) == times
+    assert len(received) == times
     assert {listener for _, _, listener in filters} == {streamer.dispatcher.ingress(endpoint)}
 
 
-def test_every_endpoint_hears_every_publication_once(bench: Bench) -> None:
+def test_every_endpoint_receives_every_publication_once(bench: Bench) -> None:
     streamer = bench.started(*(fake(name, *who) for name, who in WITH_STAR.items()))
     for name in WITH_STAR:
         assert [pair[0] for pair in link(streamer, name).listeners if pair[1] is None] == [ANY]
@@ -98,7 +98,7 @@ def test_every_endpoint_hears_every_publication_once(bench: Bench) -> None:
 def test_no_two_filters_of_an_endpoint_match_the_same_message(source: UUri) -> None:
     behind = {"self": (), **HERE_AND_THERE, "c": ["*"]}
     entities = [UUri(OWN, 7, 1, 0), UUri("mars", 7, 1, 0), UUri("moon", 7, 1, 0)]
-    resource = int(source.resource_id == 0)  # a request goes to a method, all else to its address
+    resource = int(source.resource_id == 0)  # a request is addressed to a method, all else to an entity
     for endpoint in behind:
         filters = listener_filters(endpoint, behind, entities)
         for authority in ("cloud", "car", OWN, "mars", "moon", "venus"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines: what a machine finds in them, what a person reads, and that no field can break one."""
+"""Log lines: their JSON fields, their console form, and robustness against any field."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ustreamer.host.runtime import logs
@@ -25,7 +25,7 @@ LOGGER = logging.getLogger("ustreamer.test")
 
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
-    """The log of `ustreamer` as it was, after a test that has set it up."""
+    """Restores the log configuration of `ustreamer` after a test."""
     root = logging.getLogger("ustreamer")
     before = root.handlers[:], root.level, root.propagate
     yield
@@ -74,7 +74,7 @@ def test_the_fields_of_a_json_line_come_in_a_fixed_order() -> None:
     assert list(as_json(record(zone=1, area=2))) == ["time", "level", "logger", "event", "zone", "area"]
 
 
-def test_arguments_of_the_event_are_put_in() -> None:
+def test_log_arguments_are_formatted_into_the_event() -> None:
     assert as_json(record("answer to %s not sent: %d", logging.INFO, "app", 7))["event"] == (
         "answer to app not sent: 7"
     )
@@ -145,8 +145,8 @@ def _refuse(constant: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["time", "level", "logger", "event", "traceback"])
-def test_a_field_cannot_take_the_place_of_what_every_line_has(name: str) -> None:
-    # An event id of SOME/IP is called "event" easily enough.
+def test_a_field_cannot_replace_a_standard_field(name: str) -> None:
+    # An event id of SOME/IP is easily called "event".
     made = failed("seen")
     vars(made)[name] = "taken"
     line = as_json(made)
@@ -155,7 +155,7 @@ def test_a_field_cannot_take_the_place_of_what_every_line_has(name: str) -> None
     assert line["traceback"] != "taken"
 
 
-# What logging itself refuses as the name of a field.
+# Field names that logging itself refuses.
 RESERVED = {*vars(record()), "message", "asctime"}
 FIELD_NAMES = st.text(min_size=1).filter(lambda name: name not in RESERVED)
 FIELD_VALUES = st.recursive(
@@ -166,6 +166,7 @@ FIELD_VALUES = st.recursive(
 
 
 @example({"event": 1, "event_": 2, "level": [], "self": {}}, JsonLines)
+@settings(max_examples=25)
 @given(st.dictionaries(FIELD_NAMES, FIELD_VALUES, max_size=4), st.sampled_from([JsonLines, Console]))
 def test_whatever_the_fields_are_a_line_comes_out(
     fields: dict[str, Any], form: type[logging.Formatter]
@@ -195,7 +196,7 @@ def test_a_traceback_follows_the_console_line() -> None:
     assert (second, last) == ("Traceback (most recent call last):", "ValueError: on purpose")
 
 
-# ------------------------------------------------------------------------------------------------------------ set up
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def logged(stream: io.StringIO) -> list[str]:
@@ -203,7 +204,7 @@ def logged(stream: io.StringIO) -> list[str]:
 
 
 @pytest.mark.parametrize("json_lines", [True, False])
-def test_set_up_sends_our_log_to_the_stream_in_the_form_asked_for(json_lines: bool) -> None:
+def test_log_configuration_writes_to_the_stream_in_the_given_format(json_lines: bool) -> None:
     stream = io.StringIO()
     logs.configure_logging(json_lines=json_lines, stream=stream)
     LOGGER.info("started", extra={"authority": "hpc"})
@@ -214,7 +215,7 @@ def test_set_up_sends_our_log_to_the_stream_in_the_form_asked_for(json_lines: bo
         assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d INFO started authority=hpc", line)
 
 
-def test_set_up_writes_to_stderr_if_not_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_configuration_writes_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logging(json_lines=False)
     LOGGER.warning("careful")
     out, err = capsys.readouterr()
@@ -231,7 +232,7 @@ def test_set_up_writes_to_stderr_if_not_told_otherwise(capsys: pytest.CaptureFix
         ("Error", ["error"]),
     ],
 )
-def test_set_up_lets_through_what_is_at_least_of_the_level(level: str, expected: list[str]) -> None:
+def test_log_configuration_applies_the_level(level: str, expected: list[str]) -> None:
     stream = io.StringIO()
     logs.configure_logging(json_lines=True, level=level, stream=stream)
     for name in ("debug", "info", "warning", "error"):
@@ -248,7 +249,7 @@ def test_setting_up_again_does_not_write_lines_twice() -> None:
     assert len(logged(second)) == 1
 
 
-def test_our_lines_do_not_come_again_through_the_root_logger(caplog: pytest.LogCaptureFixture) -> None:
+def test_streamer_log_lines_do_not_reach_the_root_logger(caplog: pytest.LogCaptureFixture) -> None:
     logs.configure_logging(json_lines=True, stream=io.StringIO())
     with caplog.at_level("DEBUG"):
         LOGGER.info("ours")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer that hears what another one puts onto its networks, and says what it puts itself."""
+"""A streamer that receives topic advertisements of a peer, and sends its own."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from typing import Final
 
 import pytest
 
-from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.host.runtime import process
@@ -25,7 +26,7 @@ PLUGINS: Final = "[plugins.usubscription]\nmap_size_mb = 1"
 
 
 class Scene:
-    """A streamer of which the cloud has asked TOPIC, and another one beside it that comes first for TOPIC."""
+    """A streamer with a subscription of the cloud to TOPIC, and a peer with precedence for TOPIC."""
 
     def __init__(self, running: RunningStreamer) -> None:
         self.running = running
@@ -69,7 +70,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(running)
 
 
-def test_what_another_says_and_takes_back_holds_from_the_next_message_on(scene: Scene) -> None:
+def test_a_peer_advertisement_applies_from_the_next_message_on(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: len(scene.received) == 1, "the first, which nobody else puts")
@@ -82,7 +83,7 @@ def test_what_another_says_and_takes_back_holds_from_the_next_message_on(scene: 
     assert scene.deferred == 1
 
 
-def test_a_reload_takes_back_every_word_until_it_is_known_whether_it_can_be_kept(scene: Scene) -> None:
+def test_a_reload_withdraws_every_topic_advertisement_first(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: scene.advertised == {TOPIC}, "our word")
@@ -93,7 +94,7 @@ def test_a_reload_takes_back_every_word_until_it_is_known_whether_it_can_be_kept
     eventually(lambda: scene.advertised == {TOPIC}, "our word")
 
 
-def test_a_stop_goes_on_until_the_others_can_have_heard_of_it(scene: Scene) -> None:
+def test_a_stop_keeps_forwarding_during_the_hand_over(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: scene.advertised == {TOPIC}, "our word")
@@ -103,6 +104,6 @@ def test_a_stop_goes_on_until_the_others_can_have_heard_of_it(scene: Scene) -> N
     assert scene.advertised == set()
     assert (
         not scene.streamer._advertisements.withdraw_all_for_shutdown()
-    )  # there is nothing left that anybody may have left to us
+    )  # no advertisement is left to hand over
     scene.publish()
     eventually(lambda: len(scene.received) == 2, "what comes in meanwhile")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that a test installs for itself: distributions with an entry point, in a directory on the import path."""
+"""Plugins installed by tests: distributions with an entry point, in a directory on the import path."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ def refusal(call: Callable[[], object]) -> str:
 # -------------------------------------------------------------------------------------------------------- finding
 
 
-def test_what_is_installed_is_found_by_the_name_of_its_entry_point_and_not_imported(site: Site) -> None:
+def test_an_installed_plugin_is_found_by_entry_point_without_import(site: Site) -> None:
     value = site.install("notebook", "raise RuntimeError('imported')")
     found = plugins.installed_plugins()
     assert found.keys() == OURS | {"notebook"}
@@ -114,7 +114,7 @@ def test_two_plugins_of_one_name_are_refused_with_both_places(site: Site) -> Non
 
 
 def test_a_plugin_that_is_installed_twice_in_the_same_way_is_one_plugin(site: Site) -> None:
-    for distribution in ("plug-a", "plug-b"):  # an editable install beside a copy of it
+    for distribution in ("plug-a", "plug-b"):  # an editable install next to a copy of it
         site.install("notebook", USABLE, distribution=distribution, module="installed_by_test")
     assert plugins.installed_plugins()["notebook"].value == "installed_by_test:Plugin"
 
@@ -124,7 +124,7 @@ def test_an_entry_point_of_another_group_is_no_plugin(site: Site) -> None:
     assert plugins.installed_plugins().keys() == OURS >= {"throttle", "usubscription"}
 
 
-def test_a_plugin_says_what_it_is_and_which_hooks_it_uses_in_the_order_of_the_hooks_page(
+def test_a_plugin_is_described_with_its_hooks_in_the_order_of_the_hooks_page(
     site: Site,
 ) -> None:
     site.install("notebook", USABLE, distribution="plug-notebook", version="4.5")
@@ -195,7 +195,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("source", UNFIT.values(), ids=UNFIT.keys())
-def test_what_is_not_a_class_with_a_config_is_no_plugin_and_told_what_it_should_be(
+def test_an_entry_point_without_a_config_class_is_refused_with_the_expectation(
     site: Site, source: str
 ) -> None:
     value = site.install("notebook", source)
@@ -211,7 +211,7 @@ class NoConfig(msgspec.Struct, frozen=True): ...
 
 
 class Noting:
-    """A plugin that notes its own making and its calls."""
+    """A plugin that notes its creation and its calls."""
 
     Config = NoConfig
     notes: ClassVar[list[str]] = []
@@ -262,7 +262,7 @@ def test_one_instance_of_each_configured_plugin_is_made_in_the_order_of_the_conf
     assert isinstance(manager.get_plugin("first"), First)
 
 
-def test_the_last_plugin_of_the_configuration_is_asked_first() -> None:
+def test_the_last_configured_plugin_is_called_first() -> None:
     manager = plugins.instance_plugin_manager(
         {"first": First, "second": Second}, {"first": NoConfig(), "second": NoConfig()}, CONTEXT
     )
@@ -271,7 +271,7 @@ def test_the_last_plugin_of_the_configuration_is_asked_first() -> None:
     assert Noting.notes == ["stopping Second", "stopping First"]
 
 
-def test_why_a_plugin_cannot_be_made_comes_through_as_it_is() -> None:
+def test_the_reason_of_a_failed_plugin_is_unchanged() -> None:
     with pytest.raises(UStatusError, match="not in this version"):
         plugins.instance_plugin_manager({"impossible": Impossible}, {"impossible": NoConfig()}, CONTEXT)
 
@@ -280,9 +280,7 @@ def test_why_a_plugin_cannot_be_made_comes_through_as_it_is() -> None:
     ("cls", "word"), [(Misspelt, "ustreamer_filtres"), (WrongArgument, "target")], ids=str
 )
 @pytest.mark.parametrize("with_configuration", [True, False])
-def test_a_hook_that_nobody_would_ever_call_is_refused_by_name(
-    cls: type[Noting], word: str, with_configuration: bool
-) -> None:
+def test_an_unknown_hook_is_refused_by_name(cls: type[Noting], word: str, with_configuration: bool) -> None:
     def register() -> object:
         if with_configuration:
             return plugins.instance_plugin_manager({"odd": cls}, {"odd": NoConfig()}, CONTEXT)
@@ -299,7 +297,7 @@ def test_one_class_under_two_names_is_refused() -> None:
     )
 
 
-def test_a_plugin_cannot_call_itself_as_the_one_that_brings_the_transports() -> None:
+def test_a_plugin_cannot_use_the_name_of_the_builtin_transports() -> None:
     assert refusal(lambda: plugins.class_plugin_manager({"builtin": First})).startswith("plugin 'builtin': ")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a file to a running streamer, and from a signal to its end."""
+"""From a configuration file to a running streamer, and from a signal to its end."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
-    """What a running streamer changes in its process, put back."""
+    """Restores the process settings that a streamer changes."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     interval = sys.getswitchinterval()
     yield
@@ -53,7 +53,7 @@ def local(network: LocalNetwork) -> str:
 # --------------------------------------------------------------------------------------------------------------- load
 
 
-def test_a_file_is_read_against_all_that_is_installed_and_only_what_it_names_is_kept(
+def test_a_file_is_checked_against_all_plugins_and_loads_only_the_named_ones(
     tmp_path: Path, network: LocalNetwork
 ) -> None:
     loaded = process.load(written(tmp_path, HEAD + local(network) + "[plugins.throttle]\ntolerance = 0.2\n"))
@@ -73,7 +73,7 @@ def test_every_problem_of_a_file_is_found_at_once(tmp_path: Path, network: Local
     assert [problem.line for problem in refused.value.problems] == [7, 8]
 
 
-def test_a_plugin_that_cannot_be_loaded_is_told_to_those_who_name_it(
+def test_an_unloadable_plugin_is_an_error_only_if_configured(
     tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "plug-1.0.dist-info"
@@ -81,7 +81,7 @@ def test_a_plugin_that_cannot_be_loaded_is_told_to_those_who_name_it(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ustreamer]\nradar = no_such_module:Plugin\n")
     monkeypatch.syspath_prepend(tmp_path)
-    process.load(written(tmp_path, HEAD + local(network)))  # nobody asked for it
+    process.load(written(tmp_path, HEAD + local(network)))  # not configured
     with pytest.raises(PluginError, match="plugin 'radar': cannot load 'no_such_module:Plugin'"):
         process.load(written(tmp_path, HEAD + local(network) + "[plugins.radar]\n"))
 
@@ -95,7 +95,7 @@ def test_the_first_signal_ends_the_wait_and_the_second_one_the_process(number: s
     signals.install()
     os.kill(os.getpid(), number)
     signals.wait()
-    signals.wait()  # it stays asked for
+    signals.wait()  # the request stays pending
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), number)
     assert ended.value.code == 128 + number
@@ -113,16 +113,16 @@ def test_a_signal_during_the_wait_ends_it_at_once() -> None:
 def test_a_hangup_is_reacted_to_and_ends_nothing() -> None:
     signals = Signals()
     signals.install()
-    heard: list[str] = []
+    received: list[str] = []
 
     def on_hangup() -> None:
-        heard.append("hangup")
-        os.kill(os.getpid(), signal.SIGTERM if len(heard) == 2 else signal.SIGHUP)
+        received.append("hangup")
+        os.kill(os.getpid(), signal.SIGTERM if len(received) == 2 else signal.SIGHUP)
 
-    for _ in range(5):  # many before anybody looks are one
+    for _ in range(5):  # several signals before a wait count as one
         os.kill(os.getpid(), signal.SIGHUP)
     signals.wait(on_hangup)
-    assert heard == ["hangup", "hangup"]
+    assert received == ["hangup", "hangup"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- run
@@ -162,7 +162,7 @@ def test_threads_hand_over_quickly_while_a_streamer_runs(tmp_path: Path, network
     assert intervals == [pytest.approx(0.0005)]
 
 
-def test_a_signal_that_comes_while_the_streamer_starts_is_not_forgotten(
+def test_a_signal_during_start_is_not_lost(
     tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = process.load(written(tmp_path, HEAD + local(network)))
@@ -170,20 +170,18 @@ def test_a_signal_that_comes_while_the_streamer_starts_is_not_forgotten(
     calls: list[str] = []
     start = streamer.start
 
-    def start_and_be_told_to_end() -> None:
+    def start_and_request_stop() -> None:
         end_it()
         start()
         calls.append("started")
 
-    monkeypatch.setattr(streamer, "start", start_and_be_told_to_end)
+    monkeypatch.setattr(streamer, "start", start_and_request_stop)
     monkeypatch.setattr(process.Loaded, "streamer", lambda self: streamer)
     assert process.run(loaded, 1.0, lambda: calls.append("ready")) == 0
     assert calls == ["started", "ready"]
 
 
-def test_an_endpoint_that_does_not_come_up_ends_the_run_and_it_is_never_ready(
-    tmp_path: Path, network: LocalNetwork
-) -> None:
+def test_an_endpoint_that_fails_to_open_ends_the_run(tmp_path: Path, network: LocalNetwork) -> None:
     network._max_attachments = 0
     ready: list[None] = []
     loaded = process.load(written(tmp_path, HEAD + local(network)))

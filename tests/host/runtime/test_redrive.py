@@ -3,16 +3,8 @@
 
 import pytest
 
-from tests.host.streamer_bench import (
-    OWN,
-    TOPIC,
-    Bench,
-    eventually,
-    fake,
-    link,
-    new_id,
-    wait_persisted_letters,
-)
+from tests.host.streamer_bench import OWN, TOPIC, Bench, fake, link, new_id, wait_persisted_letters
+from tests.host.waiting import eventually
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.redrive import Redriver
@@ -24,7 +16,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 
-def test_a_dead_letter_is_kept_and_redriven_as_if_it_had_just_come_in(bench: Bench) -> None:
+def test_a_dead_letter_is_stored_and_redriven_as_a_new_message(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     chassis = link(streamer, "chassis")
     chassis.fault = UCode.INTERNAL
@@ -39,12 +31,10 @@ def test_a_dead_letter_is_kept_and_redriven_as_if_it_had_just_come_in(bench: Ben
     assert (sent.attributes, sent.payload) == (lost.attributes, lost.payload)
     assert sent.id.time_ms >= lost.id.time_ms
     assert (redriven.id, redriven.new_id) == (str(lost.id), str(sent.id)) != (str(sent.id), str(lost.id))
-    assert (
-        streamer.statistics().dead_letters["stored"] == 1
-    )  # who redrives it removes it when that has worked
+    assert streamer.statistics().dead_letters["stored"] == 1  # a successful redrive by the control deletes it
 
 
-def test_what_is_redriven_in_vain_is_a_dead_letter_again(bench: Bench) -> None:
+def test_a_failed_redrive_is_a_dead_letter_again(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
@@ -53,23 +43,23 @@ def test_what_is_redriven_in_vain_is_a_dead_letter_again(bench: Bench) -> None:
     assert wait_persisted_letters(streamer, 2) == [first, first + 1]
 
 
-def test_what_cannot_be_redriven_says_why(bench: Bench) -> None:
+def test_an_unredrivable_dead_letter_gives_the_reason(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), "[dead_letters]\npayload_bytes = 1"
     )
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"large"))
     [number] = wait_persisted_letters(streamer, 1)
-    for asked, code, words in (
+    for asked, code, text in (
         (number, UCode.FAILED_PRECONDITION, "payload of 5 bytes was too large"),
         (number + 1, UCode.NOT_FOUND, "none of this number"),
     ):
-        with pytest.raises(UStatusError, match=words) as refused:
+        with pytest.raises(UStatusError, match=text) as refused:
             streamer.redrive(asked)
         assert refused.value.code is code
 
 
-def test_what_came_in_at_an_endpoint_that_is_gone_cannot_be_redriven(bench: Bench) -> None:
+def test_a_dead_letter_of_a_removed_endpoint_cannot_be_redriven(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
@@ -80,8 +70,8 @@ def test_what_came_in_at_an_endpoint_that_is_gone_cannot_be_redriven(bench: Benc
     assert refused.value.code is UCode.FAILED_PRECONDITION
 
 
-def test_what_another_streamer_would_forward_and_has_not_heard_cannot_be_redriven(bench: Bench) -> None:
-    """It would be left to the other one, and forgotten."""
+def test_a_dead_letter_forwarded_by_a_peer_cannot_be_redriven(bench: Bench) -> None:
+    """It would be left to the peer, and lost."""
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
@@ -91,9 +81,9 @@ def test_what_another_streamer_would_forward_and_has_not_heard_cannot_be_redrive
         (AnnouncementRole.LOCAL, OWN),
         (AnnouncementRole.CARRIES, "chassis"),
     ]
-    said = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
-    streamer._peers.on_announcements("inside", frozenset(said))
-    with pytest.raises(UStatusError, match="another streamer forwards its like to 'chassis'") as refused:
+    text = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
+    streamer._peers.on_announcements("inside", frozenset(text))
+    with pytest.raises(UStatusError, match="a peer streamer forwards such messages to 'chassis'") as refused:
         streamer.redrive(number)
     assert refused.value.code is UCode.FAILED_PRECONDITION
     streamer._peers.on_announcements("inside", frozenset())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer that goes on by another configuration: what may change does so in one step, all else is refused by name."""
+"""A streamer changes its configuration: permitted changes in one step, all others refused by key."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.hooks import StreamerSettings, hookimpl
 from ustreamer.host.admin.server import AdminError, ReloadRequest
@@ -40,7 +41,7 @@ def payloads(heard: list[UMessage]) -> list[bytes]:
     return [message.payload for message in heard]
 
 
-# --------------------------------------------------------------------------------------------------------- what may
+# --- permitted changes -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_changes_when_nothing_has_changed(running: RunningStreamer) -> None:
@@ -52,7 +53,7 @@ def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_believed_fro
 ) -> None:
     fleet = UUri("fleet", 1, 1, 0)
     heard = running.listen(OUTSIDE, "fleet", fleet)
-    tell(running, fleet, b"before")  # which nobody listens for
+    tell(running, fleet, b"before")  # no transport listens for it
     running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
     assert reload(running) == ["endpoints.outside.authorities"]
     tell(running, fleet, b"after")
@@ -75,7 +76,7 @@ def test_plugins_see_which_authorities_have_a_place_now(running: RunningStreamer
     assert len(context.authorities) == 3
 
 
-def test_an_authority_that_moves_is_looked_for_where_it_is_now(running: RunningStreamer) -> None:
+def test_messages_follow_an_authority_to_its_new_endpoint(running: RunningStreamer) -> None:
     car = UUri("car", 1, 1, 0)
     heard = running.listen(OUTSIDE, "car", car)
     running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "car")})
@@ -88,7 +89,7 @@ def test_an_authority_that_moves_is_looked_for_where_it_is_now(running: RunningS
     }
 
 
-def test_the_link_of_an_authority_is_that_of_where_it_lives_now(running: RunningStreamer) -> None:
+def test_the_link_state_of_an_authority_follows_its_endpoint(running: RunningStreamer) -> None:
     links = running.streamer._links
     links.set_state(OUTSIDE, up=False)
     assert (links.state_of("car").up, links.state_of("fleet").up) == (True, True)
@@ -110,11 +111,11 @@ def test_there_and_back_leaves_the_listeners_that_were_there(running: RunningStr
     assert listeners() == before
 
 
-def test_the_limits_of_a_lane_change(running: RunningStreamer) -> None:
+def test_a_reload_changes_queue_limits(running: RunningStreamer) -> None:
     heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
     running.write(PLUGINS, "[egress.outside]\nqueue_bytes = 1")
     assert reload(running) == ["egress.outside.queue_bytes"]
-    tell(running, UUri("cloud", 1, 1, 0), b"too large for the lane")
+    tell(running, UUri("cloud", 1, 1, 0), b"too large for the queue")
     eventually(lambda: running.streamer.ledger().dead_lettered == 1, "the dead letter")
     running.write(PLUGINS)
     reload(running)
@@ -122,17 +123,17 @@ def test_the_limits_of_a_lane_change(running: RunningStreamer) -> None:
     eventually(lambda: payloads(heard) == [b"fits"], "the notification")
 
 
-def test_plugins_are_told_what_holds_now_while_nothing_is_dispatched(
+def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
     running: RunningStreamer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[int, object, list[int]]] = []
+    notified: list[tuple[int, object, list[int]]] = []
 
     class Told:
         @hookimpl
         def ustreamer_configured(self, settings: StreamerSettings) -> None:
             tuned = [each.period_since_ns for each in made]
-            told.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
-            raise ZeroDivisionError("told")  # which is no reason to stop half-way
+            notified.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
+            raise ZeroDivisionError("told")  # a plugin error does not stop the reload
 
         @hookimpl
         def ustreamer_filters(self, delivery: Delivery) -> None:
@@ -147,14 +148,14 @@ def test_plugins_are_told_what_holds_now_while_nothing_is_dispatched(
     limits = "[egress.outside]\nqueue_messages = 7"
     running.write("[plugins.usubscription]\nmap_size_mb = 1\n[plugins.throttle]\ntolerance = 0.2", limits)
     assert reload(running) == ["egress.outside.queue_messages", "plugins.throttle.tolerance"]
-    [(queue_messages, throttle, tuned)] = told
+    [(queue_messages, throttle, tuned)] = notified
     assert (queue_messages, getattr(throttle, "tolerance", None)) == (7, 0.2)
-    assert tuned == before  # the filters are asked for after that
+    assert tuned == before  # filters are rebuilt after it
     assert made[-1].period_since_ns > before[-1]
     assert [r.message for r in caplog.records if r.message == "plugins.failed"] == ["plugins.failed"]
 
 
-def test_a_plugin_changes_what_it_says_it_can_change(running: RunningStreamer) -> None:
+def test_a_plugin_applies_a_reloadable_change(running: RunningStreamer) -> None:
     running.write(PLUGINS.replace("map_size_mb = 1", "map_size_mb = 1\nmax_topics = 7"), "tolerance = 0.3")
     assert reload(running) == ["plugins.throttle.tolerance", "plugins.usubscription.max_topics"]
     plugins: dict[str, Any] = dict(running.streamer.plugins.list_name_plugin())
@@ -162,7 +163,7 @@ def test_a_plugin_changes_what_it_says_it_can_change(running: RunningStreamer) -
     assert plugins["throttle"]._config.tolerance == 0.3
 
 
-# ------------------------------------------------------------------------------------------------------ what may not
+# --- refused changes -------------------------------------------------------------------------------------------------
 
 
 THIRD: Final = '[endpoints.third]\ntransport = "local"\nnetwork = "third"\nauthorities = ["x"]'
@@ -233,7 +234,7 @@ MAY_NOT: list[tuple[str, dict[str, tuple[str, ...]], str, list[str], list[str]]]
     [each[1:] for each in MAY_NOT],
     ids=[each[0] for each in MAY_NOT],
 )
-def test_what_needs_a_restart_is_refused_by_name_and_nothing_changes(
+def test_a_change_that_needs_a_restart_is_refused_by_key(
     running: RunningStreamer,
     authorities: dict[str, tuple[str, ...]],
     head: str,
@@ -260,7 +261,7 @@ def test_the_transport_of_an_endpoint_needs_a_restart(tmp_path: Path) -> None:
         configs.append(process.load(path).config)
     first, moved, served = configs
     assert keys_needing_restart(first, moved, kinds) == ["endpoints.a.port: needs a restart"]
-    # The uSubscription answers for who lives behind SOME/IP, and their name is in every address there.
+    # The uSubscription serves the authorities behind SOME/IP, and their name is in every address there.
     [why] = keys_needing_restart(first, served, kinds)
     assert why == (
         "endpoints.a.authorities: another authority behind a transport without a uSubscription needs a restart"
@@ -268,7 +269,7 @@ def test_the_transport_of_an_endpoint_needs_a_restart(tmp_path: Path) -> None:
     assert changed_keys(first, served) == ["endpoints.a.authorities"]
 
 
-def test_a_name_that_plugins_trust_is_not_left_to_whoever_claims_it(tmp_path: Path) -> None:
+def test_a_trusted_authority_is_not_left_to_the_wildcard_endpoint(tmp_path: Path) -> None:
     configs = []
     for inside, world in (
         ('"hpc", "car"', '"*"'),
@@ -309,7 +310,7 @@ def test_another_rule_of_access_holds_from_the_next_message_on(running: RunningS
     assert running.streamer.ledger().denied == 1
 
 
-def test_a_transport_that_cannot_listen_to_what_is_new_changes_nothing(
+def test_a_transport_that_refuses_a_listener_changes_nothing(
     running: RunningStreamer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = running.streamer.transports[OUTSIDE]
@@ -325,10 +326,10 @@ def test_a_transport_that_cannot_listen_to_what_is_new_changes_nothing(
     assert (repr(running.streamer.transports[INSIDE]), running.streamer.routes()) == before
 
 
-# --------------------------------------------------------------------------------------- by request, and by a signal
+# --- by request, and by signal ---------------------------------------------------------------------------------------
 
 
-def test_a_bad_file_changes_nothing_and_says_why(running: RunningStreamer) -> None:
+def test_an_invalid_file_changes_nothing_and_gives_the_reason(running: RunningStreamer) -> None:
     running.write(PLUGINS, "[egress.outsid]")
     with pytest.raises(AdminError, match="nothing has changed") as refused:
         running.control.handle_request(ReloadRequest(str(running.path)))
@@ -337,7 +338,7 @@ def test_a_bad_file_changes_nothing_and_says_why(running: RunningStreamer) -> No
     assert "did you mean 'outside'?" in problem
 
 
-def test_what_needs_a_restart_is_said_to_who_asks(running: RunningStreamer) -> None:
+def test_a_client_gets_the_keys_that_need_a_restart(running: RunningStreamer) -> None:
     running.write(PLUGINS, THIRD)
     with pytest.raises(AdminError) as refused:
         running.control.handle_request(ReloadRequest(str(running.path)))
@@ -345,7 +346,7 @@ def test_what_needs_a_restart_is_said_to_who_asks(running: RunningStreamer) -> N
     assert refused.value.problems == ("endpoints.third: needs a restart",)
 
 
-def test_a_signal_reloads_the_file_that_was_taken_over_last(
+def test_a_signal_reloads_the_file_of_the_last_successful_reload(
     running: RunningStreamer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
@@ -360,7 +361,7 @@ def test_a_signal_reloads_the_file_that_was_taken_over_last(
     assert running.streamer.routes().endpoints[1].authorities == ("cloud", "fleet", "van")
 
 
-def test_publications_go_on_over_a_reload_to_who_subscribed(running: RunningStreamer) -> None:
+def test_publications_continue_during_a_reload(running: RunningStreamer) -> None:
     from ustreamer.uprotocol.pb import usubscription_v3 as pb
     from ustreamer.uprotocol.rpc import RpcClient
     from ustreamer.uprotocol.uattributes import UPayloadFormat

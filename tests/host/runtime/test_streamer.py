@@ -22,13 +22,13 @@ from tests.host.streamer_bench import (
     Bench,
     FakeTransportsPlugin,
     NotingPlugin,
-    eventually,
     fake,
     leftovers,
     link,
     new_id,
     wait_persisted_letters,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.hooks import hookimpl
 from ustreamer.host.config import config as configuration
@@ -55,7 +55,7 @@ from ustreamer.uprotocol.wire import decode, decode_status
 # ---------------------------------------------------------------------------------------------- publish and subscribe
 
 
-def test_a_publication_reaches_who_subscribed_it_over_the_wire_until_it_unsubscribes(bench: Bench) -> None:
+def test_a_publication_reaches_a_subscriber_until_it_unsubscribes(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     sensor.publish(b"before")
@@ -83,7 +83,7 @@ def test_a_publication_arrives_as_it_was_sent(bench: Bench) -> None:
     assert fleet.received == [message]
 
 
-def test_who_subscribed_on_the_publishers_own_network_gets_it_once_and_not_through_the_streamer(
+def test_a_local_subscriber_gets_a_publication_once_and_directly(
     bench: Bench,
 ) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
@@ -95,7 +95,7 @@ def test_who_subscribed_on_the_publishers_own_network_gets_it_once_and_not_throu
     assert streamer.targets() == []
 
 
-def test_everybody_who_subscribed_gets_it_and_a_network_gets_it_once(bench: Bench) -> None:
+def test_each_subscriber_gets_a_message_and_each_network_gets_it_once(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -117,7 +117,7 @@ def test_everybody_who_subscribed_gets_it_and_a_network_gets_it_once(bench: Benc
     ]
 
 
-def test_a_limit_that_was_asked_for_holds_and_what_it_holds_back_is_counted(bench: Bench) -> None:
+def test_a_requested_rate_limit_holds_and_throttled_messages_are_counted(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -153,7 +153,7 @@ def test_subscriptions_are_there_again_after_a_restart(bench: Bench, tmp_path: P
     assert fleet.wait_received(1) == [b"again"]
 
 
-def test_without_any_plugin_nobody_has_subscribed_and_messages_to_somebody_pass(bench: Bench) -> None:
+def test_without_plugins_messages_with_a_sink_pass(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     fleet.listen()
@@ -161,8 +161,8 @@ def test_without_any_plugin_nobody_has_subscribed_and_messages_to_somebody_pass(
     sensor.publish(b"to nobody")
     sensor.transport.send(notification(new_id(), TOPIC, fleet.address, b"to you"))
     assert fleet.wait_received(1) == [b"to you"]
-    books = streamer.ledger()
-    assert (books.received, books.no_subscriber, books.delivered) == (2, 1, 1)
+    ledger = streamer.ledger()
+    assert (ledger.received, ledger.no_subscriber, ledger.delivered) == (2, 1, 1)
 
 
 def test_subscribers_that_the_configuration_fixes_are_targets_of_their_own_behind_a_unicast_endpoint(
@@ -201,7 +201,7 @@ def test_a_subscriber_stops_and_starts_a_topic_for_itself(bench: Bench) -> None:
     assert streamer.statistics().unaccounted == 0
 
 
-def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
+def test_a_streamer_reports_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
     bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     fleet.subscribe()
@@ -221,19 +221,19 @@ def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench)
     assert [(target.received, target.delivered) for target in counted.targets] == [(1, 1)]
 
 
-# ------------------------------------------------------------------------------------------------ to somebody by name
+# --- to a named receiver ---------------------------------------------------------------------------------------------
 
 
-def test_a_call_and_its_answer_go_from_network_to_network(bench: Bench) -> None:
+def test_a_request_and_its_response_cross_networks(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
     climate.serve(METHOD, lambda asked: response(new_id(), asked, asked.payload + b" done"))
     assert fleet.rpc.call(METHOD, b"21.5").payload == b"21.5 done"
-    books = streamer.ledger()
-    assert (books.received, books.delivered) == (2, 2)
+    ledger = streamer.ledger()
+    assert (ledger.received, ledger.delivered) == (2, 2)
 
 
-def test_a_call_that_fails_at_its_callee_comes_back_with_the_callees_words(bench: Bench) -> None:
+def test_an_error_response_of_the_callee_reaches_the_caller_unchanged(bench: Bench) -> None:
     bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
     status = UStatus(UCode.OUT_OF_RANGE, "80 degrees")
@@ -244,7 +244,7 @@ def test_a_call_that_fails_at_its_callee_comes_back_with_the_callees_words(bench
 
 
 @pytest.mark.parametrize(("network", "authority"), [("inside", OWN), ("outside", "cloud")])
-def test_a_hosted_service_answers_every_network_also_what_it_cannot_do(
+def test_a_hosted_service_responds_on_every_network_also_to_invalid_requests(
     bench: Bench, network: str, authority: str
 ) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
@@ -255,11 +255,11 @@ def test_a_hosted_service_answers_every_network_also_what_it_cannot_do(
     with pytest.raises(UStatusError) as refused:
         app.rpc.call(UUri(OWN, 0, 9, 1))
     assert refused.value.code is UCode.UNIMPLEMENTED
-    books = streamer.ledger()
-    assert (books.received, books.delivered) == (4, 4)
+    ledger = streamer.ledger()
+    assert (ledger.received, ledger.delivered) == (4, 4)
 
 
-def test_a_hosted_service_is_reached_where_nobody_lives_at_the_streamers_own_authority(
+def test_a_hosted_service_is_reachable_from_an_endpoint_without_the_own_authority(
     bench: Bench,
 ) -> None:
     bench.started(bench.local("backbone", "car"), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
@@ -278,7 +278,7 @@ def test_the_uSubscription_answers_at_the_authorities_that_have_none_of_their_ow
     assert answer.attributes.source.authority_name == "chassis"
 
 
-def test_everyone_not_named_lives_behind_the_endpoint_with_the_star(bench: Bench) -> None:
+def test_unnamed_authorities_are_behind_the_wildcard_endpoint(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("world", "*"))
     call = request(new_id(), UUri(OWN, 1, 1, 0), UUri("mars", 2, 1, 3), ttl=1_000)
     bench.app("inside").transport.send(call)
@@ -286,10 +286,10 @@ def test_everyone_not_named_lives_behind_the_endpoint_with_the_star(bench: Bench
     assert link(streamer, "world").sent == [(None, call)]
 
 
-# ----------------------------------------------------------------------------------------- what could not be delivered
+# --- undelivered messages --------------------------------------------------------------------------------------------
 
 
-def test_a_dead_letter_reaches_who_subscribed_the_topic_of_dead_letters(bench: Bench) -> None:
+def test_a_dead_letter_reaches_subscribers_of_the_dead_letter_topic(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN),
         bench.local("outside", "cloud"),
@@ -320,7 +320,7 @@ def test_a_dead_letter_reaches_who_subscribed_the_topic_of_dead_letters(bench: B
     assert streamer.ledger().dead_lettered == 1
 
 
-def test_dead_letters_that_nobody_subscribed_are_counted_and_make_no_further_ones(bench: Bench) -> None:
+def test_dead_letters_without_subscribers_are_counted_and_cause_no_others(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     sensor = bench.app("inside")
@@ -330,7 +330,7 @@ def test_dead_letters_that_nobody_subscribed_are_counted_and_make_no_further_one
     assert streamer.ledger().dead_lettered == 3
 
 
-def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are_not_kept(
+def test_throttled_and_no_subscriber_messages_are_not_stored_as_dead_letters(
     bench: Bench,
 ) -> None:
     streamer = bench.started(
@@ -345,8 +345,8 @@ def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are
     workshop.subscribe(period_ms=3_600_000)
     workshop.subscribe(DEAD_LETTERS)
     for _ in range(5):
-        sensor.publish(topic=UUri(OWN, 0x9999, 1, 0x8001))  # unwanted
-        sensor.publish()  # throttled towards the workshop, and cannot be sent to the chassis
+        sensor.publish(topic=UUri(OWN, 0x9999, 1, 0x8001))  # without subscriber
+        sensor.publish()  # throttled towards the workshop, and undeliverable to the chassis
     assert len(wait_persisted_letters(streamer, 5)) == 5
     eventually(lambda: streamer.ledger().throttled == 4, "throttling")
     reasons = {
@@ -355,18 +355,18 @@ def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are
     assert reasons == {UCode.INTERNAL}
 
 
-def test_what_there_is_no_time_to_publish_is_kept_all_the_same(bench: Bench) -> None:
+def test_a_dead_letter_is_stored_even_if_it_is_not_published(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     streamer.dispatcher.dead_letters._limit = 3
-    streamer.dispatcher.schedule = lambda when_ns, action: None  # nobody comes and collects
+    streamer.dispatcher.schedule = lambda when_ns, action: None  # no drain time
     for _ in range(10):
         bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     assert len(wait_persisted_letters(streamer, 10)) == 10
     assert streamer.statistics().dead_letters["unpublished"] == 7
 
 
-def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, tmp_path: Path) -> None:
+def test_dead_letters_of_a_stop_are_on_disk(bench: Bench, tmp_path: Path) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
     for _ in range(50):
@@ -385,7 +385,7 @@ def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, 
         ),
     ],
 )
-def test_who_calls_is_told_why_the_call_did_not_get_there(
+def test_a_caller_gets_the_reason_of_an_undelivered_request(
     bench: Bench, fault: UCode, limits: str, ttl: int, expected: UCode
 ) -> None:
     streamer = bench.started(
@@ -405,7 +405,7 @@ def test_who_calls_is_told_why_the_call_did_not_get_there(
     assert "chassis" in decode_status(answer.payload).message
 
 
-def test_a_call_to_a_name_that_nobody_knows_is_answered_with_that(bench: Bench) -> None:
+def test_a_call_to_an_unknown_authority_gets_an_error_response(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     chassis = link(streamer, "chassis")
     call = request(new_id(), UUri("chassis", 1, 1, 0), UUri("mars", 2, 1, 3), ttl=5_000)
@@ -419,10 +419,10 @@ def test_a_call_to_a_name_that_nobody_knows_is_answered_with_that(bench: Bench) 
     assert streamer.ledger().dead_lettered == 1
 
 
-def test_a_source_that_does_not_live_where_it_came_from_is_denied_and_counted(bench: Bench) -> None:
+def test_a_source_from_another_endpoint_is_denied_and_counted(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     fleet = bench.app("outside", "cloud")
-    fleet.transport.send(publish(new_id(), TOPIC))  # of hpc, which lives inside
+    fleet.transport.send(publish(new_id(), TOPIC))  # of hpc, which is inside
     assert streamer.ledger().denied == 1
     assert streamer.endpoints()["outside"]["refused_spoofed"] == 1
     assert streamer.endpoints()["inside"]["refused_spoofed"] == 0
@@ -461,9 +461,13 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
     }
 
 
-def test_there_is_a_lane_for_every_endpoint_and_for_the_streamer_itself(bench: Bench) -> None:
+def test_every_endpoint_and_the_streamer_itself_has_a_queue(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
-    assert [lane.endpoint for lane in streamer.egress_queues()] == ["self", "inside", "chassis"]
+    assert [endpoint_queue.endpoint for endpoint_queue in streamer.egress_queues()] == [
+        "self",
+        "inside",
+        "chassis",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------- start and stop
@@ -479,7 +483,7 @@ class FailsAtTheEnd(NotingPlugin):
         raise UStatusError(UCode.UNAVAILABLE, "admin socket in use")
 
 
-def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Bench) -> None:
+def test_services_start_before_endpoints_and_stop_after_the_last_message(bench: Bench) -> None:
     streamer = bench.streamer(fake("a", OWN), fake("b", "cloud"), extra={"noting": NotingPlugin})
     assert NOTES == []
     streamer.start()
@@ -491,7 +495,7 @@ def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Ben
 
 
 @pytest.mark.parametrize(
-    ("second", "plugin", "words"),
+    ("second", "plugin", "text"),
     [
         pytest.param(
             {"fails_to_open": True},
@@ -503,13 +507,13 @@ def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Ben
         pytest.param({}, FailsAtTheEnd, "admin socket in use", id="a plugin fails when all is up"),
     ],
 )
-def test_a_start_that_fails_says_why_and_closes_what_was_opened(
-    bench: Bench, second: dict[str, Any], plugin: type[NotingPlugin], words: str
+def test_a_failed_start_gives_the_reason_and_closes_everything(
+    bench: Bench, second: dict[str, Any], plugin: type[NotingPlugin], text: str
 ) -> None:
     streamer = bench.streamer(
         fake("a", OWN), fake("b", "cloud", **second), WITH_USUBSCRIPTION, extra={"noting": plugin}
     )
-    with pytest.raises(UStatusError, match=words):
+    with pytest.raises(UStatusError, match=text):
         streamer.start()
     assert leftovers(streamer) == []
     assert "service stop" in NOTES
@@ -527,7 +531,7 @@ def test_building_a_streamer_touches_nothing(bench: Bench, tmp_path: Path) -> No
 
 
 class Shouting(NotingPlugin):
-    """A service that sends to where nobody can be."""
+    """A service that sends to an unknown authority."""
 
     def start(self, bus: UTransport) -> None:
         self._bus = bus
@@ -537,7 +541,7 @@ class Shouting(NotingPlugin):
         self._bus.send(notification(new_id(), UUri(OWN, 7, 1, 0x8000), UUri("mars", 2, 1, 0)))
 
 
-def test_what_a_hosted_service_sends_to_a_name_that_nobody_knows_is_a_dead_letter(bench: Bench) -> None:
+def test_a_message_of_a_hosted_service_to_an_unknown_authority_is_a_dead_letter(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), extra={"shouting": Shouting})
     assert streamer.ledger().dead_lettered == 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamer with a durable endpoint: what a stop leaves, what the next start finds, and what has changed in between."""
+"""A streamer with a durable endpoint: the persisted messages of a stop, after restarts and changes."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.streamer_bench import TOPIC, Bench, eventually, fake, link, new_id
+from tests.host.streamer_bench import TOPIC, Bench, fake, link, new_id
+from tests.host.waiting import eventually
 from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -48,7 +49,7 @@ def arrive(streamer: Streamer, count: int, first: int = 0) -> None:
 
 
 def persisted_count(streamer: Streamer) -> int:
-    return sum(lane.persisted for lane in streamer.egress_queues())
+    return sum(endpoint_queue.persisted for endpoint_queue in streamer.egress_queues())
 
 
 def is_paused(streamer: Streamer) -> bool:
@@ -59,14 +60,14 @@ def sent(streamer: Streamer) -> list[tuple[UUri | None, bytes]]:
     return [(subscriber, message.payload) for subscriber, message in link(streamer, "dash").sent]
 
 
-def test_a_stop_counts_nothing_that_is_kept_and_the_next_start_sends_it_to_the_same_receiver(
+def test_a_stop_excludes_persisted_messages_and_the_next_start_sends_them(
     bench: Bench,
 ) -> None:
     first = start(bench, CAR, dash(), up=False)
     arrive(first, 5)
     assert first.stop() == 0
-    books = first.ledger()
-    assert (books.queued, books.dead_lettered, books.unaccounted) == (5, 0, 0)
+    ledger = first.ledger()
+    assert (ledger.queued, ledger.dead_lettered, ledger.unaccounted) == (5, 0, 0)
     assert first.dead_letter_writer.statistics()["persisted"] == 0
     assert persisted_count(first) == 5
 
@@ -79,7 +80,7 @@ def test_a_stop_counts_nothing_that_is_kept_and_the_next_start_sends_it_to_the_s
     assert second.endpoints()["dash"]["spooled"] == 0
 
 
-def test_what_is_kept_outlives_the_endpoint_that_it_came_from(bench: Bench) -> None:
+def test_persisted_messages_survive_the_removal_of_their_ingress_endpoint(bench: Bench) -> None:
     first = start(bench, CAR, dash(), up=False)
     arrive(first, 3)
     eventually(lambda: persisted_count(first) == 3, "all to be on disk")
@@ -89,18 +90,18 @@ def test_what_is_kept_outlives_the_endpoint_that_it_came_from(bench: Bench) -> N
     assert second.ledger().unaccounted == 0
 
 
-def test_a_request_whose_time_is_over_is_answered_where_it_came_from_if_that_is_still_there(
+def test_an_expired_persisted_request_gets_an_error_response_at_its_ingress(
     bench: Bench,
 ) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
-    asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk needs its time
+    asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk takes time
     first = start(bench, CAR, dash(), up=False)
     link(first, "car").receive_message(asked)
-    eventually(lambda: persisted_count(first) == 1, "it to be on disk")
+    eventually(lambda: persisted_count(first) == 1, "the message to be on disk")
     assert first.stop() == 0
     assert link(first, "car").sent == []
 
-    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its time to be over")
+    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
     second = start(bench, CAR, dash(), up=True)
     eventually(lambda: len(link(second, "car").sent) == 1, "an answer")
     [(_, answer)] = link(second, "car").sent
@@ -110,20 +111,20 @@ def test_a_request_whose_time_is_over_is_answered_where_it_came_from_if_that_is_
     assert second.ledger().expired == 1
 
 
-def test_a_request_whose_requester_is_gone_with_its_endpoint_disturbs_nobody(bench: Bench) -> None:
+def test_an_expired_request_of_a_removed_endpoint_causes_no_error(bench: Bench) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
     asked = request(new_id(), caller, method, ttl=2_000)
     first = start(bench, CAR, dash(), up=False)
     link(first, "car").receive_message(asked)
-    eventually(lambda: persisted_count(first) == 1, "it to be on disk")
+    eventually(lambda: persisted_count(first) == 1, "the message to be on disk")
     first.stop()
-    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its time to be over")
+    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
     second = start(bench, dash(), up=True)
-    eventually(lambda: second.ledger().expired == 1, "it to expire")
+    eventually(lambda: second.ledger().expired == 1, "the request to expire")
     assert second.stop() == 0
 
 
-def test_an_endpoint_that_is_durable_no_more_leaves_its_spool_and_says_so(
+def test_a_spool_of_a_no_longer_durable_endpoint_is_unused_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     first = start(bench, CAR, dash(), up=False)
@@ -153,7 +154,7 @@ def test_a_reload_changes_how_much_may_be_kept(bench: Bench) -> None:
     assert persisted_count(streamer) == 2
 
 
-def test_a_spool_that_somebody_holds_keeps_the_streamer_from_starting(bench: Bench) -> None:
+def test_a_locked_spool_prevents_the_start(bench: Bench) -> None:
     start(bench, CAR, dash(), up=True)
     second = bench.streamer(CAR, dash(), QUICK, state="state")
     with pytest.raises(UStatusError, match="is held"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer tells its plugins."""
+"""The notifications of a streamer to its plugins."""
 
 from typing import ClassVar
 
@@ -12,11 +12,11 @@ from tests.host.streamer_bench import (
     Bench,
     NoConfig,
     NotingPlugin,
-    eventually,
     fake,
     link,
     new_id,
 )
+from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.delivery.ports import Tap
@@ -59,7 +59,7 @@ class Watching:
         return tap
 
 
-def test_a_tap_sees_every_verdict_with_where_the_message_came_from_and_went(bench: Bench) -> None:
+def test_a_tap_receives_every_verdict_with_ingress_and_target(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), extra={"watching": Watching}
     )
@@ -83,7 +83,7 @@ def test_a_tap_sees_every_verdict_with_where_the_message_came_from_and_went(benc
 
 
 class LedgerPlugin:
-    """A plugin that looks at the books, and at what it is told the streamer goes by and who subscribes."""
+    """A plugin that notes the ledger, the settings and the subscriptions it receives."""
 
     Config = NoConfig
     made: ClassVar[list["LedgerPlugin"]] = []
@@ -113,14 +113,14 @@ class LedgerPlugin:
         self.final = self.ledger()
 
 
-def test_a_plugin_is_told_the_limits_of_every_endpoint_and_the_sections_of_all_plugins(bench: Bench) -> None:
+def test_a_plugin_receives_all_limits_and_plugin_sections(bench: Bench) -> None:
     limits = "[egress.chassis]\nqueue_messages = 7"
     bench.started(
         bench.local("inside", OWN),
         fake("chassis", "chassis"),
         limits,
         WITH_USUBSCRIPTION,
-        extra={"books": LedgerPlugin},
+        extra={"ledger_reader": LedgerPlugin},
     )
     [settings] = LedgerPlugin.made[-1].settings
     assert {name: each.queue_messages for name, each in settings.egress.items()} == {
@@ -128,13 +128,13 @@ def test_a_plugin_is_told_the_limits_of_every_endpoint_and_the_sections_of_all_p
         "chassis": 7,
         "self": 10_000,
     }
-    assert settings.plugins.keys() == {"usubscription", "books"}
-    assert settings.plugins["books"] == NoConfig()
+    assert settings.plugins.keys() == {"usubscription", "ledger_reader"}
+    assert settings.plugins["ledger_reader"] == NoConfig()
 
 
-def test_a_plugin_has_the_final_books_when_all_is_closed(bench: Bench) -> None:
+def test_a_plugin_sees_the_final_ledger_after_the_close(bench: Bench) -> None:
     streamer = bench.started(
-        bench.local("inside", OWN), fake("chassis", "chassis"), extra={"books": LedgerPlugin}
+        bench.local("inside", OWN), fake("chassis", "chassis"), extra={"ledger_reader": LedgerPlugin}
     )
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     eventually(lambda: streamer.ledger().delivered == 1, "the delivery")
@@ -144,19 +144,19 @@ def test_a_plugin_has_the_final_books_when_all_is_closed(bench: Bench) -> None:
     assert LedgerPlugin.made[-1].final == streamer.ledger()
 
 
-def test_a_plugin_that_watches_is_told_of_every_subscription_from_whatever_directory(bench: Bench) -> None:
+def test_a_watching_plugin_is_notified_of_subscriptions_in_all_directories(bench: Bench) -> None:
     receiver = UUri("chassis", 1, 1, 0)
     bench.started(
         bench.local("inside", OWN),
         fake("chassis", "chassis", receivers=[str(receiver)]),
         WITH_USUBSCRIPTION,
-        extra={"books": LedgerPlugin},
+        extra={"ledger_reader": LedgerPlugin},
     )
     app = bench.app("inside")
     app.subscribe(TOPIC)
-    told = LedgerPlugin.made[-1].subscriptions
-    eventually(lambda: len(told) == 2, "the subscription")
-    assert told == [
+    notified = LedgerPlugin.made[-1].subscriptions
+    eventually(lambda: len(notified) == 2, "the subscription")
+    assert notified == [
         (Change.PRESENT, TOPIC, receiver, 0),
         (Change.SUBSCRIBED, TOPIC, app.address, 0),
     ]
@@ -165,17 +165,17 @@ def test_a_plugin_that_watches_is_told_of_every_subscription_from_whatever_direc
 class FailsToWatch(LedgerPlugin):
     @hookimpl
     def ustreamer_subscription_watch(self) -> SubscriptionWatch:
-        def told(subscription: Subscription, change: Change, /) -> None:
+        def notified(subscription: Subscription, change: Change, /) -> None:
             self.subscriptions.append((change, subscription.topic, subscription.subscriber, 0))
             raise ZeroDivisionError("watch")
 
-        return told
+        return notified
 
 
-def test_a_watch_that_raises_disturbs_nobody_and_is_logged_once(
+def test_a_subscription_watch_that_raises_is_isolated_and_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.started(bench.local("inside", OWN), WITH_USUBSCRIPTION, extra={"books": FailsToWatch})
+    bench.started(bench.local("inside", OWN), WITH_USUBSCRIPTION, extra={"ledger_reader": FailsToWatch})
     app = bench.app("inside")
     app.subscribe(TOPIC)
     app.subscribe(TOPIC.with_resource(0x8009))
@@ -183,6 +183,6 @@ def test_a_watch_that_raises_disturbs_nobody_and_is_logged_once(
     assert [r.message for r in caplog.records if r.message == "plugins.failed"] == ["plugins.failed"]
 
 
-def test_the_plugins_of_a_streamer_can_be_asked(bench: Bench) -> None:
+def test_the_plugins_of_a_streamer_can_be_listed(bench: Bench) -> None:
     streamer = bench.streamer(fake("a", OWN), WITH_USUBSCRIPTION, extra={"noting": NotingPlugin})
     assert [name for name, _ in streamer.plugins.list_name_plugin()] == ["usubscription", "noting"]

@@ -1,22 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer does when a link goes and comes back."""
+"""A streamer during link outages."""
 
 from typing import ClassVar
 
 import pytest
 
-from tests.host.streamer_bench import (
-    OWN,
-    QUICK_RETRY,
-    TOPIC,
-    Bench,
-    NoConfig,
-    eventually,
-    fake,
-    link,
-    new_id,
-    section,
-)
+from tests.host.streamer_bench import OWN, QUICK_RETRY, TOPIC, Bench, NoConfig, fake, link, new_id, section
+from tests.host.waiting import eventually
 from tests.transports.zenoh.sessions import endpoint, free_locator
 from ustreamer.core.base.links import LinkState
 from ustreamer.hooks import PluginContext
@@ -28,7 +18,7 @@ from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 
-def test_a_link_that_comes_back_gets_what_waited_in_order(bench: Bench) -> None:
+def test_a_restored_link_gets_waiting_messages_in_order(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
     chassis = link(streamer, "chassis")
     chassis.fault = UCode.UNAVAILABLE
@@ -43,7 +33,7 @@ def test_a_link_that_comes_back_gets_what_waited_in_order(bench: Bench) -> None:
 
 
 class LinkWatch:
-    """A plugin that notes what it is told of the links to two authorities."""
+    """A plugin that notes link changes of two authorities."""
 
     Config = NoConfig
     seen: ClassVar[list[tuple[LinkState, LinkState]]]
@@ -65,12 +55,12 @@ class LinkWatch:
         return cls.context.links.state_of(authority)
 
 
-# No pause is shorter than half of it, so nothing is tried a second time within the deadline of a test.
+# No pause is shorter than half of it, so nothing is retried within the deadline of a test.
 PATIENT_RETRY = "[egress.default]\nretry = { first_ms = 30_000, max_ms = 30_000 }"
 NEWS = UUri("cloud", 0x10A0, 1, 0)
 
 
-def test_what_was_sent_in_an_outage_arrives_as_soon_as_the_zenoh_link_is_back(bench: Bench) -> None:
+def test_messages_of_an_outage_arrive_when_the_zenoh_link_is_up(bench: Bench) -> None:
     here, received = free_locator(), list[bytes]()
     backbone = section("backbone", transport="zenoh", authorities=["cloud"], listen=[here])
     streamer = bench.started(bench.local("inside", OWN), backbone, PATIENT_RETRY, extra={"watch": LinkWatch})
@@ -91,7 +81,9 @@ def test_what_was_sent_in_an_outage_arrives_as_soon_as_the_zenoh_link_is_back(be
         fleet.close()
         eventually(lambda: LinkWatch.link("cloud") == LinkState(up=False, up_count=1), "the outage")
         app.transport.send(notification(new_id(), TOPIC, NEWS, b"in the outage"))
-        eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
+        eventually(
+            lambda: any(endpoint_queue.retries for endpoint_queue in streamer.egress_queues()), "the pause"
+        )
         fleet = peer()
         eventually(lambda: received == [b"before", b"in the outage"], "the message of the outage")
     finally:
@@ -99,10 +91,10 @@ def test_what_was_sent_in_an_outage_arrives_as_soon_as_the_zenoh_link_is_back(be
     eventually(lambda: len(LinkWatch.seen) == 5, "the last outage")
     cloud = [cloud for cloud, _ in LinkWatch.seen]
     assert cloud == [(False, 0), (True, 1), (False, 1), (True, 2), (False, 2)]
-    assert LinkWatch.link(OWN) == LinkState(up=True, up_count=0)  # a transport that cannot tell
+    assert LinkWatch.link(OWN) == LinkState(up=True, up_count=0)  # a transport without link state
 
 
-def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(bench: Bench) -> None:
+def test_a_link_up_affects_only_its_own_queue_and_authorities(bench: Bench) -> None:
     sections = (fake("chassis", "chassis"), fake("uplink", "cloud"))
     streamer = bench.started(bench.local("inside", OWN), *sections, PATIENT_RETRY, extra={"watch": LinkWatch})
     app, chassis, uplink = bench.app("inside"), link(streamer, "chassis"), link(streamer, "uplink")
@@ -110,7 +102,9 @@ def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(
     for each, sink in ((chassis, UUri("chassis", 1, 1, 0)), (uplink, NEWS)):
         each.fault = UCode.UNAVAILABLE
         app.transport.send(notification(new_id(), TOPIC, sink))
-    eventually(lambda: sum(lane.retries for lane in streamer.egress_queues()) == 2, "both pauses")
+    eventually(
+        lambda: sum(endpoint_queue.retries for endpoint_queue in streamer.egress_queues()) == 2, "both pauses"
+    )
     chassis.set_link(up=False)
     chassis.fault = uplink.fault = None
     chassis.set_link(up=True)
@@ -119,22 +113,24 @@ def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(
     assert LinkWatch.seen == [((True, 0), (False, 0)), ((True, 0), (True, 1))]
 
 
-def test_a_plugin_that_fails_as_a_link_comes_up_does_not_keep_what_waits(bench: Bench) -> None:
+def test_a_plugin_error_at_link_up_does_not_delay_waiting_messages(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), fake("chassis", "chassis"), PATIENT_RETRY, extra={"watch": LinkWatch}
     )
     chassis = link(streamer, "chassis")
     chassis.fault = UCode.UNAVAILABLE
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
-    eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
+    eventually(
+        lambda: any(endpoint_queue.retries for endpoint_queue in streamer.egress_queues()), "the pause"
+    )
     chassis.fault = None
     LinkWatch.fails = True
-    with pytest.raises(ValueError, match="a plugin's mistake"):  # the transport's, which logs it
+    with pytest.raises(ValueError, match="a plugin's mistake"):  # the transport logs it
         chassis.set_link(up=True)
     eventually(lambda: len(chassis.sent) == 1, "the message")
 
 
-def test_a_stalled_link_stops_nobody_else(bench: Bench) -> None:
+def test_a_stalled_link_delays_no_other_endpoint(bench: Bench) -> None:
     streamer = bench.started(
         bench.local("inside", OWN), bench.local("outside", "cloud"), fake("chassis", "chassis")
     )
@@ -145,5 +141,5 @@ def test_a_stalled_link_stops_nobody_else(bench: Bench) -> None:
         app.transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
         app.transport.send(notification(new_id(), TOPIC, fleet.address, b"%d" % n))
     assert len(fleet.wait_received(10)) == 10
-    eventually(lambda: streamer.ledger().delivered == 10, "the books")
+    eventually(lambda: streamer.ledger().delivered == 10, "the ledger")
     assert streamer.ledger().queued == 10

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timer thread: who is called when, and what ends it."""
+"""The timer thread: order, times and end of its calls."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ YEAR_NS = 365 * 24 * HOUR_NS
 
 @pytest.fixture
 def timers() -> Iterator[TimerThread]:
-    """A timer thread that runs; at the end it must let itself be closed."""
+    """A running timer thread; it must be closable at the end."""
     timers = TimerThread(SYSTEM_CLOCK)
     timers.start()
     yield timers
@@ -34,7 +34,7 @@ def now() -> int:
 
 
 def wait_until_called(timers: TimerThread, when_ns: int = 0) -> None:
-    """Schedule a call and wait for it; all that was due before it has then been called."""
+    """Schedule a call and wait for it; all earlier calls have then run."""
     called = threading.Event()
     timers.schedule(when_ns, called.set)
     end = time.monotonic() + DEADLINE_S
@@ -57,7 +57,7 @@ def test_calls_are_made_in_the_order_of_their_times_and_never_early(timers: Time
     assert all(called_ns >= when_ns for when_ns, called_ns in calls)
 
 
-def test_calls_of_one_time_are_made_in_the_order_in_which_they_were_asked_for(timers: TimerThread) -> None:
+def test_calls_with_equal_times_run_in_scheduling_order(timers: TimerThread) -> None:
     calls: list[int] = []
     when_ns = now() + 2 * NS_PER_MS
     for n in range(20):
@@ -76,7 +76,7 @@ def test_a_call_that_is_due_earlier_does_not_wait_for_the_one_that_was_there_bef
     assert late == []
 
 
-def test_a_call_may_ask_for_the_next_one(timers: TimerThread) -> None:
+def test_a_call_can_schedule_the_next_one(timers: TimerThread) -> None:
     beats: list[int] = []
     done = threading.Event()
 
@@ -107,7 +107,7 @@ def test_all_calls_are_made_on_one_thread_that_is_called_timers(timers: TimerThr
     assert len(set(threads)) == 1
 
 
-def test_a_call_that_raises_is_reported_with_its_name_and_traceback_and_the_others_are_made(
+def test_a_call_that_raises_is_logged_with_name_and_traceback_and_others_run(
     timers: TimerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
@@ -124,8 +124,8 @@ def test_a_call_that_raises_is_reported_with_its_name_and_traceback_and_the_othe
 
 
 @pytest.mark.parametrize("years", [1, 30, 8_000])
-def test_a_call_in_the_far_future_keeps_nobody_from_being_called(timers: TimerThread, years: int) -> None:
-    # 9999-12-31, the "never" of many a client, is 8000 years from here; a lock can wait for 292.
+def test_a_call_in_the_far_future_blocks_no_other_call(timers: TimerThread, years: int) -> None:
+    # 9999-12-31, the "never" of many clients, is 8000 years from now; a lock can wait for 292.
     timers.schedule(now() + years * YEAR_NS, lambda: None)
     for _ in range(3):
         wait_until_called(timers, now() + NS_PER_MS)
@@ -180,7 +180,7 @@ def test_closing_makes_no_further_call_even_if_several_were_due_together() -> No
     assert calls == []
 
 
-def test_timers_that_never_ran_can_be_closed_and_what_was_asked_before_the_start_is_not_forgotten() -> None:
+def test_unstarted_timers_can_be_closed_and_early_calls_are_run() -> None:
     TimerThread(SYSTEM_CLOCK).close(0)
     timers = TimerThread(SYSTEM_CLOCK)
     called = threading.Event()
@@ -195,7 +195,7 @@ def test_the_thread_does_not_keep_the_process_alive() -> None:
     assert TimerThread(SYSTEM_CLOCK)._thread.daemon
 
 
-def test_nobody_spins_while_nothing_is_due() -> None:
+def test_an_idle_timer_thread_does_not_spin() -> None:
     readings: list[int] = []
 
     def read() -> int:

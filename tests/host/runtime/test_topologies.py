@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """No loops, no multiplication: several whole streamers between the same networks, in one process.
 
-Each subscriber gets each message once (per_subscriber 1.000), and a streamer forwards it once for each network that wants
-it (amplification 1.00), however often others have forwarded it.
+Each subscriber gets each message once (per_subscriber 1.000). A streamer forwards it once for each network that needs
+it (amplification 1.00), however often others forward it.
 """
 
 from collections import Counter
@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.streamer_bench import Bench, BenchApp, NoConfig, eventually, new_id, section
+from tests.host.streamer_bench import Bench, BenchApp, NoConfig, new_id, section
+from tests.host.waiting import eventually
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription, SubscriptionDirectory
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.config import config as configuration
@@ -25,7 +26,7 @@ MESSAGES: Final = 300
 
 
 def subscribing(*subscriptions: tuple[UUri, UUri]) -> type[Any]:
-    """A plugin that is a uSubscription of fixed content."""
+    """A uSubscription plugin with fixed content."""
 
     class Fixed:
         Config = NoConfig
@@ -40,7 +41,7 @@ def subscribing(*subscriptions: tuple[UUri, UUri]) -> type[Any]:
 
 
 class TopologyRig:
-    """Networks, streamers between them, applications on them."""
+    """Networks, the streamers between them, and applications."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,7 +55,7 @@ class TopologyRig:
     def streamer(
         self, authority: str, *endpoints: str, subscriptions: Sequence[tuple[UUri, UUri]] = ()
     ) -> Streamer:
-        """A started streamer, whose directory has these wishes."""
+        """A started streamer with these subscriptions in its directory."""
         classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed_plugins().items()}
         classes["fixed"] = subscribing(*subscriptions)
         kinds = plugins.transport_kinds(plugins.class_plugin_manager(classes))
@@ -70,7 +71,7 @@ class TopologyRig:
         return self._bench.app(network, authority)
 
     def wait_idle(self) -> None:
-        """Wait until every streamer has done with everything, twice in a row."""
+        """Wait until every streamer is idle, twice in a row."""
         before = None
         for _ in range(1_000):
             eventually(lambda: all(each.ledger().queued == 0 for each in self._streamers), "quiet")
@@ -87,10 +88,10 @@ class TopologyRig:
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[TopologyRig]:
-    town = TopologyRig(tmp_path)
-    yield town
-    town.finish()
+def rig(tmp_path: Path) -> Iterator[TopologyRig]:
+    rig = TopologyRig(tmp_path)
+    yield rig
+    rig.finish()
 
 
 def talk(app: BenchApp, topic: UUri, messages: int = MESSAGES) -> list[bytes]:
@@ -110,91 +111,91 @@ def forwarded(*streamers: Streamer) -> int:
     return sum(each.ledger().delivered for each in streamers)
 
 
-# ------------------------------------------------------------------------------------------------- two side by side
+# --- two in parallel -------------------------------------------------------------------------------------------------
 
 
-def side_by_side(
-    town: TopologyRig, subscriptions_of: Sequence[Sequence[tuple[UUri, UUri]]]
-) -> list[Streamer]:
+def side_by_side(rig: TopologyRig, subscriptions_of: Sequence[Sequence[tuple[UUri, UUri]]]) -> list[Streamer]:
     return [
-        town.streamer(
+        rig.streamer(
             name,
-            town.endpoint("one", "one", "a", "g1", "g2"),
-            town.endpoint("two", "two", "b"),
+            rig.endpoint("one", "one", "a", "g1", "g2"),
+            rig.endpoint("two", "two", "b"),
             subscriptions=wishes,
         )
         for name, wishes in zip(("g1", "g2"), subscriptions_of, strict=True)
     ]
 
 
-def test_of_two_streamers_between_the_same_networks_the_one_that_was_asked_forwards(
-    town: TopologyRig,
+def test_of_two_parallel_streamers_the_one_with_the_subscription_forwards(
+    rig: TopologyRig,
 ) -> None:
-    speaker, listener = town.app("one", "a"), town.app("two", "b")
+    speaker, listener = rig.app("one", "a"), rig.app("two", "b")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
-    streamers = side_by_side(town, [[(topic, listener.address)], []])
+    streamers = side_by_side(rig, [[(topic, listener.address)], []])
     sent = talk(speaker, topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert per_subscriber(listener, sent) == 1.0
     assert forwarded(*streamers) == len(sent)
 
 
 def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_what_the_other_has_forwarded(
-    town: TopologyRig,
+    rig: TopologyRig,
 ) -> None:
-    """Topics in both directions, subscribers of both streamers on both sides: what comes back is denied."""
-    left, right = town.app("one", "a"), town.app("two", "b")
+    """Topics in both directions, subscribers of both streamers on both sides: returning messages are denied."""
+    left, right = rig.app("one", "a"), rig.app("two", "b")
     leftwards, rightwards = right.address.with_resource(0x8000), left.address.with_resource(0x8000)
     left.listen(leftwards)
     right.listen(rightwards)
-    streamers = side_by_side(town, [[(rightwards, right.address)], [(leftwards, left.address)]])
+    streamers = side_by_side(rig, [[(rightwards, right.address)], [(leftwards, left.address)]])
     sent = talk(left, rightwards)
     assert talk(right, leftwards) == sent
-    town.wait_idle()
+    rig.wait_idle()
     assert (per_subscriber(left, sent), per_subscriber(right, sent)) == (1.0, 1.0)
     assert forwarded(*streamers) == 2 * len(sent)
-    assert [each.ledger().denied for each in streamers] == [len(sent)] * 2  # what the other one had forwarded
+    assert [each.ledger().denied for each in streamers] == [
+        len(sent)
+    ] * 2  # the messages that the other one forwarded
 
 
-def test_who_subscribes_at_both_is_served_by_both_and_nothing_goes_round(town: TopologyRig) -> None:
-    """Two wishes, two copies with one id; a streamer behind them with a window takes one."""
-    speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
+def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(rig: TopologyRig) -> None:
+    """Two subscriptions, two copies with one id; a streamer with a dedup window behind them accepts one."""
+    speaker, listener, far = rig.app("one", "a"), rig.app("two", "b"), rig.app("three", "c")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
     far.listen(topic)
-    streamers = side_by_side(town, [[(topic, listener.address)]] * 2)
-    behind = town.streamer(
+    streamers = side_by_side(rig, [[(topic, listener.address)]] * 2)
+    behind = rig.streamer(
         "g3",
-        town.endpoint("two", "two", "a", "b", duplicate_window=10_000),
-        town.endpoint("three", "three", "c"),
+        rig.endpoint("two", "two", "a", "b", duplicate_window=10_000),
+        rig.endpoint("three", "three", "c"),
         subscriptions=[(topic, far.address)],
     )
     sent = talk(speaker, topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert per_subscriber(listener, sent) == 2.0
     assert forwarded(*streamers) == 2 * len(sent)
     assert per_subscriber(far, sent) == 1.0
     assert behind.endpoints()["two"]["refused_duplicate"] == len(sent)
 
 
-def test_what_names_its_sink_goes_through_both_of_two_and_a_window_behind_them_takes_one(
-    town: TopologyRig,
+def test_a_request_passes_both_parallel_streamers_and_a_dedup_window_accepts_one(
+    rig: TopologyRig,
 ) -> None:
-    """Nobody subscribes a notification, so nobody asks one of the two. On a Zenoh network they would know of each other."""
-    speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
+    """A notification has no subscription that selects one of the two. On a Zenoh network they would detect each other."""
+    speaker, listener, far = rig.app("one", "a"), rig.app("two", "b"), rig.app("three", "c")
     listener.listen(ANY, listener.address)
     far.listen(ANY, far.address)
     for name in ("g1", "g2"):
-        town.streamer(name, town.endpoint("one", "one", "a"), town.endpoint("two", "two", "b", "c"))
-    town.streamer(
+        rig.streamer(name, rig.endpoint("one", "one", "a"), rig.endpoint("two", "two", "b", "c"))
+    rig.streamer(
         "g3",
-        town.endpoint("two", "two", "a", "b", duplicate_window=1_000),
-        town.endpoint("three", "three", "c"),
+        rig.endpoint("two", "two", "a", "b", duplicate_window=1_000),
+        rig.endpoint("three", "three", "c"),
     )
     for each in (listener, far):
         speaker.transport.send(notification(new_id(), speaker.address.with_resource(0x8000), each.address))
-    town.wait_idle()
+    rig.wait_idle()
     assert (len(listener.received), len(far.received)) == (2, 1)
     assert len({message.id for message in listener.received}) == 1
 
@@ -225,56 +226,58 @@ RING: Final = ("a", "b", "c")
         ),
     ],
 )
-def test_in_a_ring_of_three_nothing_goes_round(
-    town: TopologyRig, homes: dict[str, dict[str, tuple[str, ...]]]
+def test_a_ring_of_three_causes_no_loop(
+    rig: TopologyRig, homes: dict[str, dict[str, tuple[str, ...]]]
 ) -> None:
-    apps = {name: town.app(name, name) for name in RING}
+    apps = {name: rig.app(name, name) for name in RING}
     topic = apps["a"].address.with_resource(0x8000)
     listeners = [apps["b"], apps["c"]]
     for each in listeners:
         each.listen(topic)
-    # Who asks, asks the streamer of its own network.
+    # Each subscriber uses the streamer of its own network.
     asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
     streamers = [
-        town.streamer(
+        rig.streamer(
             name,
-            *(town.endpoint(each, each, *who) for each, who in places.items()),
+            *(rig.endpoint(each, each, *who) for each, who in places.items()),
             subscriptions=asked[name],
         )
         for name, places in homes.items()
     ]
     sent = talk(apps["a"], topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert [per_subscriber(each, sent) for each in listeners] == [1.0, 1.0]
     assert forwarded(*streamers) == 2 * len(sent)
 
 
-# ------------------------------------------------------------------------------------------------- heard back
+# --- returning messages ----------------------------------------------------------------------------------------------
 
 
-def duplicate_network(town: TopologyRig, window: int) -> tuple[Streamer, BenchApp, UUri]:
-    speaker, listener = town.app("one", "a"), UUri("b", 0x99, 1, 0)
+def duplicate_network(rig: TopologyRig, window: int) -> tuple[Streamer, BenchApp, UUri]:
+    speaker, listener = rig.app("one", "a"), UUri("b", 0x99, 1, 0)
     topic = speaker.address.with_resource(0x8000)
-    streamer = town.streamer(
+    streamer = rig.streamer(
         "g1",
-        town.endpoint("first", "one", "a", duplicate_window=window),
-        town.endpoint("second", "one", "b"),
+        rig.endpoint("first", "one", "a", duplicate_window=window),
+        rig.endpoint("second", "one", "b"),
         subscriptions=[(topic, listener)],
     )
     return streamer, speaker, topic
 
 
-def test_what_a_streamer_hears_back_through_another_endpoint_it_forwards_once(town: TopologyRig) -> None:
-    streamer, speaker, topic = duplicate_network(town, window=1_000)
+def test_a_message_returning_through_another_endpoint_is_forwarded_once(rig: TopologyRig) -> None:
+    streamer, speaker, topic = duplicate_network(rig, window=1_000)
     sent = talk(speaker, topic)
-    town.wait_idle()
+    rig.wait_idle()
     assert forwarded(streamer) == len(sent)
     assert streamer.endpoints()["first"]["refused_duplicate"] == len(sent)
 
 
-def test_without_a_window_it_would_go_round_for_ever(town: TopologyRig) -> None:
-    """What the window is for. A Zenoh endpoint notices by itself, see tests/e2e/multi_streamer/test_peer_streamers.py."""
-    streamer, speaker, topic = duplicate_network(town, window=0)
+def test_without_a_dedup_window_a_ring_would_loop(rig: TopologyRig) -> None:
+    """The purpose of the window. A Zenoh endpoint detects it without one, see
+    tests/e2e/multi_streamer/test_peer_streamers.py.
+    """
+    streamer, speaker, topic = duplicate_network(rig, window=0)
     talk(speaker, topic, messages=1)
     eventually(lambda: forwarded(streamer) > 100, "a storm")
 
@@ -282,25 +285,25 @@ def test_without_a_window_it_would_go_round_for_ever(town: TopologyRig) -> None:
 # ------------------------------------------------------------------------------------------------- restarts
 
 
-def test_twenty_restarts_of_one_streamer_multiply_nothing(town: TopologyRig) -> None:
-    speaker, listener = town.app("one", "a"), town.app("two", "b")
+def test_twenty_restarts_of_one_streamer_multiply_nothing(rig: TopologyRig) -> None:
+    speaker, listener = rig.app("one", "a"), rig.app("two", "b")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
     wishes = [(topic, listener.address)]
-    endpoints = (town.endpoint("one", "one", "a", "g1", "g2"), town.endpoint("two", "two", "b"))
-    town.streamer("g2", *endpoints)  # beside it, and asked by nobody
+    endpoints = (rig.endpoint("one", "one", "a", "g1", "g2"), rig.endpoint("two", "two", "b"))
+    rig.streamer("g2", *endpoints)  # in parallel, without a subscription
     for _ in range(20):
-        streamer = town.streamer("g1", *endpoints, subscriptions=wishes)
+        streamer = rig.streamer("g1", *endpoints, subscriptions=wishes)
         listener.received.clear()
         sent = talk(speaker, topic, messages=20)
-        town.wait_idle()
+        rig.wait_idle()
         assert per_subscriber(listener, sent) == 1.0
         assert forwarded(streamer) == len(sent)
         assert streamer.stop() == 0
 
 
-def test_a_test_of_this_page_sees_what_is_missing_and_what_is_too_much(town: TopologyRig) -> None:
-    app = town.app("one", "a")
+def test_the_test_network_detects_missing_and_duplicate_messages(rig: TopologyRig) -> None:
+    app = rig.app("one", "a")
     check: Callable[[], float] = lambda: per_subscriber(app, [b"1", b"2"])  # noqa: E731
     with pytest.raises(AssertionError, match="missing"):
         check()

@@ -148,7 +148,7 @@ def configured_authorities(config: StreamerConfig) -> tuple[str, ...]:
 
 
 class ConfiguredAuthorities(Collection[str]):
-    """`configured_authorities` of the current configuration, read anew by each call."""
+    """`configured_authorities` of the current configuration, read again by each call."""
 
     def __init__(self, config: Callable[[], StreamerConfig]) -> None:
         self._config = config

@@ -3,10 +3,10 @@
 
     streamer_uuri.authority                     authority
     up_streamer_config.message_queue_size       [egress.default] queue_messages
-    transports.zenoh                            one Zenoh endpoint: all its authorities, and its Zenoh configuration file
+    transports.zenoh                            one Zenoh endpoint: its authorities and its Zenoh configuration file
 
-In up-streamer, a `forwarding` line connects each pair of endpoints. Here publications follow subscriptions, and all other
-messages follow their sink, so those lines have no counterpart. Rules (`access`) restrict the senders.
+In up-streamer, a `forwarding` line connects each pair of endpoints. Here publications follow subscriptions, and all
+other messages follow their sink, so those lines have no counterpart. Rules (`access`) restrict the senders.
 """
 
 import re
