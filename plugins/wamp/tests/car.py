@@ -20,7 +20,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.transports.someip.endpoint_rig import Peer
+    from tests.conftest import Peer
 else:
     from plugins.wamp.tests.conftest import Peer
 

@@ -28,11 +28,9 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.car import SPEED, SPEED_TOPIC, Car, subscribed, until
-    from tests.conftest import OPENED, RealmRig
+    from tests.conftest import OPENED, Peer, RealmRig
     from tests.connections.test_hostile_streams import Loop, Socket
     from tests.connections.test_server import write_certificate
-
-    from tests.transports.someip.endpoint_rig import Peer
 else:
     from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
     from plugins.wamp.tests.conftest import OPENED, Peer

@@ -35,9 +35,7 @@ BY_NAME = {each.name: each for each in SERIALIZERS}
 DEADLINE_S = 30.0
 
 if TYPE_CHECKING:
-    from tests.conftest import OPENED
-
-    from tests.transports.someip.endpoint_rig import Peer
+    from tests.conftest import OPENED, Peer
 else:
     from plugins.wamp.tests.conftest import OPENED, Peer
 

@@ -19,10 +19,18 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
-    from tests.car import RPM, RPM_TOPIC, SECTION, SPEED, SPEED_TOPIC, Car, subscribed, until
-
-    from tests.e2e.rigs.test_wire import REMOTE_TOPIC
-    from tests.transports.someip.endpoint_rig import Peer
+    from tests.car import (
+        REMOTE_TOPIC,
+        RPM,
+        RPM_TOPIC,
+        SECTION,
+        SPEED,
+        SPEED_TOPIC,
+        Car,
+        subscribed,
+        until,
+    )
+    from tests.conftest import Peer
 else:
     from plugins.wamp.tests.car import (
         REMOTE_TOPIC,
