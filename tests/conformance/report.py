@@ -2,6 +2,7 @@
 """The page docs/conformance.md. Equal trees and outcomes give equal bytes: no dates, no times, no line numbers."""
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,23 +17,24 @@ PAGE_FILE: Final = Path("docs/conformance.md")
 
 MISSING: Final = "**missing**"
 _NOT_NEEDED: Final = "see [exceptions](#exceptions)"
-_ROW: Final = re.compile(r"^\| `([^`]+)`.* \| ([^|]+) \|$", re.MULTILINE)
+_RESULT: Final = re.compile(r"^### `([^`]+)`.*?^\* result: ([^\n]+)$", re.MULTILINE | re.DOTALL)
+_COLUMNS: Final = 118
 
 _PAGE_HEAD: Final = """\
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Made by `make conformance`; a test compares all but the results with the sources. -->
 # Conformance
 
-Each rule of the specifications that [plugins/usubscription](../plugins/usubscription/README.md) claims to meet: the code that
-meets it, the tests that show it, and what became of them when this page was made. Code and tests carry the ids as tags,
-`[impl->ID]`, `[utest->ID]` and `[itest->ID]` (over real sockets). `make conformance` runs the tests and fails if a rule has no
-code or no test, if a test fails, or if a tag names no rule. The list of rules is
+Each rule of the specifications that [plugins/usubscription](../plugins/usubscription/README.md) claims to meet, with
+the code that meets it, the tests that show it, and their results when this page was made. Code and tests carry the
+ids as tags, `[impl->ID]`, `[utest->ID]` and `[itest->ID]` (over real sockets). `make conformance` runs the tests. It
+fails if a rule has no code or no test, if a test fails, or if a tag names no rule. The rules are in
 [rules.toml](../tests/conformance/rules.toml).
 """
 
 _LEGEND: Final = """\
-A test counts once for each of its parameters. "v4 too" stands on a rule that version 4 has under the same id. X-n numbers the
-places where the specifications contradict each other or themselves; what we do there follows it in words.
+A test counts once for each of its parameters. "v4 too" marks a rule that version 4 has under the same id. X-n numbers
+the places where the specifications contradict each other or themselves; the text after it tells what we do there.
 """
 
 
@@ -52,7 +54,7 @@ def outcomes_by_rule(trace: Trace, outcomes: Mapping[CaseRef, RunOutcome]) -> di
 
 def parse_outcomes(page: str) -> dict[str, RunOutcome]:
     """Outcomes on a page, by rule."""
-    texts = dict(_ROW.findall(page))
+    texts = dict(_RESULT.findall(page))
     return {id: RunOutcome.parse(text) for id, text in texts.items() if text not in {MISSING, _NOT_NEEDED}}
 
 
@@ -63,13 +65,13 @@ def _page(trace: Trace, outcomes: Mapping[str, RunOutcome]) -> Iterator[str]:
     yield _LEGEND.rstrip()
     for specification in trace.rules.specifications:
         yield f"\n## {specification.title}\n"
-        yield f"{specification.source}\n"
-        yield "| rule | what it says | implemented in | tests | result |"
-        yield "|---|---|---|---|---|"
+        yield from _wrapped(specification.source)
         for rule in trace.rules.rules[specification.name]:
-            yield _row(rule, trace, outcomes.get(rule.id, RunOutcome()))
+            yield from _section(rule, trace, outcomes.get(rule.id, RunOutcome()))
     yield "\n## Exceptions\n"
-    yield from (f"* `{rule.id}`: {rule.note}" for rule in trace.rules.all if rule.note)
+    for rule in trace.rules.all:
+        if rule.note:
+            yield from _wrapped(f"* `{rule.id}`: {rule.note}", "  ")
 
 
 def _summary(trace: Trace) -> Iterator[str]:
@@ -90,18 +92,22 @@ def _counts(specification: Specification, trace: Trace) -> list[int]:
     return [len(rules), len(rules) - missing, missing, sum(bool(rule.note) for rule in rules)]
 
 
-def _row(rule: SpecRule, trace: Trace, outcome: RunOutcome) -> str:
+def _section(rule: SpecRule, trace: Trace, outcome: RunOutcome) -> Iterator[str]:
     evidence = trace.evidence[rule.id]
-    id = f"`{rule.id}`" + (f" ({rule.also} too)" if rule.also else "")
+    yield f"\n### `{rule.id}`" + (f" ({rule.also} too)" if rule.also else "")
+    yield ""
+    yield from _wrapped(rule.says)
+    yield ""
     code = [_link(each.file, each.symbol) for each in evidence.code]
     tests = [_link(each.file, each.name) for each in evidence.tests]
-    result = str(outcome) if tests else _missing_text(rule, "test")
-    return _table_row(
-        id,
-        rule.says,
-        "<br>".join(code) or _missing_text(rule, "impl"),
-        "<br>".join(tests) or _missing_text(rule, "test"),
-        result,
+    yield from (f"* code: {each}" for each in code or [_missing_text(rule, "impl")])
+    yield from (f"* test: {each}" for each in tests or [_missing_text(rule, "test")])
+    yield f"* result: {outcome if tests else _missing_text(rule, 'test')}"
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
@@ -112,7 +118,7 @@ def _missing_text(rule: SpecRule, need: str) -> str:
 def _link(file: str, name: str) -> str:
     """The file name identifies a file for the reader; the link has the whole path."""
     short = Path(file).name
-    return f"[{short}](../{file})" + (f"::`{name}`" if name else "")
+    return f"[{short}](../{file})" + (f"\n  `{name}`" if name else "")
 
 
 def _table_row(*cells: str) -> str:
