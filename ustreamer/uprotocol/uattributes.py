@@ -193,7 +193,7 @@ RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
         _TRACE,
     ),
 }
-"""The rules of each message type (`uattributes.adoc`; docs/architecture.md lists the tolerated deviations)."""
+"""The rules of each message type (`uattributes.adoc`); the rules that are not `strict` are the tolerated deviations."""
 
 
 def check_attributes(attributes: UAttributes, *, strict: bool = False) -> None:

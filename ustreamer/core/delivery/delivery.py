@@ -148,7 +148,7 @@ class Delivery:
         self._offer_to_egress(messages, times_ns, ageing=ageing)
 
     # Fast path of Delivery.offer (oracle), as are apply_filters with flush_batch; compared by
-    # tests/core/dispatch/test_batches.py::test_many_at_once_end_as_they_would_one_by_one
+    # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
     def offer_batch(self, batch: MessageBatch, now_ns: int) -> None:
         """Equal to `offer` of each message, for a delivery without filters. Called under the owner's lock."""
         self.received += len(batch)

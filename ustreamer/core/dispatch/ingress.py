@@ -33,7 +33,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 _MS_PER_DAY = 86_400_000
 _REASONS = ("invalid", "spoofed", "access", "duplicate", "deferred_to_peer")
-"""The counters of messages that are not accepted or denied."""
+"""The counters of messages that are not accepted, or that are denied."""
 
 
 class Ingress:
@@ -58,9 +58,9 @@ class Ingress:
         self._routes: dict[CacheKey, CachedRoute] = {}
         self._route_limit = route_limit
         # With a dedup window `_routes` stays empty, so every message passes through `_route_for`, and the routes are in
-        # `_routes_of_new_ids`. Endpoints without a dedup window pay nothing for it.
+        # `_routes_after_dedup`. Endpoints without a dedup window pay nothing for it.
         self._dedup_window: DedupWindow | None = None
-        self._routes_of_new_ids: dict[CacheKey, CachedRoute] = {}
+        self._routes_after_dedup: dict[CacheKey, CachedRoute] = {}
         self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topics_evicted)
 
     def dispatch(self, message: UMessage) -> None:
@@ -82,7 +82,7 @@ class Ingress:
                     return
             deliveries = route.deliveries
             if not deliveries:
-                # Before the ttl: a denied or deferred message makes no dead letter and no error response here.
+                # Before the ttl: a denied message is DENIED, not EXPIRED, and a deferred one belongs to a peer.
                 self._settle_without_target(message, route.decision, now_ns)
                 return
             if (
@@ -182,9 +182,9 @@ class Ingress:
         if not self._dedup_window.first_seen(message.id):
             self.refused["duplicate"] += 1  # not accepted, so not in the ledger
             return None
-        route = self._routes_of_new_ids.get(cache_key(message.attributes))
+        route = self._routes_after_dedup.get(cache_key(message.attributes))
         if route is None or route.version != self._directory.version or not message.id.is_valid:
-            route = self._build_route(message, self._routes_of_new_ids, now_ns)
+            route = self._build_route(message, self._routes_after_dedup, now_ns)
         return route
 
     def _build_route(
@@ -218,7 +218,7 @@ class Ingress:
 
     def _clear_routes(self) -> None:
         self._routes.clear()
-        self._routes_of_new_ids.clear()
+        self._routes_after_dedup.clear()
 
     def _on_topics_evicted(self, topics: AbstractSet[UUri]) -> None:
         self._router.forwarding.withdraw(topics)
@@ -285,7 +285,7 @@ class Ingress:
             affected = topics & self._deliveries.topics
             if not affected:
                 return
-            for routes in (self._routes, self._routes_of_new_ids):
+            for routes in (self._routes, self._routes_after_dedup):
                 for each in [each for each in routes if isinstance(each, UAttributes)]:
                     if each.source in affected:
                         del routes[each]

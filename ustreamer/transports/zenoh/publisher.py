@@ -290,20 +290,20 @@ class ZenohSender:
 
     def send(self, message: UMessage) -> None:
         """As `put_message`, for callers without a queue: wait for a subscriber while links settle, then put anyway."""
-        while self._is_route_closed(message):
+        while not self._put_if_open(message):
             if self._monotonic_ns() >= self._link_monitor.settled_ns or self._closing.wait(_POLL_S):
                 with self._lock:
                     header = self._new_header(message)
                     self._put(header, message)
                 return
 
-    def _is_route_closed(self, message: UMessage) -> bool:
-        """Put `message`; True if it was refused because no subscriber matches."""
+    def _put_if_open(self, message: UMessage) -> bool:
+        """Put `message`; False if no subscriber matches."""
         try:
             self.put_message(message)
         except RouteUnavailable:
-            return True
-        return False
+            return False
+        return True
 
     def _put(self, header: _EncodedHeader, message: UMessage) -> None:
         now_ns = (

@@ -178,7 +178,7 @@ def test_the_page_says_why_a_topic_has_ended(browser: Browser) -> None:
         browser.run(f"draw(cards.get('{WHEEL}'), performance.now())")
         assert "the wheel is gone" in browser.run("document.querySelector('.card').innerText"), "and it stays"
         assert WHEEL not in car.backend.open_topics
-        wanted = "[...wamp.wishes.values()].some((each) => each.topic === '{}')"
+        wanted = "[...wamp.wanted.values()].some((each) => each.topic === '{}')"
         assert browser.run(wanted.format(WHEEL)) is False
         assert browser.complaints == []
     finally:
