@@ -238,7 +238,7 @@ def test_what_works_takes_what_those_that_wait_leave() -> None:
     assert [
         pytest_command(where, ())[:3] == list(NICE) for where in (*WAITING_SUITES, *CPU_BOUND_SUITES)
     ] == [False] * 2 + [True] * 2
-    assert pytest_command(CPU_BOUND_SUITES[1], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
+    assert pytest_command(CPU_BOUND_SUITES[2], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
 
 
 def test_bytecode_is_kept_also_where_none_is_to_be_beside_the_sources() -> None:
