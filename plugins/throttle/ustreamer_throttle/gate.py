@@ -1,31 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rate limit of one topic for one delivery target: integers and decisions, no clock of its own.
 
-The usual limiter passes a message when `now - last >= period`. It has two faults. A publisher *at* the limit
-loses a third of its messages to the least jitter: the one that comes a microsecond early is dropped, and the
-next is a whole period late; yet a publisher that is no faster than the limit must not be throttled. And the
-delivered rate falls to a divisor of the published one: 100 Hz limited to 77 Hz delivers 50. Both come from
-measuring from the message that passed, which forgets how late it was.
+The usual limiter passes a message when `now - last >= period`. It has two faults:
 
-A `Gate` measures from a due time that moves along a grid. A message passes unless it comes more than `early =
-tolerance * period` before the due time. How late it was decides the next due time:
+* A publisher *at* the limit loses a third of its messages to the least jitter. A message that is a microsecond early
+  is dropped, and the next is a whole period late. A publisher that is no faster than the limit must not be throttled.
+* The delivered rate falls to a divisor of the published one: 100 Hz limited to 77 Hz delivers 50.
+
+Both faults have one cause: the period starts at the message that passed, so the lateness of that message is lost.
+
+A `Gate` has a due time that moves along a grid. A message passes unless it arrives more than `early = tolerance *
+period` before the due time. Its lateness decides the next due time:
 
     up to one period       due + period    the lateness is carried, not forgotten
     up to PAUSE periods    now             one period of it is carried, which is the most
-    more                   now + period    a pause: nothing is carried, the grid starts anew
+    more                   now + period    a pause: nothing is carried, a new grid starts
 
-The first two lines are the generic cell rate algorithm (ITU-T I.371) with a limit of `period + early`, in
-which N messages take at least `(N - 1) * period - (period + early)`. The third only makes the next message
-wait longer. So for every closed window of length T, whatever the arrivals,
+The first two lines are the generic cell rate algorithm (ITU-T I.371) with a limit of `period + early`. In it, N
+messages take at least `(N - 1) * period - (period + early)`. The third line only delays the next message. So for every
+closed window of length T and any arrivals,
 
     messages passed <= T / period + 2 + tolerance
 
-and nothing waits longer than a period. The long-run rate is min(published, limit). With tolerance 0.1 it is
-at most 0.2 % low for jitter of +-20 % around a fixed grid, and 0.9 % at the worst point if the jitter adds
-up: every gap random by +-20 % and the publisher exactly at the limit. Tolerance 0.5 makes that 0.6 %.
+and no message waits longer than a period. The long-run rate is min(published, limit). With tolerance 0.1 it is at most
+0.2 % low for jitter of +-20 % around a fixed grid. If the jitter adds up, it is 0.9 % low at the worst point: every gap
+random by +-20 %, the publisher exactly at the limit. With tolerance 0.5 that is 0.6 %.
 
-Tolerance 0 is the strict reading, for those who need it: every gap is at least a period, so nothing may be
-early and nothing is carried. It is the usual limiter, with both its faults.
+Tolerance 0 is strict: every gap is at least a period, no message may be early and no lateness is carried. It is the
+usual limiter, with both its faults.
 """
 
 from typing import Generic, TypeVar
@@ -36,9 +38,8 @@ DEFAULT_TOLERANCE = 0.1
 MAX_TOLERANCE = 0.5  # so that no window holds more than T / period + 2.5
 MAX_PERIOD_NS = 10**18  # 31 years
 
-# A publisher slower than the limit must not lose a message to a grid that starts anew. With gaps of 0.6 to
-# 1.4 of its own period P (jitter of +-20 %) it does if 1.4 P is a pause and 0.6 P too soon: if PAUSE is below
-# 1.4 / 0.6.
+# A publisher slower than the limit must not lose a message to a new grid. Its gaps are 0.6 to 1.4 of its own period P
+# (jitter of +-20 %). It loses one if 1.4 P is a pause and 0.6 P is too early: if PAUSE is below 1.4 / 0.6.
 PAUSE = 2.5
 LONG_AGO = -(2**63)  # more than PAUSE periods before any reading of the clock
 
@@ -46,14 +47,14 @@ LONG_AGO = -(2**63)  # more than PAUSE periods before any reading of the clock
 class Gate:
     """Passes or drops each message of one topic to one delivery target. Not thread-safe.
 
-    All times are readings in ns of one clock, monotonic by contract. Should it step back all the same,
-    whatever is dropped then is followed by what passes within a period, and the bound above still holds.
+    All times are readings in ns of one clock, monotonic by contract. If it steps back nevertheless, messages pass
+    again within a period, and the bound above still holds.
     """
 
     __slots__ = ("_carry", "_due", "_early", "_farthest", "_pause", "_period", "_tolerance")
 
     def __init__(self, period_ns: int, tolerance: float) -> None:
-        """`tolerance` is a fraction of the period. Raises ValueError naming what is out of range."""
+        """`tolerance` is a fraction of the period. Raises ValueError that names the value out of range."""
         self._due = LONG_AGO
         self._period = period_ns
         self.tolerate(tolerance)
@@ -77,7 +78,7 @@ class Gate:
         return self._due + self._early
 
     def admit(self, now_ns: int) -> bool:
-        """Whether the message that arrives now passes; if it does, it is counted.
+        """Whether the message that arrives now passes. A passed message moves the due time.
 
         0.07 us when dropped and 0.08 us when passed, the call included (CPython 3.11, AMD EPYC).
         """
@@ -102,10 +103,10 @@ class Gate:
         self._set_period(self._period)
 
     def retune(self, period_ns: int, now_ns: int) -> None:
-        """Change the limit at once: what was left to wait, or to carry, stays the same number of periods.
+        """Change the limit at once. The remaining wait, or the carried lateness, stays the same number of periods.
 
-        Hence the bound above holds across any changes, with the limit summed over the window in place of
-        T / period, and changing the limit never buys a message. Raises ValueError as the constructor does.
+        So the bound above holds across changes, with the limit summed over the window in place of T / period.
+        A change of the limit never allows an additional message. Raises ValueError as the constructor does.
         """
         late, before = now_ns - self._due, self._period
         self._set_period(period_ns)
@@ -113,10 +114,10 @@ class Gate:
 
 
 class Sampler(Generic[T]):
-    """Mode `latest`, sample and hold: the newest item passes when one is due, and the last one is never lost.
+    """Mode `latest`, sample and hold: the newest item passes when due, and the last item is never lost.
 
     The caller calls `release` at `due_ns`, or as soon after as its timer can. Every item leaves exactly once:
-    passed or displaced by `offer`, released by `release`, or given back by `withdraw`. None is not an item.
+    passed or displaced by `offer`, released by `release`, or returned by `cancel`. None is not an item.
     """
 
     __slots__ = ("_held", "gate")
@@ -138,14 +139,14 @@ class Sampler(Generic[T]):
         return passes, displaced
 
     def release(self, now_ns: int) -> T | None:
-        """The held item, from `due_ns` on; before that None, and `due_ns` says when to come back."""
-        # A timer from before a change comes too early, and must leave no trace: what is recorded has no such moment. Asked
-        # then, a gate whose tolerance has become less takes it for a clock that stepped back.
+        """The held item, from `due_ns` on; before that None. `due_ns` is the time of the next call."""
+        # A timer set before a change fires too early and must not change the gate: recordings have no such moment.
+        # After a decrease of the tolerance, `admit` would take the early time for a clock that stepped back.
         if self._held is None or now_ns < self.gate.due_ns or not self.gate.admit(now_ns):
             return None
         return self.cancel()
 
     def cancel(self) -> T | None:
-        """Give back the held item unsent, for the end of a subscription or of the process."""
+        """Return the held item unsent, for the end of a subscription or of the process."""
         held, self._held = self._held, None
         return held
