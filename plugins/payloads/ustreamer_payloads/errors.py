@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is raised for a payload, or a value, that is not as its description says."""
+"""The error of a payload, or a value, that does not fit its description."""
 
 
 class PayloadError(ValueError):
-    """Bytes or a value that do not fit a description: at which byte, in which member, and what would have been right.
+    """Bytes or a value that do not fit a description: the byte, the member and the expected form.
 
     It is raised where that is noticed, by something that does not know its own place: those around it add their step, the
     innermost first.
     """
 
     def __init__(self, text: str, at: int | None = None) -> None:
-        """`at` is the offset in the payload; None for a value that is being written."""
+        """`at` is the offset in the payload; None while a value is encoded."""
         super().__init__(text)
         self.text = text
         self.at = at

@@ -13,11 +13,11 @@ from ustreamer_payloads.errors import PayloadError
 
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 32
-_WRAPPED_ATTRIBUTES: Final = ("value", "data")  # an object with nothing else stands for what it holds
+_WRAPPED_ATTRIBUTES: Final = ("value", "data")  # an object with no other attribute is shown as this value
 
 
 def payload_class(path: str) -> type[Any]:
-    """The class that "module:Name" names. Raises ValueError, also for whatever its module raises while it is imported."""
+    """The class that "module:Name" names. Raises ValueError, also for any error of the import."""
     module, _, name = path.partition(":")
     if not (module and name):
         raise ValueError(f'{path!r}: expected "module:Name"')
@@ -29,7 +29,7 @@ def payload_class(path: str) -> type[Any]:
     if cls is None:
         raise ValueError(f"{module!r} has no {name!r}")
     if not isinstance(cls, type):
-        raise ValueError(f"{path!r} is not a class")  # noqa: TRY004  # it is the configuration that is wrong
+        raise ValueError(f"{path!r} is not a class")  # noqa: TRY004  # the fault is in the configuration
     if not callable(getattr(cls, "deserialize", None)):
         raise ValueError(f"{path!r} has no method deserialize(bytes)")  # noqa: TRY004  # as above
     try:
@@ -42,7 +42,7 @@ def payload_class(path: str) -> type[Any]:
 
 
 def class_decoder(cls: type[Any]) -> Callable[[bytes], object]:
-    """What has a new object of the class read each payload. It raises what the class raises."""
+    """A decoder that creates an object of the class for each payload. It raises the errors of the class."""
 
     def decode(payload: bytes) -> object:
         made = cls()

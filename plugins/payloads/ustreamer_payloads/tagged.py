@@ -30,12 +30,12 @@ class Tagged(NamedTuple):
 
 
 class TlvRecordCodec(Codec):
-    """To a dict of the members that were there, in their order; it takes all there is. Unknown tags are skipped."""
+    """To a dict of the present members, in their order, from all remaining bytes. Unknown tags are skipped."""
 
     open_ended = True
 
     def __init__(self, members: Sequence[Tagged], static_length: int) -> None:
-        """`static_length` is the size in bytes of the lengths of wire type 4, which is the one that is written."""
+        """`static_length` is the size in bytes of the lengths of wire type 4, the wire type that is encoded."""
         self._by_id = {each.id: each for each in members}
         self._by_name = {each.name: each for each in members}
         self._lengths = {_STATIC: static_length, **_LENGTHS}

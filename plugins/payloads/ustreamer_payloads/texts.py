@@ -17,7 +17,7 @@ _ANY_MARK: Final = tuple(MARKS.values())
 
 
 def read_text(raw: bytes, encoding: str, at: int) -> str:
-    """The text in `raw`, which stood at `at`: up to a NUL, in the encoding that its mark says, or else in `encoding`."""
+    """The text in `raw`, from offset `at`: up to a NUL, in the encoding of its mark, or else in `encoding`."""
     for marked, mark in MARKS.items():
         if raw.startswith(mark):
             encoding, raw, at = marked, raw[len(mark) :], at + len(mark)
@@ -30,7 +30,7 @@ def read_text(raw: bytes, encoding: str, at: int) -> str:
 
 
 def _end_of(raw: bytes, unit: int) -> int:
-    """Where the NUL is; or the end. Of UTF-16 with an odd length the last byte does not count, as the standard says."""
+    """The offset of the NUL, or the end. In UTF-16 of odd length the last byte is ignored, as the standard requires."""
     at = raw.find(bytes(unit))
     while at % unit and at >= 0:  # half of one character and half of the next
         at = raw.find(bytes(unit), at + 1)
@@ -53,7 +53,7 @@ def write_text(value: object, encoding: str, *, bom: bool, nul: bool) -> bytes:
 
 
 class Text(Codec):
-    """A string that takes all there is, or (`size`) so many bytes, of which those behind the NUL are zeros."""
+    """A string of all remaining bytes, or of `size` bytes; the bytes after the NUL are zeros."""
 
     def __init__(self, size: int | None, encoding: str, *, bom: bool, nul: bool) -> None:
         self.size = size

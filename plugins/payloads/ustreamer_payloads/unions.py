@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unions: a length, a selector, and the value of the variant that it says, with padding behind it."""
+"""Unions: a length, a selector, and the value of the selected variant, followed by padding."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Variant(NamedTuple):
 
 
 class Union(Codec):
-    """One of several types, as a dict with the variant's name as its only key; None for a union that holds nothing.
+    """One of several types, as a dict with the variant's name as its only key; None for an empty union.
 
     The length counts the value and its padding, to a multiple of `pad` bytes, and not the selector. Without a length field
     (0) all variants have one size.
