@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in less than 8 minutes on two cores.
+"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 8 to 9 minutes on two cores.
 
 Tests that measure time run first, alone: 95 s. Then whole processes, which wait for each other three quarters of the time, run in
 two parts. All other tests run next to them in three parts with a lower priority. Named places (`python -m tests tests/core`) go to
