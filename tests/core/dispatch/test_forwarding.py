@@ -7,13 +7,14 @@ import pytest
 
 from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardAll, ForwardingRole, ForwardingShare, Target
 from ustreamer.uprotocol.uattributes import UAttributes
-from ustreamer.uprotocol.umessage import publish
+from ustreamer.uprotocol.umessage import publish, request
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.core.conftest import World
 
 SPEED = UUri("chassis", 7, 1, 0x8001)
+METHOD = UUri("chassis", 7, 1, 1)
 APP = UUri("cloud", 9, 1, 0)
 
 
@@ -43,6 +44,31 @@ def test_the_policy_is_called_per_route_and_not_per_message(
     assert policy.calls == ["forwarding_role", "assign"]
     world.run()
     assert len(world.egress["backbone"].messages) == 10
+
+
+def test_a_change_of_subscriptions_renews_only_the_routes_of_publications(
+    build: "type[World]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, policy = build(), CountingPolicy()
+    monkeypatch.setattr(world.dispatcher.router, "forwarding", policy)
+
+    def receive_one_of_each() -> None:
+        world.receive("backbone", request(world.id(), APP, METHOD, ttl=1_000))
+        world.receive("chassis", publish(world.id(), SPEED))
+
+    receive_one_of_each()
+    assert policy.calls == ["forwarding_role", "forwarding_role", "assign"]
+    policy.calls.clear()
+    world.directory.subscribe(SPEED, APP)
+    receive_one_of_each()
+    assert policy.calls == ["forwarding_role", "assign"], "the route of the Request is still valid"
+    policy.calls.clear()
+    world.dispatcher.invalidate_routes()
+    receive_one_of_each()
+    assert policy.calls == ["forwarding_role", "forwarding_role", "assign"]
+    world.run()
+    assert len(world.egress["chassis"].messages) == 3
+    assert len(world.egress["backbone"].messages) == 2
 
 
 def test_a_streamer_without_peers_forwards_to_all_targets(build: "type[World]") -> None:

@@ -161,7 +161,7 @@ def test_a_subscriber_queue_exists_while_it_has_messages() -> None:
     queue.pause(queue_of(queue, BOB), NS_PER_S)
     assert taken(queue) == ["CS1.2"]
     assert names(queue.pop_all()) == ["CS1.1"]
-    assert (queue.subscriber_queues(), len(queue), queue._subscriber_queues, queue.has_ready()) == (
+    assert (queue.subscriber_queues(), len(queue), queue._subscriber_queues, bool(queue.scheduler.ready)) == (
         [],
         0,
         {},
@@ -221,7 +221,7 @@ def test_a_paused_subscriber_queue_delays_no_other() -> None:
     queue.pause(queue_of(queue, ANN), NS_PER_S)
     push(queue, ANN, 6, 10)
     assert sorted(taken(queue)) == ["CS1.1", "CS1.3"]
-    assert (queue.next_due_ns, queue.pop_due(NS_PER_S - 1)) == (NS_PER_S, None)
+    assert (queue.scheduler.next_due_ns, queue.pop_due(NS_PER_S - 1)) == (NS_PER_S, None)
     due = queue.pop_due(NS_PER_S)
     assert due is queue_of(queue, ANN)
     queue.resume(due)
@@ -292,13 +292,13 @@ def test_a_message_behind_a_blocked_stream_wakes_no_thread() -> None:
     [item] = queue.pop_batch(1)
     queue.block(serving_queue(queue), item, "R", NS_PER_S)
     assert push(queue, ANN, 1, 1) == []
-    assert queue.has_ready()  # others of its stream may be in flight
+    assert queue.scheduler.ready  # others of its stream may be in flight
     [item] = queue.pop_batch(1)
     assert serving_queue(queue).blocked.enqueue_blocked(item)
     queue.end_turn()
     assert queue.pop_batch() == []
     assert push(queue, ANN, 1, 2) == []
-    assert not queue.has_ready()
+    assert not queue.scheduler.ready
     queue.release_route(queue_of(queue, ANN), "R")
     assert taken(queue) == ["CS1.0", "CS1.1", "CS1.2"]
 

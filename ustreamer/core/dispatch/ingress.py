@@ -191,12 +191,17 @@ class Ingress:
         self, message: UMessage, routes: dict[CacheKey, CachedRoute], now_ns: int
     ) -> CachedRoute | None:
         """Build a route; cache it in `routes` if more messages may share it. None for an invalid message."""
-        attributes = message.attributes
+        attributes, key = message.attributes, cache_key(message.attributes)
         # Read before the decision: a change in between makes the route stale, not wrong.
         version = self._directory.version
         try:
             if not message.id.is_valid:
                 raise InvalidMessage(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")
+            stale = routes.get(key)
+            if stale is not None and attributes.type is not UMessageType.PUBLISH:
+                # A change of subscriptions changes the targets of publications only.
+                route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
+                return route
             decision = self._router.decide(self.name, attributes)
         except InvalidMessage as refused:
             self._refuse(message, refused.status)
@@ -209,7 +214,6 @@ class Ingress:
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
             )
         route = CachedRoute(version, *self._deliveries_of(attributes, decision, now_ns))
-        key = cache_key(attributes)
         if attributes.is_cacheable or key is not attributes:
             if len(routes) >= self._route_limit:
                 routes.clear()

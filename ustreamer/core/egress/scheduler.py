@@ -22,7 +22,8 @@ class RoundRobin:
     """
 
     def __init__(self) -> None:
-        self._ready: dict[SubscriberQueue, None] = {}  # in order of service
+        self.ready: dict[SubscriberQueue, None] = {}
+        """The queues that may have a message to send, in order of service."""
         self._due: list[tuple[int, int, SubscriberQueue]] = []
         self._numbers = count()  # ties: first scheduled, first served
         self._scheduled = 0
@@ -31,14 +32,14 @@ class RoundRobin:
 
     def add_ready(self, queue: SubscriberQueue) -> None:
         """Append `queue` to the round; a queue that is in it keeps its position."""
-        self._ready[queue] = None
+        self.ready[queue] = None
 
     def remove_ready(self, queue: SubscriberQueue) -> None:
-        self._ready.pop(queue, None)
+        self.ready.pop(queue, None)
 
     def next_turn(self, limit: int) -> tuple[SubscriberQueue, int] | None:
         """The next queue and its quantum; None if no queue is ready. The queue moves to the end of the round."""
-        ready = self._ready
+        ready = self.ready
         while ready:
             queue = next(iter(ready))
             if len(ready) == 1:
@@ -51,11 +52,6 @@ class RoundRobin:
                 ready[queue] = None
                 return queue, min(limit, max(MIN_QUANTUM, limit // len(ready)))
         return None
-
-    @property
-    def has_ready(self) -> bool:
-        """True if a queue may have a message to send."""
-        return bool(self._ready)
 
     # --- times --------------------------------------------------------------------------------------------------------
 

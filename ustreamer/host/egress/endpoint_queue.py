@@ -138,7 +138,7 @@ class EndpointQueue(SendWorker):
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
             evicted = queue.push(delivery, message, now_ns, attempts, deadline_ns)
-            if self._idle and queue.has_ready():
+            if self._idle and queue.scheduler.ready:
                 self._changed.notify()
             for item in evicted:
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full_status_for(item))

@@ -90,13 +90,13 @@ class SendWorker:
             queue = self._queue
             queue.end_turn()
             while not self._closing:
-                left_ns = queue.next_due_ns
+                left_ns = queue.scheduler.next_due_ns
                 if left_ns != NEVER_NS:
                     left_ns -= self._clock.monotonic_ns()
                     if left_ns <= 0:
                         self._idle = False
                         return []
-                if queue.has_ready() and (batch := self._take_batch()):
+                if queue.scheduler.ready and (batch := self._take_batch()):
                     self._idle = False
                     return batch
                 self._idle = True

@@ -6,6 +6,7 @@ a timeout of 5 minutes, after a pause when it was not delivered, at once when th
 link is known to be down.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -71,7 +72,7 @@ class RemoteCalls:
         """`link_of` is the link state of an authority; after `refresh_ms` (0: never) an answered call is repeated."""
         self._refresh_ms = refresh_ms
         self._reconciler: SubscriptionReconciler[UUri, SubscriptionRecord, UUID] = SubscriptionReconciler(
-            _POLICY, lambda topic: topic.authority_name, link_of
+            _POLICY, operator.attrgetter("authority_name"), link_of
         )
         self.set_desired = self._reconciler.set_desired
         self.clear_desired = self._reconciler.forget
