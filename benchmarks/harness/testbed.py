@@ -163,11 +163,11 @@ class BenchRig:
             raise ChildError(f"{streamer.name}: ended with {code}, expected 0{streamer.log_tail()}")
         return ledger_from_log(streamer.log_lines())
 
-    def start_process(self, name: str, command: list[str]) -> Child:
+    def start_process(self, name: str, command: list[str], within_s: float = _START_S) -> Child:
         """Start a process and wait for READY."""
         child = Child(name, command, self._directory)
         self._children.append(child)
-        child.wait_line("READY", _START_S)
+        child.wait_line("READY", within_s)
         return child
 
     # --- forwarders ---------------------------------------------------------------------------------------------------

@@ -169,7 +169,11 @@ _KINDS: Final = {"udp": UdpGenerator, "zenoh": ZenohGenerator}
 
 
 def main(kind: str, counters_path: str, *numbers: str) -> None:
-    generator = _KINDS[kind](SharedCounters(Path(counters_path)), *map(int, numbers))
+    serve_commands(_KINDS[kind](SharedCounters(Path(counters_path)), *map(int, numbers)))
+
+
+def serve_commands(generator: Generator) -> None:
+    """Report READY, then execute the commands on stdin until it closes."""
     sockets.print_ready()
     for line in sys.stdin:
         match line.split():
