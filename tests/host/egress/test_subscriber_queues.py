@@ -121,8 +121,9 @@ class Scene(EndpointQueueRig):
             subscriber, Delivery(self.gateways[0], self.queue, None, subscriber)
         )
         self.gateways[0].ledger.received += len(messages)
-        delivery.batch, delivery.batch_times_ns = list(messages), [self._clock.monotonic_ns()] * len(messages)
-        delivery.flush_batch(ageing=False)
+        now_ns = self._clock.monotonic_ns()
+        delivery.outgoing.items = [(delivery, each, now_ns) for each in messages]
+        delivery.outgoing.flush(ageing=False)
 
     @property
     def subscriber_queues(self) -> dict[UUri, SubscriberQueueStatistics]:
