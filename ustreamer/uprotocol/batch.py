@@ -11,7 +11,8 @@ access. Code that handles thousands of messages reads the columns and decides on
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final, Protocol, overload
+from struct import iter_unpack
+from typing import Any, Final, Protocol, overload
 
 import msgspec
 
@@ -21,6 +22,13 @@ from ustreamer.uprotocol.uuid import UUID
 
 MIN_BATCH: Final = 8
 """Fewer messages are cheaper as single messages."""
+MAX_BATCH: Final = 128
+"""A receiver reads at most this number of messages at once."""
+
+
+def unpack_columns(record: str, records: bytes | memoryview) -> list[tuple[Any, ...]]:
+    """The fields of adjacent records as columns. `record` is the struct format of one record; at least one record."""
+    return list(zip(*iter_unpack(record, records), strict=True))
 
 
 class BatchIds(Protocol):
