@@ -10,8 +10,8 @@ and version. It encodes a plain request or response only after the fast path ref
 table is full, or after a clock step.
 
 Comparing tests, in tests/transports/someip/rpc: `test_fast_path.py` compares single incoming messages and outgoing
-batches with the readable path. `test_fast_path_batches.py` compares incoming batches and outgoing column batches with
-single messages on the fast path.
+batches with the readable path. `test_fast_path_batches.py` compares incoming batches with single messages on the fast
+path.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -293,8 +293,6 @@ class FastOutbound:
 
     def transmit_batch(self, messages: Iterable[UMessage], /) -> int:
         """As specified by `SendBatch`."""
-        if type(messages) is MessageBatch and messages:
-            return self._transmit_columns(messages)
         taken = 0
         batch: list[UMessage] = []
         template: RequestTemplate | None = None
@@ -316,17 +314,6 @@ class FastOutbound:
                 return taken
             taken += 1
         return taken + self._flush(batch, template)
-
-    def _transmit_columns(self, batch: MessageBatch) -> int:
-        template = self._template_for(batch[0])
-        if template is None:
-            return self.transmit_batch(iter(batch))
-        if template is not _RESPONSE_TEMPLATE:
-            return self._send_requests(list(batch), template)
-        reqids, commstatus = batch.reqids, batch.attributes.commstatus
-        return (
-            0 if reqids is None else self._send_responses(reqids, [commstatus] * len(batch), batch.payloads)
-        )
 
     def _template_for(self, message: UMessage) -> RequestTemplate | None:
         attributes = message.attributes
