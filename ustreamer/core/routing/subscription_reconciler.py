@@ -22,6 +22,7 @@ V = TypeVar("V")
 C = TypeVar("C", bound=Hashable)
 
 _NS_PER_MS: Final = 1_000_000
+_LINK_UP: Final = LinkState(up=True, up_count=0)
 
 
 class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +89,15 @@ class SubscriptionReconciler(Generic[K, V, C]):
     """The calls to all peers. Belongs to one thread, except `is_pending` and `on_link_changed`."""
 
     def __init__(
-        self, policy: ReconcilerPolicy, peer_of: Callable[[K], str], link_of: Callable[[str], LinkState]
+        self,
+        policy: ReconcilerPolicy,
+        peer_of: Callable[[K], str] = lambda key: "",
+        link_of: Callable[[str], LinkState] = lambda peer: _LINK_UP,
     ) -> None:
-        """`peer_of` names the peer that is called about a key, `link_of` whether that peer can be reached."""
+        """`peer_of` names the peer that is called about a key, `link_of` whether that peer can be reached.
+
+        The default is one peer that can always be reached: the uSubscription in the same process.
+        """
         self._policy = policy
         self._peer_of = peer_of
         self._link_of = link_of
