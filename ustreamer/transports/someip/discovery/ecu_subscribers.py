@@ -28,6 +28,7 @@ from ustreamer.core.routing.subscription_reconciler import (
     SubscriptionReconciler,
 )
 from ustreamer.core.routing.usubscription_codec import (
+    NOT_DELIVERED,
     USUBSCRIPTION,
     VERSION_3,
     Status,
@@ -97,9 +98,6 @@ _Key: TypeAlias = tuple[UUri, UUri]
 
 _Entry: TypeAlias = SubscriptionEntry[_Key, int, UUID]
 """Its values are leases in s."""
-
-_NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
-"""Error responses that do not change an existing subscription."""
 
 
 class EcuSubscribers:
@@ -203,7 +201,7 @@ class EcuSubscribers:
             renewal_ms = 0 if lease_s == TTL_FOREVER else lease_s * 500
             self._reconciler.on_success(entry, now_ns, refresh_ms=renewal_ms)
             self._decide(self._by_subscriber[entry.key[0]])
-        elif entry.acknowledged is not None and message.attributes.commstatus in _NOT_DELIVERED:
+        elif entry.acknowledged is not None and message.attributes.commstatus in NOT_DELIVERED:
             self._reconciler.on_failure(entry, now_ns)
         else:
             self._forget(entry.key)
