@@ -120,6 +120,7 @@ def test_a_golden_spool_is_read(tmp_path: Path) -> None:
         assert spool.open() == [1, 3, 1, 1, 3, 1, 1]
         found = [record for rank in range(7) for _, record in spool.read(rank, None, 99, 1 << 20)]
         assert (spool.lost, spool.quarantined) == (0, 0)
+        assert spool.commit([(1, found[1])] if found[1] else []) == [bytes.fromhex("010000000000000006")]
     records = [record for record in found if record is not None]
     assert [UMessage(*decode(each.attributes), each.payload) for each in records] == [m for _, m in expected]
     second_ns = 1_000_000_000
