@@ -17,6 +17,7 @@ from typing import Final
 import lmdb
 
 from tests.golden import (
+    publisher_run,
     recording_run,
     sd_run,
     someip_run,
@@ -32,6 +33,7 @@ RECORDING: Final = "recording"
 RUNS: Final[Mapping[str, Run]] = {
     "someip": someip_run.run,
     "sd": sd_run.run,
+    "publisher": publisher_run.run,
     "zenoh": zenoh_run.run,
     "wamp": wamp_run.run,
     "usubscription": usubscription_run.run,
