@@ -164,7 +164,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def recover_segments(directory: Path) -> None:
-    """Finish the open files of a process that died: truncate them after the last whole block and rename them.
+    """Finish the open files of a killed process: truncate them after the last whole block and rename them.
 
     A file without a header is renamed to `.bad`, or deleted if it is all zeros. The next start retries after an error.
     """

@@ -12,7 +12,7 @@ Both faults have one cause: the period starts at the message that passed, so the
 A `Gate` has a due time that moves along a grid. A message passes unless it arrives more than `early = tolerance *
 period` before the due time. Its lateness decides the next due time:
 
-    up to one period       due + period    the lateness is carried, not forgotten
+    up to one period       due + period    the lateness is carried over
     up to PAUSE periods    now             one period of it is carried, which is the most
     more                   now + period    a pause: nothing is carried, a new grid starts
 

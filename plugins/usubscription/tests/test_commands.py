@@ -101,7 +101,7 @@ def test_a_topic_is_shown(filled: "ServiceRig", capsys: pytest.CaptureFixture[st
     ]
     assert listed(capsys, "show", "--state-dir", filled.state_dir, OTHER) == [(str(OTHER), str(FIRST))]
     assert main(["subscriptions", "show", "--state-dir", str(filled.state_dir), "up://a/1/1/8000"]) == 1
-    assert "nobody has subscribed it" in capsys.readouterr().err
+    assert "it has no subscriber" in capsys.readouterr().err
 
 
 def test_an_export_is_a_line_for_each(

@@ -200,7 +200,7 @@ def test_the_legacy_subscriber_field_must_name_the_caller(
     assert status.code is UCode.PERMISSION_DENIED
     assert (
         status.message
-        == "subscriber up://device1/0/3/0: the caller is up://device1/300EF/4/0, and may act for nobody else"
+        == "subscriber up://device1/0/3/0: the caller is up://device1/300EF/4/0, and may act only for itself"
     )
 
 

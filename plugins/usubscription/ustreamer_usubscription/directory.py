@@ -139,7 +139,10 @@ class InMemoryDirectory:
                     self._notify_watches(entry, Change.PRESENT)
 
     def watch(self, on_change: SubscriptionWatch) -> None:
-        """Call `on_change` for loaded subscriptions and every change for routing. Comes before `load_stored`."""
+        """Call `on_change` for loaded subscriptions and for every change that concerns routing.
+
+        Called before `load_stored`.
+        """
         self._watches.append(on_change)
 
     def _notify_watches(self, entry: SubscriptionRecord, change: Change) -> None:

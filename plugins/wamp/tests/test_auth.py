@@ -67,7 +67,7 @@ def outcome(client: "Client", signature: str) -> tuple[int, Any]:
     return answer[0], answer[2]
 
 
-# --- the right answer ---------------------------------------------------------------------------------------------------
+# --- the right answer ---------------------------------------------------------------------------------------
 
 
 def test_a_ticket_opens(rig: "RealmRig", serializer: str) -> None:
@@ -124,7 +124,7 @@ def test_the_first_method_of_the_client_that_is_possible_is_taken(rig: "RealmRig
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
 
 
-# --- the wrong answer ---------------------------------------------------------------------------------------------------
+# --- the wrong answer ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("signature", ["", "wrong", "t1cket ", "T1CKET", "tïcket"])
@@ -261,7 +261,7 @@ def test_an_answer_may_be_given_once(rig: "RealmRig") -> None:
     assert rig.realm.sessions == {}
 
 
-# --- what one may do ----------------------------------------------------------------------------------------------------
+# --- what one may do ----------------------------------------------------------------------------------------
 
 NARROW = Principal("a", "r", "ticket", "static", ("up.vcu.", "com.news"), ("com.mine.",))
 

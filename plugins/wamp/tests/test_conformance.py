@@ -45,7 +45,7 @@ def abort(client: "Client", *message: Any) -> str:
     return str(answer[2])
 
 
-# --- SUBSCRIBE ----------------------------------------------------------------------------------------------------------
+# --- SUBSCRIBE ----------------------------------------------------------------------------------------------
 
 
 def test_a_subscription_gets_an_id_and_then_the_events(rig: "RealmRig", client: "Client") -> None:
@@ -124,7 +124,7 @@ def test_a_rate_that_is_none_is_an_error(client: "Client", hertz: float) -> None
     assert error(client, 32, 1, {"max_frequency": hertz}, "com.a") == "wamp.error.invalid_argument"
 
 
-# --- UNSUBSCRIBE --------------------------------------------------------------------------------------------------------
+# --- UNSUBSCRIBE --------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_held_cannot_be_unsubscribed(rig: "RealmRig", client: "Client") -> None:
@@ -191,7 +191,7 @@ def test_no_id_is_given_out_twice(rig: "RealmRig", client: "Client") -> None:
         client.request(34, request, id)
 
 
-# --- what is no message -------------------------------------------------------------------------------------------------
+# --- what is no message -------------------------------------------------------------------------------------
 
 WRONG: list[Any] = [
     [32, 0, {}, "com.a"],
@@ -348,7 +348,7 @@ def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     assert "binary" in details["message"]
 
 
-# --- before there is a session ------------------------------------------------------------------------------------------
+# --- before there is a session ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_who_says_nothing_in_time_is_sent_away(rig: "RealmRig", serializer: str)
     assert client.closed == (1008, VIOLATION)
 
 
-# --- the end ------------------------------------------------------------------------------------------------------------
+# --- the end ------------------------------------------------------------------------------------------------
 
 
 def test_goodbye_is_answered_and_ends_everything(rig: "RealmRig", client: "Client") -> None:
@@ -459,7 +459,7 @@ def test_an_echo_that_does_not_come_is_not_waited_for(rig: "RealmRig", client: "
     assert client.closed == (1000, "")
 
 
-# --- PUBLISH ------------------------------------------------------------------------------------------------------------
+# --- PUBLISH ------------------------------------------------------------------------------------------------
 
 
 def test_a_publisher_is_told_only_if_it_asks(rig: "RealmRig", client: "Client") -> None:
@@ -532,7 +532,7 @@ def test_bytes_in_json_are_nul_and_base64(rig: "RealmRig") -> None:
     assert msgspec.json.decode(subscriber.written[4:])[4] == ["\0AAEC"]
 
 
-# --- retained values ----------------------------------------------------------------------------------------------------
+# --- retained values ----------------------------------------------------------------------------------------
 
 
 def test_the_last_retained_value_comes_right_behind_subscribed(rig: "RealmRig", client: "Client") -> None:
@@ -550,7 +550,7 @@ def test_the_last_retained_value_comes_right_behind_subscribed(rig: "RealmRig", 
     assert [each[0] for each in [client.request(32, 3, {}, "com.b")]] == [33]
 
 
-# --- meta events and procedures -----------------------------------------------------------------------------------------
+# --- meta events and procedures -----------------------------------------------------------------------------
 
 
 def test_those_who_watch_subscriptions_are_told_in_order(rig: "RealmRig", client: "Client") -> None:
@@ -603,7 +603,7 @@ def test_subscriptions_can_be_asked_about(rig: "RealmRig", client: "Client") -> 
     assert error(client, 48, 1, {}, "com.procedure") == "wamp.error.no_such_procedure"
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------------
+# --- bounds -------------------------------------------------------------------------------------------------
 
 
 def test_a_session_has_so_many_subscriptions(make_rig: Callable[..., "RealmRig"], serializer: str) -> None:

@@ -106,7 +106,7 @@ def failure(vector: Vector, client: Callable[[], "Client"]) -> str:
     return f"more than that was said: {more}" if more else ""
 
 
-# --- ours ---------------------------------------------------------------------------------------------------------------
+# --- ours ---------------------------------------------------------------------------------------------------
 
 TOPIC = "com.myapp.mytopic1"
 
@@ -281,7 +281,7 @@ def test_a_sequence_of_ours_comes_as_written(rig: "RealmRig", serializer: str, v
     assert failure(vector, lambda: rig.joined_client(serializer)) == ""
 
 
-# --- wamp-proto's -------------------------------------------------------------------------------------------------------
+# --- wamp-proto's -------------------------------------------------------------------------------------------
 
 
 def official() -> list[Path]:
@@ -293,7 +293,7 @@ def test_an_official_sequence_comes_as_written(rig: "RealmRig", serializer: str,
     assert failure(json.loads(file.read_bytes()), lambda: rig.joined_client(serializer)) == ""
 
 
-# --- what judges --------------------------------------------------------------------------------------------------------
+# --- what judges --------------------------------------------------------------------------------------------
 
 
 def changed(at: int, **fields: Any) -> Vector:

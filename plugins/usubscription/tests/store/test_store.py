@@ -298,7 +298,7 @@ def test_an_emptied_file_is_damage_and_not_a_new_store(tmp_path: Path) -> None:
 def test_a_missing_file_is_damage_and_not_a_new_store(store: SubscriptionStore) -> None:
     store.close()
     (store.path / "data.mdb").unlink()
-    with pytest.raises(StoreDamaged, match="data.mdb: is missing beside lock.mdb"):
+    with pytest.raises(StoreDamaged, match="data.mdb: is missing next to lock.mdb"):
         store.open()
 
 

@@ -46,7 +46,7 @@ MAX_REMOTE_REASON: Final = 256
 """Characters of another device's reason that are passed on to all subscribers of the topic."""
 
 MAX_ORPHAN_UNSUBSCRIBES: Final = 1_000
-"""Pending calls above which no subscription is ended that only the other device knows."""
+"""Maximum number of pending calls at which a subscription that exists only at the other device is ended."""
 
 _MS_PER_S: Final = 1000
 _DESIRED_STATUSES: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
@@ -154,7 +154,7 @@ class RemoteTopics:
             self._update_desired(topic)
 
     def on_transaction_end(self, transaction: Transaction, now_ns: int, *, committed: bool) -> None:
-        """Take the changes of a committed transaction, and complete the calls whose answers caused them."""
+        """Process the changes of a committed transaction, and complete the calls whose responses caused the changes."""
         if committed:
             for topic in self._affected_topics(transaction):
                 # A client that left and returned within one transaction waits for an answer, too.

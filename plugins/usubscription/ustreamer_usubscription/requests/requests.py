@@ -110,7 +110,7 @@ def _details(attributes: SubscribeAttributes) -> bytes:
 def subscribe_attributes_of(entry: SubscriptionRecord) -> SubscribeAttributes:
     """The attributes of a subscription, in the current interface.
 
-    The period goes out as `sample_period_ms`; `max_frequency` is read and never written.
+    The period is sent as `sample_period_ms`; `max_frequency` is read and never written.
     """
     attributes = SubscribeAttributes.FromString(entry.details)
     if entry.expire_ms is not None:

@@ -255,7 +255,7 @@ def _check_subscriber_is_caller(
     if named != call.caller:
         raise UStatusError(
             UCode.PERMISSION_DENIED,
-            f"subscriber {named}: the caller is {call.caller}, and may act for nobody else",
+            f"subscriber {named}: the caller is {call.caller}, and may act only for itself",
         )
 
 

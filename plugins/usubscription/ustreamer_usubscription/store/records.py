@@ -25,8 +25,8 @@ CRC is last, so that the CRC of key and frame is the same number for every whole
 million records in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values show whether any of
 them expires.
 
-No key is less than `layout`: a reader knows the layout before any other record, and an earlier program refuses this
-layout by its number instead of as damage.
+No key is less than `layout`. So a reader finds the layout before any other record. An earlier program then rejects
+this layout by its number instead of as damage.
 
 Layout 2 had no records p/, and its other records are those of layout 3: a migration writes only the layout record.
 Layout 1 had frames of version 1: the checksum (of key and body, big endian) between version and body, and the body

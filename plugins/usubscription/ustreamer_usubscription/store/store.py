@@ -291,7 +291,7 @@ class SubscriptionStore:
 
     def _read_contents(self, *, verify: bool) -> StoreContents:
         if not (self.path / DATA_FILE).exists():
-            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing beside lock.mdb")
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing next to lock.mdb")
         found = store_contents.read_store(self.path, "verify" if verify else "walk")
         if found.layout not in {LAYOUT, _IN_PLACE_LAYOUT}:
             self._log_migration(found, self._replace_store(found, f"layout{found.layout}"))

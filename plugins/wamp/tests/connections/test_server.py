@@ -113,7 +113,7 @@ class Raw:
         return msgspec.json.decode(payload)
 
 
-# --- WebSocket ----------------------------------------------------------------------------------------------------------
+# --- WebSocket ----------------------------------------------------------------------------------------------
 
 
 def test_events_go_to_every_serializer(start: Start) -> None:
@@ -290,7 +290,7 @@ def test_what_goes_up_to_asyncio_is_found(start: Start, no_traceback: list[str])
     no_traceback.clear()
 
 
-# --- who is not there ---------------------------------------------------------------------------------------------------
+# --- who is not there ---------------------------------------------------------------------------------------
 
 
 def test_who_says_nothing_is_not_waited_for(start: Start) -> None:
@@ -330,7 +330,7 @@ def test_who_answers_pings_stays(start: Start) -> None:
     assert peer.request(32, 1, {}, "com.a")[0] == 33
 
 
-# --- RawSocket ----------------------------------------------------------------------------------------------------------
+# --- RawSocket ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
@@ -406,7 +406,7 @@ def test_who_takes_short_messages_only_gets_no_long_ones(start: Start) -> None:
     assert router.counts["events_too_long"] == 1
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------------
+# --- bounds -------------------------------------------------------------------------------------------------
 
 
 def test_one_too_many_is_told_so(start: Start) -> None:
@@ -504,7 +504,7 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(start: Start, tmp_path: Pa
     assert path.read_text() == "precious"
 
 
-# --- TLS ----------------------------------------------------------------------------------------------------------------
+# --- TLS ----------------------------------------------------------------------------------------------------
 
 
 def write_certificate(directory: Path, name: str) -> dict[str, str]:

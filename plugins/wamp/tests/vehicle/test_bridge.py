@@ -46,7 +46,7 @@ else:
     from plugins.wamp.tests.conftest import Peer
 
 
-# --- what is subscribed -------------------------------------------------------------------------------------------------
+# --- what is subscribed -------------------------------------------------------------------------------------
 
 
 def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
@@ -267,7 +267,7 @@ def test_more_wishes_than_calls_may_be_under_way_are_all_told(car: Car) -> None:
     assert len(car.subscriptions()) == 900
 
 
-# --- patterns -----------------------------------------------------------------------------------------------------------
+# --- patterns -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ else:
     )
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------------
+# --- what is shown ------------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -106,7 +106,7 @@ def test_the_last_value_is_there_for_who_comes_later(car: Car) -> None:
     until(lambda: len(car.wamp.router.realm.retained) == 0)
 
 
-# --- what clients publish -----------------------------------------------------------------------------------------------
+# --- what clients publish -----------------------------------------------------------------------------------
 
 
 def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
@@ -159,7 +159,7 @@ def test_somebody_without_a_name_publishes_nothing(car: Car) -> None:
     assert (answer[0], answer[4]) == (8, "wamp.error.not_authorized")
 
 
-# --- the configuration --------------------------------------------------------------------------------------------------
+# --- the configuration --------------------------------------------------------------------------------------
 
 
 def test_the_section_is_all_there_is_to_write(car: Car) -> None:

@@ -112,7 +112,7 @@ def test_which_patterns_can_mean_the_vehicle(match: Any, pattern: str, may: bool
     assert may_name_topics(pattern, match) is may
 
 
-# --- messages -----------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
 def test_a_payload_that_cannot_be_read_is_shown_as_it_is() -> None:
@@ -165,7 +165,7 @@ def test_what_makes_no_message_is_named(args: list[Any], kwargs: dict[str, Any],
         message_of(IDS.next(), TOPIC, args, kwargs)
 
 
-# --- patterns and last values -------------------------------------------------------------------------------------------
+# --- patterns and last values -------------------------------------------------------------------------------
 
 
 def test_who_has_several_patterns_for_a_topic_is_there_once_at_the_fastest_rate() -> None:

@@ -297,7 +297,7 @@ def test_a_topic_with_a_name_and_a_pattern_is_not_left_until_both_are_gone(rig: 
     assert (rig.granted, rig.ended_by_us) == ({}, 1)
 
 
-# --- against a model ----------------------------------------------------------------------------------------------------
+# --- against a model ----------------------------------------------------------------------------------------
 
 TOPICS = (SPEED, RPM, SECOND, HERE, UUri("cloud", 0x2001, 1, 0x8001))
 PATTERNS: tuple[tuple[str, Match], ...] = (

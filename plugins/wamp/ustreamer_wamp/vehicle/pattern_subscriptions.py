@@ -62,8 +62,7 @@ class PatternSubscriptions:
         self._retries: dict[UUri, dict[UUri, None]] = {}
         self._next_retry_ns = 0
 
-    # --- topics
-    # ---------------------------------------------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------------------
 
     def configure(self, topics: Iterable[UUri]) -> None:
         """Add configured topics of other devices, permanently."""
@@ -94,8 +93,7 @@ class PatternSubscriptions:
             for entity in list(pattern.subscribers):
                 self._reconcile(entity, topic, name)
 
-    # --- by name
-    # --------------------------------------------------------------------------------------------------------
+    # --- by name --------------------------------------------------------------------------------------------
 
     def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
         """Subscribe `entity` to `topic`, as `UsubscriptionClient.subscribe`."""
@@ -130,8 +128,7 @@ class PatternSubscriptions:
         else:
             self._usubscription.subscribe_nowait(entity, topic, held)
 
-    # --- by patterns
-    # ----------------------------------------------------------------------------------------------------
+    # --- by patterns ----------------------------------------------------------------------------------------
 
     def add_pattern(self, pattern: Pattern, period_ns: int) -> None:
         """Subscribe `pattern.entity` to all known topics that match, and to later ones."""
@@ -215,8 +212,7 @@ class PatternSubscriptions:
         if len(topics) < MAX_RETRY_TOPICS:
             topics[topic] = None
 
-    # --- what ends
-    # ------------------------------------------------------------------------------------------------------
+    # --- what ends ------------------------------------------------------------------------------------------
 
     def on_subscription_ended(self, entity: UUri, topic: UUri) -> None:
         """uSubscription has ended a subscription. For patterns, it is retried."""

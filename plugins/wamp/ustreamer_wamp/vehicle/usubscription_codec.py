@@ -123,7 +123,7 @@ def status_update_in(message: UMessage) -> StatusUpdate | None:
 
 
 def subscription_exists(message: UMessage) -> bool:
-    """Whether the answer to a FetchSubscriptions for one topic and one subscriber says that there is such a subscription."""
+    """True if the response to a FetchSubscriptions for one topic and one subscriber contains a subscription."""
     if message.attributes.commstatus:
         return False
     found = pb4.FetchSubscriptionsResponse()
