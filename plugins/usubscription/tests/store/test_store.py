@@ -276,7 +276,7 @@ def test_a_damaged_layout_record_is_refused(store: SubscriptionStore, value: byt
 
 
 def test_a_store_of_a_later_layout_is_refused(store: SubscriptionStore) -> None:
-    replace(store, b"layout", frame(b"layout", b"\x92\x04\xc0", version=7))  # this much will stay as it is
+    replace(store, b"layout", frame(b"layout", b"\x92\x04\xc0", version=7))  # the size that stays unchanged
     with pytest.raises(StoreTooNew, match="layout 4, this program reads layout 3") as refused:
         store.open()
     assert refused.value.code is UCode.FAILED_PRECONDITION
@@ -314,7 +314,7 @@ def refusal(store: SubscriptionStore, *changes: RecordChange) -> UStatusError | 
 
 
 def filled(store: SubscriptionStore) -> int:
-    """Fill the map; how many subscriptions went in before one was refused."""
+    """Fill the map; returns the number of subscriptions before the first rejection."""
     number = 0
     while not (error := refusal(store, put_subscription(numbered(number, size=4000)))):
         number += 1
@@ -352,7 +352,7 @@ def test_everything_can_be_deleted_from_a_full_map_at_once(store: SubscriptionSt
 def test_deleting_frees_space(store: SubscriptionStore) -> None:
     count = filled(store)
     store.commit([delete_subscription(TOPIC, numbered(number).subscriber) for number in range(20)])
-    for number in range(10):  # within the map as it was configured, or it would grow for ever
+    for number in range(10):  # within the configured map, otherwise it would grow without limit
         store.commit([put_subscription(numbered(number, size=4000))])
     assert len(list(store.load_subscriptions())) == count - 10
     assert refusal(store, *(put_subscription(numbered(1000 + number, size=4000)) for number in range(50)))
