@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads byte for byte, as the standard lays them out: each is what its value is written as, and reads as that value."""
+"""Payloads byte for byte, as the standard lays them out: each is what its value is written as, and reads as that
+value.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a recording: input of `SegmentWriter`, output of `read_segment`. docs/recordings.md defines each field.
+"""The events of a recording: input of `SegmentWriter`, output of `read_segment`. docs/recordings.md defines each
+field.
 
 Times are in monotonic ns unless the name has another unit.
 """

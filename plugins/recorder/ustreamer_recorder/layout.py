@@ -193,8 +193,9 @@ TARGET: Final = struct.Struct("<B3xIIIIIIqq52x")
 """kind, target, delivery, ingress, egress, topic, subscriber (strings), period_ns, tuned_ns."""
 
 DELIVERY: Final = struct.Struct("<BBBBBBHQQQqqqqIIIIIII4x")
-"""kind, flags, verdict, code, type, priority, attempts, seq, id msb, id lsb, arrived_ns, received_ns, first_attempt_ns,
-settled_ns, target, source, sink, size, ttl_ms, reason, epoch."""
+"""kind, flags, verdict, code, type, priority, attempts, seq, id msb, id lsb, arrived_ns, received_ns,
+first_attempt_ns, settled_ns, target, source, sink, size, ttl_ms, reason, epoch.
+"""
 HELD: Final = 1
 """Flag: a filter held the message from arrived_ns to received_ns."""
 HAS_TTL: Final = 2

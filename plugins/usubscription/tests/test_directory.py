@@ -221,7 +221,7 @@ def test_a_renewal_that_rebuilds_the_deadlines_is_not_lost() -> None:
         assert known.next_expiry_ms() == expire_ms
 
 
-# --- decoded when asked for -------------------------------------------------------------------------------------------
+# --- decoded on demand --------------------------------------------------------------------------------------
 
 FEW = [SubscriptionRecord(topic, subscriber, 5) for topic in (T1, T2) for subscriber in (S1, S10)]
 

@@ -228,7 +228,7 @@ def test_the_lowest_frequency_is_reported_as_the_longest_period_in_both_versions
     assert new.sample_period == 2**32 - 1
 
 
-# --- topics and subscribers that are no addresses ---------------------------------------------------------------------
+# --- invalid addresses of topics and subscribers ------------------------------------------------------------
 
 BAD_TOPICS = [
     (UUri("*", 1, 1, 0x8000), "authority is a wildcard"),
@@ -698,7 +698,7 @@ def test_a_damaged_record_stops_the_start_and_leaves_nothing_open(make_rig: Make
     assert again.start().pairs() == [(TOPIC, APP)]
 
 
-# --- what is not for us -----------------------------------------------------------------------------------------------
+# --- messages for other receivers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [4, 5, 10, 0x7FFF])
@@ -906,7 +906,7 @@ def test_a_refusal_that_the_bus_does_not_take_is_counted_too(make_rig: MakeRig) 
         assert (rig.statistics("unsent"), rig.statistics("refused_resource_exhausted")) == (1, 1)
 
 
-# --- when there is no room --------------------------------------------------------------------------------------------
+# --- full store ---------------------------------------------------------------------------------------------
 
 
 def test_a_full_queue_refuses_at_once_and_carries_on(make_rig: MakeRig) -> None:

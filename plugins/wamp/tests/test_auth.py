@@ -70,7 +70,7 @@ def outcome(client: "Client", signature: str) -> tuple[int, Any]:
     return answer[0], answer[2]
 
 
-# --- the right answer ---------------------------------------------------------------------------------------
+# --- a valid response ---------------------------------------------------------------------------------------
 
 
 def test_a_ticket_opens(rig: "RealmRig", serializer: str) -> None:
@@ -127,7 +127,7 @@ def test_the_first_method_of_the_client_that_is_possible_is_taken(rig: "RealmRig
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
 
 
-# --- the wrong answer ---------------------------------------------------------------------------------------
+# --- a wrong response ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("signature", ["", "wrong", "t1cket ", "T1CKET", "tïcket"])
@@ -264,7 +264,7 @@ def test_an_answer_may_be_given_once(rig: "RealmRig") -> None:
     assert rig.realm.sessions == {}
 
 
-# --- what one may do ----------------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------------------
 
 NARROW = Principal("a", "r", "ticket", "static", ("up.vcu.", "com.news"), ("com.mine.",))
 

@@ -193,7 +193,7 @@ def test_no_id_is_given_out_twice(rig: "RealmRig", client: "Client") -> None:
         client.request(34, request, id)
 
 
-# --- what is no message -------------------------------------------------------------------------------------
+# --- invalid messages ---------------------------------------------------------------------------------------
 
 WRONG: list[Any] = [
     [32, 0, {}, "com.a"],
@@ -352,7 +352,7 @@ def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     assert "binary" in details["message"]
 
 
-# --- before there is a session ------------------------------------------------------------------------------
+# --- before the session -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def failure(vector: Vector, client: Callable[[], "Client"]) -> str:
     return f"unexpected messages: {more}" if more else ""
 
 
-# --- ours ---------------------------------------------------------------------------------------------------
+# --- our sequences ------------------------------------------------------------------------------------------
 
 TOPIC = "com.myapp.mytopic1"
 
@@ -287,7 +287,7 @@ def test_our_sequences_pass_as_written(rig: "RealmRig", serializer: str, vector:
     assert failure(vector, lambda: rig.joined_client(serializer)) == ""
 
 
-# --- wamp-proto's -------------------------------------------------------------------------------------------
+# --- sequences of wamp-proto --------------------------------------------------------------------------------
 
 
 def official() -> list[Path]:
@@ -299,7 +299,7 @@ def test_official_sequences_pass_as_written(rig: "RealmRig", serializer: str, fi
     assert failure(json.loads(file.read_bytes()), lambda: rig.joined_client(serializer)) == ""
 
 
-# --- what judges --------------------------------------------------------------------------------------------
+# --- the checker --------------------------------------------------------------------------------------------
 
 
 def changed(at: int, **fields: Any) -> Vector:

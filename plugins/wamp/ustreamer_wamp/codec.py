@@ -37,7 +37,7 @@ class Serializer(NamedTuple):
         return f"wamp.2.{self.name}"
 
 
-# --- what is allowed ----------------------------------------------------------------------------------------
+# --- permitted messages -------------------------------------------------------------------------------------
 
 
 def checked(value: Any, depth: int = 0, *, binary_text: bool = False) -> Any:

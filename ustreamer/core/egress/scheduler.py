@@ -27,7 +27,7 @@ class RoundRobin:
         self._numbers = count()  # ties: first scheduled, first served
         self._scheduled = 0
 
-    # --- turns --------------------------------------------------------------------------------------------------------
+    # --- turns of the scheduler -----------------------------------------------------------------------------
 
     def add_ready(self, queue: SubscriberQueue) -> None:
         """Append `queue` to the round; a queue that is in it keeps its position."""

@@ -528,7 +528,7 @@ def test_a_reset_ends_the_subscriptions_elsewhere(rig: "ServiceRig") -> None:
     assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- requested topics ---------------------------------------------------------------------------------------
 
 
 def test_the_fastest_rate_and_the_latest_end_are_requested_and_changes_follow(rig: "ServiceRig") -> None:

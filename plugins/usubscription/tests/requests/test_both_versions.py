@@ -59,7 +59,7 @@ def unsubscribe(rig: "ServiceRig", version: int, topic: UUri = TOPIC, *, caller:
         rig.call_for(pb4.UnsubscribeResponse, 2, wanted, caller=caller, version=4)
 
 
-# --- what both versions say -------------------------------------------------------------------------------------------
+# --- rules of both versions ---------------------------------------------------------------------------------
 
 
 @in_both_versions
@@ -265,7 +265,7 @@ def test_a_change_of_status_expiration_or_period_is_announced_and_nothing_after_
     assert [(to, UUri.from_pb(change.subscriber)) for to, change in told[4:]] == [(OTHER_APP, OTHER_APP)] * 2
 
 
-# --- who is told, under the rules of the topic lifecycle --------------------------------------------------------------
+# --- receivers of notifications under the topic lifecycle ---------------------------------------------------
 
 
 def test_the_strict_policy_limits_notifications_to_own_subscriptions_producers_and_dispatchers(

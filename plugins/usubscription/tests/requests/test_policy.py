@@ -83,7 +83,7 @@ def test_the_level_in_a_request_decides_over_a_subscribe(make_rig: MakeRig) -> N
     assert rig.pairs() == [(TOPIC, APP)]
 
 
-# --- who may register -------------------------------------------------------------------------------------------------
+# --- permission to register ---------------------------------------------------------------------------------
 
 PRODUCER = TOPIC.with_resource(0)
 LISTED = UUri("device3", 0, 3, 0)

@@ -39,14 +39,14 @@ def test_an_update_has_the_bytes_of_the_standard() -> None:
     changed = SubscriptionStatusChange(
         SubscriptionRecord(TOPIC, UUri("device1", 0x300EF, 4, 0)), Status.SUBSCRIBED
     )
-    told, published, _ = update_messages(changed, OWN, UuidSource(lambda: 0).next)
+    notified, published, _ = update_messages(changed, OWN, UuidSource(lambda: 0).next)
     assert (
-        told.payload.hex()
+        notified.payload.hex()
         == published.payload.hex()
         == "0a120a076465766963653210ab21180320cd810212110a0f0a076465766963653110ef810c18041a020802"
     )
     for message, kind, sink in (
-        (told, UMessageType.NOTIFICATION, APP),
+        (notified, UMessageType.NOTIFICATION, APP),
         (published, UMessageType.PUBLISH, None),
     ):
         attributes = message.attributes
@@ -90,10 +90,10 @@ def test_a_subscriber_without_registration_is_notified_for_ten_seconds_and_a_reg
     changed = SubscriptionStatusChange(
         SubscriptionRecord(TOPIC, APP), Status.SUBSCRIBED, (Observer(TOPIC, OTHER_APP),)
     )
-    told = list(update_messages(changed, OWN, UuidSource(lambda: 0).next))
-    for message in told:
+    notified = list(update_messages(changed, OWN, UuidSource(lambda: 0).next))
+    for message in notified:
         message.check(strict=True)
-    ttls = {each.attributes.sink: each.attributes.ttl for each in told}
+    ttls = {each.attributes.sink: each.attributes.ttl for each in notified}
     assert ttls == {APP: 10_000, OTHER_APP: None, None: None}
     registered_too = SubscriptionStatusChange(
         SubscriptionRecord(TOPIC, APP), Status.SUBSCRIBED, (Observer(TOPIC, APP),)
@@ -101,7 +101,7 @@ def test_a_subscriber_without_registration_is_notified_for_ten_seconds_and_a_reg
     assert next(update_messages(registered_too, OWN, UuidSource(lambda: 0).next)).attributes.ttl is None
 
 
-# --- who is told what -------------------------------------------------------------------------------------------------
+# --- receivers of notifications -----------------------------------------------------------------------------
 
 
 def test_a_subscriber_is_notified_of_changes_of_its_subscription(rig: "ServiceRig") -> None:
@@ -238,7 +238,7 @@ def test_a_reset_is_announced_to_all_affected_entities(rig: "ServiceRig") -> Non
     assert rig.take_v3_notifications() == [(APP, TOPIC, APP, IN)]  # no entity is registered any more
 
 
-# --- when -------------------------------------------------------------------------------------------------------------
+# --- time ---------------------------------------------------------------------------------------------------
 
 
 def test_a_change_is_announced_after_its_commit_and_its_response(rig: "ServiceRig") -> None:

@@ -68,7 +68,7 @@ def filled(path: Path) -> None:
     store.close()
 
 
-# --- the child process, which a bit can end -------------------------------------------------------------------------
+# --- the child process, which a bit flip can crash ----------------------------------------------------------
 
 
 def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[RecordChunk]:

@@ -59,7 +59,7 @@ def times(path: Path) -> list[int]:
     return [event.time_ms for event in in_store(path).values()]
 
 
-# --- which events are kept --------------------------------------------------------------------------------------------
+# --- stored events ------------------------------------------------------------------------------------------
 
 
 @given(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A power cut loses no acknowledged change.
 
-A kill does not test that: the page cache keeps the writes of a dead process. So a writer runs under strace. Its writes
-and syncs give images of the disk at the moment of a power cut: every synced write, and a random choice of the other
-pages. Each image is opened as at a start.
+A kill does not test that: the page cache keeps the writes of a dead process. So a writer runs under strace. Its
+writes and syncs give images of the disk at the moment of a power cut: every synced write, and a random choice of the
+other pages. Each image is opened as at a start.
 
 The same with sync off is the negative control: the harness must find losses there.
 """
@@ -197,7 +197,7 @@ def _put(file: bytearray, at: int, data: bytes) -> None:
     file[at : at + len(data)] = data
 
 
-# --- reading images, in a process that an image can end --------------------------------------------------------------
+# --- reading images, in a process that an image can crash ---------------------------------------------------
 
 
 def look() -> None:

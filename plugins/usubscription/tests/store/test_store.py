@@ -51,7 +51,7 @@ def numbered(number: int, size: int = 0) -> SubscriptionRecord:
     return SubscriptionRecord(TOPIC, UUri("device1", number, 1, 0), details=b"d" * size)
 
 
-# --- what it keeps ----------------------------------------------------------------------------------------------------
+# --- stored state -------------------------------------------------------------------------------------------
 
 
 def test_a_new_store_is_empty_and_leaves_no_temporary_files(store: SubscriptionStore) -> None:
@@ -153,7 +153,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, block: Callabl
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-# --- what it does not believe -----------------------------------------------------------------------------------------
+# --- rejected announcements ---------------------------------------------------------------------------------
 
 
 def replace(store: SubscriptionStore, key: bytes, value: bytes | None, new_key: bytes | None = None) -> None:
@@ -302,7 +302,7 @@ def test_a_missing_file_is_damage_and_not_a_new_store(store: SubscriptionStore) 
         store.open()
 
 
-# --- when there is no room --------------------------------------------------------------------------------------------
+# --- full store ---------------------------------------------------------------------------------------------
 
 
 def refusal(store: SubscriptionStore, *changes: RecordChange) -> UStatusError | None:

@@ -126,7 +126,7 @@ def test_registrations_are_found_by_topic_until_they_end() -> None:
     assert list(observers.observers_of(T2)) == []
 
 
-# --- what is told of a draft ------------------------------------------------------------------------------------------
+# --- observers of a transaction -----------------------------------------------------------------------------
 
 
 def test_every_step_is_notified_even_if_a_later_one_reverts_it() -> None:

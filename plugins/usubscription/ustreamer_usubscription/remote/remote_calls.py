@@ -110,7 +110,9 @@ class RemoteCalls:
         pending: bool = False,
         changed: bool = False,
     ) -> None:
-        """The answer is committed. `pending`: the device waits for another device, and is called again after a timeout.
+        """The answer is committed.
+
+        `pending`: the device waits for another device, and is called again after a timeout.
 
         `changed`: the answer differs from the one before. `jitter` (0 to 1) takes up to half of the time to the
         refresh off.

@@ -290,7 +290,9 @@ class RemoteTopics:
 
 
 def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
-    """The meaning of an answer; that of a dispatcher on the path is "repeat". INVALID_ARGUMENT if it cannot be decoded.
+    """The meaning of an answer; that of a dispatcher on the path is "repeat".
+
+    INVALID_ARGUMENT if it cannot be decoded.
 
     [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
     """

@@ -54,7 +54,8 @@ class CallContext(msgspec.Struct, frozen=True):
 def unpack_request(kind: type[M], call: CallContext) -> M:
     """The request message of a call; INVALID_ARGUMENT if it cannot be decoded.
 
-    up-rust wraps requests in Any, up-python does not, and SOME/IP has no field for it: UNSPECIFIED is read as PROTOBUF.
+    up-rust wraps requests in Any, up-python does not, and SOME/IP has no field for it: UNSPECIFIED is read as
+    PROTOBUF.
     """
     return unpack_payload(kind, call.payload, call.payload_format)
 

@@ -11,10 +11,11 @@ Layout 3. One unnamed database; the first bytes of a key say what kind of record
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
-A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its state
-in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status is that
-of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority),
-so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A frame is
+A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its
+state in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status
+is that of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an
+empty authority), so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A
+frame is
 
     1 byte  version of the record, 2
     body    MessagePack

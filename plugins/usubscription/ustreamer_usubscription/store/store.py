@@ -8,8 +8,8 @@
     <name>.layout1-<n>-<time>/   migrated stores, unchanged; the latest three
 
 A new `data.mdb` is moved into place after its layout record is written: a store without that record is damaged and is
-not mistaken for an empty one. A child process (`store_contents`) reads the whole store before this process maps it into
-memory.
+not mistaken for an empty one. A child process (`store_contents`) reads the whole store before this process maps it
+into memory.
 """
 
 import logging

@@ -294,7 +294,7 @@ def test_an_exception_that_reaches_asyncio_is_found(start: Start, no_traceback: 
     no_traceback.clear()
 
 
-# --- who is not there ---------------------------------------------------------------------------------------
+# --- absent clients -----------------------------------------------------------------------------------------
 
 
 def test_a_silent_client_is_disconnected(start: Start) -> None:

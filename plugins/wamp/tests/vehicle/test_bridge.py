@@ -46,7 +46,7 @@ else:
     from plugins.wamp.tests.conftest import Peer
 
 
-# --- what is subscribed -------------------------------------------------------------------------------------
+# --- subscriptions ------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:

@@ -48,7 +48,7 @@ else:
     )
 
 
-# --- what is shown ------------------------------------------------------------------------------------------
+# --- displayed values ---------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -109,7 +109,7 @@ def test_a_late_subscriber_receives_the_last_value(car: Car) -> None:
     until(lambda: len(car.wamp.router.realm.retained) == 0)
 
 
-# --- what clients publish -----------------------------------------------------------------------------------
+# --- publications of clients --------------------------------------------------------------------------------
 
 
 def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:

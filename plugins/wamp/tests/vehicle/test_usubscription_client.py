@@ -262,7 +262,7 @@ def test_a_late_grant_is_undone(rig: UsubscriptionClientRig) -> None:
     assert len(rig.client) == 0
 
 
-# --- what ends by itself ------------------------------------------------------------------------------------
+# --- subscriptions that end without a request ---------------------------------------------------------------
 
 
 def test_an_announced_end_is_verified_before_the_client_is_notified(

@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
             self._deadline_ns = self._context.monotonic_ns() + self._context.close_timeout_ns
             self._loop.call_soon(self._flush)
 
-    # --- what framings use ----------------------------------------------------------------------------------
+    # --- parts for framings ---------------------------------------------------------------------------------
 
     def _start_session(self, wire: WireFormat, serializer: Serializer) -> None:
         """The handshake is complete: start the session."""

@@ -46,7 +46,10 @@ class WampServer:
         pages: Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]] = lambda _: {},
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`pages`: by WebSocket path, the pages for a plain GET. `tick` gets the monotonic time four times a second."""
+        """`pages`: by WebSocket path, the pages for a plain GET.
+
+        `tick` gets the monotonic time four times a second.
+        """
         self._on_tick = tick
         self._config = config
         self._monotonic_ns = monotonic_ns

@@ -42,7 +42,10 @@ class _NamedSubscription:
 
 
 class PatternSubscriptions:
-    """The subscriptions of all sessions, topic by topic. Belongs to one thread, except the lookup of unknown topics."""
+    """The subscriptions of all sessions, topic by topic.
+
+    Belongs to one thread, except the lookup of unknown topics.
+    """
 
     def __init__(
         self, usubscription: UsubscriptionClient, limit: int, local_authorities: Collection[str]
@@ -212,7 +215,7 @@ class PatternSubscriptions:
         if len(topics) < MAX_RETRY_TOPICS:
             topics[topic] = None
 
-    # --- what ends ------------------------------------------------------------------------------------------
+    # --- ended subscriptions --------------------------------------------------------------------------------
 
     def on_subscription_ended(self, entity: UUri, topic: UUri) -> None:
         """uSubscription has ended a subscription. For patterns, it is retried."""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of WAMP sessions at uSubscription, requested by its RPC like those of any other subscriber. No I/O.
+"""The subscriptions of WAMP sessions at uSubscription, requested by its RPC like those of any other subscriber.
+
+No I/O.
 
 Input: desired subscriptions of sessions, Responses and Updates, the time. Output: Requests, and results for the
 sessions. Each session is a uEntity of its own. A `SubscriptionReconciler` orders the calls about one topic of one
