@@ -67,7 +67,7 @@ remote = "{sockets.LOOPBACK}:{{receiver}}"
 """Two SOME/IP networks, and a service of the first that is offered on the second. `zenoh` is an ordinary port here."""
 
 
-# --- the forwarders that are not ours ---------------------------------------------------------------------------------
+# --- external forwarders ------------------------------------------------------------------------------------
 
 
 def forward_bare(port: int, sink: int) -> None:

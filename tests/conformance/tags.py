@@ -99,7 +99,7 @@ def read_module(file: str, source: str) -> SourceModule:
     return SourceModule(file, tuple(tags), tests, module_tags)
 
 
-# --- places in the source ------------------------------------------------------------------------------------------------
+# --- places in the source -----------------------------------------------------------------------------------
 
 
 def _comment_lines(source: str) -> Iterator[tuple[int, str]]:

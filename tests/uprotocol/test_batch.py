@@ -104,7 +104,7 @@ def test_the_repr_of_a_batch_shows_size_and_attributes() -> None:
     assert repr(batch_of(numbered(3))) == f"<MessageBatch of 3, {ATTRIBUTES}>"
 
 
-# --- what is alike ----------------------------------------------------------------------------------------------------
+# --- equal headers ------------------------------------------------------------------------------------------
 
 
 def test_equal_attributes_need_not_be_identical() -> None:
@@ -165,7 +165,7 @@ def test_a_slice_of_ids_has_both_halves(ids: list[tuple[int, int]], part: slice)
     assert halves.sliced(part).msb_lsb_columns() == (msbs[part], lsbs[part])
 
 
-# --- answers, which differ in their reqid -----------------------------------------------------------------------------
+# --- responses that differ in their reqid -------------------------------------------------------------------
 
 ANSWERING = msgspec.structs.replace(ATTRIBUTES, type=UMessageType.RESPONSE, sink=any_at("beta.vin1"))
 valid_ids = st.builds(

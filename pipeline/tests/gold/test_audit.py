@@ -286,7 +286,7 @@ def throttled_without_a_limit(recording: Recording) -> Broken:
     return {"never_throttled": [row["seq"]]}
 
 
-# --- order, ttl, addresses, letters -----------------------------------------------------------------------------------
+# --- order, ttl, addresses, dead letters --------------------------------------------------------------------
 
 
 @case
@@ -469,7 +469,7 @@ def two_answers_of_one_that_was_killed(recording: Recording) -> Broken:
     return {"answers": [answered_twice(recording)]}
 
 
-# --- what is missing --------------------------------------------------------------------------------------------------
+# --- missing data -------------------------------------------------------------------------------------------
 
 
 def gap(first_seq: int, rows: int, **by_verdict: int) -> Row:
@@ -550,7 +550,7 @@ def a_ledger_during_the_run(recording: Recording) -> Broken:
     return {}
 
 
-# --- all of them, audited at once -------------------------------------------------------------------------------------
+# --- all rules in one audit ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -334,7 +334,7 @@ def test_in_a_browser_every_plot_is_there(
     assert not answer["wide"], "the page scrolls sideways"
 
 
-# --- how numbers are written ------------------------------------------------------------------------------------------
+# --- number formats -----------------------------------------------------------------------------------------
 
 
 def test_numbers_are_rounded_with_separators() -> None:

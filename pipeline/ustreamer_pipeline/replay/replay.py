@@ -93,7 +93,7 @@ class GatewayReplay:
         self._added = [AddedSubscribers(each) if each.subscribe else None for each in scenarios]
         self._models = [LinkModel(each) if is_modelled(each) else None for each in scenarios]
 
-    # --- in -------------------------------------------------------------------------------------------------------------
+    # --- in -------------------------------------------------------------------------------------------------
 
     def feed(self, batch: pa.RecordBatch) -> None:
         """Replay the next rows. Raises DamagedError if they do not follow the previous ones."""
@@ -239,7 +239,7 @@ class GatewayReplay:
                 total.bytes[scenario] += carried[index]
             self._peaks[scenario].record(first, table, width)
 
-    # --- out ------------------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------
 
     @property
     def totals(self) -> list[TargetTotals]:

@@ -87,7 +87,7 @@ def _code(value: int | None) -> str:
     return "–" if value is None else _CODES.get(value, str(value))
 
 
-# --- what the sections have -------------------------------------------------------------------------------------------
+# --- contents of sections -----------------------------------------------------------------------------------
 
 
 def page(made: FleetReport, lake: str) -> str:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload classes from elsewhere: what they look like is all that counts. Those here behave as well-known libraries' do."""
+"""Payload classes from elsewhere: what they look like is all that counts.
+
+Those here behave as well-known libraries' do.
+"""
 
 import struct
 import sys

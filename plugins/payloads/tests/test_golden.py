@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads byte for byte, as the standard lays them out: each is what its value is written as, and reads as that value."""
+"""Payloads byte for byte, as the standard lays them out: each is what its value is written as, and reads as that
+value.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -275,9 +277,9 @@ def test_tagged_members_come_in_any_order_and_unknown_ones_are_skipped(
         ("0001", "at byte 2: T.a: needs 1 bytes, 0 are left"),
         ("1001 0005", "at byte 0: T.a: wire type 1: expected 0"),
         ("0002 05", "at byte 0: T.s: wire type 0: expected 4 to 7, with a length"),
-        ("0001 05 0001 06", "at byte 3: T.a: is there twice"),
-        ("4002 0003 6869", "at byte 2: T.s: its length field says 3 bytes, 2 are left"),
-        ("7009 ffffffff", "at byte 2: T.<tag 9>: its length field says 4294967295 bytes, 0 are left"),
+        ("0001 05 0001 06", "at byte 3: T.a: occurs twice"),
+        ("4002 0003 6869", "at byte 2: T.s: its length field is 3 bytes, 2 are left"),
+        ("7009 ffffffff", "at byte 2: T.<tag 9>: its length field is 4294967295 bytes, 0 are left"),
         ("5009", "at byte 2: T.<tag 9>: needs a length field of 1 bytes, 0 are left"),
     ],
 )

@@ -77,7 +77,7 @@ def test_what_a_struct_has_more_than_is_known_is_skipped(described: Described) -
 
 @pytest.mark.parametrize("kind", ["string", "bytes"])
 def test_a_length_beyond_the_payload_is_an_error_not_a_shorter_text(described: Described, kind: str) -> None:
-    with pytest.raises(PayloadError, match="its length field says 9 bytes, 2 are left"):
+    with pytest.raises(PayloadError, match="its length field is 9 bytes, 2 are left"):
         described(kind).decode(b"\0\0\0\x09ab")
 
 

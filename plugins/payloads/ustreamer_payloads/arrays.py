@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays: of a fixed number of elements, or of as many as there are bytes for."""
+"""Arrays: of a fixed number of elements, or of all elements up to the end of the data."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from ustreamer_payloads.errors import PayloadError, too_short
 
 
 class FixedArray(Codec):
-    """Always so many elements, which may be none."""
+    """An array of exactly `count` elements; `count` can be 0."""
 
     def __init__(self, element: Codec, count: int) -> None:
         self._element, self._count = element, count
@@ -38,7 +38,10 @@ class FixedArray(Codec):
 
 
 class DynamicArray(Codec):
-    """As many elements as there are, `most` at most. A part of one at the end is an error."""
+    """An array of all elements up to the end of the data, `max_elements` at most.
+
+    An incomplete last element is an error.
+    """
 
     open_ended = True
 

@@ -13,46 +13,49 @@ DecodeMany = Callable[[bytes, int, int], list[object]]
 
 
 class Codec(ABC):
-    """One type: bytes to a value and back. Built once from a description; without state."""
+    """One type: decodes bytes to a value and encodes it back. Built once from a description; stateless."""
 
     size: int | None = None
-    """Bytes of every value, if fixed."""
+    """The size of every value in bytes, if it is fixed."""
     min_size: int = 0
-    """The fewest bytes of a value."""
+    """The minimum size of a value in bytes."""
     open_ended: bool = False
-    """Whether it takes all remaining bytes, so that nothing can follow it."""
+    """True if the type uses all remaining bytes. No member can follow it."""
     decode_many: DecodeMany | None = None
-    """(data, at, count) to consecutive values, where that is faster; `size` is their distance."""
+    """(data, at, count) to consecutive values, `size` bytes apart; set where this is faster than `decode`."""
 
     @abstractmethod
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
-        """The value at `at`, and the offset of the next one. Raises PayloadError; never reads at or beyond `end`."""
+        """Return the value at `at`, and the offset of the next value.
+
+        Raises PayloadError; never reads at or beyond `end`.
+        """
 
     @abstractmethod
     def encode(self, value: object, out: bytearray) -> None:
-        """Append a value; `out` has the payload before it. Raises PayloadError."""
+        """Append a value; `out` contains the payload before it. Raises PayloadError."""
 
 
 def extent(data: bytes, at: int, end: int, octets: int) -> tuple[int, int]:
-    """Begin and end of the data behind a length field of `octets` bytes."""
+    """Start and end of the data after a length field of `octets` bytes."""
     begin = at + octets
     if begin > end:
         raise PayloadError(f"needs a length field of {octets} bytes, {max(0, end - at)} are left", at)
     length = int.from_bytes(data[at:begin], "big")
     if begin + length > end:
-        raise PayloadError(f"its length field says {length} bytes, {end - begin} are left", at)
+        raise PayloadError(f"its length field is {length} bytes, {end - begin} are left", at)
     return begin, begin + length
 
 
 def write_length(out: bytearray, mark: int, octets: int, length: int) -> None:
-    """Fill in the reserved length field at `mark`."""
+    """Write the length into the reserved field at `mark`."""
     if length >> 8 * octets:
-        raise PayloadError(f"{length} bytes are more than a length field of {8 * octets} bits can say")
+        raise PayloadError(f"{length} bytes are more than a length field of {8 * octets} bits can represent")
     out[mark : mark + octets] = length.to_bytes(octets, "big")
 
 
 class Prefixed(Codec):
-    """A type behind a length field. Extra bytes within the length, of a newer sender, are skipped."""
+    """A type after a length field. Extra bytes within the length, which a newer sender can add, are skipped."""
 
     def __init__(self, body: Codec, octets: int) -> None:
         self._body = body
@@ -71,7 +74,7 @@ class Prefixed(Codec):
 
 
 class Bytes(Codec):
-    """Opaque bytes: `size` of them, or (None) all."""
+    """Opaque bytes: `size` bytes, or all remaining bytes if `size` is None."""
 
     def __init__(self, size: int | None) -> None:
         self.size = size
@@ -93,13 +96,13 @@ class Bytes(Codec):
 
 
 def describe_value(value: object) -> str:
-    """A value in an error: short, however large it is."""
+    """A value as text for an error message, 40 characters at most."""
     text = repr(value) if isinstance(value, int | float | str) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def check_members(value: object, names: Sequence[str], *, complete: bool = True) -> Mapping[str, object]:
-    """`value`, which has these members and no others. Raises PayloadError."""
+    """Return `value` if it has exactly these members. Raises PayloadError."""
     if not isinstance(value, Mapping):
         raise PayloadError(f"{describe_value(value)}: expected a table of {', '.join(names)}")
     if complete:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions to codecs, once. An error names its place in the configuration."""
+"""Compiles descriptions to codecs, once. An error names its place in the configuration."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ from ustreamer_payloads.texts import Text
 from ustreamer_payloads.unions import Union, Variant
 
 MAX_NESTING: Final = 16
-"""Types inside each other: so deep goes the recursion that reads a payload."""
+"""The maximum nesting of types. It limits the recursion of a decoder."""
 _PLAIN: Final[dict[str, Shape]] = {"string": StringShape(), "bytes": BytesShape()}
 
 
@@ -41,13 +41,11 @@ class DescriptionError(ValueError):
 
 
 class Compiler:
-    """The types of one configuration. A type that many use is compiled once for each way in which it is used."""
+    """The types of one configuration. Each type is compiled at most twice: with and without its length field."""
 
     def __init__(self, types: Mapping[str, Shape]) -> None:
         self._types = types
-        self._compiled: dict[
-            tuple[str, bool], tuple[Codec, int]
-        ] = {}  # and how many types are inside each other in it
+        self._compiled: dict[tuple[str, bool], tuple[Codec, int]] = {}  # the codec and its nesting depth
         self._open: list[str] = []
         self._deepest = 0
 
@@ -59,7 +57,7 @@ class Compiler:
             self.codec_named(name, f"types.{name}")
 
     def codec_named(self, name: str, place: str, *, bare: bool = False) -> Codec:
-        """What a name stands for; `bare`: without its length field. Raises DescriptionError at `place`."""
+        """The codec of a named type; `bare`: without its length field. Raises DescriptionError at `place`."""
         if name in SCALARS:
             return Scalar(name)
         if name in _PLAIN:
@@ -92,7 +90,7 @@ class Compiler:
         return codec
 
     def _compile(self, name: str, shape: Shape, place: str, *, bare: bool) -> tuple[Codec, int]:
-        """A codec, and the depth of what is in it, itself included."""
+        """Return a codec and its nesting depth, itself included."""
         self._check_depth(1, place)
         above, self._deepest = self._deepest, 0
         self._open.append(name)
@@ -111,7 +109,7 @@ class Compiler:
         make: Callable[[Any, str, bool], Codec] = getattr(self, _METHODS[type(shape)])
         return make(shape, place, bare)
 
-    # --- kinds --------------------------------------------------------------------------------------------------------
+    # --- kinds ----------------------------------------------------------------------------------------------
 
     def _struct(self, shape: StructShape, place: str, bare: bool) -> Codec:
         _check_unique(shape.members, "name", f"{place}.members")
@@ -119,7 +117,9 @@ class Compiler:
         for index, each in enumerate(shape.members):
             codec = self._type(each.type, f"{place}.members[{index}].type")
             if codec.open_ended and index + 1 < len(shape.members):
-                text = f"{each.name} takes all there is, so nothing can follow it: give it a length field"
+                text = (
+                    f"{each.name} uses all remaining bytes, so no member can follow: give it a length field"
+                )
                 raise DescriptionError(f"{place}.members[{index}].type", text)
             members.append(Member(each.name, codec, each.align))
         return _prefixed(record_codec(members), 0 if bare else shape.length)
@@ -132,7 +132,7 @@ class Compiler:
             where = f"{place}.members[{index}].type"
             codec = self._type(each.type, where, bare=True)
             if isinstance(codec, Union):
-                # Its length leaves out the selector, so that who does not know the tag would skip too little.
+                # The length of a union excludes the selector. A receiver without this tag would skip too few bytes.
                 raise DescriptionError(where, "a union cannot be a TLV member: put it into a struct")
             members.append(Tagged(each.id, each.name, codec, isinstance(codec, Scalar)))
         return _prefixed(TlvRecordCodec(members, shape.static_length // 8), 0 if bare else shape.length)
@@ -141,9 +141,10 @@ class Compiler:
         element = self._type(shape.of, f"{place}.of")
         if element.open_ended:
             raise DescriptionError(
-                f"{place}.of", "the element takes all there is, so there is no second: give it a length field"
+                f"{place}.of",
+                "the element uses all remaining bytes, so no second can follow: give it a length field",
             )
-        if not element.min_size:  # or a few bytes could say that there are a million of them
+        if not element.min_size:  # otherwise a few bytes could declare a million elements
             raise DescriptionError(
                 f"{place}.of", "the element may be of no bytes at all: they cannot be counted"
             )
@@ -168,7 +169,7 @@ class Compiler:
         variants = []
         for index, each in enumerate(shape.variants):
             if each.id >> shape.selector:
-                text = f"{each.id} is more than a selector of {shape.selector} bits can say"
+                text = f"{each.id} is more than a selector of {shape.selector} bits can represent"
                 raise DescriptionError(f"{place}.variants[{index}].id", text)
             variants.append(
                 Variant(each.id, each.name, self._type(each.type, f"{place}.variants[{index}].type"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand under `[plugins.payloads]`: descriptions of types, one Struct for each kind.
+"""The section `[plugins.payloads]`: descriptions of types, one Struct for each kind.
 
-Sizes of length fields are in bits, as the standard says them; everything else is in bytes.
+Sizes of length fields are in bits, as in the standard. All other sizes are in bytes.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -29,7 +29,10 @@ class _Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MemberShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A member of a struct. `align`: it begins at a multiple of so many bytes, from the beginning of the SOME/IP message."""
+    """A member of a struct.
+
+    `align`: it starts at a multiple of `align` bytes, counted from the start of the SOME/IP message.
+    """
 
     name: Name
     type: "TypeRef"
@@ -37,14 +40,17 @@ class MemberShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class StructShape(_Shape, tag="struct", frozen=True):
-    """`length`: bits of a length field in front of it; what it counts beyond the last member is skipped."""
+    """A struct.
+
+    `length`: bits of its length field. Bytes within this length and after the last member are skipped.
+    """
 
     members: Annotated[tuple[MemberShape, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
     length: LengthBits = 0
 
 
 class TaggedShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A member of a TLV struct: its data id."""
+    """A member of a TLV struct, with its data id."""
 
     id: Annotated[int, Meta(ge=0, le=0xFFF)]
     name: Name
@@ -52,7 +58,7 @@ class TaggedShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class TlvShape(_Shape, tag="tlv", frozen=True):
-    """`length` as of a struct; `static_length`: bits of the lengths of wire type 4."""
+    """A TLV struct. `length`: as for a struct; `static_length`: bits of the length fields of wire type 4."""
 
     members: Annotated[tuple[TaggedShape, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
     length: LengthBits = 0
@@ -60,7 +66,10 @@ class TlvShape(_Shape, tag="tlv", frozen=True):
 
 
 class ArrayShape(_Shape, tag="array", frozen=True):
-    """Of `count` elements; without it, of as many as come, `max` at most, behind a length field (0: to the end)."""
+    """An array of `count` elements.
+
+    Without `count`: of `max` elements at most, after a length field (0: to the end of the data).
+    """
 
     of: "TypeRef"
     count: Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)] | UnsetType = UNSET
@@ -69,14 +78,14 @@ class ArrayShape(_Shape, tag="array", frozen=True):
 
     @property
     def length_bits(self) -> int:
-        """The size of its length field: 32 by default for a dynamic array, none for a fixed one."""
+        """The size of its length field in bits. The default is 32 for a dynamic array and none for a fixed array."""
         if self.length is not UNSET:
             return self.length
         return 32 if self.count is UNSET else 0
 
 
 class _Sized(_Shape, frozen=True):
-    """Of `size` bytes; without it, as long as the length field says (0: to the end)."""
+    """A string of `size` bytes. Without `size`: its length field gives the length (0: to the end of the data)."""
 
     size: Annotated[int, Meta(ge=1, le=MAX_BYTES)] | UnsetType = UNSET
     length: LengthBits | UnsetType = UNSET
@@ -89,7 +98,10 @@ class _Sized(_Shape, frozen=True):
 
 
 class StringShape(_Sized, tag="string", frozen=True):
-    """`encoding` is what is written, and read where there is no byte order mark; `bom` and `nul`: whether they are written."""
+    """`encoding`: written, and used for reading if there is no byte order mark.
+
+    `bom`, `nul`: whether to write the mark and the NUL.
+    """
 
     encoding: Encoding = "utf-8"
     bom: bool = True
@@ -101,7 +113,7 @@ class BytesShape(_Sized, tag="bytes", frozen=True):
 
 
 class VariantShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A variant of a union: the selector that says it."""
+    """A variant of a union, with its selector."""
 
     id: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
     name: Name
@@ -109,7 +121,7 @@ class VariantShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class UnionShape(_Shape, tag="union", frozen=True):
-    """`length`, `selector`: bits of those fields; the value is padded to a multiple of `pad` bytes."""
+    """`length`, `selector`: bits of these fields. The value is padded to a multiple of `pad` bytes."""
 
     variants: Annotated[tuple[VariantShape, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
     length: LengthBits = 32
@@ -118,14 +130,14 @@ class UnionShape(_Shape, tag="union", frozen=True):
 
 
 class EnumShape(_Shape, tag="enum", frozen=True):
-    """Names of numbers."""
+    """Names for the values of an integer type."""
 
     of: Integer
     values: Annotated[dict[Name, int], Meta(min_length=1, max_length=4096)]
 
 
 class BitShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`width` bits from `bit` on, counted from the least significant."""
+    """A field of `width` bits; `bit` is its lowest bit, and bit 0 is the least significant."""
 
     name: Name
     bit: Annotated[int, Meta(ge=0, le=63)]
@@ -133,7 +145,7 @@ class BitShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BitsShape(_Shape, tag="bits", frozen=True):
-    """An unsigned integer in parts."""
+    """An unsigned integer that consists of bit fields."""
 
     of: Unsigned
     fields: Annotated[tuple[BitShape, ...], Meta(min_length=1, max_length=64)]
@@ -143,4 +155,4 @@ Shape: TypeAlias = (
     StructShape | TlvShape | ArrayShape | StringShape | BytesShape | UnionShape | EnumShape | BitsShape
 )
 TypeRef: TypeAlias = str | Shape
-"""A scalar, "string", "bytes" or a type of `types` by its name; or a description on the spot."""
+"""The name of a scalar, "string", "bytes", the name of a type in `types`, or an inline description."""

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description that is ready to use: payloads to values and back."""
+"""A compiled description: decodes payloads to values and encodes values to payloads."""
 
 from ustreamer_payloads.codec import Codec
 from ustreamer_payloads.errors import PayloadError
 
 
 class Description:
-    """What whole payloads of one type mean. What follows the last member is not looked at: a newer sender has more."""
+    """The decoder of whole payloads of one type.
+
+    Bytes after the last member are ignored, because a newer sender can add members.
+    """
 
     def __init__(self, name: str, codec: Codec, max_bytes: int) -> None:
         self._name, self._codec, self._max_bytes = name, codec, max_bytes
 
     def decode(self, payload: bytes) -> object:
-        """Raises PayloadError, and nothing else: "at byte 12: ChassisState.wheels[3].speed: ..."."""
+        """Decode a payload. Raises only PayloadError: "at byte 12: ChassisState.wheels[3].speed: ..."."""
         if len(payload) > self._max_bytes:
             raise PayloadError(f"{len(payload)} bytes, more than max_bytes ({self._max_bytes})").within(
                 self._name
@@ -23,7 +26,7 @@ class Description:
             raise error.within(self._name) from None
 
     def encode(self, value: object) -> bytes:
-        """The payload that `decode` makes this value of. Raises PayloadError."""
+        """The payload that `decode` turns into this value. Raises PayloadError."""
         out = bytearray()
         try:
             self._codec.encode(value, out)

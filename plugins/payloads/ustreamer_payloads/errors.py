@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of a payload, or a value, that does not fit its description."""
+"""The error of a payload, or of a value, that does not match its description."""
 
 
 class PayloadError(ValueError):
-    """Bytes or a value that do not fit a description: the byte, the member and the expected form.
+    """Bytes or a value that do not match a description: the offset, the member and the expected form.
 
-    It is raised where that is noticed, by something that does not know its own place: those around it add their step, the
+    The codec that raises the error does not have the path to itself. Each enclosing codec adds one step, the
     innermost first.
     """
 
@@ -18,11 +18,11 @@ class PayloadError(ValueError):
 
     @property
     def place(self) -> str:
-        """As `ChassisState.wheels[3].speed`."""
+        """The path of the member, for example `ChassisState.wheels[3].speed`."""
         return "".join(reversed(self._steps))
 
     def within(self, step: str) -> "PayloadError":
-        """The same error, located at `step` (".name", "[3]", or the name of the whole) of the enclosing value."""
+        """The same error, located at `step` of the enclosing value: ".name", "[3]", or the name of the whole type."""
         self._steps.append(step)
         return self
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Existing payload classes as decoders, by their interface: `deserialize(bytes)`, and then attributes.
+"""Existing payload classes as decoders. Their interface: `deserialize(bytes)`, then attributes.
 
-So do those written for someip-py or someipy. They are never imported but by the name in the configuration.
+Classes for someip-py and someipy have this interface. Only the classes that the configuration names are imported.
 """
 
 import importlib
@@ -13,11 +13,11 @@ from ustreamer_payloads.errors import PayloadError
 
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 32
-_WRAPPED_ATTRIBUTES: Final = ("value", "data")  # an object with no other attribute is shown as this value
+_WRAPPED_ATTRIBUTES: Final = ("value", "data")  # represents an object without other attributes
 
 
 def payload_class(path: str) -> type[Any]:
-    """The class that "module:Name" names. Raises ValueError, also for any error of the import."""
+    """Import the class that "module:Name" names. Raises ValueError, also for any error of the import."""
     module, _, name = path.partition(":")
     if not (module and name):
         raise ValueError(f'{path!r}: expected "module:Name"')
@@ -42,7 +42,7 @@ def payload_class(path: str) -> type[Any]:
 
 
 def class_decoder(cls: type[Any]) -> Callable[[bytes], object]:
-    """A decoder that creates an object of the class for each payload. It raises the errors of the class."""
+    """A decoder that creates one object of the class per payload. It raises the errors of the class."""
 
     def decode(payload: bytes) -> object:
         made = cls()
@@ -53,7 +53,10 @@ def class_decoder(cls: type[Any]) -> Callable[[bytes], object]:
 
 
 def to_plain(value: object) -> object:
-    """Numbers, texts, lists and dicts of an object's public attributes. Raises PayloadError beyond 100 000 values or 32 levels."""
+    """Numbers, texts, lists and dicts of an object's public attributes.
+
+    Raises PayloadError above 100 000 values or 32 levels.
+    """
     return _AttributeReader().read(value, 0)
 
 
@@ -76,7 +79,7 @@ class _AttributeReader:
         if isinstance(value, list | tuple):
             return [self.read(each, depth + 1) for each in value]
         attributes = {name: each for name, each in vars(value).items() if not name.startswith("_")}
-        for holder in _WRAPPED_ATTRIBUTES:  # which may be a property
+        for holder in _WRAPPED_ATTRIBUTES:  # reading a property can raise
             if attributes.keys() <= {holder} and (depth or not attributes) and hasattr(value, holder):
                 return self.read(getattr(value, holder), depth + 1)
         return self._table(attributes.items(), depth)

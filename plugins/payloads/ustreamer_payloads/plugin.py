@@ -31,7 +31,7 @@ MAX_TOPICS: Final = 1024
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
-    """The payloads of `topic`, which may have wildcards: a type of `types`, or a class "module:Name"."""
+    """The payloads of `topic`, which can contain wildcards: a type of `types`, or a class "module:Name"."""
 
     topic: str
     type: str | None = None
@@ -54,7 +54,7 @@ class PayloadsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_overlaps([_pattern(each.topic, index) for index, each in enumerate(self.topics)])
 
     def descriptions(self) -> Mapping[str, Description]:
-        """The descriptions by name, of the types that topics use. Raises ValueError with the place of an error."""
+        """The descriptions of the types that topics use, by name. Raises ValueError with the place of an error."""
         compiler = Compiler(self.types)
         compiler.check()
         return {
@@ -67,12 +67,12 @@ class PayloadsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PayloadsPlugin:
-    """Decoders for dashboards and taps, by the descriptions of its configuration."""
+    """Decoders for dashboards and taps, from the descriptions in the configuration."""
 
     Config = PayloadsConfig
 
     def __init__(self, config: PayloadsConfig, context: PluginContext) -> None:
-        """Imports the classes that the configuration names. Raises ValueError naming an unusable one."""
+        """Import the classes that the configuration names. Raises ValueError with the name of an unusable class."""
         self._decoders: Sublist[Decoder] = Sublist()
         descriptions = config.descriptions()
         for index, each in enumerate(config.topics):
@@ -111,7 +111,7 @@ def _pattern(topic: str, index: int) -> UUri:
 
 
 def _check_overlaps(patterns: Sequence[UUri]) -> None:
-    """Refuse two descriptions of one topic: neither has precedence."""
+    """Reject two descriptions of one topic: neither has precedence."""
     exact: dict[UUri, int] = {}
     wild = [(index, each) for index, each in enumerate(patterns) if each.wildcard()]
     for index, topic in enumerate(patterns):
@@ -135,7 +135,7 @@ def _overlap_error(index: int, first: int, topic: UUri) -> ValueError:
 
 
 def _intersect(one: UUri, other: UUri) -> bool:
-    """Whether some topic matches both patterns."""
+    """True if at least one topic matches both patterns."""
     pairs = zip(_parts(one), _parts(other), strict=True)
     return all(a == b or wildcard in (a, b) for ((a, wildcard), (b, _)) in pairs)
 

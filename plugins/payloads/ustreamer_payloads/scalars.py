@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, booleans, enumerations and bit fields: what one code of the module `struct` reads."""
+"""Numbers, booleans, enumerations and bit fields: types with one format code of the module `struct`."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ _CODES: Final = {
 }  # fmt: skip
 _LITTLE: Final = "le"
 SCALARS: Final = (*_CODES, *(f"{name}{_LITTLE}" for name, code in _CODES.items() if code not in "Bb"))
-"""Their names: big-endian as they are, little-endian with "le" behind them."""
+"""The names of scalars: the plain name is big-endian, the suffix "le" is little-endian."""
 
 
 class Scalar(Codec):
-    """One number. `read` makes something else of it and `write` the number again; None leaves it as it is."""
+    """One number. `read` converts the number to a value and `write` converts it back; None means no conversion."""
 
     def __init__(self, name: str, read: Convert | None = None, write: Convert | None = None) -> None:
         self.name = name.removesuffix(_LITTLE)
@@ -28,7 +28,7 @@ class Scalar(Codec):
         self.size: int = struct.calcsize(f">{self.code}")
         self.min_size = self.size
         self.order = "" if self.size == 1 else "<" if name.endswith(_LITTLE) else ">"
-        """"" where it does not matter."""
+        """Empty if the byte order has no effect."""
         self.read, self.write = read, write
         if self.name == "bool":
             self.read, self.write = _read_bool, _write_bool
@@ -50,7 +50,7 @@ class Scalar(Codec):
         return self.value(self._struct.unpack_from(data, at)[0], at), stop
 
     def value(self, raw: Any, at: int) -> object:
-        """What a number that stood at `at` means."""
+        """The value of a number that was read at offset `at`."""
         if self.read is None:
             return raw
         try:
@@ -72,7 +72,7 @@ class Scalar(Codec):
         return values
 
     def number(self, value: Any) -> Any:
-        """What is written for a value."""
+        """The number that is written for a value."""
         return value if self.write is None else self.write(value)
 
     def encode(self, value: object, out: bytearray) -> None:
@@ -84,14 +84,14 @@ class Scalar(Codec):
 
     def _range(self) -> str:
         if not self.is_integer:
-            return f"a number that {self.name} has room for"
+            return f"a number in the range of {self.name}"
         bits = 8 * self.size
         low, high = (0, (1 << bits) - 1) if self.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
         return f"an integer of {low} to {high}"
 
 
 def _read_bool(raw: int) -> bool:
-    # 2 is no bool: to take it for true would hide that the description is not that of the payload.
+    # 2 is not a bool. Accepting it as true would hide that the description does not match the payload.
     if raw > 1:
         raise PayloadError(f"{raw} is not a bool, which is 0 or 1")
     return raw == 1
@@ -104,7 +104,7 @@ def _write_bool(value: object) -> int:
 
 
 def enumeration(name: str, values: Mapping[str, int]) -> Scalar:
-    """Integers with names; a number without one stays a number, for there are newer senders."""
+    """Integers with names. A number without a name remains a number, because a newer sender can add values."""
     names = {number: text for text, number in values.items()}
 
     def write(value: object) -> object:
@@ -118,7 +118,7 @@ def enumeration(name: str, values: Mapping[str, int]) -> Scalar:
 
 
 class BitField(NamedTuple):
-    """`width` bits, the lowest of which is `bit`; bit 0 is the least significant."""
+    """A field of `width` bits; `bit` is its lowest bit, and bit 0 is the least significant."""
 
     name: str
     bit: int
@@ -126,7 +126,10 @@ class BitField(NamedTuple):
 
 
 def bit_fields(name: str, fields: tuple[BitField, ...]) -> Scalar:
-    """An unsigned integer in parts: single bits are booleans, wider fields integers. Other bits are skipped, and written 0."""
+    """An unsigned integer that consists of bit fields: single bits are booleans, wider fields integers.
+
+    Other bits are ignored and written as 0.
+    """
     names = tuple(field.name for field in fields)
     shifts = [(each.name, each.bit, (1 << each.width) - 1) for each in fields]
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLV: structs whose members have tags and may be left out, come in any order, and be unknown to the reader.
+"""TLV: structs whose members have tags. Members can be absent, unknown to the receiver, and in any order.
 
     tag:  bit 15 reserved | bits 14-12 wire type | bits 11-0 data id
 
-Wire types 0 to 3 are 8, 16, 32 and 64 bits; behind the others stands a length: of a size that the description says (4), or
-of 8, 16 or 32 bits (5, 6, 7). That length is the member's only one: it takes the place of a length field of its own.
+Wire types 0 to 3 are 8, 16, 32 and 64 bits. The other wire types have a length field after the tag. The description
+gives its size for wire type 4; it has 8, 16 or 32 bits for wire types 5, 6 and 7. This length replaces the length
+field of the member.
 """
 
 from collections.abc import Sequence
@@ -30,12 +31,12 @@ class Tagged(NamedTuple):
 
 
 class TlvRecordCodec(Codec):
-    """To a dict of the present members, in their order, from all remaining bytes. Unknown tags are skipped."""
+    """A dict of the present members, in their order, from all remaining bytes. Unknown tags are skipped."""
 
     open_ended = True
 
     def __init__(self, members: Sequence[Tagged], static_length: int) -> None:
-        """`static_length` is the size in bytes of the lengths of wire type 4, the wire type that is encoded."""
+        """`static_length`: bytes of the length field of wire type 4. Members are encoded with this wire type."""
         self._by_id = {each.id: each for each in members}
         self._by_name = {each.name: each for each in members}
         self._lengths = {_STATIC: static_length, **_LENGTHS}
@@ -67,7 +68,7 @@ class TlvRecordCodec(Codec):
     @staticmethod
     def _check(member: Tagged, wire: int, value: dict[str, object], at: int) -> None:
         if member.name in value:
-            raise PayloadError("is there twice", at)
+            raise PayloadError("occurs twice", at)
         if member.scalar and wire != _WIRE_TYPES[member.codec.min_size]:
             raise PayloadError(f"wire type {wire}: expected {_WIRE_TYPES[member.codec.min_size]}", at)
         if not member.scalar and wire in _SIZES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strings as SOME/IP has them: a byte order mark, the text, a NUL; the length counts all three, in bytes."""
+"""SOME/IP strings: a byte order mark, the text, a NUL. The length counts all three, in bytes."""
 
 import codecs
 from typing import Final
@@ -17,7 +17,10 @@ _ANY_MARK: Final = tuple(MARKS.values())
 
 
 def read_text(raw: bytes, encoding: str, at: int) -> str:
-    """The text in `raw`, from offset `at`: up to a NUL, in the encoding of its mark, or else in `encoding`."""
+    """Decode `raw`, which starts at offset `at`, up to a NUL.
+
+    The byte order mark selects the encoding; `encoding` is the default.
+    """
     for marked, mark in MARKS.items():
         if raw.startswith(mark):
             encoding, raw, at = marked, raw[len(mark) :], at + len(mark)
@@ -30,9 +33,12 @@ def read_text(raw: bytes, encoding: str, at: int) -> str:
 
 
 def _end_of(raw: bytes, unit: int) -> int:
-    """The offset of the NUL, or the end. In UTF-16 of odd length the last byte is ignored, as the standard requires."""
+    """The offset of the NUL, or the end.
+
+    In UTF-16 of odd length the last byte is ignored, as the standard requires.
+    """
     at = raw.find(bytes(unit))
-    while at % unit and at >= 0:  # half of one character and half of the next
+    while at % unit and at >= 0:  # the zeros belong to two adjacent characters
         at = raw.find(bytes(unit), at + 1)
     return len(raw) - len(raw) % unit if at < 0 else at
 
@@ -47,7 +53,7 @@ def write_text(value: object, encoding: str, *, bom: bool, nul: bool) -> bytes:
     except UnicodeEncodeError as error:
         raise PayloadError(f"cannot be written as {encoding.upper()}: {error.reason}") from None
     if not bom and raw.startswith(_ANY_MARK):
-        raise PayloadError("begins with what is a byte order mark, and has none before it")
+        raise PayloadError("begins with a byte order mark, and has none before it")
     end = b"\0" if encoding == "utf-8" else b"\0\0"
     return (MARKS[encoding] if bom else b"") + raw + (end if nul else b"")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unions: a length, a selector, and the value of the selected variant, followed by padding."""
+"""Unions: a length, a selector, the value of the selected variant, and padding."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from ustreamer_payloads.codec import Codec, describe_value, write_length
 from ustreamer_payloads.errors import PayloadError, too_short
 
 NOTHING = 0
-"""The selector of a union that holds no value."""
+"""The selector of an empty union."""
 
 
 class Variant(NamedTuple):
@@ -18,14 +18,14 @@ class Variant(NamedTuple):
 
 
 class Union(Codec):
-    """One of several types, as a dict with the variant's name as its only key; None for an empty union.
+    """One of several types, as a dict with the variant's name as its only key. None is an empty union.
 
-    The length counts the value and its padding, to a multiple of `pad` bytes, and not the selector. Without a length field
-    (0) all variants have one size.
+    The length counts the value and its padding to a multiple of `pad` bytes; it excludes the selector. Without a
+    length field (0) all variants have the same size.
     """
 
     def __init__(self, variants: Sequence[Variant], length: int, selector: int, pad: int) -> None:
-        """`length` and `selector` are the bytes of those fields."""
+        """`length` and `selector`: bytes of these fields."""
         self._by_id = {each.id: each for each in variants}
         self._by_name = {each.name: each for each in variants}
         self._length, self._selector, self._pad = length, selector, pad

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a recording: input of `SegmentWriter`, output of `read_segment`. docs/recordings.md defines each field.
+"""The events of a recording: input of `SegmentWriter`, output of `read_segment`. docs/recordings.md defines each
+field.
 
-Times are monotonic ns unless their name says otherwise.
+Times are in monotonic ns unless the name has another unit.
 """
 
 import msgspec
@@ -145,4 +146,4 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 Event = Target | Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
-"""An event of a file. A Target comes once in each file, before the first row that refers to it."""
+"""An event of a file. Each file contains a Target once, before the first row that refers to it."""

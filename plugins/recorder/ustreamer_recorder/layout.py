@@ -6,10 +6,10 @@
     record    its kind (1 byte), and the fields of RECORDS[kind]
               directly after a BATCH, records of columns only: the numbers of its rows, column by column
 
-All numbers are little endian. Every record is RECORD bytes long, so block headers and records are on one grid, on which
-a reader finds the next block after a damaged one. A block is valid as a whole or not at all: its CRC-32 covers all of
-its records, and the CRC-32 of its header covers the header. Later blocks of the same file refer to texts and targets
-of a block; other files do not.
+All numbers are little endian. Every record is RECORD bytes long, so block headers and records are on one grid. On
+this grid a reader finds the next block after a damaged block. A block is valid as a whole or not at all. Its CRC-32
+covers all of its records, and the CRC-32 of its header covers the header. Later blocks of the same file refer to
+texts and targets of a block; other files do not.
 """
 
 import struct
@@ -44,7 +44,7 @@ class Damaged(ValueError):
 
 
 class Kind(IntEnum):
-    """The first byte of a record. A reader skips kinds that it does not know."""
+    """The first byte of a record. A reader skips unknown kinds."""
 
     STRING = 1
     TARGET = 2
@@ -193,8 +193,9 @@ TARGET: Final = struct.Struct("<B3xIIIIIIqq52x")
 """kind, target, delivery, ingress, egress, topic, subscriber (strings), period_ns, tuned_ns."""
 
 DELIVERY: Final = struct.Struct("<BBBBBBHQQQqqqqIIIIIII4x")
-"""kind, flags, verdict, code, type, priority, attempts, seq, id msb, id lsb, arrived_ns, received_ns, first_attempt_ns,
-settled_ns, target, source, sink, size, ttl_ms, reason, epoch."""
+"""kind, flags, verdict, code, type, priority, attempts, seq, id msb, id lsb, arrived_ns, received_ns,
+first_attempt_ns, settled_ns, target, source, sink, size, ttl_ms, reason, epoch.
+"""
 HELD: Final = 1
 """Flag: a filter held the message from arrived_ns to received_ns."""
 HAS_TTL: Final = 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bounded queue between the path of messages and the writer: verdicts in, notes out, and counts of those dropped.
 
-A tap runs on the path, under locks. It appends one tuple of its arguments: 0.3 us, no text look-up, no disk. The writer
-encodes. (A write into a mapped file here would cost as much again, and would block the path while the kernel waits for
-the disk.)
+A tap runs on the path, under locks. It appends one tuple of its arguments: 0.3 us, no text look-up, no disk. The
+writer encodes. (A write into a mapped file here would cost as much again, and would block the path while the kernel
+waits for the disk.)
 
 Messages that were delivered together are one note with a column for each number that differs, without payloads.
 """

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a recording: reserved, written, finished, recovered after a kill, and deleted before they fill the disk.
+"""The files of a recording: reserved, written, finished, recovered after a kill, and deleted before they fill the
+disk.
 
-Blocks are written with `pwrite`, not through a mapping. Both survive a kill, because the data is in the kernel's cache.
-A mapped page on a full or failing disk raises SIGBUS, which ends the streamer, and a wait for a page blocks the
-interpreter. `pwrite` raises OSError and releases the interpreter.
+Blocks are written with `pwrite`, not through a mapping. Both survive a kill, because the data is in the kernel's
+cache. A mapped page on a full or failing disk raises SIGBUS, which ends the streamer, and a wait for a page blocks
+the interpreter. `pwrite` raises OSError and releases the interpreter.
 """
 
 import contextlib
@@ -164,9 +165,10 @@ def _sync_directory(directory: Path) -> None:
 
 
 def recover_segments(directory: Path) -> None:
-    """Finish the open files of a process that died: truncate them after the last whole block and rename them.
+    """Finish the open files of a killed process: truncate them after the last whole block and rename them.
 
-    A file without a header is renamed to `.bad`, or deleted if it is all zeros. The next start retries after an error.
+    A file without a header is renamed to `.bad`, or deleted if it is all zeros. The next start retries after an
+    error.
     """
     for path in directory.glob(".*.useg.new"):
         path.unlink(missing_ok=True)

@@ -12,19 +12,19 @@ Both faults have one cause: the period starts at the message that passed, so the
 A `Gate` has a due time that moves along a grid. A message passes unless it arrives more than `early = tolerance *
 period` before the due time. Its lateness decides the next due time:
 
-    up to one period       due + period    the lateness is carried, not forgotten
+    up to one period       due + period    the lateness is carried over
     up to PAUSE periods    now             one period of it is carried, which is the most
     more                   now + period    a pause: nothing is carried, a new grid starts
 
 The first two lines are the generic cell rate algorithm (ITU-T I.371) with a limit of `period + early`. In it, N
-messages take at least `(N - 1) * period - (period + early)`. The third line only delays the next message. So for every
-closed window of length T and any arrivals,
+messages take at least `(N - 1) * period - (period + early)`. The third line only delays the next message. So for
+every closed window of length T and any arrivals,
 
     messages passed <= T / period + 2 + tolerance
 
-and no message waits longer than a period. The long-run rate is min(published, limit). With tolerance 0.1 it is at most
-0.2 % low for jitter of +-20 % around a fixed grid. If the jitter adds up, it is 0.9 % low at the worst point: every gap
-random by +-20 %, the publisher exactly at the limit. With tolerance 0.5 that is 0.6 %.
+and no message waits longer than a period. The long-run rate is min(published, limit). With tolerance 0.1 it is at
+most 0.2 % low for jitter of +-20 % around a fixed grid. If the jitter adds up, it is 0.9 % low at the worst point:
+every gap random by +-20 %, the publisher exactly at the limit. With tolerance 0.5 that is 0.6 %.
 
 Tolerance 0 is strict: every gap is at least a period, no message may be early and no lateness is carried. It is the
 usual limiter, with both its faults.

@@ -25,9 +25,9 @@ from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_TOLERANCE, Gate, Samp
 class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[plugins.throttle]`.
 
-    `tolerance` is how early a message may come, as a fraction of the period; 0 is strict (see `gate`). `mode` "drop"
-    drops early messages, "latest" holds the newest one and sends it when it is due. Topics that match a pattern in
-    `latest` use that mode whatever `mode` says.
+    `tolerance` is the permitted earliness of a message, as a fraction of the period; 0 is strict (see `gate`). `mode`
+    "drop" drops early messages; "latest" holds the newest message and sends it when it is due. Topics that match a
+    pattern in `latest` use mode "latest" in any case.
     """
 
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=MAX_TOLERANCE)] = DEFAULT_TOLERANCE

@@ -32,7 +32,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 OWN = "device1"
-SERVED = "device2"  # lives behind a transport without a uSubscription
+SERVED = "device2"  # is behind a transport without a uSubscription
 APP = UUri(OWN, 0x300EF, 4, 0)
 OTHER_APP = UUri(OWN, 0x42, 1, 0)
 PEER = UUri("device3", 0, 3, 0)  # another streamer's uSubscription
@@ -45,8 +45,8 @@ DEADLINE_S = 30.0
 class ServiceRig:
     """The plugin on one end of a local network, and a client on the other.
 
-    `post` sends a request and `answer` waits for its answer, so that many can be under way; `call` does both. The plugin
-    is started by `start`, and anew, on what it has stored, by `restart`.
+    `post` sends a request and `answer` waits for its response, so that many requests can be pending; `call` does
+    both. `start` starts the plugin; `restart` starts it again on its stored state.
     """
 
     def __init__(self, state_dir: Path, serves: tuple[str, ...] = (OWN, SERVED), **config: object) -> None:
@@ -108,7 +108,7 @@ class ServiceRig:
         self.start()
 
     def advance(self, *, s: float = 0, ms: float = 0, wall_only: bool = False) -> None:
-        """Let time pass, and fire the timers whose time has come; `wall_only`: somebody sets the clock."""
+        """Advance the time, and fire the timers that are due; `wall_only`: step the wall clock only."""
         if wall_only:
             self.clock._wall_at_zero_ms += round(s * 1000 + ms)
         else:
@@ -126,12 +126,12 @@ class ServiceRig:
         return self.plugin.service.statistics().get(name, 0)
 
     def routed_subscribers(self, topic: UUri = TOPIC) -> list[tuple[UUri, int]]:
-        """Whom the core would send `topic` to, and with which period."""
+        """The subscribers to which the core would route `topic`, with their periods."""
         return [(each.subscriber, each.period_ns) for each in self.plugin.directory.subscribers(topic)]
 
     @staticmethod
     def wait_until(condition: Callable[[], bool], what: str) -> None:
-        """Give other threads the time to make `condition` true; fails after DEADLINE_S, saying `what` did not come."""
+        """Let other threads run until `condition` is true. Fails with `what` after DEADLINE_S."""
         end = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
@@ -160,7 +160,7 @@ class ServiceRig:
     def _receive(self, message: UMessage) -> None:
         reqid = message.attributes.reqid
         if message.attributes.source.authority_name in REMOTE_AUTHORITIES:
-            return  # what other uSubscriptions say to this one
+            return  # messages of other uSubscriptions to this one
         if reqid is None:
             self.notifications.append(message)
             return
@@ -199,7 +199,7 @@ class ServiceRig:
         return message.id
 
     def send_empty_request(self, sink: UUri) -> None:
-        """Send an empty request to anybody."""
+        """Send an empty request to any service."""
         self.client.send(request(self._ids.next(), APP, sink, ttl=1000))
 
     def wait_response(self, reqid: UUID) -> UMessage:
@@ -351,13 +351,13 @@ class ServiceRig:
             notification(self._ids.next(), source, UUri(OWN, 0, 3, 0), payload, UPayloadFormat.PROTOBUF)
         )
 
-    # --- the client's part, in words -----------------------------------------------------------------------------------
+    # --- requests of the client -----------------------------------------------------------------------------
 
     def take_v3_notifications(self) -> list[tuple[UUri, UUri, UUri, str]]:
-        """(to whom, topic, subscriber, state) of each v3 notification since the last call, in order.
+        """(receiver, topic, subscriber, state) of each v3 notification since the last call, in order.
 
-        Asks the service something first, which ends what has expired, and then again: what came before that has been
-        told when it answers.
+        Calls the service twice. The first call ends expired subscriptions; after the second response all earlier
+        notifications have arrived.
         """
         self.fetch()
         self.fetch()
@@ -375,7 +375,7 @@ class ServiceRig:
         ]
 
     def registered_observers(self) -> set[tuple[UUri, UUri]]:
-        """(topic, entity) of every registration that the service knows."""
+        """(topic, entity) of every registration in the service."""
         return {each.pair for each in self.plugin.service._state.observers}
 
     def fetch(
@@ -394,19 +394,19 @@ class ServiceRig:
 
 
 @pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[Callable[..., ServiceRig]]:
-    """Makes desks, each in a directory of its own unless told which, and stops them at the end."""
-    desks: list[ServiceRig] = []
+def make_rig(tmp_path: Path) -> Iterator[Callable[..., ServiceRig]]:
+    """Makes rigs, each with its own state directory unless one is given, and stops them at the end."""
+    rigs: list[ServiceRig] = []
 
     def make(state_dir: Path | None = None, **config: object) -> ServiceRig:
-        desks.append(ServiceRig(state_dir or tmp_path / f"state{len(desks)}", **config))  # type: ignore[arg-type]
-        return desks[-1]
+        rigs.append(ServiceRig(state_dir or tmp_path / f"state{len(rigs)}", **config))  # type: ignore[arg-type]
+        return rigs[-1]
 
     yield make
-    for desk in desks:
-        desk.stop()
+    for rig in rigs:
+        rig.stop()
 
 
 @pytest.fixture
-def desk(make_desk: Callable[..., ServiceRig]) -> ServiceRig:
-    return make_desk().start()
+def rig(make_rig: Callable[..., ServiceRig]) -> ServiceRig:
+    return make_rig().start()

@@ -33,30 +33,30 @@ LATER_MS = 4_102_444_800_000  # 2100
 
 
 @pytest.fixture(params=["stopped", "running"])
-def filled(request: pytest.FixtureRequest, make_desk: "Callable[..., ServiceRig]") -> "ServiceRig":
-    desk = make_desk().start()
-    desk.subscribe(TOPIC, caller=FIRST, sample_period_ms=100)
-    desk.subscribe(TOPIC, caller=SECOND, expire_ms=LATER_MS)
-    desk.subscribe(OTHER, caller=FIRST)
+def filled(request: pytest.FixtureRequest, make_rig: "Callable[..., ServiceRig]") -> "ServiceRig":
+    rig = make_rig().start()
+    rig.subscribe(TOPIC, caller=FIRST, sample_period_ms=100)
+    rig.subscribe(TOPIC, caller=SECOND, expire_ms=LATER_MS)
+    rig.subscribe(OTHER, caller=FIRST)
     if request.param == "stopped":
-        desk.stop()
-    return desk
+        rig.stop()
+    return rig
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
     assert main(["subscriptions", *map(str, arguments)]) == code
     return capsys.readouterr().out
 
 
 def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[str, str]]:
-    found: list[dict[str, Any]] = json.loads(said(capsys, *arguments, "--json"))
+    found: list[dict[str, Any]] = json.loads(output_of(capsys, *arguments, "--json"))
     return [(each["topic"], each["subscriber"]) for each in found]
 
 
 def test_subscriptions_are_listed_with_rate_and_end(
     filled: "ServiceRig", capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(capsys, "ls", "--state-dir", filled.state_dir).splitlines() == [
+    assert output_of(capsys, "ls", "--state-dir", filled.state_dir).splitlines() == [
         "up://device2/10AB/3/80CD  up://device1/1/1/0  SUBSCRIBED  every 100 ms  for ever",
         "up://device2/10AB/3/80CD  up://device1/2/1/0  SUBSCRIBED  every message  until 2100-01-01T00:00:00.000+00:00",
         "up://device2/10AB/3/80CE  up://device1/1/1/0  SUBSCRIBED  every message  for ever",
@@ -64,15 +64,15 @@ def test_subscriptions_are_listed_with_rate_and_end(
 
 
 def test_what_another_device_has_not_answered_is_pending(
-    make_desk: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
+    make_rig: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
 ) -> None:
-    desk = make_desk().start()
+    rig = make_rig().start()
     remote = UUri("device3", 1, 1, 0x8000)
-    desk.subscribe(remote)
-    place = ("--state-dir", desk.state_dir)
-    assert said(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBE_PENDING"
-    desk.remote_grants(desk.take_remote_request())
-    assert said(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBED"
+    rig.subscribe(remote)
+    place = ("--state-dir", rig.state_dir)
+    assert output_of(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBE_PENDING"
+    rig.remote_grants(rig.take_remote_request())
+    assert output_of(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBED"
 
 
 def test_they_are_listed_by_topic_and_subscriber(
@@ -91,7 +91,7 @@ def test_they_are_listed_by_topic_and_subscriber(
 
 
 def test_a_topic_is_shown(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
-    shown = said(capsys, "show", "--state-dir", filled.state_dir, TOPIC)
+    shown = output_of(capsys, "show", "--state-dir", filled.state_dir, TOPIC)
     assert [line.strip() for line in shown.splitlines()][:5] == [
         f"{TOPIC}  SUBSCRIBED",
         str(FIRST),
@@ -101,7 +101,7 @@ def test_a_topic_is_shown(filled: "ServiceRig", capsys: pytest.CaptureFixture[st
     ]
     assert listed(capsys, "show", "--state-dir", filled.state_dir, OTHER) == [(str(OTHER), str(FIRST))]
     assert main(["subscriptions", "show", "--state-dir", str(filled.state_dir), "up://a/1/1/8000"]) == 1
-    assert "nobody has subscribed it" in capsys.readouterr().err
+    assert "it has no subscriber" in capsys.readouterr().err
 
 
 def test_an_export_is_a_line_for_each(
@@ -109,7 +109,7 @@ def test_an_export_is_a_line_for_each(
 ) -> None:
     config = tmp_path / "vehicle.toml"
     config.write_text(f'state_dir = "{filled.state_dir}"\n', encoding="utf-8")
-    lines = [json.loads(line) for line in said(capsys, "export", config).splitlines()]
+    lines = [json.loads(line) for line in output_of(capsys, "export", config).splitlines()]
     assert lines[1] == {
         "topic": str(TOPIC),
         "subscriber": str(SECOND),
@@ -122,27 +122,27 @@ def test_an_export_is_a_line_for_each(
 
 
 def test_a_right_store_is_called_right(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
-    assert "3 subscriptions, layout 3" in said(capsys, "check", "--state-dir", filled.state_dir)
-    report = json.loads(said(capsys, "check", "--state-dir", filled.state_dir, "--json"))
+    assert "3 subscriptions, layout 3" in output_of(capsys, "check", "--state-dir", filled.state_dir)
+    report = json.loads(output_of(capsys, "check", "--state-dir", filled.state_dir, "--json"))
     assert (report["subscriptions"], report["problem"], report["aside"]) == (3, None, [])
     assert report["verified"] is (report["used_by"] is None)
 
 
 def test_a_damaged_store_is_called_damaged_by_every_action(
-    make_desk: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
+    make_rig: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
 ) -> None:
-    desk = make_desk().start()
-    desk.subscribe()
-    desk.stop()
-    data = desk.state_dir / "usubscription" / "data.mdb"
+    rig = make_rig().start()
+    rig.subscribe()
+    rig.stop()
+    data = rig.state_dir / "usubscription" / "data.mdb"
     data.write_bytes(data.read_bytes()[:-4096])
-    assert str(data) in said(capsys, "check", "--state-dir", desk.state_dir, code=74)
-    said(capsys, "ls", "--state-dir", desk.state_dir, code=74)
-    desk.restart()
-    assert "moved aside: usubscription.damaged-1-" in said(capsys, "check", "--state-dir", desk.state_dir)
+    assert str(data) in output_of(capsys, "check", "--state-dir", rig.state_dir, code=74)
+    output_of(capsys, "ls", "--state-dir", rig.state_dir, code=74)
+    rig.restart()
+    assert "moved aside: usubscription.damaged-1-" in output_of(capsys, "check", "--state-dir", rig.state_dir)
 
 
-def test_reading_beside_a_writer_does_not_disturb_it(
+def test_reading_next_to_a_writer_does_not_disturb_it(
     filled: "ServiceRig", capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled.restart()
@@ -169,7 +169,7 @@ def test_a_place_without_a_store_is_named(
     assert why in capsys.readouterr().err
 
 
-def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     top = argparse.ArgumentParser()
     add_subscriptions_command(top.add_subparsers())
     with pytest.raises(SystemExit):
@@ -186,16 +186,18 @@ def test_other_kinds_of_records_are_no_subscriptions(
     store.commit([put_observer(Observer(TOPIC, FIRST)), put_topic(TOPIC, TopicState.ACTIVE)])
     store.close()
     assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == 3
-    assert "3 subscriptions, layout 3" in said(capsys, "check", "--state-dir", filled.state_dir)
+    assert "3 subscriptions, layout 3" in output_of(capsys, "check", "--state-dir", filled.state_dir)
 
 
-def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_meanwhile(
+def test_a_read_next_to_a_writer_is_a_consistent_snapshot(
     tmp_path: Path,
 ) -> None:
-    """The pages that a reader of that moment needs stay as they are until it is done, because the writer knows of it."""
+    """The pages of the snapshot are not changed until the reader ends, because the reader is registered in the lock
+    file.
+    """
     before, after = b"b" * 3000, b"a" * 3000
 
-    def wishes(details: bytes) -> list[RecordChange]:
+    def changes(details: bytes) -> list[RecordChange]:
         return [
             put_subscription(SubscriptionRecord(TOPIC, UUri("device1", n, 1, 0), details=details))
             for n in range(3000)
@@ -203,12 +205,12 @@ def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_me
 
     store = SubscriptionStore(tmp_path / "s", 1 << 28)
     store.open()
-    store.commit(wishes(before))
+    store.commit(changes(before))
     with StoreReader("snapshot", tmp_path / "s") as child:
         chunks = child.chunks()
         first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
         for _ in range(4):  # what one transaction frees, the second one after it uses
-            store.commit(wishes(after))
+            store.commit(changes(after))
         found = store_contents.contents_from_chunks(tmp_path / "s", [first, *chunks])
     assert {entry.details for entry in found.subscriptions} == {before}
     assert len(found) == 3000

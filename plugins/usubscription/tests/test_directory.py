@@ -39,12 +39,12 @@ def subscribers(known: InMemoryDirectory, topic: UUri = T1) -> list[UUri]:
 def test_subscribers_come_in_the_order_of_their_texts_whatever_the_order_of_arrival() -> None:
     """[utest->req~usubscription-fetch-subscribers-stable-sorting~1]"""
     known = directory(*(SubscriptionRecord(T1, s) for s in (S2, S10, S1)))
-    assert subscribers(known) == [S1, S10, S2]  # as text, 10 stands before 2
+    assert subscribers(known) == [S1, S10, S2]  # as text, 10 sorts before 2
     known.apply({(T1, S1): SubscriptionRecord(T1, S1, 5)})
     assert subscribers(known) == [S1, S10, S2]
 
 
-def test_a_topic_that_nobody_subscribed_has_no_subscribers() -> None:
+def test_a_topic_without_a_subscription_has_no_subscribers() -> None:
     known = directory(SubscriptionRecord(T1, S1))
     assert list(known.subscribers(T2)) == []
     known.apply({(T1, S1): None})
@@ -107,7 +107,7 @@ def record_changes(known: InMemoryDirectory) -> list[tuple[Change, UUri, UUri, i
     return told
 
 
-def test_who_watches_is_told_of_all_that_is_loaded() -> None:
+def test_a_watcher_is_notified_of_all_loaded_subscriptions() -> None:
     known = InMemoryDirectory()
     told = record_changes(known)
     known.load_stored(
@@ -116,7 +116,7 @@ def test_who_watches_is_told_of_all_that_is_loaded() -> None:
     assert told == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
 
 
-def test_who_watches_is_told_of_every_change_that_routing_sees_and_of_no_other() -> None:
+def test_a_watcher_is_notified_of_every_routing_change_and_of_no_other() -> None:
     known = directory(SubscriptionRecord(T1, S1))
     told = record_changes(known)
     for change, _, _ in CHANGES_OF_ONE:
@@ -148,7 +148,7 @@ def in_order(model: dict[TopicEntityPair, SubscriptionRecord]) -> list[Subscript
 
 
 @given(BATCHES)
-def test_it_knows_what_a_plain_dict_knows(batches: list[list[tuple[SubscriptionRecord, bool]]]) -> None:
+def test_it_matches_a_plain_dict(batches: list[list[tuple[SubscriptionRecord, bool]]]) -> None:
     known, model = InMemoryDirectory(), dict[TopicEntityPair, SubscriptionRecord]()
     for batch in batches:
         changes = {entry.pair: entry if stands else None for entry, stands in batch}
@@ -167,7 +167,7 @@ def test_it_knows_what_a_plain_dict_knows(batches: list[list[tuple[SubscriptionR
 
 
 @given(BATCHES)
-def test_loading_gives_what_changing_gave(batches: list[list[tuple[SubscriptionRecord, bool]]]) -> None:
+def test_loading_has_the_result_of_changing(batches: list[list[tuple[SubscriptionRecord, bool]]]) -> None:
     known = InMemoryDirectory()
     for batch in batches:
         known.apply({entry.pair: entry if stands else None for entry, stands in batch})
@@ -214,14 +214,14 @@ def test_a_deadline_that_changed_and_changed_back_ends_once() -> None:
     assert len(known.pop_expired(11)) == 1
 
 
-def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:
+def test_a_renewal_that_rebuilds_the_deadlines_is_not_lost() -> None:
     known = InMemoryDirectory()
     for expire_ms in range(1, 5000):
         known.apply({(T1, S1): SubscriptionRecord(T1, S1, 0, expire_ms)})
         assert known.next_expiry_ms() == expire_ms
 
 
-# --- decoded when asked for -------------------------------------------------------------------------------------------
+# --- decoded on demand --------------------------------------------------------------------------------------
 
 FEW = [SubscriptionRecord(topic, subscriber, 5) for topic in (T1, T2) for subscriber in (S1, S10)]
 
@@ -242,7 +242,7 @@ def test_what_was_loaded_is_decoded_topic_by_topic_and_once() -> None:
     assert [*known._by_topic] == [T1]
 
 
-def test_a_topic_that_is_not_there_is_not_remembered() -> None:
+def test_an_absent_topic_is_not_cached() -> None:
     known = as_loaded()
     assert known.subscribers(UUri("a", 1, 1, 0x8003)) == ()
     assert known._by_topic == {}
@@ -261,7 +261,7 @@ def test_one_topic_that_begins_like_another_is_not_taken_for_it() -> None:
 
 
 @pytest.mark.parametrize("look_first", [True, False])
-def test_a_loaded_topic_whose_last_subscriber_left_does_not_come_back(look_first: bool) -> None:
+def test_a_loaded_topic_whose_last_subscriber_left_does_not_reappear(look_first: bool) -> None:
     """[utest->req~usubscription-unsubscribe~1]"""
     known = as_loaded()
     if look_first:

@@ -42,18 +42,18 @@ def test_every_hook_that_it_implements_is_one_that_the_host_calls(tmp_path: Path
     assert plugins.hook.ustreamer_subscription_directory() == [plugin.directory]
 
 
-def test_what_is_stored_can_be_asked_for_without_starting_it(make_desk: "Callable[..., ServiceRig]") -> None:
-    desk = make_desk().start()
-    desk.subscribe()
-    desk.subscribe(OTHER_TOPIC, expire_ms=desk.now_ms + 1000)
-    desk.stop()
-    desk.advance(s=2)
-    beside = desk._new_plugin().ustreamer_stored_subscriptions()
+def test_stored_subscriptions_can_be_queried_without_a_start(make_rig: "Callable[..., ServiceRig]") -> None:
+    rig = make_rig().start()
+    rig.subscribe()
+    rig.subscribe(OTHER_TOPIC, expire_ms=rig.now_ms + 1000)
+    rig.stop()
+    rig.advance(s=2)
+    beside = rig._new_plugin().ustreamer_stored_subscriptions()
     assert [each.subscriber for each in beside.subscribers(TOPIC)] == [APP]
     assert beside.subscribers(OTHER_TOPIC) == ()
 
 
-def test_where_nothing_is_stored_nobody_has_subscribed_anything_and_nothing_is_made(tmp_path: Path) -> None:
+def test_without_a_store_there_is_no_subscription_and_no_file_is_created(tmp_path: Path) -> None:
     plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path / "state"))
     assert plugin.ustreamer_stored_subscriptions().subscribers(TOPIC) == ()
     assert list(tmp_path.iterdir()) == []
@@ -90,11 +90,11 @@ def test_a_service_that_was_never_started_can_be_stopped(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stopping_twice_changes_nothing(make_desk: "Callable[..., ServiceRig]") -> None:
-    desk = make_desk().start()
-    desk.stop()
-    desk.stop()
-    assert not (desk.state_dir / "usubscription" / "new").exists()
+def test_stopping_twice_changes_nothing(make_rig: "Callable[..., ServiceRig]") -> None:
+    rig = make_rig().start()
+    rig.stop()
+    rig.stop()
+    assert not (rig.state_dir / "usubscription" / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole service against plain dicts: requests of both versions, restarts, passing time, and another device. [R26]
 
-The other device's answers come, come late, are lost, or are refusals by somebody on the way; its link goes and comes.
+The other device's responses arrive, arrive late, are lost, or are errors of a dispatcher on the path. Its link goes
+down and up.
 """
 
 import tempfile
@@ -64,14 +65,14 @@ class DesiredSubscription(NamedTuple):
 
 
 NotifiedChange = tuple[int, UUri, UUri, UUri, int]
-"""(version, to whom, topic, subscriber, state)"""
+"""(version, receiver, topic, subscriber, state)"""
 
 
-def take_notifications(desk: "ServiceRig") -> list[NotifiedChange]:
+def take_notifications(rig: "ServiceRig") -> list[NotifiedChange]:
     """Every notification since the last call; the state in the numbers of version 3."""
-    desk.fetch()  # ends what has expired
-    desk.fetch()  # and when this is answered, that has been told
-    received, desk.notifications[:] = list(desk.notifications), []
+    rig.fetch()  # ends what has expired
+    rig.fetch()  # once this response arrives, all earlier notifications have arrived
+    received, rig.notifications[:] = list(rig.notifications), []
     found = []
     for message in received:
         version, sink = message.attributes.source.ue_version_major, message.attributes.sink
@@ -87,14 +88,14 @@ def take_notifications(desk: "ServiceRig") -> list[NotifiedChange]:
 
 
 class ServiceStateMachine(RuleBasedStateMachine):
-    """Drives a desk, and keeps a dict of what there should be."""
+    """Drives a rig, and keeps a dict of the expected state."""
 
     make: Callable[..., "ServiceRig"]
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.desk = self.make(Path(self.folder.name), max_subscriptions=LIMIT).start()
+        self.rig = self.make(Path(self.folder.name), max_subscriptions=LIMIT).start()
         self.model: dict[tuple[UUri, UUri], DesiredSubscription] = {}
         self.observers: set[tuple[UUri, UUri]] = set()
         self.versions: dict[tuple[UUri, UUri], int] = {}
@@ -105,13 +106,13 @@ class ServiceStateMachine(RuleBasedStateMachine):
         self.last_requests: dict[UUri, tuple[int, UUri, int, int | None]] = {}
 
     def teardown(self) -> None:
-        self.everything_comes_to_rest()
-        self.desk.stop()
+        self.all_calls_complete()
+        self.rig.stop()
         self.folder.cleanup()
 
     def current_model(self) -> dict[tuple[UUri, UUri], DesiredSubscription]:
         """The model without what has expired."""
-        now = self.desk.now_ms
+        now = self.rig.now_ms
         for pair, desired in list(self.model.items()):
             if desired.expire_ms is not None and desired.expire_ms < now:
                 self.end_subscription(pair)
@@ -127,7 +128,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
         self, pair: tuple[UUri, UUri], desired: DesiredSubscription, version: int = 3
     ) -> int:
         """The state in which the subscription is now."""
-        self.versions[pair] = version  # whoever asks again in other words changes nothing but these
+        self.versions[pair] = version  # a repeated request in another version changes only these
         changed = self.model.get(pair) != desired
         self.model[pair] = desired
         self.apply_event(pair[0], "wanted")
@@ -163,11 +164,11 @@ class ServiceStateMachine(RuleBasedStateMachine):
     @invariant()
     def the_calls_of_the_service_are_noted(self) -> None:
         self.current_model()
-        for call in self.desk.take_remote_requests():
-            method, topic, _, _ = fields = self.desk.remote_request_fields(call)
-            if topic not in self.remote:  # told of it by a hint that came too late
+        for call in self.rig.take_remote_requests():
+            method, topic, _, _ = fields = self.rig.remote_request_fields(call)
+            if topic not in self.remote:  # notified by an update that arrived too late
                 assert method == UNSUBSCRIBE
-                self.desk.remote_grants(call)
+                self.rig.remote_grants(call)
                 continue
             assert METHOD[self.remote[topic]] == method
             if topic in self.open_calls:
@@ -184,48 +185,50 @@ class ServiceStateMachine(RuleBasedStateMachine):
 
     def grant_call(self, topic: UUri, state: int) -> None:
         call = self.open_calls.pop(topic)
-        subscribes = self.desk.remote_request_fields(call)[0] == SUBSCRIBE
-        self.desk.remote_grants(call, state)
+        subscribes = self.rig.remote_request_fields(call)[0] == SUBSCRIBE
+        self.rig.remote_grants(call, state)
         self.apply_event(topic, MEANINGS[state] if subscribes else "answered")
 
     @precondition(lambda self: self.open_calls)
     @rule(data=st.data(), code=st.sampled_from([*NOT_DELIVERED, UCode.NOT_FOUND, UCode.PERMISSION_DENIED]))
-    def the_other_device_or_somebody_on_the_way_refuses(self, data: st.DataObject, code: UCode) -> None:
+    def the_other_device_or_a_dispatcher_on_the_path_rejects(self, data: st.DataObject, code: UCode) -> None:
         self.current_model()
         topic = data.draw(st.sampled_from(sorted(self.open_calls)))
         call = self.open_calls.pop(topic)
-        self.desk.remote_refuses(call, code)
+        self.rig.remote_refuses(call, code)
         if code not in NOT_DELIVERED:
             self.apply_event(
-                topic, "refused" if self.desk.remote_request_fields(call)[0] == SUBSCRIBE else "answered"
+                topic, "refused" if self.rig.remote_request_fields(call)[0] == SUBSCRIBE else "answered"
             )
 
     @precondition(lambda self: self.late_calls)
     @rule(data=st.data(), state=st.sampled_from(sorted(MEANINGS)))
-    def an_answer_comes_too_late(self, data: st.DataObject, state: int) -> None:
-        self.desk.remote_grants(data.draw(st.sampled_from(self.late_calls)), state)
+    def a_response_arrives_too_late(self, data: st.DataObject, state: int) -> None:
+        self.rig.remote_grants(data.draw(st.sampled_from(self.late_calls)), state)
 
     @precondition(lambda self: self.remote)
     @rule(data=st.data(), state=st.integers(0, 3))
-    def the_other_device_tells_of_a_change(self, data: st.DataObject, state: int) -> None:
-        self.desk.remote_notifies(data.draw(st.sampled_from(sorted(self.remote))), state)
+    def the_other_device_notifies_of_a_change(self, data: st.DataObject, state: int) -> None:
+        self.rig.remote_notifies(data.draw(st.sampled_from(sorted(self.remote))), state)
 
     @rule(up=st.booleans())
     def the_link_turns(self, up: bool) -> None:
-        self.desk.links.set_state(REMOTE_AUTHORITY, up=up)
+        self.rig.links.set_state(REMOTE_AUTHORITY, up=up)
 
     @rule()
     def answers_are_awaited_in_vain(self) -> None:
-        self.desk.advance(s=300)
+        self.rig.advance(s=300)
         self.late_calls += self.open_calls.values()  # a new call for each, or none while the link is down
         self.open_calls.clear()
 
-    def everything_comes_to_rest(self) -> None:
-        """When the link is up and all is answered, the other device has been told what is wanted, and nothing is open."""
-        self.desk.links.set_state(REMOTE_AUTHORITY, up=True)
+    def all_calls_complete(self) -> None:
+        """When the link is up and all responses arrived, the other device has the desired subscription, and no call
+        is pending.
+        """
+        self.rig.links.set_state(REMOTE_AUTHORITY, up=True)
         for _ in range(4):
             self.current_model()
-            self.desk.advance(s=60)
+            self.rig.advance(s=60)
             self.the_calls_of_the_service_are_noted()
             for topic in list(self.open_calls):
                 self.grant_call(topic, SUBSCRIBED)
@@ -242,7 +245,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
                 min(desired.period_ms for desired in desired_here),
                 end,
             )
-        assert self.desk.statistics("remote_topics") == len(self.remote)
+        assert self.rig.statistics("remote_topics") == len(self.remote)
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -258,11 +261,11 @@ class ServiceStateMachine(RuleBasedStateMachine):
         self, topic: UUri, app: UUri, period_ms: int | None, lifetime_ms: int | None
     ) -> None:
         model = self.current_model()
-        expire_ms = None if lifetime_ms is None else self.desk.now_ms + lifetime_ms
+        expire_ms = None if lifetime_ms is None else self.rig.now_ms + lifetime_ms
         wanted = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=period_ms)
         if expire_ms is not None:
             wanted.expiration.FromMilliseconds(expire_ms)
-        answer = self.desk.call(1, wanted, caller=app, version=4)
+        answer = self.rig.call(1, wanted, caller=app, version=4)
         full = lifetime_ms != -1 and (topic, app) not in model and len(model) == LIMIT
         assert (answer.attributes.commstatus is not None) is full
         if full:
@@ -280,19 +283,19 @@ class ServiceStateMachine(RuleBasedStateMachine):
     def unsubscribe_in_version_4(self, topic: UUri, app: UUri) -> None:
         self.current_model()
         wanted = pb4.UnsubscribeRequest(topic=topic.to_pb())
-        self.desk.call_for(pb4.UnsubscribeResponse, 2, wanted, caller=app, version=4)
+        self.rig.call_for(pb4.UnsubscribeResponse, 2, wanted, caller=app, version=4)
         self.end_subscription((topic, app))
 
     @rule(app=APPS, joins=st.booleans())
     def watch_everything(self, app: UUri, joins: bool) -> None:
         self.current_model()
-        self.desk.call_for(pb4.NotificationsResponse, 4 if joins else 5, caller=app, version=4)
+        self.rig.call_for(pb4.NotificationsResponse, 4 if joins else 5, caller=app, version=4)
         (self.observers.add if joins else self.observers.discard)((ANY, app))
 
     @rule(topics=TOPICS_V4, app=APPS)
     def fetch_by_filters(self, topics: UUri, app: UUri) -> None:
         wanted = pb4.FetchSubscriptionsRequest(topic_filter=topics.to_pb(), subscriber_filter=app.to_pb())
-        found = self.desk.call_for(pb4.FetchSubscriptionsResponse, 3, wanted, version=4).subscriptions
+        found = self.rig.call_for(pb4.FetchSubscriptionsResponse, 3, wanted, version=4).subscriptions
         expected = sorted(
             str(topic) for topic, by in self.current_model() if by == app and topics.matches(topic)
         )
@@ -301,9 +304,9 @@ class ServiceStateMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, app=APPS, period_ms=PERIODS_MS, lifetime_ms=LIFETIMES_MS)
     def subscribe(self, topic: UUri, app: UUri, period_ms: int | None, lifetime_ms: int | None) -> None:
         model = self.current_model()
-        expire_ms = None if lifetime_ms is None else self.desk.now_ms + lifetime_ms
-        wanted = self.desk.subscription_request(topic, sample_period_ms=period_ms, expire_ms=expire_ms)
-        answer = self.desk.call(1, wanted, caller=app)
+        expire_ms = None if lifetime_ms is None else self.rig.now_ms + lifetime_ms
+        wanted = self.rig.subscription_request(topic, sample_period_ms=period_ms, expire_ms=expire_ms)
+        answer = self.rig.call(1, wanted, caller=app)
         if lifetime_ms == -1:
             self.end_subscription((topic, app))
             state = UNSUBSCRIBED
@@ -318,7 +321,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, app=APPS)
     def unsubscribe(self, topic: UUri, app: UUri) -> None:
-        self.desk.unsubscribe(topic, caller=app)
+        self.rig.unsubscribe(topic, caller=app)
         self.current_model()
         self.end_subscription((topic, app))
 
@@ -326,17 +329,17 @@ class ServiceStateMachine(RuleBasedStateMachine):
     def watch(self, topic: UUri, app: UUri, joins: bool) -> None:
         self.current_model()
         if joins:
-            self.desk.register(topic, caller=app)
+            self.rig.register(topic, caller=app)
             self.observers.add((topic, app))
         else:
-            self.desk.unregister(topic, caller=app)
+            self.rig.unregister(topic, caller=app)
             self.observers.discard((topic, app))
 
     @rule(likely=st.integers(0, 4))
     def reset(self, likely: int) -> None:
         if likely:
             return  # one that happens all the time would leave nothing to look at
-        self.desk.reset()
+        self.rig.reset()
         for pair in list(self.current_model()):
             self.end_subscription(pair)
         self.observers.clear()
@@ -345,15 +348,15 @@ class ServiceStateMachine(RuleBasedStateMachine):
     def several_at_once(self, calls: list[tuple[UUri, UUri, bool]]) -> None:
         model = self.current_model()
         open_before = {topic: (call, METHOD[self.remote[topic]]) for topic, call in self.open_calls.items()}
-        with self.desk.service_blocked():
+        with self.rig.service_blocked():
             waiting = [
-                self.desk.send_request(1, self.desk.subscription_request(topic), caller=app)
+                self.rig.send_request(1, self.rig.subscription_request(topic), caller=app)
                 if joins
-                else self.desk.send_request(2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=app)
+                else self.rig.send_request(2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=app)
                 for topic, app, joins in calls
             ]
         for reqid, (topic, app, joins) in zip(waiting, calls, strict=True):
-            refused = self.desk.wait_response(reqid).attributes.commstatus is not None
+            refused = self.rig.wait_response(reqid).attributes.commstatus is not None
             assert refused is (joins and (topic, app) not in model and len(model) == LIMIT)
             if not joins:
                 self.end_subscription((topic, app))
@@ -362,32 +365,32 @@ class ServiceStateMachine(RuleBasedStateMachine):
         for topic, (
             call,
             method,
-        ) in open_before.items():  # there and back in one transaction: nobody was called
+        ) in open_before.items():  # changed and reverted in one transaction: no callback
             if call in self.late_calls and METHOD.get(self.remote.get(topic, UNSUBSCRIBED)) == method:
                 self.late_calls.remove(call)
                 self.open_calls[topic] = call
 
     @rule(ms=st.sampled_from([1, 500, 1000, 2000]))
     def time_passes(self, ms: int) -> None:
-        self.desk.advance(ms=ms)
+        self.rig.advance(ms=ms)
 
     @rule()
     def restart(self) -> None:
-        self.desk.restart()
+        self.rig.restart()
         self.late_calls += self.open_calls.values()
         self.open_calls.clear()
 
     @precondition(lambda self: self.model)
     @rule(app=APPS, offset=st.integers(0, 4))
     def fetch_by_subscriber(self, app: UUri, offset: int) -> None:
-        found = self.desk.fetch(subscriber=app, offset=offset).subscriptions
+        found = self.rig.fetch(subscriber=app, offset=offset).subscriptions
         expected = sorted(str(topic) for topic, subscriber in self.current_model() if subscriber == app)
         assert [str(UUri.from_pb(each.topic)) for each in found] == expected[offset:]
 
     @invariant()
-    def everybody_is_told_of_every_change(self) -> None:
+    def every_subscriber_is_notified_of_every_change(self) -> None:
         self.current_model()
-        notified = take_notifications(self.desk)
+        notified = take_notifications(self.rig)
         assert sorted(notified) == sorted(self.expected_notifications)
         for pair in {(topic, app) for _, _, topic, app, _ in notified}:
             states = [each[-1] for each in notified if each[1:4] == (pair[1], *pair)]
@@ -395,11 +398,11 @@ class ServiceStateMachine(RuleBasedStateMachine):
                 each[-1] for each in self.expected_notifications if each[1:4] == (pair[1], *pair)
             ]
         self.expected_notifications.clear()
-        assert self.desk.registered_observers() == self.observers
+        assert self.rig.registered_observers() == self.observers
 
     @invariant()
     def everything_is_listed_and_routed(self) -> None:
-        found = self.desk.fetch().subscriptions
+        found = self.rig.fetch().subscriptions
         model = self.current_model()
         expected = sorted((str(topic), str(app), desired) for (topic, app), desired in model.items())
         assert [
@@ -419,16 +422,16 @@ class ServiceStateMachine(RuleBasedStateMachine):
             pattern = str(any_instance_pattern(topic))
             wild = [(app, desired.period_ms) for of, app, desired in expected if of == pattern != str(topic)]
             assert [
-                (str(app), period // 1_000_000) for app, period in self.desk.routed_subscribers(topic)
+                (str(app), period // 1_000_000) for app, period in self.rig.routed_subscribers(topic)
             ] == exact + wild
 
 
-def drive(make_desk: "Callable[..., ServiceRig]", examples: int, steps: int) -> int:
+def drive(make_rig: "Callable[..., ServiceRig]", examples: int, steps: int) -> int:
     """Run the machine; the steps that it made."""
     made = 0
 
     class Driven(ServiceStateMachine):
-        make = staticmethod(make_desk)
+        make = staticmethod(make_rig)
 
         @invariant()
         def one_more_step(self) -> None:
@@ -447,16 +450,16 @@ def drive(make_desk: "Callable[..., ServiceRig]", examples: int, steps: int) -> 
     return made
 
 
-def test_the_service_is_what_a_dict_is(make_desk: "Callable[..., ServiceRig]") -> None:
+def test_the_service_is_what_a_dict_is(make_rig: "Callable[..., ServiceRig]") -> None:
     """[utest->dsn~usubscription-state-machine~1]"""
-    assert drive(make_desk, examples=20, steps=25) > 200
+    assert drive(make_rig, examples=20, steps=25) > 200
 
 
 @pytest.mark.soak
-def test_the_service_is_what_a_dict_is_for_many_steps(make_desk: "Callable[..., ServiceRig]") -> None:
+def test_the_service_is_what_a_dict_is_for_many_steps(make_rig: "Callable[..., ServiceRig]") -> None:
     """Hypothesis chooses how many steps an example has, so they are counted."""
     made = examples = 0
     while made < 100_000:
-        made += drive(make_desk, examples=200, steps=100)
+        made += drive(make_rig, examples=200, steps=100)
         examples += 200
     print(f"steps={made} examples={examples} divergences=0")

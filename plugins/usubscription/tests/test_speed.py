@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 
-def test_speed_of_subscribing_alone_and_in_company(make_desk: "Callable[..., ServiceRig]") -> None:
-    desk = make_desk().start()
+def test_speed_of_subscribing_alone_and_in_company(make_rig: "Callable[..., ServiceRig]") -> None:
+    rig = make_rig().start()
 
     def one_at_a_time(seconds: float) -> float:
         done, end = 0, time.perf_counter() + seconds
         while time.perf_counter() < end:
-            desk.subscribe(caller=UUri("device1", done, 1, 0))
+            rig.subscribe(caller=UUri("device1", done, 1, 0))
             done += 1
         return done / seconds
 
@@ -32,20 +32,20 @@ def test_speed_of_subscribing_alone_and_in_company(make_desk: "Callable[..., Ser
         """Each of so many clients has one request under way at any time."""
         done, end = 0, time.perf_counter() + seconds
         waiting = [
-            desk.send_request(1, desk.subscription_request(), caller=UUri("device1", n, 2, 0))
+            rig.send_request(1, rig.subscription_request(), caller=UUri("device1", n, 2, 0))
             for n in range(clients)
         ]
         while time.perf_counter() < end:
             for place, reqid in enumerate(waiting):
-                desk.wait_response(reqid)
+                rig.wait_response(reqid)
                 done += 1
                 caller = UUri("device1", done, 3, 0)
-                waiting[place] = desk.send_request(1, desk.subscription_request(), caller=caller)
+                waiting[place] = rig.send_request(1, rig.subscription_request(), caller=caller)
         return done / seconds
 
     alone = one_at_a_time(3)
-    before = desk.statistics("transactions")
+    before = rig.statistics("transactions")
     together = company(3, 64)
-    shared = together * 3 / (desk.statistics("transactions") - before)
+    shared = together * 3 / (rig.statistics("transactions") - before)
     print(f"\nSubscribe: alone {alone:,.0f}/s; 64 clients {together:,.0f}/s, {shared:.1f} per transaction")
     assert shared > 8

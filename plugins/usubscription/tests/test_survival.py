@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
 
-# Clients 0, 1, 2, ... subscribe; each third one leaves again. A line says what has been acknowledged.
+# Clients 0, 1, 2, ... subscribe; each third one leaves again. A line is printed for each acknowledged change.
 CLIENTS = """
 import runpy, sys
 from pathlib import Path
 from ustreamer.uprotocol.uuri import UUri
 
-desk = runpy.run_path(sys.argv[1])["ServiceRig"](Path(sys.argv[2])).start()
+rig = runpy.run_path(sys.argv[1])["ServiceRig"](Path(sys.argv[2])).start()
 number = 0
 while True:
     caller = UUri("device1", number, 1, 0)
-    desk.subscribe(caller=caller)
+    rig.subscribe(caller=caller)
     print("+", number, flush=True)
     if number % 3 == 2:
-        desk.unsubscribe(caller=caller)
+        rig.unsubscribe(caller=caller)
         print("-", number, flush=True)
     number += 1
 """
@@ -60,21 +60,21 @@ def clients(state_dir: Path) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]
 
 
 def killed(
-    make_desk: "Callable[..., ServiceRig]", state_dir: Path, rng: random.Random
+    make_rig: "Callable[..., ServiceRig]", state_dir: Path, rng: random.Random
 ) -> tuple[int, int, int]:
     """Kill a streamer in a storm; how many changes it had acknowledged, and how many of them were lost or undone."""
     with clients(state_dir) as (process, said):
         acknowledged = [next(said) for _ in range(rng.randint(1, 60))]
         process.send_signal(signal.SIGKILL)
-        acknowledged += [line for line in said if line.endswith("\n")]  # what it said before it died
+        acknowledged += [line for line in said if line.endswith("\n")]  # its output before the kill
     there = {int(line.split()[1]) for line in acknowledged if line.startswith("+")}
     left = {int(line.split()[1]) for line in acknowledged if line.startswith("-")}
 
-    desk = make_desk(state_dir).start()
-    found = {subscriber.ue_id for subscriber, _ in desk.routed_subscribers(TOPIC)}
-    assert desk.statistics("store_quarantined") == 0
-    desk.stop()
-    # The request after the last line may have been committed, and not acknowledged, when the signal came.
+    rig = make_rig(state_dir).start()
+    found = {subscriber.ue_id for subscriber, _ in rig.routed_subscribers(TOPIC)}
+    assert rig.statistics("store_quarantined") == 0
+    rig.stop()
+    # The request after the last line may have been committed, but not acknowledged, at the signal.
     sign, latest = acknowledged[-1].split()
     number = int(latest)
     under_way = {number} if sign == "+" and number % 3 == 2 else {number + 1}
@@ -84,12 +84,12 @@ def killed(
 
 @pytest.mark.parametrize("kills", [5, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_kill_loses_and_resurrects_nothing_that_was_acknowledged(
-    make_desk: "Callable[..., ServiceRig]", tmp_path: Path, kills: int
+    make_rig: "Callable[..., ServiceRig]", tmp_path: Path, kills: int
 ) -> None:
     """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
     acknowledged = lost = resurrected = 0
     for seed in range(kills):
-        figures = killed(make_desk, tmp_path / "state", random.Random(seed))
+        figures = killed(make_rig, tmp_path / "state", random.Random(seed))
         acknowledged, lost, resurrected = (
             total + figure for total, figure in zip((acknowledged, lost, resurrected), figures, strict=True)
         )

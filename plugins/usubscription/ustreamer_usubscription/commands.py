@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer subscriptions ls | show | export | history | check`: the store of a streamer, running or not.
 
-Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor
-notices; what has been acknowledged by then is in it. That of a stopped one is verified on the way.
+Read-only. The store of a running streamer is read as of one moment, without blocking its writer. All changes that
+were acknowledged by then are in the result. The store of a stopped streamer is verified during the read.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = [listed for listed in _list_subscriptions(arguments) if listed.entry.topic == arguments.topic]
     if not found:
-        raise UStatusError(UCode.NOT_FOUND, f"{arguments.topic}: nobody has subscribed it")
+        raise UStatusError(UCode.NOT_FOUND, f"{arguments.topic}: it has no subscriber")
     if arguments.json:
         print(json.dumps([_subscription_json(*listed) for listed in found], indent=2))
         return _OK
@@ -153,7 +153,7 @@ def _check_text(report: Mapping[str, object]) -> str:
         how = (
             "every page and record"
             if report["verified"]
-            else f"every record, beside process {report['used_by']}"
+            else f"every record, next to process {report['used_by']}"
         )
         first = f"{report['store']}: {report['subscriptions']} subscriptions, layout {report['layout']}; {how}: right"
     quarantined = report["aside"]
@@ -253,5 +253,5 @@ def _expiry_text(entry: SubscriptionRecord) -> str:
 def _time_text(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError):  # beyond the year 9999, or before the first
+    except (ValueError, OverflowError):  # before the first year, or after the year 9999
         return f"{ms} ms"

@@ -32,10 +32,11 @@ class DeliveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key has a default; README.md explains each.
 
-    `max_subscriptions`, `max_registrations`, `max_topics`, `max_remote_topics` and `map_size_mb` bound the state,
-    `max_queued_requests` what waits for the disk, `page_size` the records in one answer, `history` the events that are
-    kept. `damaged` says what becomes of a damaged store, `remote_refresh_s` how often what another device granted is
-    confirmed; `legacy_subscriber_field` names us in calls to other devices as services of before 2024-08-07 need it.
+    `max_subscriptions`, `max_registrations`, `max_topics`, `max_remote_topics` and `map_size_mb` limit the state.
+    `max_queued_requests` limits the requests that wait for the disk, `page_size` the records of one response,
+    `history` the stored events. `damaged` selects the action for a damaged store. `remote_refresh_s` is the interval
+    at which subscriptions at other devices are confirmed. `legacy_subscriber_field` adds the field that services
+    before 2024-08-07 need in calls.
     """
 
     topic_lifecycle: LifecycleMode = "off"

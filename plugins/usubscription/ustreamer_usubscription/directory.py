@@ -17,8 +17,8 @@ class InMemoryDirectory:
     """A `SubscriptionDirectory` with one writer and any number of readers.
 
     Readers need no lock: tuples from `subscribers` are replaced, never changed, and `version` grows after that. All
-    orders are those of UUri texts, as in the store, so a restart keeps them. Everything but `version` and `subscribers`
-    belongs to the writer's thread.
+    orders are those of UUri texts, as in the store, so a restart keeps them. Everything but `version` and
+    `subscribers` belongs to the writer's thread.
 
     Loaded subscriptions are decoded topic by topic, at the first lookup of a topic: with a million subscriptions,
     routing begins 0.6 s after the start instead of 3. A query for all of them decodes all, once.
@@ -45,7 +45,9 @@ class InMemoryDirectory:
     # --- routing ------------------------------------------------------------------------------------------------------
 
     def subscribers(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
-        """The subscriptions of `topic`, in order, and then those of this topic of every instance. Safe from any thread.
+        """The subscriptions of `topic`, in order, and then those of this topic of every instance.
+
+        Safe from any thread.
 
         One dict lookup, and a second one only while there is any subscription of every instance: the instance is the
         only part of a topic that may be a wildcard, so the pattern is known.
@@ -139,7 +141,10 @@ class InMemoryDirectory:
                     self._notify_watches(entry, Change.PRESENT)
 
     def watch(self, on_change: SubscriptionWatch) -> None:
-        """Call `on_change` for loaded subscriptions and every change for routing. Comes before `load_stored`."""
+        """Call `on_change` for loaded subscriptions and for every change that concerns routing.
+
+        Called before `load_stored`.
+        """
         self._watches.append(on_change)
 
     def _notify_watches(self, entry: SubscriptionRecord, change: Change) -> None:

@@ -12,9 +12,9 @@ MAX_REASON_CHARS: Final = 200
 
 
 class SubscriptionEvent(NamedTuple):
-    """A subscription came to have this status, at this wall-clock time, for this reason (for people, may be empty).
+    """A subscription changed to this status, at this wall-clock time, for this reason (free text, may be empty).
 
-    `version` is that of the interface by which the subscriber asked.
+    `version` is the version of the interface that the subscriber used.
     """
 
     time_ms: int

@@ -27,7 +27,7 @@ class ServiceInbox(Generic[T]):
     def put_nowait(self, message: T, *, reserve: int = 0) -> None:
         """Accept a message. Raises UStatusError: RESOURCE_EXHAUSTED when full, UNAVAILABLE once closed.
 
-        `reserve`: places beyond the limit, for a message that others wait for.
+        `reserve`: places above the limit, for a message that others wait for.
         """
         with self._changed:
             if self._closed:

@@ -22,8 +22,8 @@ RequestOutcome: TypeAlias = Message | UStatus
 UPDATES_PER_TICK: Final = 2 * MAX_BATCH
 """Changes sent at most between two batches of Requests, and then every 100 ms.
 
-A Reset may end a million subscriptions at once, and an egress queue holds 10 000 messages. Any other batch of Requests
-makes at most half as many changes, so the backlog is bounded by the number of subscriptions, and shrinks.
+A Reset may end a million subscriptions at once, and an egress queue holds 10 000 messages. Any other batch of
+Requests makes at most half as many changes, so the backlog is bounded by the number of subscriptions, and shrinks.
 """
 
 log = logging.getLogger("ustreamer.usubscription")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The uEntity core.usubscription: Requests in; commits, Responses and Updates out.
 
-One thread owns the subscriptions. It takes the batch of Requests that queued up during the last commit, applies them to
-a transaction, commits it, updates the directory, responds in the order of arrival and sends Updates.
-So an acknowledged change is on disk and in effect for routing. A query sees every change that was committed with it.
-All Requests of a batch share the 2 to 8 ms of a commit.
+One thread owns the subscriptions. It takes the batch of Requests that queued up during the last commit, applies them
+to a transaction, commits it, updates the directory, responds in the order of arrival and sends Updates. So an
+acknowledged change is on disk and in effect for routing. A query sees every change that was committed with it. All
+Requests of a batch share the 2 to 8 ms of a commit.
 
-When a shared commit fails, each of its Requests is tried alone: a Request that needs no space is not refused because of
-another one.
+When a shared commit fails, each of its Requests is tried alone: a Request that needs no space is not refused because
+of another one.
 """
 
 import logging
@@ -49,7 +49,8 @@ MAX_PAYLOAD: Final = 16_384
 
 _UPDATE_INTERVAL_MS: Final = 100
 
-# The wall clock may step, the timer's clock does not: poll the wall clock this often while any subscription may expire.
+# The wall clock may step, the timer's clock does not: poll the wall clock this often while any subscription may
+# expire.
 _MAX_WAIT_MS: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 

@@ -60,7 +60,7 @@ class Car:
         plugins: str = "",
         living: str = '"hpc", "car"',
     ) -> None:
-        """`living` are the authorities on the network inside; `more` stands in front of the sections of plugins."""
+        """`living` are the authorities on the inner network; `more` is inserted before the sections of plugins."""
         self.path = directory / "car.toml"
         self.networks = [LocalNetwork.named(f"{directory.name}/{name}") for name in ("inside", "outside")]
         inside, outside = (each.name for each in self.networks)
@@ -95,7 +95,7 @@ class Car:
         return Peer(self.wamp.router.server.urls[0], serializer)
 
     def subscriptions(self) -> list[tuple[UUri, UUri]]:
-        """(topic, subscriber) of all that uSubscription knows."""
+        """(topic, subscriber) of all subscriptions in uSubscription."""
         rpc = RpcClient(self.inside, UUri("car", 0x77, 1, 0), self.ids)
         answer = rpc.call(UUri("hpc", 0, 3, 3), ttl=5000)
         rpc.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions without a network: what a client sends goes into a real session, and what comes out of a real outbox is read."""
+"""Sessions without a network: a client's messages go to a real session, and the output of a real outbox is decoded."""
 
 import logging
 import random
@@ -29,12 +29,12 @@ Message = list[Any]
 DEADLINE_S = 30.0
 
 BY_NAME = {each.name: each for each in SERIALIZERS}
-ANYBODY = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",))
+ANONYMOUS = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",))
 HELLO: Message = [1, "realm1", {"roles": {"subscriber": {}, "publisher": {}}}]
 
 
 class Client:
-    """One client and its session. `say` sends a message, `heard` takes what has come since it was last asked."""
+    """One client and its session. `send` sends a message, `received` returns the messages since the last call."""
 
     def __init__(
         self, rig: "RealmRig", serializer: Serializer, limits: OutboxLimits, *, private: bool
@@ -73,7 +73,7 @@ class Client:
         return found
 
     def request(self, *message: Any) -> Message:
-        """Say something and hear the one answer to it."""
+        """Send a message and return its only response."""
         self.send(*message)
         (answer,) = self.received()
         return answer
@@ -96,7 +96,7 @@ class RealmRig:
     def __init__(
         self,
         *users: User,
-        anonymous: Principal | None = ANYBODY,
+        anonymous: Principal | None = ANONYMOUS,
         gate: Backend | None = None,
         **limits: Any,
     ) -> None:
@@ -110,11 +110,11 @@ class RealmRig:
     def client(
         self, serializer: str = "json", limits: OutboxLimits | None = None, *, private: bool = True
     ) -> Client:
-        """Somebody who has connected and said nothing yet."""
+        """A connected client that has sent nothing."""
         return Client(self, BY_NAME[serializer], limits or OutboxLimits(), private=private)
 
     def joined_client(self, serializer: str = "json", limits: OutboxLimits | None = None) -> Client:
-        """Somebody with a session."""
+        """A client with a session."""
         return self.client(serializer, limits).join()
 
 
@@ -150,7 +150,7 @@ class Peer:
         return self
 
     def receive_within(self, seconds: float) -> Any:
-        """What comes in that time; None if nothing does."""
+        """The message received within that time, or None."""
         try:
             data = self.socket.recv(timeout=seconds)
         except TimeoutError:
@@ -200,7 +200,7 @@ def rig() -> RealmRig:
     return RealmRig()
 
 
-@pytest.fixture(scope="session")  # hypothesis wants none that is made for each test
+@pytest.fixture(scope="session")  # hypothesis rejects function-scoped fixtures
 def make_rig() -> Callable[..., RealmRig]:
     return RealmRig
 
@@ -213,7 +213,7 @@ def serializer(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_car(tmp_path: Path) -> Iterator[Callable[..., "Car"]]:
-    # Here and not above: what a car is made of knows this module.
+    # Imported here: `tests.car` imports this module.
     if TYPE_CHECKING:
         from tests.car import Car
     else:

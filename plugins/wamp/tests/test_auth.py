@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets in, and as whom. The answers are computed here from the specification, with none of the plugin's code."""
+"""Authentication and roles.
+
+The expected responses are computed from the specification, without code of the plugin.
+"""
 
 import base64
 import hashlib
@@ -67,7 +70,7 @@ def outcome(client: "Client", signature: str) -> tuple[int, Any]:
     return answer[0], answer[2]
 
 
-# --- the right answer ---------------------------------------------------------------------------------------------------
+# --- a valid response ---------------------------------------------------------------------------------------
 
 
 def test_a_ticket_opens(rig: "RealmRig", serializer: str) -> None:
@@ -115,7 +118,7 @@ def test_anonymous_opens_only_where_it_is_configured(
     refused = rig.client().request(*hello(None, "anonymous"))
     assert (refused[0], refused[2]) == (3, "wamp.error.authentication_required")
     assert rig.client().request(1, "realm1", {"roles": {"subscriber": {}}})[0] == 3
-    assert make_rig().client().request(*hello("whoever", "anonymous"))[0] == 2
+    assert make_rig().client().request(*hello("any name", "anonymous"))[0] == 2
 
 
 def test_the_first_method_of_the_client_that_is_possible_is_taken(rig: "RealmRig") -> None:
@@ -124,7 +127,7 @@ def test_the_first_method_of_the_client_that_is_possible_is_taken(rig: "RealmRig
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
 
 
-# --- the wrong answer ---------------------------------------------------------------------------------------------------
+# --- a wrong response ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("signature", ["", "wrong", "t1cket ", "T1CKET", "tïcket"])
@@ -182,38 +185,38 @@ def test_a_signature_of_nothing_or_of_more_does_not(rig: "RealmRig") -> None:
         assert outcome(client, (KEY.sign(signed) + signed).hex()) == (3, DENIED)
 
 
-def test_what_was_signed_has_to_be_said_as_well(rig: "RealmRig") -> None:
+def test_the_signed_data_must_be_sent_in_clear_as_well(rig: "RealmRig") -> None:
     client = rig.client()
     challenge = bytes.fromhex(client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
     assert outcome(client, (KEY.sign(challenge) + bytes(32)).hex()) == (3, DENIED)
 
 
-def test_an_unknown_user_is_asked_like_a_known_one_and_refused_like_one(
+def test_an_unknown_user_receives_a_challenge_and_the_rejection_of_a_known_user(
     make_rig: Callable[..., "RealmRig"],
 ) -> None:
     rig = make_rig(User(authid="salted", secret="s3cret", salt="s4lt"), anonymous=None)
     known, unknown = (
-        rig.client().request(*hello(name, "ticket", "wampcra")) for name in ("salted", "nobody")
+        rig.client().request(*hello(name, "ticket", "wampcra")) for name in ("salted", "unknown")
     )
     assert known[:2] == unknown[:2] == [4, "wampcra"]
     assert known[2].keys() == unknown[2].keys()
-    again = rig.client().request(*hello("nobody", "wampcra"))
+    again = rig.client().request(*hello("unknown", "wampcra"))
     assert again[2]["salt"] == unknown[2]["salt"], (
-        "an own salt each time would tell that there is no such user"
+        "a new salt each time would reveal that no such user exists"
     )
     client = rig.client()
-    extra = client.request(*hello("nobody", "wampcra"))[2]
+    extra = client.request(*hello("unknown", "wampcra"))[2]
     assert outcome(client, sign_cra("s3cret", extra)) == (3, DENIED)
 
 
-def test_an_unknown_user_gets_in_with_nobodys_ticket(make_rig: Callable[..., "RealmRig"]) -> None:
+def test_a_dummy_ticket_does_not_authenticate_an_unknown_user(make_rig: Callable[..., "RealmRig"]) -> None:
     rig = make_rig(User(authid="tick", ticket="t1cket"), anonymous=None)
     client = rig.client()
-    assert client.request(*hello("nobody", "ticket"))[:2] == [4, "ticket"]
+    assert client.request(*hello("unknown", "ticket"))[:2] == [4, "ticket"]
     assert outcome(client, "t1cket") == (3, DENIED)
 
 
-def test_a_ticket_is_not_asked_for_where_somebody_may_listen(rig: "RealmRig") -> None:
+def test_no_ticket_is_requested_where_anonymous_clients_may_subscribe(rig: "RealmRig") -> None:
     refused = rig.client(private=False).request(*hello("tick", "ticket"))
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
     assert rig.client(private=False).request(*hello("cra", "wampcra"))[0] == 4
@@ -226,7 +229,7 @@ def test_ten_failures_in_a_minute_are_enough(rig: "RealmRig") -> None:
         assert outcome(client, "guess")[0] == 3
     refused = rig.client().request(*hello("tick", "ticket"))
     assert (refused[0], refused[2]) == (3, DENIED)
-    assert rig.client().request(*hello("cra", "wampcra"))[0] == 4, "nobody else is refused for it"
+    assert rig.client().request(*hello("cra", "wampcra"))[0] == 4, "no other client is rejected for it"
     rig.clock.advance(s=61)
     client = rig.client()
     client.request(*hello("tick", "ticket"))
@@ -234,13 +237,13 @@ def test_ten_failures_in_a_minute_are_enough(rig: "RealmRig") -> None:
     assert rig.realm.counts["authentications_denied"] == 10
 
 
-def test_failures_of_many_names_are_not_remembered_without_end(rig: "RealmRig") -> None:
+def test_failures_of_many_names_are_stored_within_a_limit(rig: "RealmRig") -> None:
     for number in range(3000):
         rig.authenticator.record_failure("192.0.2.1", f"user{number}", 0)
     assert len(rig.authenticator._failures) <= 1024
 
 
-def test_who_is_asked_and_does_not_answer_is_sent_away(rig: "RealmRig") -> None:
+def test_a_client_that_does_not_answer_the_challenge_is_disconnected(rig: "RealmRig") -> None:
     client = rig.client()
     rig.clock.advance(s=9)
     client.request(*hello("tick", "ticket"))
@@ -261,7 +264,7 @@ def test_an_answer_may_be_given_once(rig: "RealmRig") -> None:
     assert rig.realm.sessions == {}
 
 
-# --- what one may do ----------------------------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------------------
 
 NARROW = Principal("a", "r", "ticket", "static", ("up.vcu.", "com.news"), ("com.mine.",))
 
@@ -283,18 +286,18 @@ NARROW = Principal("a", "r", "ticket", "static", ("up.vcu.", "com.news"), ("com.
         ("wildcard", "wamp.subscription.on_create", False),
     ],
 )
-def test_a_pattern_may_be_subscribed_if_all_it_stands_for_may(match: Any, topic: str, may: bool) -> None:
+def test_a_pattern_may_be_subscribed_if_all_its_topics_may(match: Any, topic: str, may: bool) -> None:
     assert NARROW.may_subscribe(topic, match) is may
 
 
-def test_who_may_not_is_told_so(make_rig: Callable[..., "RealmRig"]) -> None:
+def test_a_client_without_permission_receives_an_error(make_rig: Callable[..., "RealmRig"]) -> None:
     client = make_rig(anonymous=NARROW).joined_client()
     assert client.request(32, 1, {}, "org.a")[4] == "wamp.error.not_authorized"
     assert client.request(32, 1, {"match": "prefix"}, "")[4] == "wamp.error.not_authorized"
     assert client.request(16, 1, {"acknowledge": True}, "up.vcu.1")[4] == "wamp.error.not_authorized"
     assert client.request(16, 2, {"acknowledge": True}, "com.mine.1")[0] == 17
     client.send(16, 3, {}, "up.vcu.1")
-    assert client.received() == [], "without acknowledge nothing is said"
+    assert client.received() == [], "without acknowledge the router sends nothing"
 
 
 @pytest.mark.parametrize(
@@ -309,13 +312,13 @@ def test_who_may_not_is_told_so(make_rig: Callable[..., "RealmRig"]) -> None:
         ({"authid": "a", "ticket": "t", "subscribe": ("ok.", "#")}, "subscribe[1]: URI '#'"),
     ],
 )
-def test_a_section_that_makes_no_sense_says_where(section: dict[str, Any], place: str) -> None:
+def test_an_inconsistent_section_is_reported_with_its_place(section: dict[str, Any], place: str) -> None:
     with pytest.raises(ValueError) as caught:
         User(**section)
     assert str(caught.value).startswith(place)
 
 
-def test_nobody_is_let_in_where_there_are_no_users(make_rig: Callable[..., "RealmRig"]) -> None:
+def test_no_client_is_authenticated_without_configured_users(make_rig: Callable[..., "RealmRig"]) -> None:
     rig = make_rig(anonymous=None)
     assert rig.client().request(*hello("a", "ticket", "wampcra"))[2] == "wamp.error.no_matching_auth_method"
     assert WampRefusal("a", "b").reason == "a"

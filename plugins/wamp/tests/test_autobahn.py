@@ -55,7 +55,7 @@ def running(listen: str) -> Iterator[WampRouter]:
 
 
 class Session(ApplicationSession):  # type: ignore[misc]  # autobahn has no types
-    """A session that says how it went by futures, and answers challenges."""
+    """A session that reports its outcome by futures, and answers challenges."""
 
     def __init__(self, **login: Any) -> None:
         super().__init__(ComponentConfig("realm1"))
@@ -123,30 +123,30 @@ async def hung_up() -> None:
 
 
 def with_router(listen: str, story: Callable[[WampRouter], Awaitable[None]]) -> None:
-    async def told(router: WampRouter) -> None:
+    async def notified(router: WampRouter) -> None:
         await asyncio.wait_for(story(router), 3 * DEADLINE_S)
         await hung_up()
 
     with running(listen) as router:
-        asyncio.run(told(router))
+        asyncio.run(notified(router))
         assert not router.realm.broker._by_id
 
 
 @pytest.mark.parametrize("framing", ["ws", "rs", "unix"])
 @pytest.mark.parametrize("serializer", SERIALIZERS)
-def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str, tmp_path: Path) -> None:
+def test_a_complete_session_from_hello_to_goodbye(serializer: str, framing: str, tmp_path: Path) -> None:
     async def story(router: WampRouter) -> None:
         subscriber = await connected(router, serializer)
         publisher = await connected(router, "cbor", **TICKET)
         events: asyncio.Queue[Any] = asyncio.Queue()
 
-        def heard(*args: Any, **kwargs: Any) -> None:
+        def received(*args: Any, **kwargs: Any) -> None:
             events.put_nowait((args, kwargs))
 
-        first = await subscriber.subscribe(heard, "com.news")
-        again = await subscriber.subscribe(heard, "com.news")
+        first = await subscriber.subscribe(received, "com.news")
+        again = await subscriber.subscribe(received, "com.news")
         assert first.id == again.id
-        pattern = await subscriber.subscribe(heard, "com..x", SubscribeOptions(match="wildcard"))
+        pattern = await subscriber.subscribe(received, "com..x", SubscribeOptions(match="wildcard"))
         assert pattern.id != first.id
         done = await publisher.publish(
             "com.news", 1, "zwei", b"\x00\xff", k=[None, 2.5], options=PublishOptions(acknowledge=True)
@@ -160,7 +160,7 @@ def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str
         assert (await asyncio.wait_for(events.get(), DEADLINE_S))[0] == (5,)
         for handler in (first, again):
             await handler.unsubscribe()
-        publisher.publish("com.news", "nobody")
+        publisher.publish("com.news", "missed")
         publisher.publish("com.any.x", "last")
         assert (await asyncio.wait_for(events.get(), DEADLINE_S))[0] == ("last",)
         with pytest.raises(ApplicationError) as caught:
@@ -172,17 +172,17 @@ def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str
         assert await subscriber.call("wamp.subscription.count_subscribers", pattern.id) == 1
         for topic in ("a..b", ".a", ""):
             with pytest.raises(ApplicationError) as caught:
-                await subscriber.subscribe(heard, topic)
+                await subscriber.subscribe(received, topic)
             assert caught.value.error == "wamp.error.invalid_uri"
-        unknown = Subscription(4711, "com.strange", subscriber, Handler(None, heard))
-        subscriber._subscriptions[4711] = [unknown]  # else autobahn itself would not ask for its end
+        unknown = Subscription(4711, "com.strange", subscriber, Handler(None, received))
+        subscriber._subscriptions[4711] = [unknown]  # otherwise autobahn would not request its end
         with pytest.raises(ApplicationError) as caught:
             await unknown.unsubscribe()
         assert caught.value.error == "wamp.error.no_such_subscription"
-        ended = await subscriber.subscribe(heard, "com.ended")
-        (member,) = router.realm.broker.find("com.ended", "exact").subscribers  # type: ignore[union-attr]  # it is there
+        ended = await subscriber.subscribe(received, "com.ended")
+        (member,) = router.realm.broker.find("com.ended", "exact").subscribers  # type: ignore[union-attr]
         router.server.run_on_loop(member.on_subscription_revoked, "com.ended", "because")
-        # It has announced that it hears of this, but would drop the connection: so it is not told.
+        # It announces the feature, but would drop the connection: so the router does not notify it.
         assert await subscriber.call("wamp.subscription.count_subscribers", ended.id) == 1
         await ended.unsubscribe()
         await left(subscriber, publisher)
@@ -201,7 +201,7 @@ def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str
         ({"authmethods": ["anonymous"]}, None),
         ({"authmethods": ["ticket"], "authid": "tick"}, None),
         ({"authmethods": ["wampcra"], "authid": "cra"}, None),
-        ({"authmethods": ["ticket", "wampcra"], "authid": "nobody"}, "wamp.error.authentication_denied"),
+        ({"authmethods": ["ticket", "wampcra"], "authid": "unknown"}, "wamp.error.authentication_denied"),
         ({"authmethods": ["scram"], "authid": "cra"}, "wamp.error.no_matching_auth_method"),
     ],
 )
@@ -217,7 +217,7 @@ def test_every_way_to_log_in(login: dict[str, Any], reason: str | None) -> None:
     with_router("ws://127.0.0.1:0/ws", story)
 
 
-def test_a_client_comes_back_after_the_router_was_gone() -> None:
+def test_a_client_reconnects_after_a_restart_of_the_router() -> None:
     async def story(listen: str) -> tuple[str, bool]:
         with running(listen) as router:
             session = await connected(router, "msgpack")
@@ -232,9 +232,9 @@ def test_a_client_comes_back_after_the_router_was_gone() -> None:
             await session.subscribe(events.put_nowait, "com.news")
             publisher = await connected(router, "json", **TICKET)
             publisher.publish("com.news", "again")
-            heard = await asyncio.wait_for(events.get(), DEADLINE_S)
+            received = await asyncio.wait_for(events.get(), DEADLINE_S)
             await left(session, publisher)
             await hung_up()
-        return reason, heard == "again"
+        return reason, received == "again"
 
     assert asyncio.run(story("ws://127.0.0.1:0/ws")) == ("wamp.close.system_shutdown", True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another client that is not ours: Autobahn|JS, in node and in Chromium, over every serializer. `js/story.js` is what it does."""
+"""A second third-party client: Autobahn|JS, in node and in Chromium, over every serializer. It runs `js/story.js`."""
 
 import json
 import shutil
@@ -31,8 +31,8 @@ NODE = shutil.which("node")
 DEADLINE_S = 30.0
 HTML = "<!doctype html><script src=autobahn.min.js></script><script src=story.js></script>"
 
-Says = Callable[[], dict[str, Any]]
-"""What the client says next."""
+Reports = Callable[[], dict[str, Any]]
+"""The next output of the client."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,7 +55,7 @@ def running(url: str, *origins: str) -> WampRouter:
 
 
 def cut(router: WampRouter) -> None:
-    """End a router as a power cut does: nobody is told."""
+    """Kill a router as a power cut does: no session is closed."""
 
     def abort() -> None:
         for each in list(router.server._connections):
@@ -71,53 +71,55 @@ def revoke(router: WampRouter, topic: str) -> None:
         member.on_subscription_revoked(topic, "because")
 
 
-def told(says: Says, router: WampRouter, again: Callable[[str], WampRouter], serializer: str) -> WampRouter:
-    """Hear the story and do what it waits for; the router that runs in the end."""
-    welcome = says()
+def notified(
+    next_report: Reports, router: WampRouter, again: Callable[[str], WampRouter], serializer: str
+) -> WampRouter:
+    """Follow the output of the story and do the step that it waits for. Returns the last router."""
+    welcome = next_report()
     assert welcome["protocol"] == f"wamp.2.{serializer}"
     assert welcome["authmethods"] == ["anonymous", "ticket"]
     assert welcome["features"]["pattern_based_subscription"] is True
 
-    first, same, pattern = says()["ids"]
+    first, same, pattern = next_report()["ids"]
     assert first == same != pattern
 
-    heard = says()
+    received = next_report()
     values = [[1, "zwei", 2.5], {"k": [None, True]}, "com.news"]
-    assert heard["events"] == [["first", *values], ["again", *values], ["pattern", [5], {}, "com.any.x"]]
-    assert 1 <= heard["published"] <= 2**53
+    assert received["events"] == [["first", *values], ["again", *values], ["pattern", [5], {}, "com.any.x"]]
+    assert 1 <= received["published"] <= 2**53
 
-    assert says()["word"] == "wants bytes"
+    assert next_report()["step"] == "bytes next"
     router.server.run_on_loop(
         router.realm.fan_out, Publication(router.realm.new_id(), "com.bytes", [b"\0\xff"], {})
     )
     # Autobahn|JS leaves it to the application what WAMP makes of bytes in JSON: a NUL and Base64.
     shown = "\0AP8=" if serializer == "json" else {"bytes": "00ff"}
-    assert says()["events"] == [["bytes", [shown], {}, "com.bytes"]]
+    assert next_report()["events"] == [["bytes", [shown], {}, "com.bytes"]]
 
-    refused = says()
+    refused = next_report()
     assert set(refused["topics"].values()) == {"wamp.error.invalid_uri"}
     assert len(refused["topics"]) == 5
     assert refused["unknown"] == "wamp.error.no_such_subscription"
     assert refused["publish"] == "wamp.error.not_authorized"
     assert refused["reserved"] == "wamp.error.invalid_uri"
 
-    unsubscribed = says()
+    unsubscribed = next_report()
     last = [["again", ["one left"], {}, "com.news"], ["pattern", ["last"], {}, "com.any.x"]]
     assert [[name, args, kwargs, topic] for name, args, kwargs, topic in unsubscribed["events"]] == last
     assert unsubscribed["active"] == [False, False, True]
 
-    assert says()["word"] == "revoke"
+    assert next_report()["step"] == "revoke"
     router.server.run_on_loop(revoke, router, "com.bytes")
-    assert says() == {"word": "revoked", "why": "up.subscription.ended", "active": False}
+    assert next_report() == {"step": "revoked", "why": "up.subscription.ended", "active": False}
 
-    assert says()["word"] == "cut me off"
+    assert next_report()["step"] == "kill router"
     url = router.server.urls[0]
     cut(router)
     router = again(url)
-    back = says()
+    back = next_report()
     assert back["events"] == [["back", ["again"], {}, "com.news"]]
     assert back["ends"] == ["lost", None]
-    assert says() == {"word": "over"}
+    assert next_report() == {"step": "over"}
     return router
 
 
@@ -160,13 +162,13 @@ def test_the_story_in_node(serializer: str, routers: Callable[..., WampRouter], 
         reader = threading.Thread(target=read, args=[node.stdout])
         reader.start()
 
-        def says() -> dict[str, Any]:
-            said: dict[str, Any] = json.loads(words.get(timeout=DEADLINE_S))
-            assert said["word"] != "failed", said
-            return said
+        def next_report() -> dict[str, Any]:
+            reported: dict[str, Any] = json.loads(words.get(timeout=DEADLINE_S))
+            assert reported["step"] != "failed", reported
+            return reported
 
         try:
-            told(says, router, routers, serializer)
+            notified(next_report, router, routers, serializer)
             assert node.wait(DEADLINE_S) == 0
         finally:
             node.kill()
@@ -174,7 +176,7 @@ def test_the_story_in_node(serializer: str, routers: Callable[..., WampRouter], 
 
 
 class Site(BaseHTTPRequestHandler):
-    """Somebody's own page, which is not served by the router and so has to be among its origins."""
+    """A third-party page, which the router does not serve. So its origin must be configured."""
 
     def do_GET(self) -> None:
         files = {
@@ -193,7 +195,7 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """No code reads it."""
 
 
 @pytest.fixture
@@ -218,17 +220,17 @@ def test_the_story_in_a_browser(
         browser.command("Page.navigate", url=f"{site}/")
         browser.until("typeof story === 'function' && typeof autobahn === 'object'")
         start = (
-            "said = []; story(autobahn, {}, {}, (seen) => said.push(JSON.stringify(seen)))"
-            ".catch((error) => said.push(JSON.stringify({{word: 'failed', why: String(error.stack || error)}}))); 0"
+            "reported = []; story(autobahn, {}, {}, (seen) => reported.push(JSON.stringify(seen)))"
+            ".catch((error) => reported.push(JSON.stringify({{step: 'failed', why: String(error.stack || error)}}))); 0"
         )
         browser.run(start.format(json.dumps(router.server.urls[0]), json.dumps(serializer)))
 
-        def says() -> dict[str, Any]:
-            said: dict[str, Any] = json.loads(browser.until("said.shift()"))
-            assert said["word"] != "failed", said
-            return said
+        def next_report() -> dict[str, Any]:
+            reported: dict[str, Any] = json.loads(browser.until("reported.shift()"))
+            assert reported["step"] != "failed", reported
+            return reported
 
-        told(says, router, lambda url: routers(url, site), serializer)
+        notified(next_report, router, lambda url: routers(url, site), serializer)
         assert browser.complaints == []
     finally:
         browser.close()

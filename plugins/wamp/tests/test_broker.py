@@ -39,7 +39,7 @@ def test_a_prefix_is_one_of_characters() -> None:
     assert not matches("com.a.emergency.", "prefix", "com.a.emergency-low")
 
 
-def test_an_empty_component_stands_for_just_one() -> None:
+def test_an_empty_component_matches_exactly_one_component() -> None:
     assert matches("up..1", "wildcard", "up.vcu.1")
     assert not matches("up..1", "wildcard", "up.vcu.x.1")
     assert not matches("up..1", "wildcard", "up.1")

@@ -48,7 +48,7 @@ def test_a_place_to_listen_is_read(
         "ws://127.0.0.1:8080/ws\n",
     ],
 )
-def test_what_is_no_place_is_said_with_what_would_be_one(url: str) -> None:
+def test_an_invalid_address_is_reported_with_a_valid_example(url: str) -> None:
     with pytest.raises(ValueError, match="ws://host:port/path|expected rs://"):
         parse_listen(url)
 
@@ -65,13 +65,13 @@ def test_what_is_no_place_is_said_with_what_would_be_one(url: str) -> None:
         ({"anonymous": {"subscribe": ["a b"]}}, "subscribe[0]: URI 'a b'"),
     ],
 )
-def test_a_section_that_makes_no_sense_says_where(section: dict[str, Any], place: str) -> None:
+def test_an_inconsistent_section_is_reported_with_its_place(section: dict[str, Any], place: str) -> None:
     with pytest.raises((ValueError, msgspec.ValidationError)) as caught:
         config(**section)
     assert str(caught.value).startswith(place)
 
 
-def test_nobody_gets_in_unless_it_is_said() -> None:
+def test_no_client_is_admitted_by_default() -> None:
     assert config().anonymous_principal is None
     assert config().users == ()
     anyone = config(anonymous=True).anonymous_principal

@@ -23,7 +23,7 @@ def client(rig: "RealmRig", serializer: str) -> "Client":
 
 
 def error(client: "Client", *message: Any) -> str:
-    """The URI of the ERROR that answers a request; the session goes on."""
+    """The URI of the ERROR that answers a request; the session continues."""
     answer = client.request(*message)
     assert answer[:3] == [8, message[0], message[1]]
     assert answer[3]["message"]
@@ -45,7 +45,7 @@ def abort(client: "Client", *message: Any) -> str:
     return str(answer[2])
 
 
-# --- SUBSCRIBE ----------------------------------------------------------------------------------------------------------
+# --- SUBSCRIBE ----------------------------------------------------------------------------------------------
 
 
 def test_a_subscription_gets_an_id_and_then_the_events(rig: "RealmRig", client: "Client") -> None:
@@ -58,7 +58,9 @@ def test_a_subscription_gets_an_id_and_then_the_events(rig: "RealmRig", client: 
     assert (args, kwargs) == ([1, "zwei", 2.5], {"k": [True, None]})
 
 
-def test_who_subscribes_again_gets_the_same_id_and_each_event_once(rig: "RealmRig", client: "Client") -> None:
+def test_a_second_subscribe_returns_the_same_id_and_each_event_once(
+    rig: "RealmRig", client: "Client"
+) -> None:
     first, again = client.request(32, 10, {}, "com.a"), client.request(32, 77, {}, "com.a")
     assert again == [33, 77, first[2]]
     rig.joined_client().send(16, 1, {}, "com.a", ["x"])
@@ -124,7 +126,7 @@ def test_a_rate_that_is_none_is_an_error(client: "Client", hertz: float) -> None
     assert error(client, 32, 1, {"max_frequency": hertz}, "com.a") == "wamp.error.invalid_argument"
 
 
-# --- UNSUBSCRIBE --------------------------------------------------------------------------------------------------------
+# --- UNSUBSCRIBE --------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_held_cannot_be_unsubscribed(rig: "RealmRig", client: "Client") -> None:
@@ -136,7 +138,7 @@ def test_what_is_not_held_cannot_be_unsubscribed(rig: "RealmRig", client: "Clien
     assert error(client, 34, 4, own) == "wamp.error.no_such_subscription"
 
 
-def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_doing(
+def test_a_client_with_revocation_receives_the_end_of_its_subscription(
     rig: "RealmRig", serializer: str
 ) -> None:
     features = {"features": {"subscription_revocation": True}}
@@ -168,7 +170,7 @@ def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_
     "roles",
     [{"subscriber": {}}, {"subscriber": {"features": {"subscription_revocation": 1}}}, {"publisher": 5}],
 )
-def test_who_does_not_know_of_revocation_keeps_what_it_has(
+def test_a_client_without_revocation_keeps_its_subscription(
     rig: "RealmRig", serializer: str, roles: dict[str, Any]
 ) -> None:
     client = rig.client(serializer)
@@ -191,7 +193,7 @@ def test_no_id_is_given_out_twice(rig: "RealmRig", client: "Client") -> None:
         client.request(34, request, id)
 
 
-# --- what is no message -------------------------------------------------------------------------------------------------
+# --- invalid messages ---------------------------------------------------------------------------------------
 
 WRONG: list[Any] = [
     [32, 0, {}, "com.a"],
@@ -228,7 +230,7 @@ WRONG: list[Any] = [
     [1, "realm1", {"roles": {"subscriber": {}}}],  # a second HELLO
     [2, 1, {}],  # WELCOME, CHALLENGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, EVENT: not a client's
     [4, "ticket", {}],
-    [5, "signature", {}],  # nobody has asked
+    [5, "signature", {}],  # no request had this id
     [33, 1, 1],
     [35, 1],
     [17, 1, 1],
@@ -299,7 +301,7 @@ BINARY_TRAPS = {
         b"\xc7\x00\x05",  # an extension
         b"\x95\x10\x01\x80\xa5com.a\x91\xd6\xff\x00\x00\x00\x00",  # a time
         b"\x95\x10\x01\x80\xa5com.a" + b"\x91" * 100 + b"\x01",  # 100 deep
-        b"\xdd\xff\xff\xff\xff",  # 4 billion elements are promised
+        b"\xdd\xff\xff\xff\xff",  # the header declares 4 billion elements
     ],
     "cbor": [
         b"\x84\x18\x20\x01\xa1\x01\x02\x65com.a",
@@ -332,7 +334,9 @@ def test_a_trap_of_a_serializer_ends_the_session(rig: "RealmRig", name: str, dat
 
 
 def test_a_few_bytes_do_not_become_a_value_without_end(rig: "RealmRig") -> None:
-    """Each of 28 lists has the next one twice, once by reference: 170 bytes, and 2^28 values for whoever looks at all."""
+    """Each of 28 lists contains the next list twice, once by reference: 170 bytes, and 2^28 values for a full
+    traversal.
+    """
     value = b"\x01"
     for number in range(28, 0, -1):
         value = b"\xd8\x1c\x82" + value + (b"\xd8\x1d\x18" + bytes([number]) if number < 28 else b"\x01")
@@ -348,7 +352,7 @@ def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     assert "binary" in details["message"]
 
 
-# --- before there is a session ------------------------------------------------------------------------------------------
+# --- before the session -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,7 +367,7 @@ def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     ],
     ids=repr,
 )
-def test_nothing_but_hello_comes_first(rig: "RealmRig", serializer: str, message: list[Any]) -> None:
+def test_the_first_message_must_be_hello(rig: "RealmRig", serializer: str, message: list[Any]) -> None:
     assert abort(rig.client(serializer), *message) == VIOLATION
 
 
@@ -384,7 +388,7 @@ def test_a_hello_that_leads_nowhere(rig: "RealmRig", serializer: str, hello: lis
     assert abort(rig.client(serializer), *hello) == reason
 
 
-def test_welcome_says_what_there_is_and_how_it_was_proven(rig: "RealmRig", serializer: str) -> None:
+def test_welcome_announces_the_features_and_the_authentication(rig: "RealmRig", serializer: str) -> None:
     code, session, details = rig.client(serializer).request(*HELLO)
     assert code == 2
     assert 1 <= session <= 2**53
@@ -401,7 +405,7 @@ def test_welcome_says_what_there_is_and_how_it_was_proven(rig: "RealmRig", seria
     }
 
 
-def test_who_says_nothing_in_time_is_sent_away(rig: "RealmRig", serializer: str) -> None:
+def test_a_client_that_sends_no_hello_in_time_is_disconnected(rig: "RealmRig", serializer: str) -> None:
     client = rig.client(serializer)
     rig.clock.advance(s=9.9)
     client.session.tick(rig.clock.now_ns)
@@ -412,7 +416,7 @@ def test_who_says_nothing_in_time_is_sent_away(rig: "RealmRig", serializer: str)
     assert client.closed == (1008, VIOLATION)
 
 
-# --- the end ------------------------------------------------------------------------------------------------------------
+# --- the end ------------------------------------------------------------------------------------------------
 
 
 def test_goodbye_is_answered_and_ends_everything(rig: "RealmRig", client: "Client") -> None:
@@ -440,7 +444,7 @@ def test_a_lost_connection_ends_everything(rig: "RealmRig", client: "Client") ->
     client.session.on_connection_lost()  # once more changes nothing
 
 
-def test_after_our_goodbye_nothing_is_heard_but_its_echo(rig: "RealmRig", client: "Client") -> None:
+def test_after_goodbye_only_its_echo_is_read(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
     client.session.send_goodbye("wamp.close.system_shutdown")
     assert client.received() == [[6, {}, "wamp.close.system_shutdown"]]
@@ -459,10 +463,10 @@ def test_an_echo_that_does_not_come_is_not_waited_for(rig: "RealmRig", client: "
     assert client.closed == (1000, "")
 
 
-# --- PUBLISH ------------------------------------------------------------------------------------------------------------
+# --- PUBLISH ------------------------------------------------------------------------------------------------
 
 
-def test_a_publisher_is_told_only_if_it_asks(rig: "RealmRig", client: "Client") -> None:
+def test_a_publisher_receives_published_only_with_acknowledge(rig: "RealmRig", client: "Client") -> None:
     client.send(16, 1, {}, "com.a")
     client.send(16, 2, {"acknowledge": False}, "not a uri")
     assert client.received() == []
@@ -473,7 +477,7 @@ def test_a_publisher_is_told_only_if_it_asks(rig: "RealmRig", client: "Client") 
     assert error(client, 16, 5, {"acknowledge": True}, "wamp.foo") == "wamp.error.invalid_uri"
 
 
-def test_a_publisher_does_not_hear_itself_unless_it_wants_to(client: "Client") -> None:
+def test_a_publisher_receives_its_own_event_only_without_exclude_me(client: "Client") -> None:
     id = client.subscribe("com.a")
     client.send(16, 1, {}, "com.a")
     client.send(16, 2, {"exclude_me": True}, "com.a")
@@ -488,19 +492,19 @@ def test_all_lists_of_a_publisher_have_to_hold(rig: "RealmRig", client: "Client"
         each.subscribe("com.a")
     ids = {one: one.session.id, other: other.session.id}
 
-    def who_hears(options: dict[str, Any]) -> list["Client"]:
+    def receivers(options: dict[str, Any]) -> list["Client"]:
         client.send(16, 1, options, "com.a")
         return [each for each in (one, other) if each.received()]
 
-    assert who_hears({"exclude": [ids[one]]}) == [other]
-    assert who_hears({"eligible": [ids[one]]}) == [one]
-    assert who_hears({"eligible": [ids[one], ids[other]], "exclude": [ids[other]]}) == [one]
-    assert who_hears({"eligible": []}) == []
-    assert who_hears({"exclude_authid": ["anonymous"]}) == []
-    assert who_hears({"eligible_authrole": ["anonymous"]}) == [one, other]
+    assert receivers({"exclude": [ids[one]]}) == [other]
+    assert receivers({"eligible": [ids[one]]}) == [one]
+    assert receivers({"eligible": [ids[one], ids[other]], "exclude": [ids[other]]}) == [one]
+    assert receivers({"eligible": []}) == []
+    assert receivers({"exclude_authid": ["anonymous"]}) == []
+    assert receivers({"eligible_authrole": ["anonymous"]}) == [one, other]
 
 
-def test_a_publisher_is_disclosed_if_it_wants_to_be(rig: "RealmRig", client: "Client") -> None:
+def test_a_publisher_is_disclosed_on_request(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("com.a")
     publisher = rig.joined_client()
     publisher.send(16, 1, {"disclose_me": True}, "com.a")
@@ -532,10 +536,10 @@ def test_bytes_in_json_are_nul_and_base64(rig: "RealmRig") -> None:
     assert msgspec.json.decode(subscriber.written[4:])[4] == ["\0AAEC"]
 
 
-# --- retained values ----------------------------------------------------------------------------------------------------
+# --- retained values ----------------------------------------------------------------------------------------
 
 
-def test_the_last_retained_value_comes_right_behind_subscribed(rig: "RealmRig", client: "Client") -> None:
+def test_the_last_retained_value_follows_subscribed_at_once(rig: "RealmRig", client: "Client") -> None:
     publisher = rig.joined_client()
     publisher.send(16, 1, {"retain": True}, "com.a", ["old"])
     publisher.send(16, 2, {"retain": True}, "com.a", ["kept"])
@@ -550,10 +554,10 @@ def test_the_last_retained_value_comes_right_behind_subscribed(rig: "RealmRig", 
     assert [each[0] for each in [client.request(32, 3, {}, "com.b")]] == [33]
 
 
-# --- meta events and procedures -----------------------------------------------------------------------------------------
+# --- meta events and procedures -----------------------------------------------------------------------------
 
 
-def test_those_who_watch_subscriptions_are_told_in_order(rig: "RealmRig", client: "Client") -> None:
+def test_subscribers_of_meta_events_receive_them_in_order(rig: "RealmRig", client: "Client") -> None:
     client.subscribe("wamp.subscription.", {"match": "prefix"})
     other = rig.joined_client()
     id = other.subscribe("com.a")
@@ -574,14 +578,14 @@ def test_those_who_watch_subscriptions_are_told_in_order(rig: "RealmRig", client
     ]
 
 
-def test_who_subscribes_all_is_not_told_of_it_before_it_knows_the_id(client: "Client") -> None:
+def test_a_subscriber_of_all_topics_receives_subscribed_before_its_own_meta_event(client: "Client") -> None:
     client.send(32, 1, {"match": "prefix"}, "")
     codes = [each[0] for each in client.received()]
     assert codes[0] == 33
     assert codes[1:] == [36, 36]
 
 
-def test_subscriptions_can_be_asked_about(rig: "RealmRig", client: "Client") -> None:
+def test_subscriptions_can_be_queried(rig: "RealmRig", client: "Client") -> None:
     exact, prefix = client.subscribe("com.a"), client.subscribe("com.", {"match": "prefix"})
 
     def call(procedure: str, *args: Any) -> Any:
@@ -603,7 +607,7 @@ def test_subscriptions_can_be_asked_about(rig: "RealmRig", client: "Client") -> 
     assert error(client, 48, 1, {}, "com.procedure") == "wamp.error.no_such_procedure"
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------------
+# --- bounds -------------------------------------------------------------------------------------------------
 
 
 def test_a_session_has_so_many_subscriptions(make_rig: Callable[..., "RealmRig"], serializer: str) -> None:
@@ -616,7 +620,7 @@ def test_a_session_has_so_many_subscriptions(make_rig: Callable[..., "RealmRig"]
     client.subscribe("com.c")
 
 
-def test_ids_in_sequence_are_asked_for_where_that_is_configured(
+def test_sequential_ids_are_required_where_configured(
     make_rig: Callable[..., "RealmRig"], serializer: str
 ) -> None:
     client = make_rig(sequential_ids=True).joined_client(serializer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corners that no other test turns: each of these promises could be broken without one of the others failing."""
+"""Corner cases that no other test covers: each property could be broken while all other tests pass."""
 
 import ssl
 from collections import Counter
@@ -40,15 +40,15 @@ else:
 ENTITY = UUri("wamp.hpc", 0x1_8001, 1, 0)
 
 
-def test_an_event_comes_only_under_ids_that_the_session_holds(car: "Car") -> None:
-    """Autobahn|JS takes an EVENT of an id that it does not know for a violation, and leaves."""
+def test_an_event_arrives_only_under_ids_that_the_session_subscribed(car: "Car") -> None:
+    """Autobahn|JS takes an EVENT of an unknown id for a protocol violation, and closes the session."""
     exact, wide = car.peer().join(), car.peer().join()
     one = subscribed(exact, SPEED_TOPIC)
     other = subscribed(wide, "up.car.", {"match": "prefix"})
 
     def event() -> Any:
         car.publish(SPEED, b"x")
-        return wide.receive_within(0.1)  # routing knows of a pattern some ms later
+        return wide.receive_within(0.1)  # routing is updated with a pattern some ms later
 
     assert until(event)[1] == other
     car.publish(SPEED, b"y")
@@ -60,7 +60,7 @@ def test_an_event_comes_only_under_ids_that_the_session_holds(car: "Car") -> Non
 
 
 class SlowBackend(NullBackend):
-    """A gate that answers when the test says so."""
+    """A gate that responds when the test requests it."""
 
     def __init__(self) -> None:
         self.waiting: list[SubscribeCallback] = []
@@ -71,7 +71,7 @@ class SlowBackend(NullBackend):
         self.waiting.append(done)
 
 
-def test_an_answer_from_the_vehicle_after_the_end_of_a_session_subscribes_nobody(
+def test_a_vehicle_response_after_the_end_of_a_session_adds_no_subscriber(
     make_rig: Callable[..., "RealmRig"], serializer: str
 ) -> None:
     gate = SlowBackend()
@@ -86,7 +86,7 @@ def test_an_answer_from_the_vehicle_after_the_end_of_a_session_subscribes_nobody
     assert len(rig.realm.broker) == 0
 
 
-def test_who_subscribes_again_is_not_told_of_as_another_subscriber(rig: "RealmRig", serializer: str) -> None:
+def test_a_second_subscribe_sends_no_meta_event_of_a_new_subscriber(rig: "RealmRig", serializer: str) -> None:
     watcher, client = rig.joined_client(serializer), rig.joined_client(serializer)
     watcher.subscribe("wamp.subscription.on_subscribe")
     watcher.received()
@@ -123,7 +123,9 @@ def test_of_several_patterns_of_one_session_the_fastest_counts() -> None:
         assert found.period_ns == 0
 
 
-def test_the_policy_close_ends_the_session_of_who_does_not_read(make_rig: Callable[..., "RealmRig"]) -> None:
+def test_the_policy_close_ends_the_session_of_a_client_that_does_not_read(
+    make_rig: Callable[..., "RealmRig"],
+) -> None:
     rig, loop, counts, here = make_rig(), Loop(), Counter[str](), list[Connection]()
     outbox = OutboxLimits(events=2, policy="close")
     terms = ConnectionContext({"realm1": rig.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
@@ -167,7 +169,7 @@ def start() -> Iterator[Callable[..., WampRouter]]:
         each.server.close()
 
 
-def test_where_clients_need_a_certificate_nobody_gets_in_without(
+def test_where_a_certificate_is_required_a_client_without_it_is_rejected(
     start: Callable[..., WampRouter], tmp_path: Path
 ) -> None:
     own, theirs = tmp_path / "own", tmp_path / "theirs"

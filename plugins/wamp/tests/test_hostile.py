@@ -94,7 +94,8 @@ class CountingSink:
 def allocated_blocks() -> int:
     """Blocks of memory that Python objects hold.
 
-    Not the resident size: that of a process grows by megabytes when a busy machine has paged it out and it runs again.
+    Not the resident size: that of a process grows by megabytes when a busy machine has paged it out and it runs
+    again.
     """
     gc.collect()
     return sys.getallocatedblocks()

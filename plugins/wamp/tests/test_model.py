@@ -16,7 +16,8 @@ COMPONENTS = ["a", "b", "ab"]
 TOPICS = ["a", "b", "ab", "a.b", "a.ab", "b.a", "a.b.a", "ab.b.a"]
 PATTERNS = {
     "exact": TOPICS,
-    # None that matches wamp.subscription.on_create: those are told of themselves, which test_conformance looks at.
+    # No pattern matches wamp.subscription.on_create: its subscribers receive their own meta event, which
+    # test_conformance covers.
     "prefix": ["a", "a.", "a.a", "ab.b.", "b"],
     "wildcard": ["", ".", "a.", ".b", ".b.", "a..", "a..a", "a.b"],
 }
@@ -106,7 +107,7 @@ class Sessions(RuleBasedStateMachine):
             assert client.received() == []
 
 
-def test_sessions_in_any_order_are_as_the_model_says(make_rig: Callable[[], "RealmRig"]) -> None:
+def test_sessions_in_any_order_match_the_model(make_rig: Callable[[], "RealmRig"]) -> None:
     run_state_machine_as_test(
         lambda: Sessions(make_rig),  # type: ignore[arg-type]  # it takes whatever makes one
         settings=settings(max_examples=80, stateful_step_count=40),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that the other tests see only as a whole: numbers of sessions, bounds of lists, what `check` can tell."""
+"""Parts that other tests cover only indirectly: session numbers, limits of lists, findings of `check`."""
 
 import random
 from collections import Counter
@@ -29,7 +29,7 @@ TOPIC = "up.car.2001.0.1.8001"
 
 
 class FakeSession:
-    """A session as the vehicle needs it: something to tell apart."""
+    """A session with the members that the vehicle uses: an identity."""
 
 
 def vehicle(calls: list[UMessage]) -> VehicleBridge:
@@ -41,12 +41,12 @@ def vehicle(calls: list[UMessage]) -> VehicleBridge:
     return VehicleBridge("wamp.hpc", ids, wishes, reach, patterns, calls.append, lambda _: None, counts)
 
 
-def test_the_number_of_a_session_is_not_used_again_while_anything_is_to_be_said_for_it() -> None:
+def test_a_session_number_is_not_reused_while_messages_are_pending_for_it() -> None:
     made = vehicle([])
     first = FakeSession()
-    made.open_subscription(first, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]  # nothing else of it is asked
+    made.open_subscription(first, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
     (entity,) = made.sessions
-    made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is still to be said
+    made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is pending
     assert made.usubscription.has_subscriptions(entity)
     made._last_instance = 0  # as if 65534 sessions had come since
     second = FakeSession()
@@ -66,7 +66,7 @@ def test_lists_of_subscriptions_are_bounded(rig: "RealmRig", monkeypatch: "pytes
     assert listed == {"exact": ids[:3], "prefix": [], "wildcard": []}
 
 
-def test_what_is_missing_is_told_before_anything_is_opened(tmp_path: Path) -> None:
+def test_missing_parts_are_reported_before_any_socket_is_opened(tmp_path: Path) -> None:
     tls = {"certificate": str(tmp_path / "a.crt"), "key": str(tmp_path / "a.key")}
     listen = ["wss://127.0.0.1:0/ws", f"rs+unix://{tmp_path}/none/wamp.sock"]
     config = msgspec.convert(
@@ -81,7 +81,7 @@ def test_what_is_missing_is_told_before_anything_is_opened(tmp_path: Path) -> No
     server.close()
 
 
-def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(rig: "RealmRig") -> None:
+def test_an_event_without_a_subscriber_is_not_stored_as_the_last_value(rig: "RealmRig") -> None:
     made, client = vehicle([]), rig.joined_client()
     made.open_subscription(client.session, TOPIC, "exact", 0, lambda _: None)
     (entity,) = made.sessions
@@ -100,7 +100,7 @@ def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(rig: 
     assert [each[0] for each in client.received()] == [36]
 
 
-def test_a_feature_counts_if_it_is_said_plainly() -> None:
+def test_a_feature_counts_only_if_it_is_true() -> None:
     said = {"subscriber": {"features": {"subscription_revocation": True}}}
     assert has_feature(said, "subscriber", "subscription_revocation")
     vague: list[object] = [
@@ -116,7 +116,7 @@ def test_a_feature_counts_if_it_is_said_plainly() -> None:
         assert not has_feature(roles, "subscriber", "subscription_revocation")
 
 
-def test_one_client_says_that_it_hears_of_revocation_and_does_not() -> None:
+def test_autobahn_python_announces_revocation_but_does_not_support_it() -> None:
     features = {"subscription_revocation": True, "pattern_based_subscription": True}
     assert wants_revocation({"subscriber": {"features": features}})
     assert not wants_revocation(

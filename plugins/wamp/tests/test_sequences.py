@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of messages between clients and the router, in the form that wamp-proto's testsuite has for them: its own, and one of
-ours for each paragraph of "Subscribing and Unsubscribing", which has none there.
+"""Sequences of messages between clients and the router, in the form of wamp-proto's testsuite. They are its own
+sequences, and one of ours for each paragraph of "Subscribing and Unsubscribing", which has no sequence there.
 
-Ids that the router chooses are bound where they are first seen: the same id in a vector has to be the same from then on, and
-another one another.
+Ids that the router assigns are bound at their first use: the same id in a vector must stay the same, and different
+ids must differ.
 """
 
 import json
@@ -43,30 +43,33 @@ class Ids:
         self._real: dict[tuple[str, int], int] = {}
 
     def known(self, name: str, value: Any) -> Any:
-        """What a client says where the vector has `value`; ids that nobody has been given stay as they are."""
+        """The message for `value` of the vector; unbound ids stay unchanged."""
         return self._real.get((name, value), value) if name in CHOSEN_BY_THE_ROUTER else value
 
-    def bound(self, name: str, value: int, heard: int) -> bool:
-        """Whether `heard` is what the vector means by `value`."""
-        if (name, value) not in self._real and heard in [
+    def bound(self, name: str, value: int, received: int) -> bool:
+        """True if `received` matches the vector's `value`."""
+        if (name, value) not in self._real and received in [
             real for (of, _), real in self._real.items() if of == name
         ]:
             return False
-        return self._real.setdefault((name, value), heard) == heard
+        return self._real.setdefault((name, value), received) == received
 
 
 def sent(message: Vector, ids: Ids) -> list[Any]:
-    """A step of a client as what it says."""
+    """A step of a client as the message that it sends."""
     fields = [name for name in FIELDS[message["type"]] if name in message]
     return [int(Code[message["type"]]), *(ids.known(name, message[name]) for name in fields)]
 
 
-def differs(message: Vector, heard: list[Any], ids: Ids) -> str:
-    """In what the router's answer is not the step; "" if it is. Of details only those that the step has are compared."""
+def differs(message: Vector, received: list[Any], ids: Ids) -> str:
+    """The difference between the router's message and the step; "" if none.
+
+    Only the details in the step are compared.
+    """
     kind = message["type"]
-    if heard[0] != int(Code[kind]):
-        return f"{heard} is no {kind}"
-    for name, got in zip(FIELDS[kind], heard[1:], strict=False):
+    if received[0] != int(Code[kind]):
+        return f"{received} is no {kind}"
+    for name, got in zip(FIELDS[kind], received[1:], strict=False):
         if name not in message:
             continue
         expected = message[name]
@@ -77,13 +80,16 @@ def differs(message: Vector, heard: list[Any], ids: Ids) -> str:
         else:
             same = got == expected
         if not same:
-            return f"{name} of {heard}: expected {expected!r}"
-    missing = [name for name in FIELDS[kind][len(heard) - 1 :] if name in message]
-    return f"{heard} has no {', '.join(missing)}" if missing else ""
+            return f"{name} of {received}: expected {expected!r}"
+    missing = [name for name in FIELDS[kind][len(received) - 1 :] if name in message]
+    return f"{received} has no {', '.join(missing)}" if missing else ""
 
 
 def failure(vector: Vector, client: Callable[[], "Client"]) -> str:
-    """Where a sequence does not come as it should; "" if it does, and nobody is told more than it says."""
+    """The first deviation from a sequence; "" if none.
+
+    No client may receive more messages than the sequence contains.
+    """
     clients = {each["session_id"]: client() for each in vector["sessions"]}
     inbox: dict[str, list[list[Any]]] = {name: [] for name in clients}
     ids = Ids()
@@ -97,22 +103,22 @@ def failure(vector: Vector, client: Callable[[], "Client"]) -> str:
             for name, each in clients.items():
                 inbox[name] += each.received()
             continue
-        heard = inbox[step["to"]]
-        if not heard:
-            return f"step {step['step']}: {step['to']} heard nothing"
-        if trouble := differs(step["message"], heard.pop(0), ids):
+        received = inbox[step["to"]]
+        if not received:
+            return f"step {step['step']}: {step['to']} received nothing"
+        if trouble := differs(step["message"], received.pop(0), ids):
             return f"step {step['step']}: {trouble}"
-    more = {name: heard for name, heard in inbox.items() if heard}
-    return f"more than that was said: {more}" if more else ""
+    more = {name: received for name, received in inbox.items() if received}
+    return f"unexpected messages: {more}" if more else ""
 
 
-# --- ours ---------------------------------------------------------------------------------------------------------------
+# --- our sequences ------------------------------------------------------------------------------------------
 
 TOPIC = "com.myapp.mytopic1"
 
 
 def sequence(description: str, *steps: tuple[str, str, Vector]) -> Vector:
-    """A vector of `steps`: who, `says` or `hears`, what."""
+    """A vector of `steps`: client, `sends` or `receives`, message."""
     names = sorted({who for who, _, _ in steps})
     return {
         "description": description,
@@ -122,8 +128,8 @@ def sequence(description: str, *steps: tuple[str, str, Vector]) -> Vector:
             {
                 "step": number,
                 "description": f"{who} {does} {what['type']}",
-                "from": who if does == "says" else "router",
-                "to": "router" if does == "says" else who,
+                "from": who if does == "sends" else "router",
+                "to": "router" if does == "sends" else who,
                 "message": what,
             }
             for number, (who, does, what) in enumerate(steps, 1)
@@ -174,114 +180,114 @@ def error(kind: int, request: int, uri: str) -> Vector:
 OWN = [
     sequence(
         "a subscriber receives any future events of the topic, and none of before",
-        ("publisher", "says", publish("before")),
-        ("subscriber", "says", subscribe(713845233)),
-        ("subscriber", "hears", subscribed(713845233, 5512315355)),
-        ("publisher", "says", publish("after")),
-        ("subscriber", "hears", event(5512315355, 1, "after")),
+        ("publisher", "sends", publish("before")),
+        ("subscriber", "sends", subscribe(713845233)),
+        ("subscriber", "receives", subscribed(713845233, 5512315355)),
+        ("publisher", "sends", publish("after")),
+        ("subscriber", "receives", event(5512315355, 1, "after")),
     ),
     sequence(
         "a subscriber may subscribe to zero, one or more topics",
-        ("one", "says", subscribe(1, "com.a")),
-        ("one", "hears", subscribed(1, 11)),
-        ("one", "says", subscribe(2, "com.b")),
-        ("one", "hears", subscribed(2, 12)),
-        ("publisher", "says", publish("a", "com.a")),
-        ("publisher", "says", publish("b", "com.b")),
-        ("publisher", "says", publish("c", "com.c")),
-        ("one", "hears", event(11, 1, "a")),
-        ("one", "hears", event(12, 2, "b")),
+        ("one", "sends", subscribe(1, "com.a")),
+        ("one", "receives", subscribed(1, 11)),
+        ("one", "sends", subscribe(2, "com.b")),
+        ("one", "receives", subscribed(2, 12)),
+        ("publisher", "sends", publish("a", "com.a")),
+        ("publisher", "sends", publish("b", "com.b")),
+        ("publisher", "sends", publish("c", "com.c")),
+        ("one", "receives", event(11, 1, "a")),
+        ("one", "receives", event(12, 2, "b")),
     ),
     sequence(
-        "a subscription lasts for the duration of a session: its end, without a word, ends it",
-        ("leaving", "says", subscribe(1)),
-        ("leaving", "hears", subscribed(1, 11)),
-        ("leaving", "says", {"type": "LOST"}),
-        ("publisher", "says", publish("nobody")),
+        "a subscription lasts for the duration of a session: its end, without goodbye, ends it",
+        ("leaving", "sends", subscribe(1)),
+        ("leaving", "receives", subscribed(1, 11)),
+        ("leaving", "sends", {"type": "LOST"}),
+        ("publisher", "sends", publish("missed")),
     ),
     sequence(
         "a subscription lasts for the duration of a session: GOODBYE ends it",
-        ("leaving", "says", subscribe(1)),
-        ("leaving", "hears", subscribed(1, 11)),
-        ("leaving", "says", {"type": "GOODBYE", "details": {}, "reason": "wamp.close.normal"}),
-        ("leaving", "hears", {"type": "GOODBYE", "details": {}, "reason": "wamp.close.goodbye_and_out"}),
-        ("publisher", "says", publish("nobody")),
+        ("leaving", "sends", subscribe(1)),
+        ("leaving", "receives", subscribed(1, 11)),
+        ("leaving", "sends", {"type": "GOODBYE", "details": {}, "reason": "wamp.close.normal"}),
+        ("leaving", "receives", {"type": "GOODBYE", "details": {}, "reason": "wamp.close.goodbye_and_out"}),
+        ("publisher", "sends", publish("missed")),
     ),
     sequence(
-        "unless it opts out: no event comes behind UNSUBSCRIBED",
-        ("subscriber", "says", subscribe(1)),
-        ("subscriber", "hears", subscribed(1, 5512315355)),
-        ("publisher", "says", publish("last")),
-        ("subscriber", "says", unsubscribe(85346237, 5512315355)),
-        ("publisher", "says", publish("too late")),
-        ("subscriber", "hears", event(5512315355, 1, "last")),
-        ("subscriber", "hears", unsubscribed(85346237)),
+        "unless it opts out: no event follows UNSUBSCRIBED",
+        ("subscriber", "sends", subscribe(1)),
+        ("subscriber", "receives", subscribed(1, 5512315355)),
+        ("publisher", "sends", publish("last")),
+        ("subscriber", "sends", unsubscribe(85346237, 5512315355)),
+        ("publisher", "sends", publish("too late")),
+        ("subscriber", "receives", event(5512315355, 1, "last")),
+        ("subscriber", "receives", unsubscribed(85346237)),
     ),
     sequence(
         "SUBSCRIBE to an already subscribed topic has the existing id; one UNSUBSCRIBE ends it",
-        ("subscriber", "says", subscribe(1)),
-        ("subscriber", "hears", subscribed(1, 11)),
-        ("subscriber", "says", subscribe(2)),
-        ("subscriber", "hears", subscribed(2, 11)),
-        ("publisher", "says", publish("once")),
-        ("subscriber", "hears", event(11, 1, "once")),
-        ("subscriber", "says", unsubscribe(3, 11)),
-        ("subscriber", "hears", unsubscribed(3)),
-        ("publisher", "says", publish("nobody")),
+        ("subscriber", "sends", subscribe(1)),
+        ("subscriber", "receives", subscribed(1, 11)),
+        ("subscriber", "sends", subscribe(2)),
+        ("subscriber", "receives", subscribed(2, 11)),
+        ("publisher", "sends", publish("once")),
+        ("subscriber", "receives", event(11, 1, "once")),
+        ("subscriber", "sends", unsubscribe(3, 11)),
+        ("subscriber", "receives", unsubscribed(3)),
+        ("publisher", "sends", publish("missed")),
     ),
     sequence(
-        "the id may be sent to all subscribers of a topic, and that of one lives on without the other",
-        ("one", "says", subscribe(1)),
-        ("one", "hears", subscribed(1, 11)),
-        ("two", "says", subscribe(1)),
-        ("two", "hears", subscribed(1, 11)),
-        ("publisher", "says", publish("both")),
-        ("one", "hears", event(11, 1, "both")),
-        ("two", "hears", event(11, 1, "both")),
-        ("one", "says", unsubscribe(2, 11)),
-        ("one", "hears", unsubscribed(2)),
-        ("publisher", "says", publish("the other")),
-        ("two", "hears", event(11, 2, "the other")),
+        "the id may be sent to all subscribers of a topic, and one subscription continues without the other",
+        ("one", "sends", subscribe(1)),
+        ("one", "receives", subscribed(1, 11)),
+        ("two", "sends", subscribe(1)),
+        ("two", "receives", subscribed(1, 11)),
+        ("publisher", "sends", publish("both")),
+        ("one", "receives", event(11, 1, "both")),
+        ("two", "receives", event(11, 1, "both")),
+        ("one", "sends", unsubscribe(2, 11)),
+        ("one", "receives", unsubscribed(2)),
+        ("publisher", "sends", publish("the other")),
+        ("two", "receives", event(11, 2, "the other")),
     ),
     sequence(
         "the id may belong to the topic and the pattern matching method",
-        ("one", "says", subscribe(1, "com.a")),
-        ("one", "hears", subscribed(1, 11)),
-        ("one", "says", subscribe(2, "com.a", match="prefix")),
-        ("one", "hears", subscribed(2, 12)),
-        ("publisher", "says", publish("x", "com.a")),
-        ("one", "hears", event(11, 1, "x")),
-        ("one", "hears", event(12, 1, "x", topic="com.a")),
+        ("one", "sends", subscribe(1, "com.a")),
+        ("one", "receives", subscribed(1, 11)),
+        ("one", "sends", subscribe(2, "com.a", match="prefix")),
+        ("one", "receives", subscribed(2, 12)),
+        ("publisher", "sends", publish("x", "com.a")),
+        ("one", "receives", event(11, 1, "x")),
+        ("one", "receives", event(12, 1, "x", topic="com.a")),
     ),
     sequence(
-        "Subscribe ERROR has the type and the id of the request, and a URI that says why",
-        ("subscriber", "says", subscribe(713845233, "com..a")),
-        ("subscriber", "hears", error(32, 713845233, "invalid_uri")),
-        ("subscriber", "says", subscribe(1)),
-        ("subscriber", "hears", subscribed(1, 11)),
+        "Subscribe ERROR has the type and the id of the request, and a URI with the reason",
+        ("subscriber", "sends", subscribe(713845233, "com..a")),
+        ("subscriber", "receives", error(32, 713845233, "invalid_uri")),
+        ("subscriber", "sends", subscribe(1)),
+        ("subscriber", "receives", subscribed(1, 11)),
     ),
     sequence(
-        "Unsubscribe ERROR: an id that was never given out, is another's, or was given up",
-        ("one", "says", unsubscribe(85346237, 5512315355)),
-        ("one", "hears", error(34, 85346237, "no_such_subscription")),
-        ("two", "says", subscribe(1)),
-        ("two", "hears", subscribed(1, 11)),
-        ("one", "says", unsubscribe(2, 11)),
-        ("one", "hears", error(34, 2, "no_such_subscription")),
-        ("two", "says", unsubscribe(2, 11)),
-        ("two", "hears", unsubscribed(2)),
-        ("two", "says", unsubscribe(3, 11)),
-        ("two", "hears", error(34, 3, "no_such_subscription")),
+        "Unsubscribe ERROR: an id that was never assigned, is another's, or was released",
+        ("one", "sends", unsubscribe(85346237, 5512315355)),
+        ("one", "receives", error(34, 85346237, "no_such_subscription")),
+        ("two", "sends", subscribe(1)),
+        ("two", "receives", subscribed(1, 11)),
+        ("one", "sends", unsubscribe(2, 11)),
+        ("one", "receives", error(34, 2, "no_such_subscription")),
+        ("two", "sends", unsubscribe(2, 11)),
+        ("two", "receives", unsubscribed(2)),
+        ("two", "sends", unsubscribe(3, 11)),
+        ("two", "receives", error(34, 3, "no_such_subscription")),
     ),
 ]
 
 
 @pytest.mark.parametrize("vector", OWN, ids=lambda vector: str(vector["description"]))
-def test_a_sequence_of_ours_comes_as_written(rig: "RealmRig", serializer: str, vector: Vector) -> None:
+def test_our_sequences_pass_as_written(rig: "RealmRig", serializer: str, vector: Vector) -> None:
     assert failure(vector, lambda: rig.joined_client(serializer)) == ""
 
 
-# --- wamp-proto's -------------------------------------------------------------------------------------------------------
+# --- sequences of wamp-proto --------------------------------------------------------------------------------
 
 
 def official() -> list[Path]:
@@ -289,11 +295,11 @@ def official() -> list[Path]:
 
 
 @pytest.mark.parametrize("file", official(), ids=lambda path: str(path.stem))
-def test_an_official_sequence_comes_as_written(rig: "RealmRig", serializer: str, file: Path) -> None:
+def test_official_sequences_pass_as_written(rig: "RealmRig", serializer: str, file: Path) -> None:
     assert failure(json.loads(file.read_bytes()), lambda: rig.joined_client(serializer)) == ""
 
 
-# --- what judges --------------------------------------------------------------------------------------------------------
+# --- the checker --------------------------------------------------------------------------------------------
 
 
 def changed(at: int, **fields: Any) -> Vector:
@@ -310,7 +316,7 @@ def without(steps: Iterable[int]) -> Vector:
 
 
 @pytest.mark.parametrize(
-    ("vector", "said"),
+    ("vector", "expected"),
     [
         (changed(1, request_id=2), "step 2: request_id"),
         (changed(3, subscription_id=12), "step 4: subscription_id"),
@@ -321,11 +327,11 @@ def without(steps: Iterable[int]) -> Vector:
         (changed(5, kwargs={}), "has no kwargs"),
         (changed(5, details={"topic": TOPIC}), "step 6: details"),
         (changed(8, type="SUBSCRIBED"), "is no SUBSCRIBED"),
-        (without([10]), "more than that was said"),
-        (without([9]), "step 11: two heard nothing"),
+        (without([10]), "unexpected messages"),
+        (without([9]), "step 11: two received nothing"),
     ],
 )
-def test_a_sequence_that_comes_otherwise_is_told_by_its_step(
-    rig: "RealmRig", vector: Vector, said: str
+def test_a_deviation_from_a_sequence_is_reported_with_its_step(
+    rig: "RealmRig", vector: Vector, expected: str
 ) -> None:
-    assert said in failure(vector, rig.joined_client)
+    assert expected in failure(vector, rig.joined_client)

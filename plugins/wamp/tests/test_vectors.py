@@ -3,8 +3,8 @@
 
 Those of a checkout are run by `WAMP_TESTSUITE=.../wamp-proto/testsuite make test`.
 
-A sample either has one value in several serializers, of each of which at least one variant must be read and be written so, or
-a message and what is to become of it.
+A sample is of one of two kinds. It has one value in several serializers, of each of which one variant must be decoded
+and be encoded. Or it has a message and the expected reaction.
 """
 
 import json
@@ -70,7 +70,7 @@ def failures_of_serializing(sample: dict[str, Any]) -> list[str]:
 
 
 def failure_of_validation(sample: dict[str, Any]) -> str:
-    """What was said of a message of a client that should not have been; "" if all is well."""
+    """The first unexpected reaction to a client's message; "" if none."""
     expected = sample.get("expected_error")
     try:
         parse(list(sample["wmsg"]))
@@ -104,7 +104,7 @@ def official() -> list[Path]:
 
 @pytest.mark.skipif(
     not WHERE,
-    reason="`make test` fetches the vectors of wamp-proto, by pip; or WAMP_TESTSUITE says where they are",
+    reason="`make test` fetches the vectors of wamp-proto, by pip; or set WAMP_TESTSUITE to their directory",
 )
 def test_the_official_vectors_are_there() -> None:
     assert len(official()) >= 12, f"{WHERE} has no singlemessage/*/*.json"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authentication by anonymous, ticket, WAMP-CRA and cryptosign, without I/O: challenges and checks of their answers.
 
-An unknown user is asked what some user that is chosen for the name would be asked, and then refused as for a wrong
-secret, so that a client cannot enumerate users.
+An unknown user receives the same challenge as some real user, chosen by the name. The login is then rejected as for a
+wrong secret. So a client cannot enumerate users.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ class Authenticator:
         user = users[int.from_bytes(digest[:8], "big") % len(users)]
         return msgspec.structs.replace(user, authid=authid, salt=user.salt and digest.hex()[:16])
 
-    # --- methods ------------------------------------------------------------------------------------------------------
+    # --- methods --------------------------------------------------------------------------------------------
 
     def _ticket(self, user: User, known: bool, request: AuthRequest) -> Challenge | None:
         if not user.ticket or not request.private:
@@ -145,11 +145,11 @@ class Authenticator:
         def is_right(signature: str) -> bool:
             return _is_signed(user.public_keys[0] if not trusted else key, challenge, signature) and trusted
 
-        # Without channel binding: a client that asks for it reads null, and may leave.
+        # Without channel binding: a client that requests it receives null, and can close the session.
         extra = {"challenge": challenge.hex(), "channel_binding": None}
         return Challenge("cryptosign", extra, _principal(user, "cryptosign"), is_right)
 
-    # --- repeated failures --------------------------------------------------------------------------------------------
+    # --- repeated failures ----------------------------------------------------------------------------------
 
     def is_blocked(self, peer: str, authid: str, now_ns: int) -> bool:
         """Whether `peer` has failed so often lately that its next answer is refused unchecked."""

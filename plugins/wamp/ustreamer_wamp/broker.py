@@ -46,7 +46,7 @@ class Broker(Generic[SubscriberT]):
         self._by_subscriber: dict[SubscriberT, dict[int, BrokerSubscription[SubscriberT]]] = {}
         self._match_cache: dict[str, tuple[BrokerSubscription[SubscriberT], ...]] = {}
 
-    # --- changes ------------------------------------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------------------
 
     def subscribe(
         self, subscriber: SubscriberT, topic: str, match: Match, now_ms: int
@@ -99,7 +99,7 @@ class Broker(Generic[SubscriberT]):
     def _index_slot(
         self, topic: str, match: Match
     ) -> tuple[dict[object, BrokerSubscription[SubscriberT]], object]:
-        """The table in which a subscription stands, and under which key."""
+        """The table that contains a subscription, and its key in the table."""
         table: dict[object, BrokerSubscription[SubscriberT]]
         if match == "exact":
             table, key = self._exact, topic  # type: ignore[assignment]  # its keys are strings
@@ -111,7 +111,7 @@ class Broker(Generic[SubscriberT]):
         table = self._wildcard.setdefault(mask, {})  # type: ignore[assignment]  # its keys are tuples of strings
         return table, _fixed(topic.split("."), mask)
 
-    # --- lookups ------------------------------------------------------------------------------------------------------
+    # --- lookups --------------------------------------------------------------------------------------------
 
     def find(self, topic: str, match: Match) -> BrokerSubscription[SubscriberT] | None:
         """The subscription of just this topic and policy."""

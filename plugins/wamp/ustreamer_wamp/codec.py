@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three serializers: bytes to WAMP values and back.
 
-What `decode` returns is made of None, bool, int of 64 bits, float, str, bytes, list, and dict with keys that are
-strings, at most `MAX_DEPTH` deep; so every serializer can write what any other has read.
+`decode` returns None, bool, int of 64 bits, float, str, bytes, list, and dict with string keys, at most `MAX_DEPTH`
+deep. So every serializer can encode the values that another serializer decoded.
 """
 
 from base64 import b64decode, b64encode
@@ -23,7 +23,7 @@ class Malformed(Exception):
 
 
 class Serializer(NamedTuple):
-    """One serialization. `rawsocket` is its number in a RawSocket handshake; text goes in text frames."""
+    """One serialization. `rawsocket` is its number in a RawSocket handshake; `text` selects text frames."""
 
     name: str
     rawsocket: int
@@ -37,8 +37,7 @@ class Serializer(NamedTuple):
         return f"wamp.2.{self.name}"
 
 
-# --- what is allowed
-# ----------------------------------------------------------------------------------------------------
+# --- permitted messages -------------------------------------------------------------------------------------
 
 
 def checked(value: Any, depth: int = 0, *, binary_text: bool = False) -> Any:
@@ -69,8 +68,7 @@ def checked(value: Any, depth: int = 0, *, binary_text: bool = False) -> Any:
 _PLAIN: Final = frozenset({bool, float, bytes})
 
 
-# --- JSON
-# ---------------------------------------------------------------------------------------------------------------
+# --- JSON ---------------------------------------------------------------------------------------------------
 
 BINARY_MARK: Final = b"\\u0000"
 """Without it in the JSON there is no string that begins with NUL, and so no bytes."""
@@ -130,8 +128,7 @@ def _without_bytes(value: object) -> object:
     return value
 
 
-# --- MessagePack
-# --------------------------------------------------------------------------------------------------------
+# --- MessagePack --------------------------------------------------------------------------------------------
 
 
 def _decode_msgpack(data: bytes) -> object:
@@ -141,8 +138,7 @@ def _decode_msgpack(data: bytes) -> object:
         raise Malformed(f"no MessagePack: {error}") from error
 
 
-# --- CBOR
-# ---------------------------------------------------------------------------------------------------------------
+# --- CBOR ---------------------------------------------------------------------------------------------------
 
 
 def _no_tag(*_: object) -> object:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes of the messages that a client may send, as a table.
 
-The type code and the length of the array fix the types of all fields; nothing else is checked. A message that does not
-fit is a violation of the protocol, which ends the session; a URI that is a string but no URI is not
+The type code and the length of the array fix the types of all fields; nothing else is checked. A message that does
+not fit is a violation of the protocol, which ends the session; a URI that is a string but no URI is not
 (`ustreamer_wamp.uri`).
 """
 

@@ -22,8 +22,8 @@ def has_feature(roles: object, role: str, feature: str) -> bool:
 def wants_revocation(roles: object) -> bool:
     """Whether a client accepts an unsolicited UNSUBSCRIBED.
 
-    autobahn-python (to 26.10.2) announces that it does and then drops the connection; that it is this one can be told
-    by what nobody else announces.
+    autobahn-python (to 26.10.2) announces this feature and then drops the connection. The code identifies this client
+    by a feature that no other client announces.
     """
     return has_feature(roles, "subscriber", "subscription_revocation") and not has_feature(
         roles, "subscriber", "payload_encryption_cryptobox"

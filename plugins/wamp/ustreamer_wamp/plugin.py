@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin: `[plugins.wamp]` brings an endpoint along, and this says what kind of endpoint that is."""
+"""The plugin: the section `[plugins.wamp]` adds an endpoint; this module defines the kind of the endpoint."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from ustreamer_wamp.transport import KIND, WampEndpoint, make_wamp_transport
 
 
 class WampSection(WampConfig, frozen=True, kw_only=True):
-    """The section, and the endpoint that comes with it."""
+    """The section, and the endpoint that it adds."""
 
     def endpoints(self, authority: str) -> Mapping[str, WampEndpoint]:
-        """See `ustreamer.hooks.EndpointProvider`: one, named `wamp`, behind which the sessions live."""
+        """See `ustreamer.hooks.EndpointProvider`: one endpoint, named `wamp`. The sessions are behind it."""
         mine = self.authority or f"wamp.{authority}"
         return {KIND: WampEndpoint(transport=KIND, authorities=(mine,), section=self)}
 
@@ -24,7 +24,7 @@ class WampPlugin:
     Config = WampSection
 
     def __init__(self, config: WampSection, context: PluginContext) -> None:
-        """Nothing is kept: the section comes with the endpoint."""
+        """Has no state: the section adds the endpoint."""
 
     @staticmethod
     @hookimpl

@@ -129,7 +129,7 @@ class Realm:
     def add_session(self, session: JoinedSession) -> None:
         self.sessions[session.id] = session
 
-    # --- subscriptions ------------------------------------------------------------------------------------------------
+    # --- subscriptions --------------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -194,7 +194,7 @@ class Realm:
                     self.drop_live_value(retained.topic)
 
     def drop_live_value(self, topic: str) -> None:
-        """Drop the last value of a topic if it came from the vehicle."""
+        """Drop the last value of a topic if the vehicle published it."""
         for retained in list(self.retained.matching(topic, "exact")):
             if retained.live:
                 self.retained.discard(topic)
@@ -212,7 +212,7 @@ class Realm:
         if self.broker.matching(topic):
             self.fan_out(Publication(self.new_id(), topic, list(args), {}))
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def fan_out(
         self,

@@ -86,7 +86,7 @@ class Session:
         self._binary: bool | None = None  # whether there may be bytes in it; None: not known
         self.deadline_ns: int | None = now_ns + self._env.limits.hello_timeout_ns
 
-    # --- input --------------------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------
 
     def on_message(self, data: bytes) -> None:
         """Take one message of arbitrary bytes. Never raises."""
@@ -141,7 +141,7 @@ class Session:
         self.state = SessionState.CLOSING
         self.deadline_ns = self._env.monotonic_ns() + self._env.limits.goodbye_timeout_ns
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------------------
 
     def _abort(self, reason: str, text: str, code: int) -> None:
         if self.state is SessionState.CLOSED:
@@ -173,7 +173,7 @@ class Session:
         self._end()
         self.frame_sink.close(NORMAL, "")
 
-    # --- the beginning ------------------------------------------------------------------------------------------------
+    # --- the beginning --------------------------------------------------------------------------------------
 
     def _on_hello(self, name: str, details: dict[str, Any]) -> None:
         if "roles" not in details:
@@ -240,7 +240,7 @@ class Session:
         }
         self.frame_sink.send_reply([int(Code.WELCOME), self.id, details])
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def _check_request_id(self, request: int) -> None:
         """Where ids must be in sequence (1, 2, ...), check this one."""
@@ -273,7 +273,7 @@ class Session:
         def done(refusal: WampRefusal | None) -> None:
             self._pending_subscribes -= 1
             if self.state is not SessionState.ESTABLISHED:
-                return  # closed meanwhile; the backend knows
+                return  # closed meanwhile; the backend has the close event
             if refusal is not None:
                 self._send_error(Code.SUBSCRIBE, request, refusal)
             else:
@@ -413,7 +413,10 @@ class Session:
 _Handler = Callable[..., None]
 _HANDLERS: Final[Mapping[SessionState, Mapping[Code, _Handler]]] = {
     SessionState.NEW: {Code.HELLO: Session._on_hello, Code.ABORT: Session._on_abort},  # noqa: SLF001  # of this class
-    SessionState.CHALLENGED: {Code.AUTHENTICATE: Session._on_authenticate, Code.ABORT: Session._on_abort},  # noqa: SLF001
+    SessionState.CHALLENGED: {
+        Code.AUTHENTICATE: Session._on_authenticate,  # noqa: SLF001
+        Code.ABORT: Session._on_abort,  # noqa: SLF001
+    },
     SessionState.ESTABLISHED: {
         Code.SUBSCRIBE: Session._on_subscribe,  # noqa: SLF001
         Code.UNSUBSCRIBE: Session._on_unsubscribe,  # noqa: SLF001

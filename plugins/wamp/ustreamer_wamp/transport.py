@@ -30,7 +30,7 @@ from ustreamer_wamp.vehicle.patterns import PatternDirectory
 from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 KIND: Final = "wamp"
-"""The name of the kind of transport, and of the endpoint that comes with the section."""
+"""The name of the transport kind, and of the endpoint that the section adds."""
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
 """Messages queued for the loop at most; further ones stay in the egress queue, which is bounded."""
@@ -42,7 +42,7 @@ _ROUTES_REBUILD_DELAY_S: Final = 0.02  # all pattern changes within it cost one 
 
 
 class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
-    """The endpoint that comes with `[plugins.wamp]`."""
+    """The endpoint that `[plugins.wamp]` adds."""
 
     section: WampConfig
 
@@ -100,7 +100,7 @@ class WampTransport(EndpointTransport):
             config.section, context.clock, self.bridge, counts=counts, tick=self.bridge.tick
         )
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
         return self.router.server.problems()
@@ -120,7 +120,7 @@ class WampTransport(EndpointTransport):
         self._receiving = False
         self.router.server.close()
 
-    # --- from the vehicle ---------------------------------------------------------------------------------------------
+    # --- from the vehicle -----------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
         """Queue a message for the session whose uEntity is its sink."""
@@ -137,7 +137,7 @@ class WampTransport(EndpointTransport):
         if subscriber is None:
             return self.send
 
-        # Read by other threads, and never replaced. Routing learns of the end of a session some ms later.
+        # Other threads read this set; it is never replaced. Routing is updated some ms after the end of a session.
         sessions = self.bridge.sessions
 
         def transmit(message: UMessage) -> None:
@@ -171,7 +171,7 @@ class WampTransport(EndpointTransport):
             self._drain_scheduled = True
             self.router.server.run_on_loop(self._drain_inbox)
 
-    # --- into the vehicle ---------------------------------------------------------------------------------------------
+    # --- into the vehicle -----------------------------------------------------------------------------------
 
     def _dispatch(self, message: UMessage) -> None:
         """Dispatch a message, as if it had been received from a network."""
@@ -200,7 +200,7 @@ class WampTransport(EndpointTransport):
                 raise UStatusError(UCode.NOT_FOUND, f"no such listener for {source_filter}, {sink_filter}")
             self._registrations = tuple(each for each in self._registrations if each != registration)
 
-    # --- patterns -----------------------------------------------------------------------------------------------------
+    # --- patterns -------------------------------------------------------------------------------------------
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory:
         self._on_directory_change = changed
@@ -228,7 +228,7 @@ class WampTransport(EndpointTransport):
         self._rebuild_scheduled = False
         self._on_directory_change()
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
         """Counters, and the numbers of sessions, subscriptions and queued messages."""

@@ -332,7 +332,7 @@ class Delivering(RuleBasedStateMachine):
         self.asked: list[UMessage] = []
         self.batches: dict[str, list[UMessage]] | None = None
 
-    # --- what comes in ------------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------
 
     def _id(self, age_ms: int) -> UUID:
         self.count += 1
@@ -387,7 +387,7 @@ class Delivering(RuleBasedStateMachine):
         self.asked.append(asked)
         self._receive(asked)
 
-    # --- what happens to it -------------------------------------------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------------------------------------
 
     @rule(
         endpoint=endpoints,
@@ -517,7 +517,7 @@ class Delivering(RuleBasedStateMachine):
         self.gateway.run_until_idle()
         self._check_everything()
 
-    # --- what is promised ---------------------------------------------------------------------------------------------
+    # --- guarantees -----------------------------------------------------------------------------------------
 
     @invariant()
     def the_ledger_balances(self) -> None:

@@ -218,7 +218,7 @@ class LedgerLaw(RuleBasedStateMachine):
     def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
         self.world.directory.unsubscribe(topic, subscriber)
 
-    # --- messages; many of them spoofed, expired, invalid or for nobody -----------------------------------------------
+    # --- messages; many of them spoofed, expired, invalid or without a subscriber ---------------------------
 
     @rule(
         ingress=ingresses,
@@ -261,7 +261,7 @@ class LedgerLaw(RuleBasedStateMachine):
         nonsense = msgspec.structs.replace(valid, type=type, sink=sink, token="x")
         self._receive(ingress, UMessage(self._id(0), nonsense))
 
-    # --- lanes and time -----------------------------------------------------------------------------------------------
+    # --- queues and time ------------------------------------------------------------------------------------
 
     @rule(endpoint=endpoints, failure=st.sampled_from(FAILURES))
     def change_the_link(self, endpoint: str, failure: UStatusError | None) -> None:

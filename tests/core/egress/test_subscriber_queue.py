@@ -346,7 +346,7 @@ class Scenario(RuleBasedStateMachine):
         self.paused: set[UUri | None] = set()
         self.sent: dict[Hashable, list[int]] = defaultdict(list)
 
-    # --- what the model says ------------------------------------------------------------------------------------------
+    # --- expected state of the model ------------------------------------------------------------------------
 
     def _of(self, subscriber: UUri | None) -> list[ModelMessage]:
         return [each for each in self.inside.values() if each.subscriber == subscriber]
@@ -501,7 +501,7 @@ class Scenario(RuleBasedStateMachine):
         self.queue.release_route(own_queue, OTHER)
         self.queue._remove_if_empty(own_queue)
 
-    # --- what holds ---------------------------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------------
 
     @invariant()
     def all_of_it_is_there_and_counted(self) -> None:

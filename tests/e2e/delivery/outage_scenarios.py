@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outages of an egress at 200 messages a second: what the ECU sent, what the subscriber heard, what the books say.
+"""Outages of an egress at 200 messages per second: the messages of the ECU, the messages at the subscriber, and the
+ledger.
 
     python -m tests.e2e.delivery.outage_scenarios cable DIRECTORY SECONDS REPLAY_MS    packets are dropped
-    python -m tests.e2e.delivery.outage_scenarios stall DIRECTORY SECONDS REPLAY_MS    a router stands still while what has waited is sent
+    python -m tests.e2e.delivery.outage_scenarios stall DIRECTORY SECONDS REPLAY_MS    the router stops during a drain
 
 run in a network namespace of their own and print the outcome as JSON.
 """
@@ -87,7 +88,7 @@ class OutageOutcome(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"sent {self.sent}, heard {len(self.first_received)}, lost {len(self.lost)} {self.lost[:3]}, "
+            f"sent {self.sent}, received {len(self.first_received)}, lost {len(self.lost)} {self.lost[:3]}, "
             f"duplicates {self.duplicates}, replayed {self.replayed}, ledger {self.ledger}"
         )
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stopped receiver delays no receiver of another endpoint: each endpoint has its own session, queue and thread.
 
-Two sets of eight receivers get the same 24 MB/s from one streamer at the same time. In the first set each receiver has its own
-endpoint. In the second set, the control, all receivers share one endpoint. One receiver of each set is stopped (SIGSTOP).
-The stall must delay the other receivers of the control; otherwise a buffer absorbed the stall and the test proves nothing.
+Two sets of eight receivers get the same 24 MB/s from one streamer at the same time. In the first set each receiver
+has its own endpoint. In the second set, the control, all receivers share one endpoint. One receiver of each set is
+stopped (SIGSTOP). The stall must delay the other receivers of the control; otherwise a buffer absorbed the stall and
+the test proves nothing.
 """
 
 import json
@@ -75,10 +76,10 @@ _CLAMPED: Final = """\
 
 
 class Patience(NamedTuple):
-    """When Zenoh abandons a link whose peer does not read.
+    """The time after which Zenoh closes a link whose peer does not read.
 
-    A put waits `patience_us`. One keep-alive (a quarter of the lease) later Zenoh closes the socket, on a receiving thread:
-    the close ends when the peer has read everything, or after 10 s.
+    A put waits `patience_us`. One keep-alive (a quarter of the lease) later Zenoh closes the socket, on a receiving
+    thread: the close ends when the peer has read everything, or after 10 s.
     """
 
     patience_us: int
@@ -185,7 +186,8 @@ class IsolationResult(NamedTuple):
     def is_isolated(self) -> bool:
         """Whether the stall delayed the control clearly and the receivers of other endpoints not.
 
-        By the 90th percentile. The stall delays about half of the control's messages, a pause of a busy machine far fewer.
+        By the 90th percentile. The stall delays about half of the control's messages, a pause of a busy machine far
+        fewer.
         """
         control_is_delayed = self.shared.stall_p90 > CLEAR_FACTOR * self.shared.calm_p90
         return control_is_delayed and self.separate.stall_p90 < self.shared.stall_p90 / CLEAR_FACTOR
@@ -196,7 +198,10 @@ class IsolationResult(NamedTuple):
 
 @contextmanager
 def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProcess, int, dict[str, int]]]:
-    """A streamer with an endpoint for each of eight authorities, and one for eight others. Yields the port by authority."""
+    """A streamer with an endpoint for each of eight authorities, and one for eight others.
+
+    Yields the port by authority.
+    """
     source, shared, *ports = tcp_ports(2 + EIGHT)
     apart = {f"apart{number}": port for number, port in enumerate(ports)}
     together = [f"together{number}" for number in range(EIGHT)]

@@ -52,7 +52,7 @@ max_age_ms = 600000
 
 
 class OverflowScenario(NamedTuple):
-    """A streamer whose cloud queue holds `queue` messages, an application, and a reader of dead letters."""
+    """A streamer with a queue of `queue` messages for the cloud, an application, and a reader of dead letters."""
 
     process: StreamerProcess
     app: ZenohEntity

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Behaviour of Zenoh for which docs/delivery.md promises nothing: a blocked link is closed in the middle of a write.
+"""Behaviour of Zenoh for which docs/delivery.md has no guarantee: a blocked link is closed in the middle of a write.
 
-If the first of these tests fails, Zenoh has changed, and the page can promise more.
+If the first of these tests fails, Zenoh has changed, and the page can guarantee more.
 """
 
 import pytest
@@ -19,14 +19,14 @@ pytestmark = [
 ]
 
 
-def test_a_router_that_stands_still_for_longer_than_a_put_waits_loses_messages_and_garbles_some() -> None:
+def test_a_router_that_stalls_longer_than_the_put_timeout_loses_messages_and_corrupts_some() -> None:
     outcomes: list[ZenohStallOutcome] = []
     while not any(each.garbled and each.received < each.published for each in outcomes):
         assert len(outcomes) < 10, outcomes  # half of them are
         outcomes.append(router_stalled(STALL_S))
 
 
-def test_a_put_that_waits_for_longer_than_the_router_stands_still_loses_nothing() -> None:
+def test_a_put_timeout_longer_than_the_stall_loses_nothing() -> None:
     for _ in range(3):
         outcome = router_stalled(STALL_S, LONGER_US)
         assert (outcome.received, outcome.garbled) == (outcome.published, [])

@@ -3,8 +3,8 @@
 
     python -m tests.e2e.discovery.hostile_ecus DATA_PORT SD_PORT TCP_PORT
 
-The first output line is READY. Each input line `SECONDS RATE` sends RATE datagrams per second for SECONDS and opens ten
-connections per second; the output is the number of datagrams.
+The first output line is READY. Each input line `SECONDS RATE` sends RATE datagrams per second for SECONDS and opens
+ten connections per second; the output is the number of datagrams.
 """
 
 import random

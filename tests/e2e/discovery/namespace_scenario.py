@@ -87,7 +87,7 @@ class NamespaceOutcome(NamedTuple):
     data_ports: list[int]
     """The UDP ports of ECUs."""
     resubscribed: list[float]
-    """The time from the first Offer to the Subscribe, for each life of each short-lived ECU."""
+    """The time from the first Offer to the Subscribe, for each run of each short-lived ECU."""
     reboots: int
     """The reboots of subscribed ECUs."""
     busy_gaps: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service discovery of an ECU at byte level, by the tables of the standard: one service, with lives of any length.
+"""The service discovery of an ECU at byte level, by the tables of the standard: one service, with runs of any length.
 
 It sends input that no library sends: duplicates, reordered datagrams and session numbers near the wrap.
 """

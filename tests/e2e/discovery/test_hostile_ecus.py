@@ -79,7 +79,7 @@ class HostileScenario(NamedTuple):
 
 
 def discarding_ports(stack: ExitStack) -> tuple[int, int]:
-    """Two ports whose datagrams are discarded."""
+    """Two ports; all datagrams to them are discarded."""
     opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
     for each, port in zip(opened, udp_ports(2), strict=True):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,9 +141,8 @@ def run_phase(scene: HostileScenario, sent_at: list[float], *, flooded: bool) ->
 def is_held_up(phases: Sequence[Phase]) -> bool:
     """Whether the flood delays events.
 
-    The machine delays single phases at random, and the flood generator loads it. A real delay is in all flooded phases,
-    compared
-    with the median of the control phases.
+    The machine delays single phases at random, and the flood generator loads it. A real delay is in all flooded
+    phases, compared with the median of the control phases.
     """
     calm = median(each.p99_s for each in phases if not each.flooded)
     stormy = min(each.p99_s for each in phases if each.flooded)

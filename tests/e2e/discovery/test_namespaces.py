@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ECUs on a real link to another network namespace: found, called, subscribed and served, with reboots and link losses.
+"""ECUs on a real link to another network namespace: found, called, subscribed and served, with reboots and link
+losses.
 
 One scenario (`namespace_scenario.py`) runs all steps, and tshark dissects the traffic. Without namespaces, the tests
 are

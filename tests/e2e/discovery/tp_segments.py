@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reference SOME/IP-TP: 16 bytes of header, 4 of offset and flag, parts whose size is a multiple of 16."""
+"""A reference SOME/IP-TP: a header of 16 bytes, offset and flag in 4 bytes, segments in multiples of 16 bytes."""
 
 from collections.abc import Iterable
 

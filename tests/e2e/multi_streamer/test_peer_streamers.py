@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several streamers on one network, each a process: exactly one forwards each unicast message, and one responds to errors.
+"""Several streamers on one network, each a process: exactly one forwards each unicast message, and one responds to
+errors.
 
-tests/core/peers/test_election.py tests the election; test_topic_advertisements.py and test_topologies.py test publications.
+tests/core/peers/test_election.py tests the election; test_topic_advertisements.py and test_topologies.py test
+publications.
 """
 
 import json
@@ -55,7 +57,10 @@ def contains_all(*parts: str) -> Callable[[str], bool]:
 
 
 def exchange_all_types(nets: ZenohNetworks, gateways: Sequence[Gateway]) -> dict[str, list[int]]:
-    """Send all four message types in both directions and end the streamers. Returns the receive count of each message."""
+    """Send all four message types in both directions and end the streamers.
+
+    Returns the receive count of each message.
+    """
     near, far = nets.connect_entity("one", "a.vin1"), nets.connect_entity("two", FAR_AUTHORITIES[0])
     wait_forwarded(near, far, *FAR_AUTHORITIES)
     wait_forwarded(far, near, "a.vin1")
@@ -118,7 +123,10 @@ def test_through_two_redundant_streamers_each_message_of_each_type_arrives_once(
 
 
 def test_two_streamers_without_peer_detection_both_forward_everything(make: Make) -> None:
-    """The control of the test above. Each streamer also responds to the forwarded request of the other as a spoofed one."""
+    """The control of the test above.
+
+    Each streamer also responds to the forwarded request of the other as a spoofed one.
+    """
     nets = make("one", "two")
     off = dict.fromkeys(SIDE_BY_SIDE, "peers = false")
     received = exchange_all_types(nets, launch_side_by_side(nets, off))
@@ -158,7 +166,10 @@ class NotificationStream:
 
 
 def run_fail_over(make: Make, end: Callable[[Gateway], None]) -> tuple[float, int, int, Gateway]:
-    """End one of two streamers under load. Returns the length of the gap, the losses, the duplicates and the other streamer."""
+    """End one of two streamers under load.
+
+    Returns the length of the gap, the losses, the duplicates and the other streamer.
+    """
     nets = make("one", "two")
     first, second = launch_side_by_side(nets)
     near, far = nets.connect_entity("one", "a.vin1"), nets.connect_entity("two", FAR_AUTHORITIES[0])
@@ -327,7 +338,9 @@ def test_in_a_ring_of_three_that_name_each_other_each_message_arrives_once(
 # --------------------------------------------------------------------------------------------------- starting
 
 START_ORDERS: Final = (("near", "listener", "far"), ("listener", "near", "far"), ("far", "near", "listener"))
-"""Two in which the first call precedes the far streamer, the case that failed; and one in which the far streamer is first."""
+"""Two in which the first call precedes the far streamer, the case that failed; and one in which the far streamer is
+first.
+"""
 
 
 @pytest.mark.parametrize("order", START_ORDERS, ids="-".join)

@@ -104,7 +104,7 @@ def test_two_streamers_without_peer_detection_both_send_every_event(make: Make) 
 
 
 def offering_first(gateways: list[Gateway]) -> list[Gateway]:
-    """The offering streamer, and the one that stands by."""
+    """The offering streamer, and the streamer that stands by."""
     eventually(lambda: sorted(map(active_offers, gateways)), [0, 1])
     return sorted(gateways, key=active_offers, reverse=True)
 
@@ -147,7 +147,7 @@ def test_when_the_offering_streamer_ends_the_other_takes_over(make: Make, how: s
     second.wait_known_peers("b")
 
 
-def test_a_restarted_streamer_stands_by_for_the_offering_one(make: Make) -> None:
+def test_a_restarted_streamer_stands_by_for_the_offering_streamer(make: Make) -> None:
     nets = make("a", "b")
     first, second = offering_first(launch_two(nets))
     source, receiver = OfferingEcu(nets.new_ecu("a")), SubscribingEcu(nets.new_ecu("b"))
@@ -231,7 +231,10 @@ def test_in_a_ring_without_peer_detection_an_event_loops(make: Make) -> None:
 
 
 def test_in_a_ring_with_two_paths_to_a_network_each_event_arrives_once(make: Make) -> None:
-    """The long way is what `accept_relayed` allows, and nobody sees both its ends: it has to be named."""
+    """`accept_relayed` permits the indirect path.
+
+    No streamer is connected to both its ends, so the origin must be configured.
+    """
     nets = make("a", "b", "c")
     relayed = "accept_relayed = true"
     named = {"c": 'peers = ["g1", "g2", "g3"]'}
@@ -278,7 +281,10 @@ connect = ["tcp/127.0.0.1:{port}"]
 
 
 def wait_one_defers(source: OfferingEcu, gateways: list[Gateway]) -> None:
-    """Wait until one of two leaves the events to the other, whose word it has heard; nobody but the Zenoh network wants them."""
+    """Wait until one of two streamers defers the events to the other after its advertisement.
+
+    Only the Zenoh network has subscribers.
+    """
 
     def deferred_counts() -> list[int]:
         return [each.ledger_and_counters()[1]["a"]["refused_deferred_to_peer"] for each in gateways]
@@ -295,7 +301,7 @@ def wait_one_defers(source: OfferingEcu, gateways: list[Gateway]) -> None:
 def test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_once(
     make: Make, tmp_path: Path
 ) -> None:
-    """Nobody is named: that the others are on the SOME/IP side as well is what makes them believed on the Zenoh side."""
+    """No peer is configured. The peers are trusted on the Zenoh side because they are on the SOME/IP side as well."""
     nets = make("a", "b")
     with ExitStack() as exit_stack:
         zenoh = ZenohNetworks(tmp_path, exit_stack, "z")
@@ -319,7 +325,7 @@ def test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_o
         receiver.ecu.find(LAMPS)
         wait_delivered(source, receiver)
 
-        def came(payload: bytes) -> int:
+        def received_events(payload: bytes) -> int:
             return sum(each.payload == payload for each in app.events(topic))
 
         payloads = [b"event %d" % number for number in range(MESSAGES_EACH)]
@@ -335,10 +341,10 @@ def test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_o
         request = app.inbox.wait_one(lambda each: each.payload == b"from b")
         app.respond(request, b"to b")
         eventually(lambda: receiver.has_received(b"to b"), True)
-        eventually(lambda: {came(each) for each in payloads}, {1})
+        eventually(lambda: {received_events(each) for each in payloads}, {1})
 
         nets.stop_streamers(*gateways)
-        assert {came(each) for each in payloads} == {1}
+        assert {received_events(each) for each in payloads} == {1}
         assert receiver.receive_counts(payloads) == {1}
         assert {source.call_count(b"call %d" % number) for number in range(MESSAGES_EACH)} == {1}
         assert {len(app.responses(id)) for id in asked} == {1}

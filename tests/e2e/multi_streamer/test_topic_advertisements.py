@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entities of one network subscribe one topic at several streamers: exactly one streamer forwards it, also after a failure.
+"""Entities of one network subscribe one topic at several streamers: exactly one streamer forwards it, also after a
+failure.
 
 tests/core/peers/test_topic_advertisements.py tests which streamer that is.
 """
@@ -61,7 +62,10 @@ def deferred_count(gateway: Gateway, endpoint: str) -> int:
 def wait_all_but_one_defer(
     near: ZenohEntity, topic: Uri, gateways: Sequence[Gateway], endpoint: str = "one"
 ) -> list[Gateway]:
-    """Publish until all but one streamer defer the topic. Returns the forwarding streamer first, then the deferring ones."""
+    """Publish until all but one streamer defer the topic.
+
+    Returns the forwarding streamer first, then the deferring ones.
+    """
     before = [deferred_count(each, endpoint) for each in gateways]
     defers: list[bool] = []
 
@@ -79,7 +83,10 @@ def wait_all_but_one_defer(
 
 
 class SharedTopic(NamedTuple):
-    """A topic of network one that `near` publishes. For each streamer one listener on network two has subscribed it there."""
+    """A topic of network one that `near` publishes.
+
+    For each streamer one listener on network two has subscribed it there.
+    """
 
     nets: ZenohNetworks
     near: ZenohEntity
@@ -188,11 +195,11 @@ def test_two_streamers_without_peer_detection_both_forward_a_topic(make: Make) -
         listener.send_request(subscribe, wire.subscription_request(topic))
     asked: list[Id] = []
 
-    def comes_through_both() -> bool:
+    def passes_through_both() -> bool:
         asked.append(near.publish(topic))
         return 2 in receive_counts(listener, asked)
 
-    eventually(comes_through_both, True)
+    eventually(passes_through_both, True)
     events = [near.publish(topic) for _ in range(MESSAGES_EACH)]
     stop_and_drain(nets.connect_entity("two", FAR_AUTHORITIES[0]), listener, *gateways)
     assert set(receive_counts(listener, events)) == {2}
@@ -340,11 +347,11 @@ def test_in_a_ring_of_three_that_name_each_other_a_publication_arrives_once_on_e
     wait_deferred_by(near, topic, {ca: "a", bc: "b"})
     asked: list[Id] = []
 
-    def comes() -> bool:
+    def received_count() -> bool:
         asked.append(near.publish(topic))
         return 1 in receive_counts(far, asked) and 1 in receive_counts(middle, asked)
 
-    eventually(comes, True)
+    eventually(received_count, True)
     events = [near.publish(topic) for _ in range(MESSAGES_EACH)]
     stop_and_drain(nets.connect_entity("c", "c.vin1"), far, *ring)
     stop_and_drain(nets.connect_entity("b", "b.vin1"), middle)
@@ -353,7 +360,7 @@ def test_in_a_ring_of_three_that_name_each_other_a_publication_arrives_once_on_e
 
 
 def wait_deferred_by(near: ZenohEntity, topic: Uri, gateways: Mapping[Gateway, str]) -> None:
-    """Publish until one of these leaves what it hears at its endpoint to the other one."""
+    """Publish until one of these streamers defers the messages of its endpoint to the other."""
     before = {each: deferred_count(each, endpoint) for each, endpoint in gateways.items()}
 
     def one_defers() -> bool:

@@ -43,7 +43,7 @@ connect = ["tcp/127.0.0.1:{two}"]
 
 
 class TwoNetworks:
-    """Two permanent Zenoh networks, and streamers between them that know the authorities of both."""
+    """Two permanent Zenoh networks, and streamers between them that are configured with the authorities of both."""
 
     def __init__(self, directory: Path, exit_stack: ExitStack) -> None:
         self._directory = directory
@@ -102,7 +102,7 @@ def publish_series(sender: ZenohEntity, topic: Uri, name: str, messages: int) ->
 
 
 def wait_series(listener: ZenohEntity, topic: Uri, name: str, messages: int) -> list[bytes]:
-    """What has come of a talk when all that was said before its end has been heard; in order."""
+    """The messages of a conversation, in order, once all messages before its last have arrived."""
     about = f"{name} ".encode()
     listener.inbox.wait_count(lambda each: each.payload.startswith(about), messages)
     return [each.payload for each in listener.events(topic) if each.payload.startswith(about)]
@@ -138,7 +138,7 @@ def test_restarts_of_one_of_two_multiply_nothing(streets: TwoNetworks) -> None:
     for number in range(RESTARTS):
         process = streets.start_streamer(LEFT)
         if number == 0:
-            subscribe_at_own(left, topic)  # once: it is remembered
+            subscribe_at_own(left, topic)  # once: the id is in the dedup window
         name = f"round {number}:"
         before = len(left.events(topic))
         until = time.monotonic() + DEADLINE_S

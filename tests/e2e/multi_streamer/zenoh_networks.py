@@ -63,7 +63,9 @@ class ZenohNetworks:
         endpoints: Mapping[str, Sequence[str]],
         extra_toml: Mapping[str, str] | None = None,
     ) -> "Gateway":
-        """Start a streamer without waiting. `endpoints` are authorities by network; `extra_toml` is TOML per endpoint.
+        """Start a streamer without waiting.
+
+        `endpoints` are authorities by network; `extra_toml` is TOML per endpoint.
 
         An endpoint has the name of its network, or is written as `network:name`.
         """
@@ -138,7 +140,7 @@ class Gateway:
 
 
 def launch_side_by_side(nets: ZenohNetworks, extra_toml: Mapping[str, str] | None = None) -> list[Gateway]:
-    """Start g1 and g2, which know each other on both networks."""
+    """Start g1 and g2, which are connected on both networks."""
     gateways = [nets.launch_streamer(name, SIDE_BY_SIDE, extra_toml) for name in ("g1", "g2")]
     for each in gateways:
         each.wait_ready()

@@ -204,8 +204,8 @@ def test_a_stop_under_load_delivers_or_counts_all_that_was_accepted(tmp_path: Pa
                 assert vehicle.process.wait_exit() == 0, vehicle.process.output
             ledger = vehicle.process.ledger
             assert (ledger["queued"], ledger["dead_lettered"]) == (0, 0)
-            # Every delivery of the ledger arrives: two calls of uSubscription, their responses, an update of each, and
-            # the events.
+            # Every delivery of the ledger arrives: two calls of uSubscription, their responses, an update of each,
+            # and the events.
             events = ledger["delivered"] - 3 * 2
             eventually(lambda: sum(len(peer.events(topic)) for peer in (app, fleet)), events)
             for peer in (app, fleet):

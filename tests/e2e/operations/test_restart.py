@@ -98,7 +98,7 @@ def disconnect_and_wait(vehicle: Vehicle, app: ZenohEntity) -> None:
     vehicle.process.stderr.wait_one(lambda line: "link_down" in line)
 
 
-def test_events_wait_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> None:
+def test_events_wait_for_a_subscriber_that_reconnects(own_vehicle: Vehicle) -> None:
     topic = own_vehicle.unused_topic()
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1") as app:
         app.subscribe(topic)
@@ -111,7 +111,7 @@ def test_events_wait_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> N
         assert [sample.payload for sample in app.wait_events(topic, len(sent))] == sent
 
 
-def test_a_stop_waits_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> None:
+def test_a_stop_waits_for_a_subscriber_that_reconnects(own_vehicle: Vehicle) -> None:
     topic = own_vehicle.unused_topic()
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1") as app:
         app.subscribe(topic)

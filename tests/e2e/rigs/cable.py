@@ -47,7 +47,7 @@ class Cable:
     """Two ends: the near one in this namespace, the far one in another; `far_prefix` starts a command there."""
 
     def __init__(self) -> None:
-        # It lives while its stdin is open, so that nothing remains after this process.
+        # The process runs while its stdin is open, so that it ends with this process.
         self._holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo; exec cat"],
             stdin=subprocess.PIPE,
@@ -68,7 +68,7 @@ class Cable:
     def cut(self) -> None:
         """Drop every packet in both directions from now on; both links still look up.
 
-        Uses a wrong link-layer address of the neighbour, which needs no kernel module (few kernels have netem).
+        Uses a wrong link-layer address of the other host. This needs no kernel module (few kernels have netem).
         """
         for prefix, name, other in (((), "near", FAR_ADDRESS), (self.far_prefix, "far", NEAR_ADDRESS)):
             wrong_mac = ("lladdr", _UNUSED_MAC, "nud", "permanent")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture of a network, in a file, and what tshark says of it: a SOME/IP dissector that shares no code with anything here."""
+"""A capture of a network in a file, decoded by tshark: a SOME/IP dissector that shares no code with the streamer."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ class _Row(NamedTuple):
 
 
 def skip_without_tshark() -> None:
-    """Skip the test where there is no tshark, or one that may not capture; in CI nothing is skipped."""
+    """Skip the test without a tshark that may capture; in CI nothing is skipped."""
     for program in ("tshark", "dumpcap"):
         if shutil.which(program) is None:
             missing = f"no {program} that may be run (Debian package tshark; `make interop` installs it)"
@@ -58,7 +58,7 @@ def skip_without_tshark() -> None:
 
 
 class Capture:
-    """All that goes over any interface of this namespace and fits `what` (a pcap filter), into `file`.
+    """All packets on any interface of this namespace that match `what` (a pcap filter), written to `file`.
 
     `host` is an address of ours that fits.
     """
@@ -96,7 +96,10 @@ class Capture:
             self._end()
 
     def _wait_written(self) -> None:
-        """What dumpcap has not read when it is stopped is not in the file: wait for something that comes behind all."""
+        """dumpcap does not write packets that it has not read when it is stopped.
+
+        So this waits for a packet after all others.
+        """
         end = b"this is the end of " + os.urandom(8).hex().encode()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((self._host, 0))
@@ -119,9 +122,9 @@ class Dissection(NamedTuple):
     """What tshark finds in a capture."""
 
     malformed_frames: list[str]
-    """Frames that it could not read to their end, in its words."""
+    """Frames that tshark could not decode completely, as tshark prints them."""
     expert_messages: list[str]
-    """What its SOME/IP dissectors find wrong in frames that they could read."""
+    """The faults that its SOME/IP dissectors report in decoded frames."""
     packets: int
     """Those with SOME/IP in them, and `over_tcp` of them."""
     over_tcp: int
@@ -134,7 +137,7 @@ class Dissection(NamedTuple):
 
 
 def dissect(file: Path, udp: Iterable[int], tcp: Iterable[int] = ()) -> Dissection:
-    """Have tshark read a capture; SOME/IP is what goes to or from those ports."""
+    """Decode a capture with tshark; traffic of those ports is SOME/IP."""
     rows = _rows(file, udp, tcp)
     entries = Counter(
         (int(kind, 0), int(ttl, 0) == 0)
@@ -177,7 +180,7 @@ def _list(ports: Iterable[int]) -> str:
 
 
 def write_datagrams(file: Path, port: int, datagrams: Sequence[bytes]) -> None:
-    """A capture made by hand, of datagrams from and to `port`."""
+    """A handwritten capture of datagrams from and to `port`."""
     with file.open("wb") as out:
         out.write(struct.pack("<IHHiIII", 0xA1B2_C3D4, 2, 4, 0, 0, 65_535, _RAW_IP))
         for number, datagram in enumerate(datagrams):

@@ -21,7 +21,7 @@ from tests.e2e.rigs.wire import Attributes, Id, Uri
 T = TypeVar("T")
 
 DEADLINE_S: Final = 30.0
-"""Deadline for every expected event; on a quiet machine all of them take milliseconds."""
+"""Deadline for every expected event; on an idle machine all events take milliseconds."""
 
 STALL_GAP_S: Final = 0.025
 """A longer gap between events of a 100 Hz publisher shows a delay by the machine, not by a limit."""
@@ -85,7 +85,7 @@ def eventually(value: Callable[[], T], expected: T) -> None:
     assert found == expected
 
 
-# --- Zenoh --------------------------------------------------------------------------------------------------------------
+# --- Zenoh --------------------------------------------------------------------------------------------------
 
 
 class ZenohSample(NamedTuple):
@@ -132,15 +132,18 @@ def _decode_sample(sample: zenoh.Sample) -> ZenohSample:
 
 
 def wait_declared(session: zenoh.Session) -> None:
-    """Wait until the peer of a session knows all its declarations; until then it sends nothing.
+    """Wait until the peer of a session has received all its declarations; until then it sends nothing.
 
     A declaration has no response. A query has one, even without any reply, and follows the declarations in order.
     """
-    assert list(session.get("nobody/replies", timeout=DEADLINE_S)) == []
+    assert list(session.get("unknown/replies", timeout=DEADLINE_S)) == []
 
 
 class ZenohEntity:
-    """One uEntity with its own Zenoh session, a client of the listener at `port`. It receives everything (`up/**`)."""
+    """One uEntity with its own Zenoh session, a client of the listener at `port`.
+
+    It receives everything (`up/**`).
+    """
 
     _numbers = itertools.count(0x10A0)
 
@@ -167,7 +170,7 @@ class ZenohEntity:
     ) -> None:
         self.session.close()  # type: ignore[no-untyped-call]
 
-    # --- saying -----------------------------------------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------------------------
 
     def put_raw(self, key: str, attachment: bytes | None, payload: bytes = b"") -> None:
         """Put any bytes."""
@@ -228,7 +231,7 @@ class ZenohEntity:
             payload,
         )
 
-    # --- hearing ----------------------------------------------------------------------------------------------------------
+    # --- receiving ------------------------------------------------------------------------------------------
 
     def wait_response(self, request: Id, within: float = DEADLINE_S) -> ZenohSample:
         """Wait for the response to a request."""
@@ -248,7 +251,7 @@ class ZenohEntity:
         """Wait for this number of publications on a topic, and return all."""
         return self.inbox.wait_count(_is_event_on(topic), count, within)
 
-    # --- both -------------------------------------------------------------------------------------------------------------
+    # --- both -----------------------------------------------------------------------------------------------
 
     def call(
         self, method: Uri, payload: bytes = b"", *, ttl: int = 5000, payload_format: int = wire.PROTOBUF
@@ -295,7 +298,7 @@ def _is_event_on(topic: Uri) -> Callable[[ZenohSample], bool]:
     return lambda s: s.attributes is not None and s.is_event and s.attributes.source == topic
 
 
-# --- SOME/IP ------------------------------------------------------------------------------------------------------------
+# --- SOME/IP ------------------------------------------------------------------------------------------------
 
 
 class SomeipFrame(NamedTuple):
@@ -328,7 +331,7 @@ def _frames(datagram: bytes, sender: tuple[str, int]) -> list[SomeipFrame]:
 
 
 class SomeipNode:
-    """A UDP socket on loopback that keeps its datagrams; `answer` returns the response to a request, if any."""
+    """A UDP socket on loopback that stores its datagrams; `answer` returns the response to a request, if any."""
 
     def __init__(
         self, port: int = 0, host: str = "127.0.0.1", responder: Callable[[SOMEIPHeader], bytes] | None = None

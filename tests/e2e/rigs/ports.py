@@ -21,12 +21,12 @@ _claims: list[socket.socket] = []
 
 
 def tcp_ports(count: int) -> list[int]:
-    """So many different ones."""
+    """`count` different ports."""
     return _free_ports(socket.SOCK_STREAM, count)
 
 
 def udp_ports(count: int) -> list[int]:
-    """So many different ones."""
+    """`count` different ports."""
     return _free_ports(socket.SOCK_DGRAM, count)
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ECU with service discovery, on the library someip: it offers, finds and subscribes by itself, on a loopback address of its own."""
+"""An ECU with service discovery, on the library someip.
+
+It offers, finds and subscribes on its own, at a loopback address of its own.
+"""
 
 import asyncio
 import socket
@@ -40,7 +43,7 @@ FAST_TIMINGS: Final = Timings(
 
 
 class SdNotification(NamedTuple):
-    """Something that service discovery told the ECU: offered, stopped, subscribed, unsubscribed."""
+    """An event of service discovery at the ECU: offered, stopped, subscribed, unsubscribed."""
 
     kind: str
     service: int
@@ -48,7 +51,7 @@ class SdNotification(NamedTuple):
 
 
 class SdEcu:
-    """From its construction to `close` it is there; `vanish` takes its power away, without a word."""
+    """The ECU runs from its construction to `close`. `vanish` cuts its power: it sends no StopOffer."""
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class SdEcu:
         self.sd.transport = self._transports[0]
         self.sd.start()
 
-    # --- what it offers -------------------------------------------------------------------------------------------------
+    # --- offered services -----------------------------------------------------------------------------------
 
     def offer(self, service: int, *eventgroups: int, instance: int = 1, major: int = 1) -> None:
         offered = Service(
@@ -117,7 +120,7 @@ class SdEcu:
     ) -> None:
         self.data_socket.send_to(wire.event(service, event, payload, session=session), destination)
 
-    # --- what it wants --------------------------------------------------------------------------------------------------
+    # --- consumed services ----------------------------------------------------------------------------------
 
     def find(self, service: int, *, instance: int = 1, major: int = 1) -> None:
         self._run_on_loop(
@@ -136,7 +139,7 @@ class SdEcu:
 
         self._run_on_loop(stop)
 
-    # --- its end --------------------------------------------------------------------------------------------------------
+    # --- end ------------------------------------------------------------------------------------------------
 
     @property
     def _endpoint(self) -> IPv4EndpointOption:
@@ -144,7 +147,7 @@ class SdEcu:
         return IPv4EndpointOption(IPv4Address(host), L4Protocols.UDP, port)
 
     def power_off(self) -> None:
-        """The power is gone: it says nothing any more, goodbye least of all."""
+        """Cut the power: the ECU sends nothing more, not even a StopOffer."""
 
         def cut() -> None:
             for transport in self._transports:
@@ -156,7 +159,7 @@ class SdEcu:
     def close(self) -> None:
         async def stop() -> None:
             self.sd.stop()
-            await _cancel_other_tasks()  # among it the offers, which say goodbye at their end
+            await _cancel_other_tasks()  # including the offers, which send StopOffer at their end
             for transport in self._transports:
                 transport.close()
 
@@ -228,7 +231,8 @@ def _udp_endpoints(options: Iterable[Any]) -> list[tuple[str, int]]:
 
 
 def _sd_socket(address: str, port: int, interface: str, multicast: bool) -> socket.socket:
-    # The library sets REUSEPORT alone, which does not go with anybody who sets REUSEADDR, such as vsomeip and ours.
+    # The library sets only REUSEPORT. This conflicts with sockets that set REUSEADDR, such as those of vsomeip and of
+    # the streamer.
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.setblocking(False)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

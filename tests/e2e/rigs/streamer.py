@@ -26,7 +26,7 @@ class StreamerProcess:
 
     def __init__(self, config: Path, *arguments: str) -> None:
         """Start the process; `wait_ready` and `with` wait for READY."""
-        # The last one of repeated options holds. The default of 5 s may be too short on a busy machine.
+        # The last of repeated options takes effect. The default of 5 s may be too short on a busy machine.
         self.config = config
         self._process = subprocess.Popen(
             [COMMAND, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
@@ -103,7 +103,7 @@ class StreamerProcess:
         """SIGTERM; the process must exit with 0 and a balanced ledger."""
         if not self.is_alive:
             self.close_pipes()
-            raise AssertionError(f"ended by itself with {self._process.returncode}\n{self.output}")
+            raise AssertionError(f"exited unexpectedly with {self._process.returncode}\n{self.output}")
         self.send_sigterm()
         code = self.wait_exit()
         assert code == 0, self.output
@@ -111,7 +111,7 @@ class StreamerProcess:
 
     @property
     def log_records(self) -> list[dict[str, Any]]:
-        """The JSON lines of the log; other lines are for people, such as the reason of a failed exit."""
+        """The JSON lines of the log. Other lines are plain text, such as the reason of a failed exit."""
         return [json.loads(line) for line in self.stderr.items() if line.startswith("{")]
 
     @property
@@ -132,7 +132,7 @@ class StreamerProcess:
                 self.stop()
             else:
                 self.kill()
-                error.add_note(f"the streamer said:\n{self.output}")
+                error.add_note(f"output of the streamer:\n{self.output}")
 
 
 def _read_lines(pipe: IO[str], inbox: Inbox[str]) -> None:

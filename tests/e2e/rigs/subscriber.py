@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An application that subscribes at its own uSubscription and hears what becomes of it, byte by byte."""
+"""An application that subscribes at its own uSubscription and receives the Updates, at byte level."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self
@@ -37,7 +37,7 @@ def subscribe_request_v4(topic: Uri, *, expire_s: int | None = None, period_ms: 
 
 
 class Update(NamedTuple):
-    """`StatusUpdate` of version 3, or `Subscription` of version 4 in the same words; without the attributes."""
+    """`StatusUpdate` of version 3, or `Subscription` of version 4 with the same names; without the attributes."""
 
     topic: Uri
     subscriber: Uri
@@ -67,7 +67,10 @@ class Update(NamedTuple):
 
 
 class Subscriber(ZenohEntity):
-    """A uEntity with a session of its own. It asks the uSubscription at its own authority, as the standard has it."""
+    """A uEntity with a session of its own.
+
+    It calls the uSubscription at its own authority, as the standard requires.
+    """
 
     def __init__(self, port: int, authority: str, ue_id: int | None = None) -> None:
         super().__init__(port, authority, ue_id)
@@ -76,7 +79,7 @@ class Subscriber(ZenohEntity):
     def close(self) -> None:
         self.session.close()  # type: ignore[no-untyped-call]
 
-    # --- asking -----------------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def call_successfully(self, method: Uri, payload: bytes) -> ZenohSample:
         """Call, and insist that it worked."""
@@ -85,13 +88,16 @@ class Subscriber(ZenohEntity):
         return answer
 
     def wait_responding(self, method: Uri, condition: Callable[[], bool] = lambda: True) -> None:
-        """Ask until somebody answers and `seen()`, for as long as anything may take; for sessions that find each other."""
+        """Repeat a request until a response arrives and `seen()` is true, within the deadline; for sessions that
+        discover each other.
+        """
         unknown_topic = wire.topic_request(Uri(self.address.authority, 0x7FFF, 1, SUBSCRIPTION_CHANGE))
         requests: set[Id] = set()
         for _ in range(round(DEADLINE_S / _PATIENCE_S)):
             requests.add(self.send_request(method, unknown_topic))
             try:
-                # Of any of them: on a busy machine the first answer may take longer than our patience.
+                # On a busy machine the first response may arrive after the timeout of its request. So any response
+                # counts.
                 self.inbox.wait_one(
                     lambda s: s.attributes is not None and s.attributes.reqid in requests, _PATIENCE_S
                 )
@@ -99,10 +105,10 @@ class Subscriber(ZenohEntity):
                 continue
             if condition():
                 return
-        raise AssertionError(f"{method} answers nobody within {DEADLINE_S} s")
+        raise AssertionError(f"{method} received no response within {DEADLINE_S} s")
 
     def request_subscription(self, topic: Uri, payload: bytes | None = None) -> int:
-        """Subscribe; the state that is answered."""
+        """Subscribe; returns the state in the response."""
         method = self.usubscription.at(wire.SUBSCRIBE)
         answer = self.call_successfully(method, subscription_request(topic) if payload is None else payload)
         state, about = wire.SubscriptionResponse.decode(answer.payload)
@@ -115,13 +121,13 @@ class Subscriber(ZenohEntity):
         self.wait_notified(topic, SUBSCRIBED)
 
     def unsubscribe(self, topic: Uri) -> None:
-        """Unsubscribe: OK and an empty answer, which says UNSUBSCRIBED."""
+        """Unsubscribe: the response is OK and an empty message, which means UNSUBSCRIBED."""
         assert (
             self.call_successfully(self.usubscription.at(wire.UNSUBSCRIBE), wire.topic_request(topic)).payload
             == b""
         )
 
-    # --- being told -------------------------------------------------------------------------------------------------------
+    # --- notifications --------------------------------------------------------------------------------------
 
     def _is_update_on(self, topic: Uri) -> Callable[[ZenohSample], bool]:
         source = self.usubscription.at(SUBSCRIPTION_CHANGE)
@@ -137,11 +143,11 @@ class Subscriber(ZenohEntity):
         return about
 
     def notified_states(self, topic: Uri) -> list[int]:
-        """The states of this application's subscription that it has been told, in order."""
+        """The states of this application's subscription that it was notified of, in order."""
         return [Update.decode(each.payload).state for each in self.inbox.items(self._is_update_on(topic))]
 
     def wait_notified(self, topic: Uri, state: int, times: int = 1) -> Update:
-        """Wait until it has been told that state so many times; the last Update that says so."""
+        """Wait until it received that state so many times; returns the last Update with that state."""
         about = self._is_update_on(topic)
         updates = self.inbox.wait_count(
             lambda each: about(each) and Update.decode(each.payload).state == state, times

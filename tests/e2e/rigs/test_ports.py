@@ -24,7 +24,7 @@ def test_another_process_is_given_other_ports_though_none_is_in_use() -> None:
     assert blocks.isdisjoint(int(port) // 100 for port in done.stdout.split())
 
 
-def test_threads_that_ask_at_once_are_given_different_ports() -> None:
+def test_simultaneous_threads_receive_different_ports() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = [port for ports in pool.map(lambda _: tcp_ports(2), range(100)) for port in ports]
     assert len(found) == 200

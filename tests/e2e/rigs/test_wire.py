@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strangers' encoders, against vectors that were made with other programs; else two wrongs could agree."""
+"""The independent encoders, against vectors of other programs.
+
+Without these vectors two wrong encoders could agree.
+"""
 
 import pytest
 

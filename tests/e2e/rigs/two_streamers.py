@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two vehicles: a streamer each, a Zenoh network of applications behind each, and a third network between them.
 
-The networks of applications are routers in the process of the test, so applications survive a dead streamer. The
-network between the streamers is only their two sessions: a dead streamer is a link that is down.
+The networks of applications are routers in the process of the test, so applications survive the kill of a streamer.
+The network between the streamers consists only of their two sessions. So the kill of a streamer takes the link down.
 """
 
 import json
@@ -52,7 +52,7 @@ connect = ["tcp/127.0.0.1:{other_link}"]
 
 
 class SidePorts(NamedTuple):
-    """TCP ports of one side: its applications' network, and where its streamer listens for the other one."""
+    """TCP ports of one side: its applications' network, and the port where its streamer listens for the other one."""
 
     network: int
     link: int
@@ -92,17 +92,19 @@ class StreamerSide:
         self._config.write_text(text, encoding="utf-8")
         self._process: StreamerProcess | None = None
         self._is_frozen = False
-        self._was_stopped = True  # by our hand, and nothing is to be heard from it
+        self._was_stopped = True  # killed by the test; it must print nothing
         self._network = open_router(ports.network)
         self.probe = Subscriber(ports.network, authority)
         """A permanent application that queries the lists."""
 
     @property
     def running(self) -> bool:
-        """Whether it is started and not killed; AssertionError if it has ended by itself."""
+        """True if it is started and not killed; AssertionError if it has exited unexpectedly."""
         if not self._was_stopped and not self.process.is_alive:
             self.kill()  # which closes its pipes
-            raise AssertionError(f"the streamer of {self.authority} ended by itself\n{self.process.output}")
+            raise AssertionError(
+                f"the streamer of {self.authority} exited unexpectedly\n{self.process.output}"
+            )
         return not self._was_stopped
 
     @property
@@ -110,7 +112,7 @@ class StreamerSide:
         assert self._process is not None, f"the streamer of {self.authority} was never started"
         return self._process
 
-    # --- life and death -------------------------------------------------------------------------------------------------
+    # --- start and kill -------------------------------------------------------------------------------------
 
     def launch(self) -> None:
         """Start the streamer without waiting."""
@@ -128,7 +130,7 @@ class StreamerSide:
         self.process.stderr.wait_one(lambda line: "link_up" in line and '"link"' in line)
 
     def wait_peer(self) -> None:
-        """Wait until it has been told that the other side listens: whatever was asked before is asked again then."""
+        """Wait until it was notified that the other side is connected. It then repeats all earlier requests."""
 
         def known_peers() -> list[str]:
             records = [each for each in self.process.log_records if each["event"] == "streamer.peers"]
@@ -138,7 +140,7 @@ class StreamerSide:
 
     @property
     def link_count(self) -> int:
-        """How many nodes it knows on the network between the streamers."""
+        """The number of its peer nodes on the network between the streamers."""
         found: int = statistics(self._directory / "state")["endpoints"]["link"]["links"]
         return found
 
@@ -152,7 +154,7 @@ class StreamerSide:
         self._was_stopped, self._is_frozen = True, False
 
     def freeze(self) -> None:
-        """SIGSTOP: the link stays up, messages wait in the socket, and nothing is answered."""
+        """SIGSTOP: the link stays up, messages wait in the socket, and no request is answered."""
         process = self.process._process
         process.send_signal(signal.SIGSTOP)
         self._is_frozen = True
@@ -164,7 +166,7 @@ class StreamerSide:
         self._is_frozen = False
 
     def lose_state(self) -> None:
-        """Empty the state_dir of a streamer that is dead."""
+        """Empty the state_dir of a killed streamer."""
         assert not self.running
         shutil.rmtree(self._directory / "state")
 
@@ -176,18 +178,18 @@ class StreamerSide:
             self.process.stop()
 
     def kill_and_describe(self) -> str:
-        """Kill it if it runs; what it has said."""
+        """Kill it if it runs; returns its output."""
         if not self._was_stopped:
             self.kill()
-        return f"the streamer of {self.authority} said:\n{self.process.output}" if self._process else ""
+        return f"output of the streamer of {self.authority}:\n{self.process.output}" if self._process else ""
 
     def close(self) -> None:
-        """Leave nothing behind, whatever has gone wrong."""
+        """Remove all resources, whatever has failed."""
         self.kill_and_describe()
         self.probe.close()
         self._network.close()  # type: ignore[no-untyped-call]
 
-    # --- asking ---------------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def new_application(self) -> Subscriber:
         """A new application behind this side; the caller closes it."""
@@ -208,11 +210,11 @@ class StreamerSide:
         return sorted(wire.subscribers_in(answer.payload))
 
     def topics_of(self, authority: str) -> set[Uri]:
-        """The topics of an authority that anybody has subscribed here."""
+        """The topics of an authority that have a subscriber here."""
         return {each.topic for each in self._all_subscriptions() if each.topic.authority == authority}
 
     def topics_subscribed_by(self, authority: str) -> set[Uri]:
-        """The topics that the uSubscription of an authority has subscribed here, in whatever version."""
+        """The topics that the uSubscription of an authority has subscribed here, in any version."""
         listed = self._all_subscriptions()
         return {e.topic for e in listed if (e.subscriber.authority, e.subscriber.ue_id) == (authority, 0)}
 
@@ -243,9 +245,9 @@ class TwoStreamers:
             side.wait_peer()
 
     def stop(self) -> None:
-        """End both as a supervisor would, once nothing is under way between them; they must have kept their books.
+        """End both with SIGTERM once no message is in transit; their ledgers must balance.
 
-        What the far side answers to one that has gone meanwhile would be left over, and it exits with 75, as it should.
+        The far side would retain its responses to a subscriber that has left, and would exit with 75, as specified.
         """
         sides = (self.near, self.far)
         for side in sides:
@@ -260,12 +262,12 @@ class TwoStreamers:
 
     @contextmanager
     def spy(self) -> Iterator[ZenohEntity]:
-        """A stranger on the network between the streamers, who hears all of it.
+        """An independent session on the network between the streamers. It receives all messages.
 
-        Not while a streamer dies: to the other one a link with somebody on it is not down. And not before the near side has
-        noticed that somebody came: it asks everything anew then.
+        Not while a streamer is killed: the other streamer's link would count as up with any session on it. Not before
+        the near side has detected a new session: at link up it repeats all requests.
         """
-        eventually(lambda: self.near.link_count, 1)  # an earlier spy may not have gone yet
+        eventually(lambda: self.near.link_count, 1)  # an earlier spy may still be connected
         with ZenohEntity(self.near.ports.link, "spy") as peer:
             eventually(lambda: self.near.link_count, 2)
             probe, method = self.near.probe, self.far.usubscription.at(wire.FETCH_SUBSCRIBERS)

@@ -13,11 +13,11 @@ from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.e2e.rigs.wire import Uri
 
 SPEED: Final = 0x1234
-"""The service whose events the ECU sends; version 1, events 0x8001 to 0x8040."""
+"""The service with the events of the ECU; version 1, events 0x8001 to 0x8040."""
 SECOND_SPEED: Final = 0x1235
 """Another service, instance 2 of its type."""
 CLIMATE: Final = 0x3001
-"""The service whose methods the ECU has."""
+"""The service with the methods of the ECU."""
 OFFERED: Final = 0x4001
 """The service that the streamer offers for the uEntity PROVIDER."""
 PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)

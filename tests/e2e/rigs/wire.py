@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""uProtocol and SOME/IP as a stranger would write them: by hand, from the specifications alone.
+"""uProtocol and SOME/IP from an independent implementation: handwritten, from the specifications alone.
 
-Nothing here comes from the streamer, so what it understands and says is measured against the wire formats and not
-against its own codecs. Numbers are those of the specifications: up-spec (uuri, uuid, uattributes, up-l1/zenoh,
+This module uses no code of the streamer. So the tests measure the streamer against the wire formats and not against
+its own codecs. Numbers are from the specifications: up-spec (uuri, uuid, uattributes, up-l1/zenoh,
 up-l3/usubscription/v3) and the AUTOSAR SOME/IP protocol specification.
 """
 
@@ -24,7 +24,7 @@ PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DA
 UNSUBSCRIBED: Final = 0
 SUBSCRIBED: Final = 2
 
-# --- protobuf -----------------------------------------------------------------------------------------------------------
+# --- protobuf -----------------------------------------------------------------------------------------------
 
 
 def varint(number: int) -> bytes:
@@ -72,7 +72,7 @@ def fields(data: bytes) -> dict[int, list[int | bytes]]:
                 raise ValueError(f"wire type {other} at {at}")
         chunk = data[at : at + size]
         if len(chunk) != size:
-            raise ValueError(f"field {tag >> 3}: {size} bytes wanted, {len(chunk)} there")
+            raise ValueError(f"field {tag >> 3}: {size} bytes expected, {len(chunk)} there")
         found.setdefault(tag >> 3, []).append(chunk if tag & 7 == 2 else int.from_bytes(chunk, "little"))
         at += size
     return found
@@ -90,7 +90,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def message_in(found: dict[int, list[int | bytes]], number: int) -> bytes | None:
-    """The last field of that number, which is text, bytes or a message; None if there is none."""
+    """The last field of that number as text, bytes or a message; None if it is absent."""
     value = found.get(number, [None])[-1]
     if isinstance(value, int):
         raise ValueError(f"field {number} is a number")  # noqa: TRY004 - malformed data, not a wrong argument
@@ -98,14 +98,14 @@ def message_in(found: dict[int, list[int | bytes]], number: int) -> bytes | None
 
 
 def number_in(found: dict[int, list[int | bytes]], number: int) -> int | None:
-    """The last field of that number, which is a number; None if there is none."""
+    """The last field of that number as a number; None if it is absent."""
     value = found.get(number, [None])[-1]
     if isinstance(value, bytes):
         raise ValueError(f"field {number} is no number")  # noqa: TRY004 - malformed data, not a wrong argument
     return value
 
 
-# --- uProtocol ----------------------------------------------------------------------------------------------------------
+# --- uProtocol ----------------------------------------------------------------------------------------------
 
 
 class Id(NamedTuple):
@@ -233,7 +233,7 @@ class Attributes(NamedTuple):
 
     @property
     def attachment(self) -> bytes:
-        """What goes beside the payload on Zenoh: the major version of uProtocol, then the attributes."""
+        """The Zenoh attachment: the major version of uProtocol, then the attributes."""
         return b"\x01" + self.encode()
 
     @property
@@ -253,7 +253,7 @@ class Status(NamedTuple):
         return cls(number_in(found, 1) or 0, (message_in(found, 2) or b"").decode())
 
 
-# --- uSubscription version 3 ----------------------------------------------------------------------------------------------
+# --- uSubscription version 3 --------------------------------------------------------------------------------
 
 SUBSCRIBE, UNSUBSCRIBE, FETCH_SUBSCRIPTIONS, FETCH_SUBSCRIBERS = 1, 2, 3, 8
 
@@ -339,7 +339,7 @@ def unpack_any(name: str, data: bytes) -> bytes:
     return message_in(found, 2) or b""
 
 
-# --- SOME/IP ------------------------------------------------------------------------------------------------------------
+# --- SOME/IP ------------------------------------------------------------------------------------------------
 
 E_OK, E_NOT_OK, E_UNKNOWN_SERVICE, E_UNKNOWN_METHOD, E_NOT_READY, E_NOT_REACHABLE = range(6)
 E_TIMEOUT, E_WRONG_PROTOCOL_VERSION, E_WRONG_INTERFACE_VERSION, E_MALFORMED_MESSAGE = range(6, 10)
@@ -362,7 +362,7 @@ def someip(
     length: int | None = None,
     protocol_version: int = 1,
 ) -> bytes:
-    """A SOME/IP message; `length` and `protocol_version` can be made to lie."""
+    """A SOME/IP message; `length` and `protocol_version` can be wrong values."""
     size = 8 + len(payload) if length is None else length
     header = struct.pack(
         ">HHIHHBBBB",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may send what: an endpoint with rules, between two Zenoh networks and a SOME/IP network."""
+"""Access rules: an endpoint with rules, between two Zenoh networks and a SOME/IP network."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ SERVICE = Uri("chassis", CLIMATE, 1)
 FLEET, STRANGER = 0x7001, 0x7002
 
 RULES = """
-[[endpoints.cloud.access]]                   # everyone may subscribe
+[[endpoints.cloud.access]]                   # every entity may subscribe
 allow = true
 type = "request"
 sink = "//hpc.vin1/0/FF/FFFF"
@@ -44,19 +44,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vehicle]:
     ):
         process = StreamerProcess(config).wait_ready()
         yield Vehicle(ports, process, ecu, receiver)
-        # Not stopped: it still asks the cloud, which has no uSubscription, for the topics that a test has subscribed.
+        # Not stopped: it still requests from the cloud, which has no uSubscription, the topics that a test
+        # subscribed.
         process.kill()
 
 
 @pytest.fixture
 def fleet(guarded: Vehicle) -> Iterator[ZenohEntity]:
-    """Somebody whom the rules know."""
+    """An application that the rules permit."""
     with ZenohEntity(guarded.ports.cloud, "cloud", FLEET) as peer:
         yield peer
 
 
 @pytest.fixture
-def stranger(guarded: Vehicle) -> Iterator[ZenohEntity]:
+def outsider(guarded: Vehicle) -> Iterator[ZenohEntity]:
     with ZenohEntity(guarded.ports.cloud, "cloud", STRANGER) as peer:
         yield peer
 
@@ -71,12 +72,12 @@ def test_an_allowed_caller_gets_its_response(fleet: ZenohEntity) -> None:
     assert fleet.call(SERVICE.at(ECHO), b"22 C").payload == b"22 C"
 
 
-@pytest.mark.parametrize("caller", ["stranger", "fleet"])
+@pytest.mark.parametrize("caller", ["outsider", "fleet"])
 def test_a_denied_caller_gets_one_error_and_the_call_is_not_forwarded(
     guarded: Vehicle, caller: str, request: pytest.FixtureRequest
 ) -> None:
     peer: ZenohEntity = request.getfixturevalue(caller)
-    method = SERVICE.at(ECHO if caller == "stranger" else SILENT)
+    method = SERVICE.at(ECHO if caller == "outsider" else SILENT)
     payload = f"forbidden to {caller}".encode()
     asked = peer.send_request(method, payload)
     answer = peer.wait_response(asked)
@@ -92,19 +93,19 @@ def test_a_denied_caller_gets_one_error_and_the_call_is_not_forwarded(
 
 
 def test_of_publications_and_notifications_only_those_that_are_allowed_pass_and_none_is_answered(
-    fleet: ZenohEntity, stranger: ZenohEntity, car: ZenohEntity
+    fleet: ZenohEntity, outsider: ZenohEntity, car: ZenohEntity
 ) -> None:
-    topics = [peer.address.at(resource) for peer in (stranger, fleet) for resource in (0x8001, 0x8002)]
+    topics = [peer.address.at(resource) for peer in (outsider, fleet) for resource in (0x8001, 0x8002)]
     for topic in topics:
-        # Their network has no uSubscription, so that is as far as it goes; it is forwarded from then on.
+        # Their network has no uSubscription, so the subscription stays pending; the topic is forwarded from then on.
         car.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(topic))
-    for peer in (stranger, fleet):
+    for peer in (outsider, fleet):
         peer.publish(peer.address.at(0x8002), b"no")
         peer.send_message(notification(peer, car), b"yes" if peer is fleet else b"no")
         peer.publish(peer.address.at(0x8001), b"yes" if peer is fleet else b"no")
     assert car.inbox.wait_count(lambda each: each.payload == b"yes", 2)
     assert car.inbox.items(lambda each: each.payload == b"no") == []
-    for peer in (stranger, fleet):
+    for peer in (outsider, fleet):
         assert (
             peer.inbox.items(lambda each: each.attributes is not None and each.head.commstatus is not None)
             == []
@@ -138,9 +139,9 @@ def test_denied_messages_are_in_the_ledger(tmp_path_factory: pytest.TempPathFact
     config = write_config(tmp_path_factory.mktemp("books"), ports)
     config.write_text(config.read_text(encoding="utf-8") + RULES, encoding="utf-8")
     with StreamerProcess(config) as process:
-        with ZenohEntity(ports.cloud, "cloud", STRANGER) as stranger:
+        with ZenohEntity(ports.cloud, "cloud", STRANGER) as outsider:
             for number in range(5):
-                stranger.call(SERVICE.at(ECHO), b"%d" % number)
+                outsider.call(SERVICE.at(ECHO), b"%d" % number)
         process.stop()
         [stopped] = [line for line in process.log_records if line["event"] == "streamer.stopped"]
     assert stopped["endpoints"]["cloud"]["refused_access"] == 5

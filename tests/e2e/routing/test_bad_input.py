@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever comes in, a valid stream beside it arrives whole, in order and unforged, and the streamer lives on."""
+"""Bad input: a valid stream next to it arrives complete, in order and authentic, and the streamer continues."""
 
 import time
 from collections.abc import Callable
@@ -47,8 +47,8 @@ DATAGRAMS: Final = {
         "0000010011772d"
     ),
     "a magic cookie": bytes.fromhex("ffff000000000008deadbeef01010100"),
-    "a response that nobody asked for": wire.someip(SPEED, 0x0001, wire.SOMEIP_RESPONSE, FORGED, client=1),
-    "an error that nobody asked for": wire.someip(SPEED, 0x0001, wire.SOMEIP_ERROR, FORGED, return_code=1),
+    "a response without a request": wire.someip(SPEED, 0x0001, wire.SOMEIP_RESPONSE, FORGED, client=1),
+    "an error without a request": wire.someip(SPEED, 0x0001, wire.SOMEIP_ERROR, FORGED, return_code=1),
     "an event that calls itself a request": wire.someip(SPEED, 0x8001, wire.SOMEIP_REQUEST, FORGED),
     "a request as client 0xFFFF": wire.someip(OFFERED, 0x0001, wire.SOMEIP_REQUEST, FORGED, client=0xFFFF),
 }
@@ -68,7 +68,7 @@ def _raw(*parts: bytes) -> bytes:
     return b"\x01" + b"".join(parts)
 
 
-# What the dispatcher never gets to see, since it is no uProtocol message.
+# Messages that do not reach the dispatcher, because they are not uProtocol messages.
 NO_MESSAGES: Final[dict[str, Callable[[], Put]]] = {
     "no attachment": lambda: (wire.key(OWN_TOPIC), None),
     "an empty attachment": lambda: (wire.key(OWN_TOPIC), b""),
@@ -110,7 +110,7 @@ NO_MESSAGES: Final[dict[str, Callable[[], Put]]] = {
     ),
 }
 
-# What the dispatcher refuses: messages that break the rules of their type.
+# Messages that the dispatcher rejects: they break the rules of their type.
 INVALID: Final[dict[str, Callable[[], Attributes]]] = {
     "no type": lambda: _published()._replace(type=0),
     "an unknown type": lambda: _published()._replace(type=9),
@@ -132,11 +132,11 @@ INVALID: Final[dict[str, Callable[[], Attributes]]] = {
     ),
 }
 
-# What the dispatcher denies: valid messages of somebody who does not live where they come from.
+# Messages that the dispatcher denies: they are valid, but their source is at another endpoint.
 SPOOFED: Final[dict[str, Callable[[], Attributes]]] = {
     "of the ECU": lambda: _published(TOPIC),
     "of the vehicle": lambda: _published(Uri("hpc.vin1", 0x1234, 1, 0x8001)),
-    "of nobody": lambda: _published(Uri("nowhere", 0x1234, 1, 0x8001)),
+    "of an unknown authority": lambda: _published(Uri("nowhere", 0x1234, 1, 0x8001)),
 }
 
 
@@ -153,7 +153,7 @@ def test_a_bad_datagram_is_never_forwarded_and_does_no_harm(
     assert vehicle.process.is_alive
 
 
-def test_a_stream_is_unharmed_by_everything_else_that_comes_in(own_vehicle: Vehicle) -> None:
+def test_a_stream_is_unharmed_by_all_other_input(own_vehicle: Vehicle) -> None:
     ports = own_vehicle.ports
     in_the_vehicle, in_the_cloud = b"forged in the vehicle", b"forged in the cloud"
     sent: list[bytes] = []
@@ -195,7 +195,8 @@ def test_a_stream_is_unharmed_by_everything_else_that_comes_in(own_vehicle: Vehi
 
         assert [sample.payload for sample in app.wait_events(TOPIC, len(sent))] == sent
         assert [sample.payload for sample in fleet.wait_events(OWN_TOPIC)] == [b"the only true one"]
-        # What was said in a network is heard there without us; it must not have come to the other one.
+        # A message in a network reaches its receivers there without a streamer. It must not have reached the other
+        # network.
         assert app.inbox.items(lambda each: each.payload == in_the_cloud) == []
         assert fleet.inbox.items(lambda each: each.payload == in_the_vehicle) == []
         assert app.inbox.items(lambda each: each.payload == FORGED) == []
@@ -203,13 +204,13 @@ def test_a_stream_is_unharmed_by_everything_else_that_comes_in(own_vehicle: Vehi
 
     own_vehicle.process.stop()
     ledger = own_vehicle.process.ledger
-    calls = 2  # of uSubscription, each with its answer and the update that tells its caller of the change
+    calls = 2  # of uSubscription, each with its response and the update for its caller
     assert ledger["delivered"] == len(sent) + 1 + 3 * calls
     assert ledger["denied"] == ROUNDS * len(SPOOFED)
     assert [line for line in own_vehicle.process.log_records if line["level"] in {"error", "critical"}] == []
 
 
-def test_a_message_ends_where_its_length_says(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_a_message_ends_at_its_length(vehicle: Vehicle, app: ZenohEntity) -> None:
     topic = vehicle.unused_topic()
     app.subscribe(topic)
     padded = wire.someip(topic.ue_id, topic.resource, NOTIFY, b"four" + b"\x00" * 5, length=8 + 4)
@@ -260,4 +261,4 @@ def test_a_flood_of_garbage_does_not_hold_up_the_stream(vehicle: Vehicle, app: Z
             app.wait_events(topic, number + 1)
     assert (
         time.monotonic() - began < 20.0
-    )  # a second for each; not for one of them alone: the machine may be busy
+    )  # one second for each endpoint; one alone could be late on a busy machine

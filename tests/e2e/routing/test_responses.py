@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Over real wires: who asks is answered once, however its request ends; and nobody else ever is."""
+"""Over real wires: each request receives one response, however it ends, and no other entity receives one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_a_pending_someip_request_gets_not_ready_before_the_stop(tmp_path: Path)
     ports = free_ports()
     config = write_config(tmp_path, ports)
     patient = config.read_text(encoding="utf-8").replace("ttl_ms = 4_000", "ttl_ms = 60_000")
-    config.write_text(patient, encoding="utf-8")  # what it would get after 4 s is E_TIMEOUT
+    config.write_text(patient, encoding="utf-8")  # the error that it would receive after 4 s is E_TIMEOUT
     with (
         SomeipNode(ports.ecu) as ecu,
         SomeipNode(ports.receiver) as receiver,
@@ -119,7 +119,7 @@ def test_a_request_that_waits_for_a_network_that_is_away_is_answered_when_its_tt
     own_vehicle: Vehicle,
 ) -> None:
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1") as app:
-        asked = app.send_request(Uri("cloud", 0x99, 1, 1), b"anybody?", ttl=300)
+        asked = app.send_request(Uri("cloud", 0x99, 1, 1), b"a request", ttl=300)
         answer = app.wait_response(asked)
         assert answer.head.commstatus == wire.DEADLINE_EXCEEDED
         assert "cloud" in answer.status.message
@@ -130,13 +130,13 @@ def test_a_request_that_waits_for_a_network_at_the_stop_is_answered_before_the_e
         running_vehicle(tmp_path, "--drain", "2") as vehicle,
         ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as app,
     ):
-        asked = app.send_request(Uri("cloud", 0x99, 1, 1), b"anybody?", ttl=60_000)
+        asked = app.send_request(Uri("cloud", 0x99, 1, 1), b"a request", ttl=60_000)
         vehicle.process.stderr.wait_one(lambda line: "egress.unavailable" in line)
         vehicle.process.send_sigterm()
         answer = app.wait_response(asked)
         assert (answer.head.source, answer.head.commstatus) == (Uri("cloud", 0x99, 1, 1), wire.UNAVAILABLE)
         assert answer.status.message == "the streamer was stopped before this could be sent"
-        assert vehicle.process.wait_exit() == 75  # what could not be sent in time is said
+        assert vehicle.process.wait_exit() == 75  # a message that could not be sent in time is reported
         assert vehicle.process.ledger["queued"] == 0
         assert app.responses(asked) == [answer]
 

@@ -155,8 +155,8 @@ def test_a_fire_and_forget_request_gets_no_response(
 ) -> None:
     send_call(client, vehicle, b"just do it", message_type=wire.SOMEIP_REQUEST_NO_RETURN)
     provider.respond(provider.inbox.wait_one(has_payload(b"just do it")), b"done")
-    session = send_call(client, vehicle, b"and tell me")
-    provider.respond(provider.inbox.wait_one(has_payload(b"and tell me")), b"done")
+    session = send_call(client, vehicle, b"confirmed")
+    provider.respond(provider.inbox.wait_one(has_payload(b"confirmed")), b"done")
     wait_response(client, session)
     assert len(client.inbox.items()) == 1
 

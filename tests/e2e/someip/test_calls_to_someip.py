@@ -157,7 +157,7 @@ def test_an_answer_from_another_host_is_ignored(vehicle: Vehicle, app: ZenohEnti
 def test_a_call_of_an_unknown_method_is_answered_with_an_error(
     vehicle: Vehicle, app: ZenohEntity, sink: Uri, code: int
 ) -> None:
-    answer = app.call(sink, b"anybody?")
+    answer = app.call(sink, b"a request")
     assert answer.key == wire.key(sink, app.address)
     assert answer.head.commstatus == code
     assert answer.status.code == code

@@ -34,7 +34,7 @@ def test_a_publication_reaches_the_configured_receiver(vehicle: Vehicle, provide
     assert first > 0
 
 
-def test_a_provider_may_live_in_any_network(vehicle: Vehicle) -> None:
+def test_a_provider_may_be_in_any_network(vehicle: Vehicle) -> None:
     with ZenohEntity(vehicle.ports.cloud, CLOUD_PROVIDER.authority, CLOUD_PROVIDER.ue_id) as provider:
         provider.publish(CLOUD_PROVIDER.at(0x8001), b"from above")
     frame = vehicle.receiver.inbox.wait_one(lambda frame: frame.head.payload == b"from above")

@@ -190,7 +190,7 @@ def test_a_killed_and_restarted_receiver_gets_all_events_in_order(
     read = 0
     for life in lives:
         assert_consecutive(life)
-        assert life[0] <= read, "events between two lives are missing"
+        assert life[0] <= read, "events between two runs are missing"
         read = max(read, life[-1] + 1)
     assert read == count
     assert ledger["dead_lettered"] == ledger["expired"] == 0
@@ -300,7 +300,7 @@ def test_a_method_is_called_over_the_connection(net: TcpScenario, service: TcpSe
 
 
 def test_a_request_lost_with_its_connection_is_sent_to_the_next_one(net: TcpScenario) -> None:
-    call_id = net.app.send_request(ECU.at(0x0001), b"is anybody there?", ttl=20_000)
+    call_id = net.app.send_request(ECU.at(0x0001), b"a request", ttl=20_000)
     net.process.stderr.wait_one(lambda line: '"egress.route_unavailable"' in line)
 
     with TcpService(net.ports.ecu) as service:

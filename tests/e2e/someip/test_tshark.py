@@ -147,7 +147,7 @@ def test_an_independent_dissector_finds_every_frame_well_formed(
     ports = vehicle.ports
     topic = vehicle.unused_topic()
     app.subscribe(topic)
-    tshark.wait_capturing(lambda: vehicle.send_event(topic, b"is anybody there"))
+    tshark.wait_capturing(lambda: vehicle.send_event(topic, b"a longer request"))
 
     with (
         SomeipNode() as client,

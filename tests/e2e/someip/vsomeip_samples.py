@@ -155,4 +155,4 @@ class SampleProcess:
         assert self._process.stdout
         self._process.stdout.close()
         if error is not None:
-            error.add_note(f"the sample said:\n{''.join(self.output.items()[-40:])}")
+            error.add_note(f"output of the sample:\n{''.join(self.output.items()[-40:])}")

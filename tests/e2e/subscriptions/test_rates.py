@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everybody gets events at the rate it asked for, and all of them if it asked for no limit."""
+"""Each subscriber receives events at its requested rate, and all events if it requested no limit."""
 
 from typing import Final, NamedTuple
 
@@ -11,7 +11,7 @@ SECONDS: Final = 3.0
 
 
 class RateRequest(NamedTuple):
-    """What is asked for, and what that is in Hz."""
+    """The requested limit, and the expected rate in Hz."""
 
     hz: float
     max_frequency: float | None = None
@@ -27,7 +27,7 @@ RATE_REQUESTS: Final = {
 }
 
 
-def test_every_subscriber_gets_the_rate_it_asked_for(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_every_subscriber_receives_events_at_its_requested_rate(vehicle: Vehicle, app: ZenohEntity) -> None:
     topics = {name: vehicle.unused_topic() for name in RATE_REQUESTS}
     unlimited = vehicle.unused_topic()
     app.subscribe(unlimited)
@@ -54,7 +54,7 @@ def test_a_second_subscribe_with_another_rate_takes_effect(vehicle: Vehicle, app
         everything = publish_until_flowed(vehicle, app, [topic], unlimited, seconds=1.0)
         limited = app.events(topic)[before:]
         before += len(limited)
-        # One event that comes a beat early or late is more than 2 % of a second.
+        # One event that is one period early or late is more than 2 % of a second.
         assert_rate(limited, hz, everything, tolerance=0.05)
     app.subscribe(topic)
     everything = publish_until_flowed(vehicle, app, [topic], unlimited, seconds=0.5)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life cycle of a remote subscription: two streamers with their own networks, subscribers here, publishers there.
 
-A spy on the network between the streamers receives the calls of the near uSubscription. After a death of a streamer,
+A spy on the network between the streamers receives the calls of the near uSubscription. After the kill of a streamer
 in any state, the lists of both sides and the flow of messages show the result.
 """
 
@@ -105,12 +105,12 @@ class RemoteScenario:
 
 @pytest.fixture
 def scene(streamers: TwoStreamers) -> Iterator[RemoteScenario]:
-    streamers.start()  # an earlier failed test may have left them dead or stopped
+    streamers.start()  # an earlier failed test may have left them killed or stopped
     with ExitStack() as applications:
         yield RemoteScenario(streamers, applications)
 
 
-# --- what is asked of the far side ----------------------------------------------------------------------------------------
+# --- requests to the far side -------------------------------------------------------------------------------
 
 
 class UsubscriptionCall(NamedTuple):
@@ -150,7 +150,7 @@ def assert_calls(spy: ZenohEntity, topic: Uri, *expected: UsubscriptionCall) -> 
     assert calls_about(spy, topic) == list(expected)
 
 
-# --- what these tests write and read by hand ------------------------------------------------------------------------------
+# --- handwritten messages -----------------------------------------------------------------------------------
 
 _TOPIC: Final = Uri("device2", 0x10AB, 3, 0x80CD)
 _SUBSCRIBER: Final = Uri("device1", 0x300EF, 4)
@@ -198,7 +198,7 @@ def test_messages_of_a_library_are_decoded_by_hand() -> None:
     assert Update.decode_v4(change) == Update(_TOPIC, _SUBSCRIBER, SUBSCRIBED)
 
 
-# --- the whole life -------------------------------------------------------------------------------------------------------
+# --- the whole life cycle -----------------------------------------------------------------------------------
 
 
 # [itest->req~usubscription-subscribe-remote~1] [itest->req~usubscription-subscribe-remote-pending~1]
@@ -243,23 +243,23 @@ def test_every_change_is_published_as_well(scene: RemoteScenario) -> None:
     scene.reader.subscribe_and_wait(scene.topic)
     scene.reader.unsubscribe(scene.topic)
 
-    def heard() -> list[int]:
+    def received() -> list[int]:
         updates = [Update.decode(each.payload) for each in observer.events(changes)]
         return [each.state for each in updates if each[:2] == (scene.topic, scene.reader.address)]
 
-    eventually(heard, [SUBSCRIBE_PENDING, SUBSCRIBED, UNSUBSCRIBED])
+    eventually(received, [SUBSCRIBE_PENDING, SUBSCRIBED, UNSUBSCRIBED])
 
 
-# --- one call for all -----------------------------------------------------------------------------------------------------
+# --- one call for all ---------------------------------------------------------------------------------------
 
 
 # [itest->req~usubscription-remote-max-timeout~1] [itest->dsn~usubscription-unsubscribe-remote-subscriber-change~1]
 @pytest.mark.parametrize(
-    "wish", [{}, {"period_ms": 1000, "expire_s": 4_102_444_800}], ids=["no wish", "a wish"]
+    "rate", [{}, {"period_ms": 1000, "expire_s": 4_102_444_800}], ids=["no rate", "a rate"]
 )
-def test_calls_of_the_far_side_conform_to_the_standard(scene: RemoteScenario, wish: dict[str, int]) -> None:
+def test_calls_of_the_far_side_conform_to_the_standard(scene: RemoteScenario, rate: dict[str, int]) -> None:
     topic, spy = scene.topic, scene.spy()
-    asked = subscribe_call(topic, **wish)
+    asked = subscribe_call(topic, **rate)
     scene.reader.subscribe_and_wait(topic, asked.payload)
     scene.reader.unsubscribe(topic)
     assert_calls(spy, topic, asked, unsubscribe_call(topic))
@@ -286,7 +286,7 @@ def assert_is_call(sample: ZenohSample, source: Uri, sink: Uri) -> None:
     assert abs(sample.head.id.time_ms - time.time() * 1000) < 10_000
 
 
-def test_the_far_side_is_asked_once_however_many_subscribe(scene: RemoteScenario) -> None:
+def test_the_far_side_is_called_once_for_any_number_of_subscribers(scene: RemoteScenario) -> None:
     topic, spy = scene.topic, scene.spy()
     readers = [scene.reader, *(scene.near_application() for _ in range(7))]
     requests = [
@@ -309,10 +309,10 @@ def test_the_far_side_is_asked_once_however_many_subscribe(scene: RemoteScenario
     assert calls_about(spy, topic) == [subscribe_call(topic), unsubscribe_call(topic)]
 
 
-# --- rate and end ---------------------------------------------------------------------------------------------------------
+# --- rate and end -------------------------------------------------------------------------------------------
 
 
-def test_the_far_side_is_asked_for_the_fastest_rate(scene: RemoteScenario) -> None:
+def test_the_far_side_receives_the_fastest_rate(scene: RemoteScenario) -> None:
     topic, spy = scene.topic, scene.spy()
     slow, fast, every = scene.reader, scene.near_application(), scene.near_application()
     expected = [subscribe_call(topic, period_ms=100)]
@@ -362,7 +362,7 @@ def listed_attributes(scene: RemoteScenario) -> set[bytes]:
     return {each.attributes or b"" for each in wire.subscriptions_in(answer.payload)}
 
 
-def test_the_far_side_is_asked_for_the_latest_end(scene: RemoteScenario) -> None:
+def test_the_far_side_receives_the_latest_end(scene: RemoteScenario) -> None:
     topic, spy = scene.topic, scene.spy()
     soon, late = int(time.time()) + 600, int(time.time()) + 1200
     first, second, forever = scene.reader, scene.near_application(), scene.near_application()
@@ -408,11 +408,11 @@ def test_an_expired_subscription_ends_at_the_far_side(scene: RemoteScenario) -> 
     scene.wait_unsubscribed()
 
 
-# --- death in every state -------------------------------------------------------------------------------------------------
+# --- kills in every state -----------------------------------------------------------------------------------
 
 
 def subscribe_unsent(scene: RemoteScenario) -> None:
-    """SUBSCRIBE_PENDING, and the far side died before."""
+    """SUBSCRIBE_PENDING, and the far side was killed before."""
     scene.far.kill()
     assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
     assert scene.near.listed_states(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
@@ -431,7 +431,7 @@ def subscribed(scene: RemoteScenario) -> None:
 
 
 def unsubscribe_unsent(scene: RemoteScenario) -> None:
-    """UNSUBSCRIBE_PENDING, and the far side died before."""
+    """UNSUBSCRIBE_PENDING, and the far side was killed before."""
     subscribed(scene)
     scene.far.kill()
     scene.reader.unsubscribe(scene.topic)
@@ -446,21 +446,21 @@ def unsubscribe_unanswered(scene: RemoteScenario) -> None:
     assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
 
 
-def far_dies(scene: RemoteScenario) -> None:
+def kill_far(scene: RemoteScenario) -> None:
     if scene.far.running:
         scene.far.kill()
     scene.both.start()
 
 
-def far_dies_and_forgets(scene: RemoteScenario) -> None:
+def kill_and_erase_far(scene: RemoteScenario) -> None:
     if scene.far.running:
         scene.far.kill()
     scene.far.lose_state()
     scene.both.start()
 
 
-def near_dies(scene: RemoteScenario) -> None:
-    """The near side restarts before a dead far side does."""
+def kill_near(scene: RemoteScenario) -> None:
+    """The near side restarts before the killed far side restarts."""
     scene.near.kill()
     scene.far.thaw()
     scene.near.start()
@@ -469,7 +469,7 @@ def near_dies(scene: RemoteScenario) -> None:
 
 def both_die(scene: RemoteScenario) -> None:
     scene.near.kill()
-    far_dies(scene)
+    kill_far(scene)
 
 
 STATES: Final = (
@@ -480,13 +480,13 @@ STATES: Final = (
     unsubscribe_unanswered,
 )
 CASES: Final = (
-    *((state, near_dies) for state in STATES),
-    *((state, far_dies_and_forgets) for state in STATES if state is not subscribe_unsent),
-    (subscribe_unsent, far_dies),
-    (unsubscribe_unanswered, far_dies),
+    *((state, kill_near) for state in STATES),
+    *((state, kill_and_erase_far) for state in STATES if state is not subscribe_unsent),
+    (subscribe_unsent, kill_far),
+    (unsubscribe_unanswered, kill_far),
     (subscribe_unanswered, both_die),
 )
-"""A near side that dies must restore every state from its store. The other deaths repeat its parts in pairs."""
+"""A near side that is killed must restore every state from its store. The other kills repeat its parts in pairs."""
 
 
 def _name(function: Callable[[RemoteScenario], None]) -> str:
@@ -531,12 +531,12 @@ def test_an_unsubscribe_before_the_far_side_responds_is_effective(scene: RemoteS
     subscribe_unanswered(scene)
     scene.reader.unsubscribe(scene.topic)
     assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
-    scene.far.thaw()  # the far side answers the Subscribe too late to matter
+    scene.far.thaw()  # the far side responds to the Subscribe too late
     scene.wait_unsubscribed()
     assert scene.reader.notified_states(scene.topic) == [SUBSCRIBE_PENDING, UNSUBSCRIBED]
 
 
-# --- the far side says no -------------------------------------------------------------------------------------------------
+# --- the far side rejects -----------------------------------------------------------------------------------
 
 _STRICT: Final = """\
 topic_lifecycle = "enforce"
@@ -633,7 +633,7 @@ def test_subscriptions_ended_by_a_reset_of_the_far_side_are_renewed(scene: Remot
     scene.wait_subscribed()
 
 
-# --- version 4 ------------------------------------------------------------------------------------------------------------
+# --- version 4 ----------------------------------------------------------------------------------------------
 
 
 def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: RemoteScenario) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SOME/IP event goes where somebody subscribed it, as it is, and nowhere else."""
+"""A SOME/IP event is forwarded unchanged to its subscribers, and to no other entity."""
 
 import time
 
@@ -23,7 +23,7 @@ def test_an_event_reaches_a_subscriber_only_after_it_subscribed(vehicle: Vehicle
     app.subscribe(marker)
     vehicle.send_event(wanted, b"too early")
     vehicle.send_event(marker)
-    app.wait_events(marker)  # events keep their order, so the one before has been decided about
+    app.wait_events(marker)  # events keep their order, so the previous event has been processed
     assert app.events(wanted) == []
 
     app.subscribe(wanted)
@@ -36,18 +36,18 @@ def test_no_event_arrives_after_the_response_to_unsubscribe(vehicle: Vehicle, ap
     wanted, marker = vehicle.unused_topic(), vehicle.unused_topic()
     app.subscribe(wanted)
     app.subscribe(marker)
-    vehicle.send_event(wanted, b"wanted")
+    vehicle.send_event(wanted, b"subscribed")
     app.wait_events(wanted)
 
     app.unsubscribe(wanted)
     vehicle.send_event(wanted, b"too late")
     vehicle.send_event(marker)
     app.wait_events(marker)
-    assert payloads(app.events(wanted)) == [b"wanted"]
+    assert payloads(app.events(wanted)) == [b"subscribed"]
 
     app.subscribe(wanted)
-    vehicle.send_event(wanted, b"wanted again")
-    assert payloads(app.wait_events(wanted, 2)) == [b"wanted", b"wanted again"]
+    vehicle.send_event(wanted, b"subscribed again")
+    assert payloads(app.wait_events(wanted, 2)) == [b"subscribed", b"subscribed again"]
 
 
 # [itest->dsn~up-transport-zenoh-attributes-mapping~1] [itest->dsn~up-transport-zenoh-key-expr~1]
@@ -67,7 +67,7 @@ def test_an_event_arrives_as_a_publication_of_the_ecu(vehicle: Vehicle, app: Zen
     id = sample.head.id
     assert id.is_version_7
     assert before_ms <= id.time_ms <= after_ms
-    # SOME/IP has no attributes, so there is nothing beyond the type, the source and the class of an event.
+    # SOME/IP has no attributes, so the message has only the type, the source and the class of an event.
     assert sample.head == wire.Attributes(id, wire.PUBLISH, topic, priority=wire.CS1)
 
 
@@ -142,7 +142,7 @@ def test_subscribers_of_one_network_share_a_message_and_leave_one_by_one(
         assert payloads(app.wait_events(topic, 2)) == [b"for both", b"for the other one"]
 
         app.unsubscribe(topic)
-        vehicle.send_event(topic, b"for nobody")
+        vehicle.send_event(topic, b"no receiver")
         vehicle.send_event(marker)
         app.wait_events(marker)
         assert payloads(app.events(topic)) == [b"for both", b"for the other one"]

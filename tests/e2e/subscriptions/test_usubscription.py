@@ -43,7 +43,7 @@ def caller(vehicle: Vehicle) -> Iterator[ZenohEntity]:
 
 
 def refusal_message(answer: ZenohSample, code: int) -> str:
-    """The text of an error Response, which says the same in commstatus and payload."""
+    """The text of an error Response; commstatus and payload have the same code."""
     assert answer.head.commstatus == code, answer
     assert answer.head.payload_format == wire.PROTOBUF
     assert answer.status.code == code

@@ -83,7 +83,7 @@ def test_verdicts_are_shown_as_they_fall_until_there_are_enough(
     assert len(lines) == 6
     time_, way = r"20\d\d-\d\d-\d\dT[\d:.]+\+00:00", re.escape(str(SOURCE))
     numbers = r"\d attempts [\d.]+ ms \d bytes [0-9a-f-]{36}"
-    decoder_calls = [rf"{time_} no_subscriber PUBLISH {way}  inside -> nobody  {numbers}"]
+    decoder_calls = [rf"{time_} no_subscriber PUBLISH {way}  inside -> no receiver  {numbers}"]
     decoder_calls.append(
         rf"{time_} delivered NOTIFICATION {way} to {re.escape(str(CLOUD))}  inside -> outside  {numbers}"
     )

@@ -473,7 +473,7 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("an unknown choice", [('topic_lifecycle = "off" ', 'topic_lifecycle = "of" #!')], "plugins.usubscription.topic_lifecycle", "did you mean 'off'?"),
     ("a number that is too small", [("queue_messages = 10000", "queue_messages = 0 #!")], "egress.default.queue_messages", "choose 1 to 10000000"),
     ("what only the transport can judge", [('"127.0.0.1:30501" ', '"127.0.0.1" #!')], "endpoints.chassis.services[0].remote", ""),
-    # --- names, and combinations -------------------------------------------------------------------------------------
+    # --- names and combinations -----------------------------------------------------------------------------
     ("an authority in capitals", [('"hpc.vin1"  ', '"HPC.vin1" #!')], "authority", "did you mean 'hpc.vin1'?"),
     ("an authority written as a URI", [('["chassis"]', '["up://chassis/"] #!')], "endpoints.chassis.authorities[0]", "did you mean 'chassis'?"),
     ("everyone as the own authority", [('"hpc.vin1"  ', '"*" #!')], "authority", ""),

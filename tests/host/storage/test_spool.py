@@ -67,7 +67,7 @@ def reopened(spool: Spool) -> list[int]:
     return spool.open()
 
 
-# --- what it keeps ----------------------------------------------------------------------------------------------------
+# --- stored state -------------------------------------------------------------------------------------------
 
 
 def test_a_new_spool_is_empty_and_leaves_no_temporary_files(spool: Spool) -> None:
@@ -551,7 +551,7 @@ def test_the_summary_counts_by_class(spool: Spool) -> None:
     assert sum(found.bytes) == spool.bytes
 
 
-# --- for a lane -------------------------------------------------------------------------------------------------------
+# --- for an endpoint queue ----------------------------------------------------------------------------------
 
 
 def test_a_message_is_read_by_key_from_any_thread_during_writes(spool: Spool) -> None:

@@ -98,7 +98,7 @@ def test_filters_are_evaluated_once_per_source_and_sink(
         assert len(given._cached) <= 4
 
 
-# --- what was taken out of the channel together -----------------------------------------------------------------------
+# --- batches of the channel ---------------------------------------------------------------------------------
 
 
 class Sample(NamedTuple):

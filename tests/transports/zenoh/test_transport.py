@@ -83,7 +83,7 @@ def pair(patient: None) -> Iterator[Pair]:
         pair.b.close()
 
 
-# --- what is taken without waiting ------------------------------------------------------------------------------------
+# --- messages taken without waiting -------------------------------------------------------------------------
 
 
 def test_the_send_window_requires_a_known_window_of_every_link(pair: Pair) -> None:

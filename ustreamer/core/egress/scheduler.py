@@ -23,7 +23,7 @@ class RoundRobin:
         """The queues that may have a message to send, in order of service."""
         self._due: DeadlineQueue[SubscriberQueue] = DeadlineQueue()
 
-    # --- turns --------------------------------------------------------------------------------------------------------
+    # --- turns of the scheduler -----------------------------------------------------------------------------
 
     def add_ready(self, queue: SubscriberQueue) -> None:
         """Append `queue` to the round; a queue that is in it keeps its position."""

@@ -146,7 +146,7 @@ def _format_counters(counts: Mapping[str, int]) -> str:
     return " ".join(f"{name}={count}" for name, count in counts.items())
 
 
-# --- dead letters -----------------------------------------------------------------------------------------------------------
+# --- dead letters -------------------------------------------------------------------------------------------
 
 
 def _ls(arguments: argparse.Namespace) -> int:

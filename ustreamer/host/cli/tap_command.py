@@ -95,7 +95,7 @@ def _format_line(line: TapLine) -> str:
     if line.subscriber is not None:
         parts.append(f"for {line.subscriber}")
     parts += [
-        f" {line.ingress} -> {line.egress or 'nobody'} ",
+        f" {line.ingress} -> {line.egress or 'no receiver'} ",
         f"{line.attempts} attempts",
         f"{line.latency_ms:.3f} ms",
         f"{line.payload_size} bytes",

@@ -111,7 +111,7 @@ def decode_letter(key: bytes, value: bytes) -> tuple[int, StoredDeadLetter]:
     return _KEY.unpack(key)[0], letter
 
 
-# --- readers outside the streamer -------------------------------------------------------------------------------------
+# --- external readers ---------------------------------------------------------------------------------------
 
 
 def read_letters(

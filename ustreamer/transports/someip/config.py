@@ -352,7 +352,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             except UStatusError as error:
                 raise ValueError(f"peers: {error.message}") from error
             if name == ANY_AUTHORITY:
-                raise ValueError("peers: '*' is nobody's own authority; expected names of streamers")
+                raise ValueError("peers: '*' is not the name of a streamer; expected names of streamers")
         for index, host in enumerate(self.peer_streamer_addresses):
             check_ip(f"peer_streamer_addresses[{index}]", host)
             if host == self.bind and not ipaddress.IPv4Address(host).is_unspecified:

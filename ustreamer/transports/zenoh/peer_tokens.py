@@ -89,7 +89,8 @@ class PeerTokens:
                 try:
                     token = self._session.liveliness().declare_token(announcement_key(each))
                 except zenoh.ZError as error:
-                    text = f"endpoint {self._endpoint!r}: cannot announce {announcement_key(each)}: {zenoh_error_text(error)}"
+                    place = f"endpoint {self._endpoint!r}: cannot announce {announcement_key(each)}"
+                    text = f"{place}: {zenoh_error_text(error)}"
                     raise UStatusError(UCode.UNAVAILABLE, text) from error
                 self._declared[each] = token
 

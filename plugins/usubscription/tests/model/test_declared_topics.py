@@ -40,8 +40,8 @@ PRODUCER = TOPIC.with_resource(0)
 SUBSCRIBE, CREATE, DEPRECATE = 1, 4, 5
 
 
-def declare(desk: "ServiceRig", method: int, topic: UUri = TOPIC) -> None:
-    answer = desk.call(method, pb.CreateTopicRequest(topic=topic.to_pb()), caller=topic.with_resource(0))
+def declare(rig: "ServiceRig", method: int, topic: UUri = TOPIC) -> None:
+    answer = rig.call(method, pb.CreateTopicRequest(topic=topic.to_pb()), caller=topic.with_resource(0))
     assert (answer.payload, answer.attributes.commstatus) == (b"", None)
 
 
@@ -59,8 +59,8 @@ LIFE: list[tuple[list[int], UCode | None, UCode | None]] = [
 @pytest.mark.parametrize("mode", ["track", "enforce"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "after a restart"])
 @pytest.mark.parametrize(("steps", "tracked", "enforced"), LIFE, ids=[str(steps) for steps, *_ in LIFE])
-def test_the_life_of_a_topic_decides_who_may_subscribe(
-    make_desk: MakeRig,
+def test_the_state_of_a_topic_decides_whether_it_can_be_subscribed(
+    make_rig: MakeRig,
     steps: list[int],
     tracked: UCode | None,
     enforced: UCode | None,
@@ -68,49 +68,49 @@ def test_the_life_of_a_topic_decides_who_may_subscribe(
     restarted: bool,
 ) -> None:
     """[utest->LIF-1] [utest->LIF-2] [utest->LIF-3]"""
-    desk = make_desk(topic_lifecycle=mode).start()
+    rig = make_rig(topic_lifecycle=mode).start()
     for step in steps:
-        declare(desk, step)
+        declare(rig, step)
     if restarted:
-        desk.restart()
-    answer = desk.call(SUBSCRIBE, desk.subscription_request())
+        rig.restart()
+    answer = rig.call(SUBSCRIBE, rig.subscription_request())
     assert answer.attributes.commstatus == (tracked if mode == "track" else enforced)
-    assert len(desk.pairs()) == (answer.attributes.commstatus is None)
+    assert len(rig.pairs()) == (answer.attributes.commstatus is None)
 
 
-def test_the_refusals_say_why(make_desk: MakeRig) -> None:
+def test_errors_contain_the_reason(make_rig: MakeRig) -> None:
     """[utest->LIF-2]"""
-    desk = make_desk(topic_lifecycle="enforce").start()
-    why = desk.call_refused(SUBSCRIBE, desk.subscription_request()).message
+    rig = make_rig(topic_lifecycle="enforce").start()
+    why = rig.call_refused(SUBSCRIBE, rig.subscription_request()).message
     assert why == f"topic {TOPIC}: its producer has not called CreateTopic"
-    declare(desk, CREATE)
-    declare(desk, DEPRECATE)
-    why = desk.call_refused(SUBSCRIBE, desk.subscription_request()).message
+    declare(rig, CREATE)
+    declare(rig, DEPRECATE)
+    why = rig.call_refused(SUBSCRIBE, rig.subscription_request()).message
     assert why == f"topic {TOPIC}: deprecated by its producer"
 
 
 @pytest.mark.parametrize("method", [CREATE, DEPRECATE])
-def test_without_a_lifecycle_its_methods_are_not_there(desk: "ServiceRig", method: int) -> None:
+def test_without_a_lifecycle_its_methods_are_not_there(rig: "ServiceRig", method: int) -> None:
     wanted = pb.CreateTopicRequest(topic=TOPIC.to_pb())
-    assert desk.call_refused(method, wanted, caller=PRODUCER).code is UCode.UNIMPLEMENTED
+    assert rig.call_refused(method, wanted, caller=PRODUCER).code is UCode.UNIMPLEMENTED
 
 
 def test_without_a_lifecycle_what_was_declared_before_does_not_matter_and_is_kept(
-    make_desk: MakeRig,
+    make_rig: MakeRig,
 ) -> None:
-    desk = make_desk(topic_lifecycle="track").start()
-    declare(desk, DEPRECATE)
+    rig = make_rig(topic_lifecycle="track").start()
+    declare(rig, DEPRECATE)
     for mode, code in (("off", None), ("track", UCode.FAILED_PRECONDITION)):
-        desk.config["topic_lifecycle"] = mode
-        desk.restart()
-        assert desk.call(SUBSCRIBE, desk.subscription_request()).attributes.commstatus == code
+        rig.config["topic_lifecycle"] = mode
+        rig.restart()
+        assert rig.call(SUBSCRIBE, rig.subscription_request()).attributes.commstatus == code
 
 
 @pytest.mark.parametrize(("mode", "code"), [("track", None), ("enforce", UCode.NOT_FOUND)])
-def test_deprecating_what_was_never_created(make_desk: MakeRig, mode: str, code: UCode | None) -> None:
-    desk = make_desk(topic_lifecycle=mode).start()
+def test_deprecating_what_was_never_created(make_rig: MakeRig, mode: str, code: UCode | None) -> None:
+    rig = make_rig(topic_lifecycle=mode).start()
     wanted = pb.DeprecateTopicRequest(topic=TOPIC.to_pb())
-    assert desk.call(DEPRECATE, wanted, caller=PRODUCER).attributes.commstatus == code
+    assert rig.call(DEPRECATE, wanted, caller=PRODUCER).attributes.commstatus == code
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_deprecating_what_was_never_created(make_desk: MakeRig, mode: str, code:
     ids=["another authority", "another entity", "another instance", "another version"],
 )
 @pytest.mark.parametrize("method", [CREATE, DEPRECATE])
-def test_only_its_producer_declares_a_topic(make_desk: MakeRig, method: int, caller: UUri) -> None:
+def test_only_its_producer_declares_a_topic(make_rig: MakeRig, method: int, caller: UUri) -> None:
     """[utest->LIF-5]"""
-    desk = make_desk(topic_lifecycle="track").start()
-    status = desk.call_refused(method, pb.CreateTopicRequest(topic=TOPIC.to_pb()), caller=caller)
+    rig = make_rig(topic_lifecycle="track").start()
+    status = rig.call_refused(method, pb.CreateTopicRequest(topic=TOPIC.to_pb()), caller=caller)
     assert str(status) == f"PERMISSION_DENIED: topic {TOPIC}: the caller is {caller}, expected its producer"
-    assert desk.statistics("topics") == 0
+    assert rig.statistics("topics") == 0
 
 
 @pytest.mark.parametrize("method", [CREATE, DEPRECATE])
@@ -143,73 +143,73 @@ def test_only_its_producer_declares_a_topic(make_desk: MakeRig, method: int, cal
     ],
 )
 def test_a_topic_that_cannot_be_declared_is_refused(
-    make_desk: MakeRig, method: int, topic: UUri, why: str
+    make_rig: MakeRig, method: int, topic: UUri, why: str
 ) -> None:
     """[utest->LIF-4] [utest->LIF-9]"""
-    desk = make_desk(topic_lifecycle="enforce").start()
-    status = desk.call_refused(
+    rig = make_rig(topic_lifecycle="enforce").start()
+    status = rig.call_refused(
         method, pb.CreateTopicRequest(topic=topic.to_pb()), caller=UUri(topic.authority_name, 0x10AB, 3, 0)
     )
     assert status.code is UCode.INVALID_ARGUMENT
     assert why in status.message
 
 
-def test_deprecating_changes_and_tells_nothing_of_what_stands(make_desk: MakeRig) -> None:
+def test_deprecating_neither_changes_nor_announces_existing_subscriptions(make_rig: MakeRig) -> None:
     """[utest->LIF-6]"""
-    desk = make_desk(topic_lifecycle="enforce").start()
-    declare(desk, CREATE)
-    desk.register()
-    desk.subscribe()
-    desk.take_v3_notifications()
-    version = desk.plugin.directory.version
-    declare(desk, DEPRECATE)
-    assert (desk.take_v3_notifications(), desk.routed_subscribers(), desk.plugin.directory.version) == (
+    rig = make_rig(topic_lifecycle="enforce").start()
+    declare(rig, CREATE)
+    rig.register()
+    rig.subscribe()
+    rig.take_v3_notifications()
+    version = rig.plugin.directory.version
+    declare(rig, DEPRECATE)
+    assert (rig.take_v3_notifications(), rig.routed_subscribers(), rig.plugin.directory.version) == (
         [],
         [(APP, 0)],
         version,
     )
-    assert desk.call_refused(SUBSCRIBE, desk.subscription_request()).code is UCode.FAILED_PRECONDITION
-    desk.restart()
-    assert desk.routed_subscribers() == [(APP, 0)]
-    desk.unsubscribe()
-    assert desk.pairs() == []
+    assert rig.call_refused(SUBSCRIBE, rig.subscription_request()).code is UCode.FAILED_PRECONDITION
+    rig.restart()
+    assert rig.routed_subscribers() == [(APP, 0)]
+    rig.unsubscribe()
+    assert rig.pairs() == []
 
 
-def test_enforcing_ends_what_was_subscribed_to_topics_that_nobody_created(make_desk: MakeRig) -> None:
+def test_enforcing_ends_the_subscriptions_of_topics_that_were_not_created(make_rig: MakeRig) -> None:
     """[utest->LIF-7]"""
-    desk = make_desk(topic_lifecycle="track").start()
+    rig = make_rig(topic_lifecycle="track").start()
     created = UUri(OWN, 0x42, 1, 0x8000)
-    declare(desk, CREATE, created)
+    declare(rig, CREATE, created)
     for topic in (TOPIC, created):
-        desk.subscribe(topic)
-    desk.register(TOPIC)
-    desk.take_v3_notifications()
-    desk.config["topic_lifecycle"] = "enforce"
-    desk.restart()
-    assert desk.take_v3_notifications() == [
+        rig.subscribe(topic)
+    rig.register(TOPIC)
+    rig.take_v3_notifications()
+    rig.config["topic_lifecycle"] = "enforce"
+    rig.restart()
+    assert rig.take_v3_notifications() == [
         (APP, TOPIC, APP, "UNSUBSCRIBED"),
         (OTHER_APP, TOPIC, APP, "UNSUBSCRIBED"),
     ]
-    assert desk.pairs() == [(created, APP)]
-    desk.config["topic_lifecycle"] = "off"
-    desk.restart()
-    assert desk.pairs() == [(created, APP)]
+    assert rig.pairs() == [(created, APP)]
+    rig.config["topic_lifecycle"] = "off"
+    rig.restart()
+    assert rig.pairs() == [(created, APP)]
 
 
-def test_a_reset_leaves_what_producers_have_declared(make_desk: MakeRig) -> None:
-    desk = make_desk(topic_lifecycle="enforce").start()
-    declare(desk, CREATE)
-    desk.reset()
-    assert desk.subscribe() == pb.SubscriptionStatus.SUBSCRIBED
+def test_a_reset_leaves_what_producers_have_declared(make_rig: MakeRig) -> None:
+    rig = make_rig(topic_lifecycle="enforce").start()
+    declare(rig, CREATE)
+    rig.reset()
+    assert rig.subscribe() == pb.SubscriptionStatus.SUBSCRIBED
 
 
-def test_one_topic_too_many_is_refused(make_desk: MakeRig) -> None:
-    desk = make_desk(topic_lifecycle="track", max_topics=1).start()
-    declare(desk, CREATE)
+def test_one_topic_too_many_is_refused(make_rig: MakeRig) -> None:
+    rig = make_rig(topic_lifecycle="track", max_topics=1).start()
+    declare(rig, CREATE)
     second = TOPIC.with_resource(0x8000)
-    status = desk.call_refused(CREATE, pb.CreateTopicRequest(topic=second.to_pb()), caller=PRODUCER)
+    status = rig.call_refused(CREATE, pb.CreateTopicRequest(topic=second.to_pb()), caller=PRODUCER)
     assert str(status) == "RESOURCE_EXHAUSTED: 1 topics are kept, max_topics is 1"
-    declare(desk, DEPRECATE)
+    declare(rig, DEPRECATE)
 
 
 FIRST, SECOND, EVERY = TOPIC, UUri(SERVED, 0x110AB, 3, 0x80CD), UUri(SERVED, 0xFFFF10AB, 3, 0x80CD)
@@ -268,7 +268,7 @@ def test_topics_are_found_by_themselves_and_by_the_pattern_of_every_instance() -
 
 
 @pytest.mark.parametrize("state", [0, 3])
-def test_a_topic_in_a_state_that_nobody_knows_is_not_believed(tmp_path: "Path", state: int) -> None:
+def test_a_topic_in_an_unknown_state_is_rejected(tmp_path: "Path", state: int) -> None:
     store = SubscriptionStore(tmp_path / "store", 1 << 20)
     store.open()
     change = put_topic(TOPIC, TopicState.ACTIVE)

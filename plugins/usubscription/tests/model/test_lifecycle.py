@@ -26,9 +26,7 @@ LOCAL_TOPIC = {U: {WANTED: SUBSCRIBED}, SUBSCRIBED: {UNWANTED: U}}
 
 @pytest.mark.parametrize("event", LifecycleEvent)
 @pytest.mark.parametrize("status", Status)
-def test_a_remote_topic_goes_through_the_states_of_the_standard(
-    status: Status, event: LifecycleEvent
-) -> None:
+def test_a_remote_topic_changes_its_states_as_in_the_standard(status: Status, event: LifecycleEvent) -> None:
     """[utest->dsn~usubscription-state-machine~1]"""
     assert next_status(status, event, remote=True) is REMOTE_TOPIC[status].get(event, status)
 
@@ -40,7 +38,7 @@ def test_a_local_topic_is_never_pending(status: Status, event: LifecycleEvent) -
     assert next_status(status, event, remote=False) is LOCAL_TOPIC[status].get(event, status)
 
 
-def test_no_row_of_the_tables_says_nothing() -> None:
+def test_no_row_of_the_tables_is_empty() -> None:
     assert [
         (status, event)
         for table in (LOCAL_TRANSITIONS, REMOTE_TRANSITIONS)

@@ -259,7 +259,7 @@ def test_devices_without_calls_are_dropped() -> None:
     assert [remote_call.key.authority_name for remote_call in calls.pop_due(0)] == asked == ["b0"]
 
 
-def test_calls_wait_while_the_link_is_down_and_start_when_it_comes_up() -> None:
+def test_calls_wait_while_the_link_is_down_and_start_at_link_up() -> None:
     """[utest->LIF-18]"""
     rig = RemoteCallsRig(link={"b": LinkState(up=False, up_count=0)})
     rig.set_desired()
@@ -271,7 +271,7 @@ def test_calls_wait_while_the_link_is_down_and_start_when_it_comes_up() -> None:
     assert rig.answer_call(call).key == T
 
 
-def test_a_link_that_comes_up_repeats_calls_in_every_state() -> None:
+def test_link_up_repeats_calls_in_every_state() -> None:
     rig = RemoteCallsRig(link={"b": LinkState(up=True, up_count=1)})
     granted, open_, paused = (topic(number) for number in range(3))
     for each in (granted, open_, paused):
@@ -285,7 +285,7 @@ def test_a_link_that_comes_up_repeats_calls_in_every_state() -> None:
     assert rig.due() == []
 
 
-def test_a_link_that_comes_up_resets_the_backoff() -> None:
+def test_link_up_resets_the_backoff() -> None:
     rig = RemoteCallsRig(link={"b": LinkState(up=True, up_count=1)})
     rig.set_desired()
     [call] = rig.due()
@@ -343,7 +343,7 @@ def test_a_device_that_contradicts_every_answer_is_called_ever_more_rarely() -> 
     for _ in range(9):
         rig.answer_call(call)
         rig.calls.suspect(T, rig.now_ms * MS, 0)
-        rig.calls.suspect(T, rig.now_ms * MS, 0)  # once more before it has been asked: nothing
+        rig.calls.suspect(T, rig.now_ms * MS, 0)  # again before the first request: nothing
         began = rig.now_ms
         while not (made := rig.due(500)):
             pass
@@ -432,7 +432,7 @@ def test_the_calls_in_flight_to_one_device_are_bounded() -> None:
 
 
 def test_many_topics_are_called_in_linear_time() -> None:
-    """A dict whose first keys have gone takes ever longer to find its first: 20 000 would take a minute."""
+    """Finding the first key of a dict is slow after its first keys were deleted: 20 000 would take a minute."""
     rig = RemoteCallsRig()
     for number in range(20_000):
         rig.set_desired(UUri("b", number, 1, 0x8000))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of other devices, asked over a bus: the service and its store are real, the other uSubscription is a script."""
+"""Topics of other devices, tested over a bus.
+
+The service and its store are real; the other uSubscription is a script.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -36,60 +39,60 @@ SUBSCRIBE, UNSUBSCRIBE = 1, 2
 TIMEOUT_S = 300
 
 
-def states(desk: "ServiceRig") -> dict[UUri, int]:
+def states(rig: "ServiceRig") -> dict[UUri, int]:
     """The state of each subscriber of REMOTE, as FetchSubscriptions has it."""
-    return {UUri.from_pb(each.subscriber.uri): each.status.state for each in desk.fetch(REMOTE).subscriptions}
+    return {UUri.from_pb(each.subscriber.uri): each.status.state for each in rig.fetch(REMOTE).subscriptions}
 
 
-def changes(desk: "ServiceRig") -> list[tuple[UUri, str]]:
-    """(subscriber, state) of each change that a subscriber itself was told since the last time."""
+def changes(rig: "ServiceRig") -> list[tuple[UUri, str]]:
+    """(subscriber, state) of each notification to a subscriber since the last call."""
     return [
-        (subscriber, state) for to, _, subscriber, state in desk.take_v3_notifications() if to == subscriber
+        (subscriber, state) for to, _, subscriber, state in rig.take_v3_notifications() if to == subscriber
     ]
 
 
-def granted(desk: "ServiceRig", **wish: int) -> None:
+def granted(rig: "ServiceRig", **wish: int) -> None:
     """Let APP's subscription of REMOTE be granted."""
-    desk.subscribe(REMOTE, **wish)  # type: ignore[arg-type]
-    desk.remote_grants(desk.take_remote_request())
-    desk.take_v3_notifications()
+    rig.subscribe(REMOTE, **wish)  # type: ignore[arg-type]
+    rig.remote_grants(rig.take_remote_request())
+    rig.take_v3_notifications()
 
 
-def pending_unsubscribe(desk: "ServiceRig") -> None:
+def pending_unsubscribe(rig: "ServiceRig") -> None:
     """Let APP's subscription of REMOTE be granted and ended, and the answer to that fail to come."""
-    granted(desk)
-    desk.unsubscribe(REMOTE)
-    desk.take_remote_request()
-    desk.take_v3_notifications()
+    granted(rig)
+    rig.unsubscribe(REMOTE)
+    rig.take_remote_request()
+    rig.take_v3_notifications()
 
 
 # --- Subscribe --------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_subscriber_waits_for_the_other_device_and_is_told(desk: "ServiceRig") -> None:
+def test_the_first_subscriber_waits_for_the_other_device_and_receives_the_result(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-subscribe-remote~1] [utest->req~usubscription-subscribe-remote-pending~1]
     [utest->req~usubscription-subscribe-remote-response~1]
     """
-    assert desk.subscribe(REMOTE) == PENDING
-    assert states(desk) == {APP: PENDING}
-    call = desk.take_remote_request()
-    desk.remote_grants(call)
-    assert states(desk) == {APP: SUBSCRIBED}
-    assert changes(desk) == [(APP, "SUBSCRIBE_PENDING"), (APP, "SUBSCRIBED")]
-    assert desk.routed_subscribers(REMOTE) == [(APP, 0)]
+    assert rig.subscribe(REMOTE) == PENDING
+    assert states(rig) == {APP: PENDING}
+    call = rig.take_remote_request()
+    rig.remote_grants(call)
+    assert states(rig) == {APP: SUBSCRIBED}
+    assert changes(rig) == [(APP, "SUBSCRIBE_PENDING"), (APP, "SUBSCRIBED")]
+    assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
 
-def test_what_arrives_while_the_answer_is_on_its_way_is_routed_already(desk: "ServiceRig") -> None:
-    desk.subscribe(REMOTE)
-    assert desk.routed_subscribers(REMOTE) == [(APP, 0)]
+def test_what_arrives_while_the_answer_is_on_its_way_is_routed_already(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
 
-def test_the_request_is_the_one_of_the_standard(desk: "ServiceRig") -> None:
+def test_the_request_is_the_one_of_the_standard(rig: "ServiceRig") -> None:
     """[utest->dsn~usubscription-subscribe-remote-subscriber-change~1] [utest->LIF-15]
     [utest->req~usubscription-remote-max-timeout~1]
     """
-    desk.subscribe(REMOTE.with_authority(FAR), sample_period_ms=1000, expire_ms=1_781_565_900_000)
-    call = desk.take_remote_request()
+    rig.subscribe(REMOTE.with_authority(FAR), sample_period_ms=1000, expire_ms=1_781_565_900_000)
+    call = rig.take_remote_request()
     assert (call.attributes.source, call.attributes.sink) == (US, UUri(FAR, 0, 3, 1))
     assert (call.attributes.ttl, call.attributes.priority) == (300_000, UPriority.CS4)
     vector = "0a120a076465766963653310ab21180320cd81021a0b0a0608cc93c2d10618e807"  # section 4.8, at device3
@@ -100,89 +103,87 @@ def test_the_request_is_the_one_of_the_standard(desk: "ServiceRig") -> None:
     )
 
 
-def test_the_request_to_end_it_comes_from_us_as_well(desk: "ServiceRig") -> None:
+def test_the_unsubscribe_request_names_this_service_as_well(rig: "ServiceRig") -> None:
     """[utest->dsn~usubscription-unsubscribe-remote-subscriber-change~1] [utest->LIF-15]
     [utest->req~usubscription-unsubscribe-last-remote~1]
     """
-    granted(desk)
-    desk.unsubscribe(REMOTE)
-    call = desk.take_remote_request()
+    granted(rig)
+    rig.unsubscribe(REMOTE)
+    call = rig.take_remote_request()
     assert (call.attributes.source, call.attributes.sink) == (US, UUri(FAR, 0, 3, 2))
     assert call.attributes.ttl == 300_000
     assert pb.UnsubscribeRequest.FromString(call.payload) == pb.UnsubscribeRequest(topic=REMOTE.to_pb())
 
 
-def test_the_subscriber_is_named_only_to_those_who_need_it(make_desk: MakeRig) -> None:
-    desk = make_desk(legacy_subscriber_field=True).start()
-    granted(desk)
-    desk.unsubscribe(REMOTE)
-    call = desk.take_remote_request()
+def test_the_subscriber_field_is_set_only_where_configured(make_rig: MakeRig) -> None:
+    rig = make_rig(legacy_subscriber_field=True).start()
+    granted(rig)
+    rig.unsubscribe(REMOTE)
+    call = rig.take_remote_request()
     assert UUri.from_pb(pb.UnsubscribeRequest.FromString(call.payload).subscriber.uri) == US
 
 
-def test_others_while_it_is_pending_wait_with_the_first_and_cause_no_call(desk: "ServiceRig") -> None:
+def test_others_while_it_is_pending_wait_with_the_first_and_cause_no_call(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-subscribe-multiple~1]"""
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
-    assert desk.subscribe(REMOTE, caller=OTHER_APP) == PENDING
-    assert desk.subscribe(REMOTE) == PENDING
-    assert desk.take_remote_requests() == []
-    desk.remote_grants(call)
-    assert states(desk) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
-    assert sorted(changes(desk)) == sorted(
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
+    assert rig.subscribe(REMOTE, caller=OTHER_APP) == PENDING
+    assert rig.subscribe(REMOTE) == PENDING
+    assert rig.take_remote_requests() == []
+    rig.remote_grants(call)
+    assert states(rig) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
+    assert sorted(changes(rig)) == sorted(
         (app, state) for app in (APP, OTHER_APP) for state in ("SUBSCRIBE_PENDING", "SUBSCRIBED")
     )
-    assert desk.take_remote_requests() == []
+    assert rig.take_remote_requests() == []
 
 
-def test_others_after_it_was_granted_are_subscribed_at_once(desk: "ServiceRig") -> None:
-    granted(desk)
-    assert desk.subscribe(REMOTE, caller=OTHER_APP) == SUBSCRIBED
-    assert desk.take_remote_requests() == []
-    assert changes(desk) == [(OTHER_APP, "SUBSCRIBED")]
+def test_others_after_it_was_granted_are_subscribed_at_once(rig: "ServiceRig") -> None:
+    granted(rig)
+    assert rig.subscribe(REMOTE, caller=OTHER_APP) == SUBSCRIBED
+    assert rig.take_remote_requests() == []
+    assert changes(rig) == [(OTHER_APP, "SUBSCRIBED")]
 
 
-def test_many_who_subscribe_in_the_same_moment_cause_one_call(desk: "ServiceRig") -> None:
-    with desk.service_blocked():
+def test_simultaneous_subscribers_cause_one_call(rig: "ServiceRig") -> None:
+    with rig.service_blocked():
         waiting = [
-            desk.send_request(
-                SUBSCRIBE, desk.subscription_request(REMOTE), caller=UUri(OWN, 1 + number, 1, 0)
-            )
+            rig.send_request(SUBSCRIBE, rig.subscription_request(REMOTE), caller=UUri(OWN, 1 + number, 1, 0))
             for number in range(100)
         ]
-    answers = [pb.SubscriptionResponse.FromString(desk.wait_response(each).payload) for each in waiting]
+    answers = [pb.SubscriptionResponse.FromString(rig.wait_response(each).payload) for each in waiting]
     assert {answer.status.state for answer in answers} == {PENDING}
-    assert len(desk.take_remote_requests()) == 1
+    assert len(rig.take_remote_requests()) == 1
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_an_answer_may_be_wrapped_in_any(desk: "ServiceRig", wrapped: bool) -> None:
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
+def test_an_answer_may_be_wrapped_in_any(rig: "ServiceRig", wrapped: bool) -> None:
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
     payload = pb.SubscriptionResponse(status=pb.SubscriptionStatus(state=SUBSCRIBED)).SerializeToString()
     if wrapped:
         name = "type.googleapis.com/uprotocol.core.usubscription.v3.SubscriptionResponse"
         payload = Any(type_url=name, value=payload).SerializeToString()
     style = UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY if wrapped else UPayloadFormat.PROTOBUF
-    desk.client.send(response(UUID(0x7000, 2 << 62), call, payload, style))
-    assert states(desk) == {APP: SUBSCRIBED}
+    rig.client.send(response(UUID(0x7000, 2 << 62), call, payload, style))
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_unsubscribed_ends_it_for_everybody(desk: "ServiceRig") -> None:
+def test_a_response_unsubscribed_ends_it_for_all_subscribers(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-subscribe-remote-response~1] [utest->LIF-19]"""
-    desk.subscribe(REMOTE)
-    desk.subscribe(REMOTE, caller=OTHER_APP)
-    call = desk.take_remote_request()
-    desk.take_v3_notifications()
-    desk.remote_grants(call, UNSUBSCRIBED)
-    assert (states(desk), desk.routed_subscribers(REMOTE)) == ({}, [])
-    assert changes(desk) == [(APP, "UNSUBSCRIBED"), (OTHER_APP, "UNSUBSCRIBED")]
-    desk.advance(s=TIMEOUT_S)
-    assert desk.take_remote_requests() == []
-    assert desk.statistics("remote_topics") == 0
+    rig.subscribe(REMOTE)
+    rig.subscribe(REMOTE, caller=OTHER_APP)
+    call = rig.take_remote_request()
+    rig.take_v3_notifications()
+    rig.remote_grants(call, UNSUBSCRIBED)
+    assert (states(rig), rig.routed_subscribers(REMOTE)) == ({}, [])
+    assert changes(rig) == [(APP, "UNSUBSCRIBED"), (OTHER_APP, "UNSUBSCRIBED")]
+    rig.advance(s=TIMEOUT_S)
+    assert rig.take_remote_requests() == []
+    assert rig.statistics("remote_topics") == 0
 
 
 LAST_WORDS = [
@@ -193,37 +194,35 @@ LAST_WORDS = [
 
 
 @pytest.mark.parametrize("code", LAST_WORDS, ids=[code.name for code in LAST_WORDS])
-def test_an_error_of_the_other_usubscription_is_its_last_word(desk: "ServiceRig", code: UCode) -> None:
+def test_an_error_of_the_other_usubscription_is_final(rig: "ServiceRig", code: UCode) -> None:
     """[utest->LIF-19]"""
-    desk.subscribe(REMOTE)
-    desk.remote_refuses(desk.take_remote_request(), code, "because")
-    assert states(desk) == {}
-    update = pb.Update.FromString(desk.notifications[-1].payload)
+    rig.subscribe(REMOTE)
+    rig.remote_refuses(rig.take_remote_request(), code, "because")
+    assert states(rig) == {}
+    update = pb.Update.FromString(rig.notifications[-1].payload)
     assert update.status.state == UNSUBSCRIBED
     assert update.status.message == f"core.usubscription of 'device3': {code.name}: because"
-    desk.advance(s=TIMEOUT_S)
-    assert desk.take_remote_requests() == []
+    rig.advance(s=TIMEOUT_S)
+    assert rig.take_remote_requests() == []
 
 
 @pytest.mark.parametrize("code", [UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED])
 @pytest.mark.parametrize("ends", [False, True], ids=["subscribe", "unsubscribe"])
-def test_an_error_of_a_dispatcher_on_the_way_is_no_answer(
-    desk: "ServiceRig", code: UCode, ends: bool
-) -> None:
+def test_an_error_of_a_dispatcher_on_the_way_is_no_answer(rig: "ServiceRig", code: UCode, ends: bool) -> None:
     """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->LIF-17]"""
     if ends:
-        granted(desk)
-        desk.unsubscribe(REMOTE)
+        granted(rig)
+        rig.unsubscribe(REMOTE)
     else:
-        desk.subscribe(REMOTE)
+        rig.subscribe(REMOTE)
     for pause_s in (1, 2, 4, 8, 16, 32, 60, 60):
-        desk.remote_refuses(desk.take_remote_request(), code)
-        assert desk.take_remote_requests() == []
-        desk.advance(s=pause_s)
-    assert states(desk) == ({} if ends else {APP: PENDING})
-    call = desk.take_remote_request()
-    desk.remote_grants(call)
-    assert states(desk) == ({} if ends else {APP: SUBSCRIBED})
+        rig.remote_refuses(rig.take_remote_request(), code)
+        assert rig.take_remote_requests() == []
+        rig.advance(s=pause_s)
+    assert states(rig) == ({} if ends else {APP: PENDING})
+    call = rig.take_remote_request()
+    rig.remote_grants(call)
+    assert states(rig) == ({} if ends else {APP: SUBSCRIBED})
 
 
 SAYS_NOTHING = {
@@ -236,92 +235,92 @@ SAYS_NOTHING = {
 
 
 @pytest.mark.parametrize("payload", SAYS_NOTHING.values(), ids=SAYS_NOTHING)
-def test_an_answer_that_says_nothing_is_none(desk: "ServiceRig", payload: bytes) -> None:
-    desk.subscribe(REMOTE)
-    desk.client.send(
-        response(UUID(0x7000, 2 << 62), desk.take_remote_request(), payload, UPayloadFormat.PROTOBUF)
+def test_an_empty_response_is_no_response(rig: "ServiceRig", payload: bytes) -> None:
+    rig.subscribe(REMOTE)
+    rig.client.send(
+        response(UUID(0x7000, 2 << 62), rig.take_remote_request(), payload, UPayloadFormat.PROTOBUF)
     )
-    assert states(desk) == {APP: PENDING}
-    assert desk.take_remote_requests() == []
-    desk.advance(s=1)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+    assert states(rig) == {APP: PENDING}
+    assert rig.take_remote_requests() == []
+    rig.advance(s=1)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_nobody_else_answers_for_a_device(desk: "ServiceRig") -> None:
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
+def test_only_the_usubscription_of_a_device_can_answer_for_it(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
     forged = response(UUID(0x7000, 2 << 62), call)
     attributes = replace(forged.attributes, source=UUri("device4", 0, 3, 1))
-    desk.client.send(replace(forged, attributes=attributes))
-    assert states(desk) == {APP: PENDING}
-    assert desk.statistics("remote_late") == 1
-    desk.remote_grants(call)
-    assert states(desk) == {APP: SUBSCRIBED}
+    rig.client.send(replace(forged, attributes=attributes))
+    assert states(rig) == {APP: PENDING}
+    assert rig.statistics("remote_late") == 1
+    rig.remote_grants(call)
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_only_the_usubscription_of_a_device_answers_for_it(desk: "ServiceRig") -> None:
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
+def test_only_the_usubscription_of_a_device_answers_for_it(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
     forged = response(UUID(0x7000, 2 << 62), call)
     refused = error_response(UUID(0x7000, 2 << 62), call, UStatus(UCode.NOT_FOUND, "no"))
     for each in (forged, refused):
         attributes = replace(each.attributes, source=UUri(FAR, 7, 1, 1))
-        desk.client.send(replace(each, attributes=attributes))
-    assert states(desk) == {APP: PENDING}
-    assert desk.statistics("remote_late") == 2
+        rig.client.send(replace(each, attributes=attributes))
+    assert states(rig) == {APP: PENDING}
+    assert rig.statistics("remote_late") == 2
     lost = error_response(UUID(0x7000, 2 << 62), call, UStatus(UCode.UNAVAILABLE, "no"))
-    desk.client.send(replace(lost, attributes=replace(lost.attributes, source=UUri(FAR, 4, 1, 1))))
-    assert desk.take_remote_requests() == []
-    desk.advance(s=1)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+    rig.client.send(replace(lost, attributes=replace(lost.attributes, source=UUri(FAR, 4, 1, 1))))
+    assert rig.take_remote_requests() == []
+    rig.advance(s=1)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
 @pytest.mark.parametrize("version", [0, 4, 9])
-def test_an_answer_is_read_in_the_version_of_the_call_whatever_its_source_says(
-    desk: "ServiceRig", version: int
+def test_a_response_is_decoded_in_the_version_of_the_call_whatever_its_source(
+    rig: "ServiceRig", version: int
 ) -> None:
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
     payload = pb.SubscriptionResponse(status=pb.SubscriptionStatus(state=SUBSCRIBED)).SerializeToString()
     answer = response(UUID(0x7000, 2 << 62), call, payload, UPayloadFormat.PROTOBUF)
-    desk.client.send(
+    rig.client.send(
         replace(answer, attributes=replace(answer.attributes, source=UUri(FAR, 0, version, SUBSCRIBE)))
     )
-    assert states(desk) == {APP: SUBSCRIBED}
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_a_long_reason_is_not_passed_on_in_full(desk: "ServiceRig") -> None:
-    desk.subscribe(REMOTE)
-    desk.remote_refuses(desk.take_remote_request(), UCode.NOT_FOUND, "x" * 10_000)
-    update = pb.Update.FromString(desk.notifications[-1].payload)
+def test_a_long_reason_is_not_passed_on_in_full(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    rig.remote_refuses(rig.take_remote_request(), UCode.NOT_FOUND, "x" * 10_000)
+    update = pb.Update.FromString(rig.notifications[-1].payload)
     assert update.status.message == f"core.usubscription of 'device3': NOT_FOUND: {'x' * MAX_REMOTE_REASON}"
 
 
-def test_an_answer_that_comes_while_the_call_is_still_being_sent_is_heard(desk: "ServiceRig") -> None:
+def test_a_response_that_arrives_during_the_send_is_processed(rig: "ServiceRig") -> None:
     """As one from this streamer does, that it has no room for the call."""
 
     def answer(call: UMessage) -> None:
-        desk._on_remote_request(call)
-        desk.send_remote_error(call, UCode.RESOURCE_EXHAUSTED)
+        rig._on_remote_request(call)
+        rig.send_remote_error(call, UCode.RESOURCE_EXHAUSTED)
 
     everything = UUri(FAR, 0, ANY_VERSION, ANY_RESOURCE)
-    desk.client.unregister_listener(ANY, everything, desk._on_remote_request)
-    desk.client.register_listener(ANY, everything, answer)
-    desk.subscribe(REMOTE)
-    desk.take_remote_request()
-    assert desk.take_remote_requests() == []
-    desk.advance(s=1)
-    desk.take_remote_request()
+    rig.client.unregister_listener(ANY, everything, rig._on_remote_request)
+    rig.client.register_listener(ANY, everything, answer)
+    rig.subscribe(REMOTE)
+    rig.take_remote_request()
+    assert rig.take_remote_requests() == []
+    rig.advance(s=1)
+    rig.take_remote_request()
 
 
-def test_an_error_that_cannot_be_read_is_an_error_without_a_reason(desk: "ServiceRig") -> None:
-    desk.subscribe(REMOTE)
-    noise = error_response(UUID(0x7000, 2 << 62), desk.take_remote_request(), UStatus(UCode.NOT_FOUND, "no"))
-    desk.client.send(replace(noise, payload=b"\xff\xff"))
-    assert states(desk) == {}
-    update = pb.Update.FromString(desk.notifications[-1].payload)
+def test_an_error_that_cannot_be_read_is_an_error_without_a_reason(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    noise = error_response(UUID(0x7000, 2 << 62), rig.take_remote_request(), UStatus(UCode.NOT_FOUND, "no"))
+    rig.client.send(replace(noise, payload=b"\xff\xff"))
+    assert states(rig) == {}
+    update = pb.Update.FromString(rig.notifications[-1].payload)
     assert update.status.message == "core.usubscription of 'device3': NOT_FOUND: without a reason"
 
 
@@ -330,634 +329,628 @@ def test_the_last_bits_of_an_id_spread_calls_over_the_pause() -> None:
 
 
 def test_a_call_that_no_transport_takes_is_made_again_after_a_pause(
-    desk: "ServiceRig", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send = desk.bus.send
+    send = rig.bus.send
 
     def full(message: UMessage) -> None:
         if message.attributes.sink == UUri(FAR, 0, 3, SUBSCRIBE):
             raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
         send(message)
 
-    monkeypatch.setattr(desk.bus, "send", full)
-    assert desk.subscribe(REMOTE) == PENDING
-    desk.advance(s=1)
-    assert desk.take_remote_requests() == []
-    assert (desk.statistics("remote_unsent"), desk.statistics("remote_open")) == (2, 0)
+    monkeypatch.setattr(rig.bus, "send", full)
+    assert rig.subscribe(REMOTE) == PENDING
+    rig.advance(s=1)
+    assert rig.take_remote_requests() == []
+    assert (rig.statistics("remote_unsent"), rig.statistics("remote_open")) == (2, 0)
     assert [each.message for each in caplog.records if "not_sent" in each.message] == [
         "usubscription.call_not_sent"
     ]
-    monkeypatch.setattr(desk.bus, "send", send)
-    desk.advance(s=2)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+    monkeypatch.setattr(rig.bus, "send", send)
+    rig.advance(s=2)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_a_topic_that_is_pending_there_too_is_pending_here_until_it_is_not(desk: "ServiceRig") -> None:
-    """The other device may have to ask a third one."""
-    desk.subscribe(REMOTE)
-    desk.remote_grants(desk.take_remote_request(), PENDING)
-    assert states(desk) == {APP: PENDING}
-    desk.advance(s=TIMEOUT_S / 2 - 1)
-    assert desk.take_remote_requests() == []
-    desk.remote_notifies(REMOTE, SUBSCRIBED)
-    desk.advance(s=1)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+def test_a_topic_that_is_pending_there_too_is_pending_here_until_it_is_not(rig: "ServiceRig") -> None:
+    """The other device may have to call a third device."""
+    rig.subscribe(REMOTE)
+    rig.remote_grants(rig.take_remote_request(), PENDING)
+    assert states(rig) == {APP: PENDING}
+    rig.advance(s=TIMEOUT_S / 2 - 1)
+    assert rig.take_remote_requests() == []
+    rig.remote_notifies(REMOTE, SUBSCRIBED)
+    rig.advance(s=1)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_what_is_pending_there_is_asked_for_again_should_nobody_tell(make_desk: MakeRig) -> None:
-    desk = make_desk(remote_refresh_s=0).start()
-    desk.subscribe(REMOTE)
-    desk.remote_grants(desk.take_remote_request(), PENDING)
-    desk.advance(s=TIMEOUT_S)
-    desk.remote_grants(desk.take_remote_request())
-    desk.advance(s=TIMEOUT_S)
-    assert (desk.take_remote_requests(), states(desk)) == ([], {APP: SUBSCRIBED})
+def test_a_pending_remote_topic_is_requested_again_without_a_notification(make_rig: MakeRig) -> None:
+    rig = make_rig(remote_refresh_s=0).start()
+    rig.subscribe(REMOTE)
+    rig.remote_grants(rig.take_remote_request(), PENDING)
+    rig.advance(s=TIMEOUT_S)
+    rig.remote_grants(rig.take_remote_request())
+    rig.advance(s=TIMEOUT_S)
+    assert (rig.take_remote_requests(), states(rig)) == ([], {APP: SUBSCRIBED})
 
 
 # --- Unsubscribe ------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_unsubscribes_is_unsubscribed_at_once_and_the_last_one_there_too(desk: "ServiceRig") -> None:
+def test_unsubscribe_takes_effect_at_once_and_the_last_one_unsubscribes_remotely(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-unsubscribe-last-remote~1] [utest->req~usubscription-unsubscribe-remote-unsubscribed~1]"""
-    granted(desk)
-    desk.subscribe(REMOTE, caller=OTHER_APP)
-    desk.unsubscribe(REMOTE)
-    assert desk.take_remote_requests() == []
-    assert states(desk) == {OTHER_APP: SUBSCRIBED}
-    desk.take_v3_notifications()
-    desk.unsubscribe(REMOTE, caller=OTHER_APP)
-    assert (states(desk), desk.routed_subscribers(REMOTE)) == ({}, [])
-    assert changes(desk) == [(OTHER_APP, "UNSUBSCRIBED")]
-    assert desk.statistics("remote_topics") == 1
-    call = desk.take_remote_request()
+    granted(rig)
+    rig.subscribe(REMOTE, caller=OTHER_APP)
+    rig.unsubscribe(REMOTE)
+    assert rig.take_remote_requests() == []
+    assert states(rig) == {OTHER_APP: SUBSCRIBED}
+    rig.take_v3_notifications()
+    rig.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert (states(rig), rig.routed_subscribers(REMOTE)) == ({}, [])
+    assert changes(rig) == [(OTHER_APP, "UNSUBSCRIBED")]
+    assert rig.statistics("remote_topics") == 1
+    call = rig.take_remote_request()
     assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
-    desk.remote_grants(call)
-    desk.fetch()
-    assert desk.statistics("remote_topics") == 0
+    rig.remote_grants(call)
+    rig.fetch()
+    assert rig.statistics("remote_topics") == 0
 
 
 @pytest.mark.parametrize("code", LAST_WORDS, ids=[code.name for code in LAST_WORDS])
-def test_whatever_the_other_side_says_to_an_unsubscribe_it_is_the_end(
-    desk: "ServiceRig", code: UCode
-) -> None:
+def test_any_response_to_an_unsubscribe_ends_the_topic(rig: "ServiceRig", code: UCode) -> None:
     """[utest->req~usubscription-unsubscribe-remote-unsubscribed~1]"""
-    granted(desk)
-    desk.unsubscribe(REMOTE)
-    desk.remote_refuses(desk.take_remote_request(), code)
-    desk.advance(s=TIMEOUT_S)
-    assert desk.take_remote_requests() == []
-    assert desk.statistics("remote_topics") == 0
+    granted(rig)
+    rig.unsubscribe(REMOTE)
+    rig.remote_refuses(rig.take_remote_request(), code)
+    rig.advance(s=TIMEOUT_S)
+    assert rig.take_remote_requests() == []
+    assert rig.statistics("remote_topics") == 0
 
 
-def test_the_last_who_leaves_while_it_is_pending_calls_the_subscribe_off(desk: "ServiceRig") -> None:
+def test_the_last_unsubscribe_cancels_a_pending_subscribe(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-unsubscribe-subscribe-pending~1] [utest->req~usubscription-remote-retry-indefinitely~1]"""
-    desk.subscribe(REMOTE)
-    subscribe = desk.take_remote_request()
-    desk.unsubscribe(REMOTE)
-    assert states(desk) == {}
-    unsubscribe = desk.take_remote_request()
+    rig.subscribe(REMOTE)
+    subscribe = rig.take_remote_request()
+    rig.unsubscribe(REMOTE)
+    assert states(rig) == {}
+    unsubscribe = rig.take_remote_request()
     assert unsubscribe.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
-    desk.remote_grants(subscribe)  # too late
-    assert (states(desk), desk.statistics("remote_topics")) == ({}, 1)
-    desk.remote_grants(unsubscribe)
-    desk.fetch()
-    assert desk.statistics("remote_topics") == 0
-    assert changes(desk) == [(APP, "SUBSCRIBE_PENDING"), (APP, "UNSUBSCRIBED")]
+    rig.remote_grants(subscribe)  # too late
+    assert (states(rig), rig.statistics("remote_topics")) == ({}, 1)
+    rig.remote_grants(unsubscribe)
+    rig.fetch()
+    assert rig.statistics("remote_topics") == 0
+    assert changes(rig) == [(APP, "SUBSCRIBE_PENDING"), (APP, "UNSUBSCRIBED")]
 
 
-def test_after_the_last_unsubscribe_nothing_is_told_of_the_topic(desk: "ServiceRig") -> None:
+def test_after_the_last_unsubscribe_no_changes_of_the_topic_are_announced(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-unsubscribe-notifications~1] [utest->req~usubscription-remote-unsubscribe-notifications~1]"""
-    desk.register(REMOTE)
-    granted(desk)
-    desk.unsubscribe(REMOTE)
-    call = desk.take_remote_request()
-    desk.take_v3_notifications()
-    desk.published.clear()
-    desk.remote_grants(call)
-    assert desk.take_v3_notifications() == []
-    assert desk.published == []
+    rig.register(REMOTE)
+    granted(rig)
+    rig.unsubscribe(REMOTE)
+    call = rig.take_remote_request()
+    rig.take_v3_notifications()
+    rig.published.clear()
+    rig.remote_grants(call)
+    assert rig.take_v3_notifications() == []
+    assert rig.published == []
 
 
-def test_whoever_comes_back_before_the_other_side_has_answered_subscribes_anew(desk: "ServiceRig") -> None:
+def test_a_new_subscribe_before_the_unsubscribe_response_is_sent_again(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-subscribe-unsubscribe-pending~1]"""
-    pending_unsubscribe(desk)
-    assert desk.subscribe(REMOTE) == PENDING
-    call = desk.take_remote_request()
+    pending_unsubscribe(rig)
+    assert rig.subscribe(REMOTE) == PENDING
+    call = rig.take_remote_request()
     assert call.attributes.sink == UUri(FAR, 0, 3, SUBSCRIBE)
-    desk.remote_grants(call)
-    assert states(desk) == {APP: SUBSCRIBED}
+    rig.remote_grants(call)
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_whoever_leaves_and_comes_back_in_the_same_moment_is_asked_for_anew(desk: "ServiceRig") -> None:
-    granted(desk)
-    with desk.service_blocked():
-        desk.send_request(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
-        back = desk.send_request(SUBSCRIBE, desk.subscription_request(REMOTE))
-    assert pb.SubscriptionResponse.FromString(desk.wait_response(back).payload).status.state == PENDING
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+def test_unsubscribe_and_subscribe_in_one_commit_are_requested_again(rig: "ServiceRig") -> None:
+    granted(rig)
+    with rig.service_blocked():
+        rig.send_request(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
+        back = rig.send_request(SUBSCRIBE, rig.subscription_request(REMOTE))
+    assert pb.SubscriptionResponse.FromString(rig.wait_response(back).payload).status.state == PENDING
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-# What happens in one commit, in order, and whom that leaves waiting for a Subscribe or (None) an Unsubscribe.
+# The changes of one commit, in order, and the subscribers that then wait for a Subscribe or (None) an Unsubscribe.
 TOGETHER: dict[str, tuple[str, str, UUri | None]] = {
-    "refused, and another one comes": ("subscribe", "refused other", OTHER_APP),
-    "refused, and the same one comes back": ("subscribe", "refused joins", APP),
-    "granted, but the last one has gone and comes back": ("subscribe", "granted leaves joins", APP),
-    "the last one goes, the answer comes, he comes back": ("subscribe", "leaves granted joins", APP),
-    "confirmed, but the last one has gone and comes back": ("refresh", "granted leaves joins", APP),
-    "refused, and the same one comes back and goes": ("subscribe", "refused joins leaves", None),
-    "released, and one comes and goes": ("unsubscribe", "released joins leaves", None),
+    "refused, and another one subscribes": ("subscribe", "refused other", OTHER_APP),
+    "refused, and the same one subscribes again": ("subscribe", "refused joins", APP),
+    "granted, but the last one left and subscribes again": ("subscribe", "granted leaves joins", APP),
+    "the last one leaves, the response arrives, a new subscribe": ("subscribe", "leaves granted joins", APP),
+    "confirmed, but the last one left and subscribes again": ("refresh", "granted leaves joins", APP),
+    "refused, and the same one subscribes and leaves": ("subscribe", "refused joins leaves", None),
+    "released, and one subscribes and leaves": ("unsubscribe", "released joins leaves", None),
 }
 
 
 @pytest.mark.parametrize("case", TOGETHER)
-def test_whoever_comes_or_goes_in_the_commit_of_an_answer_is_called_for_anew(
-    desk: "ServiceRig", case: str
-) -> None:
-    """The state before and after it is the same, but nobody there knows of him."""
+def test_a_change_in_the_commit_of_a_response_is_requested_again(rig: "ServiceRig", case: str) -> None:
+    """The state before and after it is the same, but the other device has no such subscription."""
     before, steps, waits = TOGETHER[case]
     if before == "subscribe":
-        desk.subscribe(REMOTE)
+        rig.subscribe(REMOTE)
     else:
-        granted(desk)
+        granted(rig)
     if before == "unsubscribe":
-        desk.unsubscribe(REMOTE)
+        rig.unsubscribe(REMOTE)
     elif before == "refresh":
-        desk.links.set_state(FAR, up=True)
-    call = desk.take_remote_request()
-    with desk.service_blocked():
+        rig.links.set_state(FAR, up=True)
+    call = rig.take_remote_request()
+    with rig.service_blocked():
         for step in steps.split():
             match step:
                 case "granted" | "refused" | "released":
-                    desk.send_remote_grant(call, UNSUBSCRIBED if step == "refused" else SUBSCRIBED)
+                    rig.send_remote_grant(call, UNSUBSCRIBED if step == "refused" else SUBSCRIBED)
                 case "leaves":
-                    desk.send_request(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
+                    rig.send_request(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
                 case _:
                     caller = OTHER_APP if step == "other" else APP
-                    desk.send_request(SUBSCRIBE, desk.subscription_request(REMOTE), caller=caller)
-    assert states(desk) == ({} if waits is None else {waits: PENDING})
-    again = desk.take_remote_request()
-    assert desk.remote_request_fields(again)[0] == (UNSUBSCRIBE if waits is None else SUBSCRIBE)
-    desk.remote_grants(again)
-    assert states(desk) == ({} if waits is None else {waits: SUBSCRIBED})
-    assert desk.take_remote_requests() == []
-    assert desk.statistics("remote_topics") == (waits is not None)
+                    rig.send_request(SUBSCRIBE, rig.subscription_request(REMOTE), caller=caller)
+    assert states(rig) == ({} if waits is None else {waits: PENDING})
+    again = rig.take_remote_request()
+    assert rig.remote_request_fields(again)[0] == (UNSUBSCRIBE if waits is None else SUBSCRIBE)
+    rig.remote_grants(again)
+    assert states(rig) == ({} if waits is None else {waits: SUBSCRIBED})
+    assert rig.take_remote_requests() == []
+    assert rig.statistics("remote_topics") == (waits is not None)
 
 
-def test_a_subscription_that_expires_is_ended_there_too(desk: "ServiceRig") -> None:
+def test_a_subscription_that_expires_is_ended_there_too(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-subscribe-expiration~1]"""
-    granted(desk, expire_ms=desk.now_ms + 1000)
-    desk.advance(ms=1001)
-    assert changes(desk) == [(APP, "UNSUBSCRIBED")]
-    desk.remote_grants(desk.take_remote_request())
-    desk.fetch()
-    assert desk.statistics("remote_topics") == 0
+    granted(rig, expire_ms=rig.now_ms + 1000)
+    rig.advance(ms=1001)
+    assert changes(rig) == [(APP, "UNSUBSCRIBED")]
+    rig.remote_grants(rig.take_remote_request())
+    rig.fetch()
+    assert rig.statistics("remote_topics") == 0
 
 
-def test_when_the_fastest_expires_the_others_rate_is_asked_for(desk: "ServiceRig") -> None:
+def test_after_the_fastest_expires_the_rate_of_the_others_is_requested(rig: "ServiceRig") -> None:
     """[utest->LIF-20]"""
-    granted(desk, sample_period_ms=100)
-    desk.subscribe(REMOTE, caller=OTHER_APP, expire_ms=desk.now_ms + 1000)
-    desk.remote_grants(desk.take_remote_request())
-    desk.advance(ms=1001)
-    assert desk.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 100, None)]
+    granted(rig, sample_period_ms=100)
+    rig.subscribe(REMOTE, caller=OTHER_APP, expire_ms=rig.now_ms + 1000)
+    rig.remote_grants(rig.take_remote_request())
+    rig.advance(ms=1001)
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 100, None)]
 
 
-def test_a_reset_ends_the_subscriptions_elsewhere(desk: "ServiceRig") -> None:
+def test_a_reset_ends_the_subscriptions_elsewhere(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-reset~1]"""
-    granted(desk)
-    desk.reset()
-    assert changes(desk) == [(APP, "UNSUBSCRIBED")]
-    assert desk.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    granted(rig)
+    rig.reset()
+    assert changes(rig) == [(APP, "UNSUBSCRIBED")]
+    assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- requested topics ---------------------------------------------------------------------------------------
 
 
-def test_the_fastest_rate_and_the_latest_end_are_asked_for_and_changes_follow(desk: "ServiceRig") -> None:
+def test_the_fastest_rate_and_the_latest_end_are_requested_and_changes_follow(rig: "ServiceRig") -> None:
     """[utest->LIF-20]"""
-    soon, late = desk.now_ms + 10_000, desk.now_ms + 20_000
-    granted(desk, sample_period_ms=100, expire_ms=soon)
-    desk.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=20, expire_ms=late)
-    call = desk.take_remote_request()
-    assert desk.remote_request_fields(call) == (SUBSCRIBE, REMOTE, 20, late)
-    assert states(desk) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
-    desk.subscribe(REMOTE, caller=APP, sample_period_ms=50)  # not while one is under way
-    assert desk.take_remote_requests() == []
-    desk.remote_grants(call)
-    assert desk.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 20, None)]
-    desk.unsubscribe(REMOTE, caller=OTHER_APP)
-    assert states(desk) == {APP: SUBSCRIBED}
+    soon, late = rig.now_ms + 10_000, rig.now_ms + 20_000
+    granted(rig, sample_period_ms=100, expire_ms=soon)
+    rig.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=20, expire_ms=late)
+    call = rig.take_remote_request()
+    assert rig.remote_request_fields(call) == (SUBSCRIBE, REMOTE, 20, late)
+    assert states(rig) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
+    rig.subscribe(REMOTE, caller=APP, sample_period_ms=50)  # not while one is under way
+    assert rig.take_remote_requests() == []
+    rig.remote_grants(call)
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 20, None)]
+    rig.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_a_slower_or_shorter_wish_changes_nothing_there(desk: "ServiceRig") -> None:
-    granted(desk, sample_period_ms=20)
-    desk.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=100, expire_ms=desk.now_ms + 1000)
-    desk.unsubscribe(REMOTE, caller=OTHER_APP)
-    assert desk.take_remote_requests() == []
+def test_a_slower_or_shorter_subscription_changes_nothing_remotely(rig: "ServiceRig") -> None:
+    granted(rig, sample_period_ms=20)
+    rig.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=100, expire_ms=rig.now_ms + 1000)
+    rig.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert rig.take_remote_requests() == []
 
 
-def test_when_the_fastest_leaves_the_others_rate_is_asked_for(desk: "ServiceRig") -> None:
+def test_after_the_fastest_leaves_the_rate_of_the_others_is_requested(rig: "ServiceRig") -> None:
     """[utest->LIF-20]"""
-    granted(desk, sample_period_ms=100)
-    desk.subscribe(REMOTE, caller=OTHER_APP)
-    desk.remote_grants(desk.take_remote_request())
-    desk.unsubscribe(REMOTE, caller=OTHER_APP)
-    assert desk.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 100, None)]
+    granted(rig, sample_period_ms=100)
+    rig.subscribe(REMOTE, caller=OTHER_APP)
+    rig.remote_grants(rig.take_remote_request())
+    rig.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 100, None)]
 
 
-def test_the_same_details_twice_are_asked_for_once(desk: "ServiceRig") -> None:
-    wanted = desk.subscription_request(REMOTE)
+def test_the_same_details_twice_are_requested_once(rig: "ServiceRig") -> None:
+    wanted = rig.subscription_request(REMOTE)
     wanted.attributes.details.append(Any(value=b"same"))
-    desk.call(SUBSCRIBE, wanted)
-    desk.remote_grants(desk.take_remote_request())
-    desk.call(SUBSCRIBE, wanted, caller=OTHER_APP)
-    assert desk.take_remote_requests() == []
+    rig.call(SUBSCRIBE, wanted)
+    rig.remote_grants(rig.take_remote_request())
+    rig.call(SUBSCRIBE, wanted, caller=OTHER_APP)
+    assert rig.take_remote_requests() == []
 
 
-def test_the_lowest_frequency_is_asked_for_as_the_longest_period(desk: "ServiceRig") -> None:
-    wanted = desk.subscription_request(REMOTE)
+def test_the_lowest_frequency_is_requested_as_the_longest_period(rig: "ServiceRig") -> None:
+    wanted = rig.subscription_request(REMOTE)
     wanted.attributes.MergeFromString(bytes.fromhex("1995d626e80b2e113e"))  # max_frequency 1e-9 Hz
-    desk.call(SUBSCRIBE, wanted)
-    assert desk.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 2**32 - 1, None)]
+    rig.call(SUBSCRIBE, wanted)
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 2**32 - 1, None)]
 
 
-def test_details_that_are_too_long_together_are_left_out(desk: "ServiceRig") -> None:
+def test_details_that_are_too_long_together_are_left_out(rig: "ServiceRig") -> None:
     call = None
     for app, text in ((APP, b"1" * 3000), (OTHER_APP, b"2" * 3000), (UUri(OWN, 7, 1, 0), b"3" * 900)):
-        wanted = desk.subscription_request(REMOTE)
+        wanted = rig.subscription_request(REMOTE)
         wanted.attributes.details.append(Any(value=text))
-        desk.call(SUBSCRIBE, wanted, caller=app)
-        for call in desk.take_remote_requests():
-            desk.remote_grants(call)
+        rig.call(SUBSCRIBE, wanted, caller=app)
+        for call in rig.take_remote_requests():
+            rig.remote_grants(call)
     assert call is not None
     asked = pb.SubscriptionRequest.FromString(call.payload)
     assert len(asked.attributes.SerializeToString()) <= MAX_DETAILS
     assert sorted(len(each.value) for each in asked.attributes.details) == [900, 3000]
 
 
-def test_the_producer_gets_the_details_of_all(desk: "ServiceRig") -> None:
+def test_the_producer_gets_the_details_of_all(rig: "ServiceRig") -> None:
     call = None
     for app, text in ((APP, b"one"), (OTHER_APP, b"two")):
-        wanted = desk.subscription_request(REMOTE)
+        wanted = rig.subscription_request(REMOTE)
         wanted.attributes.details.append(Any(type_url="t", value=text))
-        desk.call(SUBSCRIBE, wanted, caller=app)
-        call = desk.take_remote_request()
-        desk.remote_grants(call)
+        rig.call(SUBSCRIBE, wanted, caller=app)
+        call = rig.take_remote_request()
+        rig.remote_grants(call)
     assert call is not None
     asked = pb.SubscriptionRequest.FromString(call.payload)
     assert sorted(each.value for each in asked.attributes.details) == [b"one", b"two"]
 
 
-def test_a_topic_of_every_instance_is_asked_for_in_version_4(desk: "ServiceRig") -> None:
+def test_a_topic_of_every_instance_is_requested_in_version_4(rig: "ServiceRig") -> None:
     wanted = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=40)
-    answer = desk.call_for(pb4.SubscribeResponse, SUBSCRIBE, wanted, version=4)
+    answer = rig.call_for(pb4.SubscribeResponse, SUBSCRIBE, wanted, version=4)
     assert answer.status == pb4.STATUS_SUBSCRIBE_PENDING
-    call = desk.take_remote_request()
+    call = rig.take_remote_request()
     assert (call.attributes.source, call.attributes.sink) == (UUri(OWN, 0, 4, 0), UUri(FAR, 0, 4, SUBSCRIBE))
     assert pb4.SubscribeRequest.FromString(call.payload) == wanted
     granted = pb4.SubscribeResponse(topic=EVERY.to_pb(), status=pb4.STATUS_SUBSCRIBED)
-    desk.client.send(
+    rig.client.send(
         response(UUID(0x7000, 2 << 62), call, granted.SerializeToString(), UPayloadFormat.PROTOBUF)
     )
-    [listed] = desk.call_for(
+    [listed] = rig.call_for(
         pb4.FetchSubscriptionsResponse, 3, pb4.FetchSubscriptionsRequest(), version=4
     ).subscriptions
     assert listed.status == pb4.STATUS_SUBSCRIBED
-    desk.call_for(
-        pb4.UnsubscribeResponse, UNSUBSCRIBE, pb4.UnsubscribeRequest(topic=EVERY.to_pb()), version=4
-    )
-    assert desk.take_remote_request().attributes.sink == UUri(FAR, 0, 4, UNSUBSCRIBE)
+    rig.call_for(pb4.UnsubscribeResponse, UNSUBSCRIBE, pb4.UnsubscribeRequest(topic=EVERY.to_pb()), version=4)
+    assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 4, UNSUBSCRIBE)
 
 
-def grant_every(desk: "ServiceRig") -> None:
+def grant_every(rig: "ServiceRig") -> None:
     """Let APP's subscription of EVERY be granted."""
-    desk.call(SUBSCRIBE, pb4.SubscribeRequest(topic=EVERY.to_pb()), version=4)
-    desk.remote_grants(desk.take_remote_request())
+    rig.call(SUBSCRIBE, pb4.SubscribeRequest(topic=EVERY.to_pb()), version=4)
+    rig.remote_grants(rig.take_remote_request())
 
 
 @pytest.mark.parametrize(
     ("status", "calls"),
     [(pb4.STATUS_SUBSCRIBED, 0), (pb4.STATUS_UNSUBSCRIBED, 1), (pb4.STATUS_UNSPECIFIED, 0)],
 )
-def test_a_device_tells_in_version_4_as_well_that_it_forgot(
-    desk: "ServiceRig", status: int, calls: int
+def test_a_device_can_report_a_lost_subscription_in_version_4(
+    rig: "ServiceRig", status: int, calls: int
 ) -> None:
-    grant_every(desk)
+    grant_every(rig)
     change = pb4.Subscription(topic=EVERY.to_pb(), subscriber=UUri(OWN, 0, 4, 0).to_pb())
     change.status = status
     source, sink = UUri(FAR, 0, 4, 0x8000), UUri(OWN, 0, 4, 0)
     payload = change.SerializeToString()
-    desk.client.send(notification(UUID(0x7000, 2 << 62), source, sink, payload, UPayloadFormat.PROTOBUF))
-    desk.fetch()
-    desk.advance(s=1)
-    assert len(desk.take_remote_requests()) == calls
+    rig.client.send(notification(UUID(0x7000, 2 << 62), source, sink, payload, UPayloadFormat.PROTOBUF))
+    rig.fetch()
+    rig.advance(s=1)
+    assert len(rig.take_remote_requests()) == calls
 
 
-def test_the_end_is_asked_for_in_version_4_as_well(desk: "ServiceRig") -> None:
+def test_unsubscribe_is_sent_in_version_4_as_well(rig: "ServiceRig") -> None:
     wanted = pb4.SubscribeRequest(topic=EVERY.to_pb())
-    wanted.expiration.FromMilliseconds(desk.now_ms + 1500)
-    desk.call(SUBSCRIBE, wanted, version=4)
-    assert desk.take_remote_request_fields() == [(SUBSCRIBE, EVERY, 0, desk.now_ms + 1500)]
+    wanted.expiration.FromMilliseconds(rig.now_ms + 1500)
+    rig.call(SUBSCRIBE, wanted, version=4)
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, EVERY, 0, rig.now_ms + 1500)]
 
 
 @pytest.mark.parametrize("resource", [0, 1])
-def test_a_device_that_forgot_is_asked_again(desk: "ServiceRig", resource: int) -> None:
-    """It was reset, say; and it tells us so, as it tells every subscriber."""
-    granted(desk)
-    desk.remote_notifies(REMOTE, UNSUBSCRIBED, subscriber=US.with_resource(resource))
-    assert desk.take_remote_requests() == []
-    desk.advance(s=1)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
-    assert changes(desk) == []
+def test_a_device_that_lost_a_subscription_is_called_again(rig: "ServiceRig", resource: int) -> None:
+    """For example after a reset; the device notifies every subscriber, including this service."""
+    granted(rig)
+    rig.remote_notifies(REMOTE, UNSUBSCRIBED, subscriber=US.with_resource(resource))
+    assert rig.take_remote_requests() == []
+    rig.advance(s=1)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
+    assert changes(rig) == []
 
 
 @pytest.mark.parametrize("order", ["answer hint", "hint answer"])
 @pytest.mark.parametrize(("answered", "hinted"), [(PENDING, SUBSCRIBED), (SUBSCRIBED, UNSUBSCRIBED)])
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "in one commit"])
-def test_what_is_told_around_an_answer_is_compared_with_it(
-    desk: "ServiceRig", order: str, answered: int, hinted: int, together: bool
+def test_notifications_around_a_response_are_compared_with_it(
+    rig: "ServiceRig", order: str, answered: int, hinted: int, together: bool
 ) -> None:
-    """They come by different priorities; what is not looked at now may not be said again."""
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
+    """They arrive with different priorities. A notification that is ignored now may not be repeated."""
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
 
-    def tell() -> None:
+    def notify() -> None:
         for each in order.split():
             if each == "answer":
-                desk.send_remote_grant(call, answered)
+                rig.send_remote_grant(call, answered)
             else:
-                desk.send_remote_notification(REMOTE, hinted)
+                rig.send_remote_notification(REMOTE, hinted)
             if not together:
-                desk.fetch()
+                rig.fetch()
 
     if together:
-        with desk.service_blocked():
-            tell()
+        with rig.service_blocked():
+            notify()
     else:
-        tell()
-    assert states(desk) == {APP: answered}
-    if answered == SUBSCRIBED:  # what is awaited is asked for at once
-        assert desk.take_remote_requests() == []
-        desk.advance(s=1)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
-    desk.advance(s=TIMEOUT_S)
-    assert desk.take_remote_requests() == []
+        notify()
+    assert states(rig) == {APP: answered}
+    if answered == SUBSCRIBED:  # the expected state is requested at once
+        assert rig.take_remote_requests() == []
+        rig.advance(s=1)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
+    rig.advance(s=TIMEOUT_S)
+    assert rig.take_remote_requests() == []
 
 
 @pytest.mark.parametrize("order", ["answer hint", "hint answer"])
-def test_what_is_told_along_with_an_answer_that_says_the_same_causes_no_call(
-    desk: "ServiceRig", order: str
-) -> None:
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
+def test_a_notification_equal_to_the_response_causes_no_call(rig: "ServiceRig", order: str) -> None:
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
     for each in order.split():
         if each == "answer":
-            desk.send_remote_grant(call)
+            rig.send_remote_grant(call)
         else:
-            desk.send_remote_notification(REMOTE, SUBSCRIBED)
-    assert states(desk) == {APP: SUBSCRIBED}
-    desk.advance(s=10)
-    assert desk.take_remote_requests() == []
+            rig.send_remote_notification(REMOTE, SUBSCRIBED)
+    assert states(rig) == {APP: SUBSCRIBED}
+    rig.advance(s=10)
+    assert rig.take_remote_requests() == []
 
 
-def test_an_ecu_that_comes_and_goes_is_asked_each_time_it_is_back(desk: "ServiceRig") -> None:
-    granted(desk)
+def test_an_ecu_that_reboots_repeatedly_is_called_after_each_reboot(rig: "ServiceRig") -> None:
+    granted(rig)
     for _ in range(5):
-        desk.remote_notifies(REMOTE, PENDING)
-        desk.advance(ms=1_000)
-        desk.remote_grants(desk.take_remote_request(), PENDING)
-        assert states(desk) == {APP: PENDING}
-        desk.remote_notifies(REMOTE, SUBSCRIBED)
-        desk.remote_grants(desk.take_remote_request())
-        assert states(desk) == {APP: SUBSCRIBED}
+        rig.remote_notifies(REMOTE, PENDING)
+        rig.advance(ms=1_000)
+        rig.remote_grants(rig.take_remote_request(), PENDING)
+        assert states(rig) == {APP: PENDING}
+        rig.remote_notifies(REMOTE, SUBSCRIBED)
+        rig.remote_grants(rig.take_remote_request())
+        assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_what_was_told_before_a_call_is_not_compared_with_its_answer(desk: "ServiceRig") -> None:
-    desk.subscribe(REMOTE)
-    desk.take_remote_request()
-    desk.remote_notifies(REMOTE, UNSUBSCRIBED)
-    desk.advance(s=TIMEOUT_S)
-    desk.remote_grants(desk.take_remote_request())
-    desk.advance(s=10)
-    assert desk.take_remote_requests() == []
+def test_a_notification_before_a_call_is_not_compared_with_its_response(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    rig.take_remote_request()
+    rig.remote_notifies(REMOTE, UNSUBSCRIBED)
+    rig.advance(s=TIMEOUT_S)
+    rig.remote_grants(rig.take_remote_request())
+    rig.advance(s=10)
+    assert rig.take_remote_requests() == []
 
 
 HINTS = {
-    "what we know": {"state": SUBSCRIBED},
-    "of somebody else": {"state": UNSUBSCRIBED, "subscriber": UUri(OWN, 1, 1, 0)},
+    "the known state": {"state": SUBSCRIBED},
+    "of another subscriber": {"state": UNSUBSCRIBED, "subscriber": UUri(OWN, 1, 1, 0)},
     "of another device's topic": {"state": UNSUBSCRIBED, "source": UUri("device4", 0, 3, 0x8000)},
     "from some entity": {"state": UNSUBSCRIBED, "source": UUri(FAR, 7, 3, 0x8000)},
     "on another topic": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 3, 0x8001)},
     "in an unknown version": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 9, 0x8000)},
     "in an unknown state": {"state": 9},
-    "of a topic that nobody has": {"state": UNSUBSCRIBED, "topic": UUri(FAR, 1, 1, 0x8000)},
+    "of an unknown topic": {"state": UNSUBSCRIBED, "topic": UUri(FAR, 1, 1, 0x8000)},
 }
 
 
 @pytest.mark.parametrize("hint", HINTS)
-def test_other_notifications_cause_no_call(desk: "ServiceRig", hint: str) -> None:
-    granted(desk)
-    desk.remote_notifies(**{"topic": REMOTE, **HINTS[hint]})  # type: ignore[arg-type,dict-item]
-    desk.advance(s=10)
-    assert desk.take_remote_requests() == []
-    assert states(desk) == {APP: SUBSCRIBED}
+def test_other_notifications_cause_no_call(rig: "ServiceRig", hint: str) -> None:
+    granted(rig)
+    rig.remote_notifies(**{"topic": REMOTE, **HINTS[hint]})  # type: ignore[arg-type,dict-item]
+    rig.advance(s=10)
+    assert rig.take_remote_requests() == []
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
 @pytest.mark.parametrize("state", [PENDING, SUBSCRIBED])
-def test_what_nobody_wants_here_is_unsubscribed_there(desk: "ServiceRig", state: int) -> None:
-    """A Subscribe may arrive after the Unsubscribe that was to undo it: a transport that repeats has no order of methods."""
-    desk.remote_notifies(REMOTE, state)
-    call = desk.take_remote_request()
+def test_a_remote_subscription_without_a_local_subscriber_is_unsubscribed(
+    rig: "ServiceRig", state: int
+) -> None:
+    """A Subscribe may arrive after its Unsubscribe: a transport that retransmits does not keep the order of methods."""
+    rig.remote_notifies(REMOTE, state)
+    call = rig.take_remote_request()
     assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
-    desk.remote_notifies(REMOTE, state)
-    assert desk.take_remote_requests() == []  # while one is under way
-    desk.remote_grants(call)
-    desk.advance(s=TIMEOUT_S)
-    assert desk.take_remote_requests() != []  # for the second hint, which may be newer than the answer
-    desk.remote_notifies(UUri(OWN, 1, 1, 0x8000), state, source=UUri(OWN, 0, 3, 0x8000))
-    desk.remote_notifies(ELSEWHERE, UNSUBSCRIBED)
-    assert desk.take_remote_requests() == []
+    rig.remote_notifies(REMOTE, state)
+    assert rig.take_remote_requests() == []  # while one is under way
+    rig.remote_grants(call)
+    rig.advance(s=TIMEOUT_S)
+    assert rig.take_remote_requests() != []  # for the second hint, which may be newer than the answer
+    rig.remote_notifies(UUri(OWN, 1, 1, 0x8000), state, source=UUri(OWN, 0, 3, 0x8000))
+    rig.remote_notifies(ELSEWHERE, UNSUBSCRIBED)
+    assert rig.take_remote_requests() == []
 
 
 # --- time, links and restarts -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["subscribe", "unsubscribe"])
-def test_a_call_without_an_answer_is_made_again_and_again(desk: "ServiceRig", ends: bool) -> None:
+def test_a_call_without_an_answer_is_made_again_and_again(rig: "ServiceRig", ends: bool) -> None:
     """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->req~usubscription-remote-max-timeout~1]
     [utest->LIF-16] [utest->LIF-17]
     """
     if ends:
-        pending_unsubscribe(desk)
+        pending_unsubscribe(rig)
     else:
-        desk.subscribe(REMOTE)
-        desk.take_remote_request()
+        rig.subscribe(REMOTE)
+        rig.take_remote_request()
     for _ in range(5):
-        desk.advance(s=TIMEOUT_S - 1)
-        assert desk.take_remote_requests() == []
-        desk.advance(s=1)
-        assert len(desk.take_remote_requests()) == 1
-    desk.advance(s=TIMEOUT_S)
-    desk.remote_grants(desk.take_remote_request())
-    desk.advance(s=TIMEOUT_S)
-    assert desk.take_remote_requests() == []
+        rig.advance(s=TIMEOUT_S - 1)
+        assert rig.take_remote_requests() == []
+        rig.advance(s=1)
+        assert len(rig.take_remote_requests()) == 1
+    rig.advance(s=TIMEOUT_S)
+    rig.remote_grants(rig.take_remote_request())
+    rig.advance(s=TIMEOUT_S)
+    assert rig.take_remote_requests() == []
 
 
-def test_what_was_granted_is_confirmed_as_often_as_the_configuration_says(make_desk: MakeRig) -> None:
-    desk = make_desk(remote_refresh_s=600).start()
-    granted(desk)
-    desk.advance(s=299)
-    assert desk.take_remote_requests() == []
-    desk.advance(s=301)
-    desk.remote_grants(desk.take_remote_request())
-    assert changes(desk) == []
+def test_granted_subscriptions_are_confirmed_at_the_configured_interval(make_rig: MakeRig) -> None:
+    rig = make_rig(remote_refresh_s=600).start()
+    granted(rig)
+    rig.advance(s=299)
+    assert rig.take_remote_requests() == []
+    rig.advance(s=301)
+    rig.remote_grants(rig.take_remote_request())
+    assert changes(rig) == []
 
 
-def test_nobody_is_called_while_the_link_is_down(desk: "ServiceRig") -> None:
+def test_no_call_is_sent_while_the_link_is_down(rig: "ServiceRig") -> None:
     """[utest->LIF-18]"""
-    desk.links.set_state(FAR, up=False)
-    assert desk.subscribe(REMOTE) == PENDING
-    desk.subscribe(ELSEWHERE)
-    assert desk.take_remote_request().attributes.sink == UUri("device4", 0, 3, SUBSCRIBE)
-    desk.advance(s=TIMEOUT_S - 1)
-    assert desk.take_remote_requests() == []
-    desk.links.set_state(FAR, up=True)
-    desk.wait_until(lambda: len(desk._remote_requests) == 1, "the call at link-up")
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+    rig.links.set_state(FAR, up=False)
+    assert rig.subscribe(REMOTE) == PENDING
+    rig.subscribe(ELSEWHERE)
+    assert rig.take_remote_request().attributes.sink == UUri("device4", 0, 3, SUBSCRIBE)
+    rig.advance(s=TIMEOUT_S - 1)
+    assert rig.take_remote_requests() == []
+    rig.links.set_state(FAR, up=True)
+    rig.wait_until(lambda: len(rig._remote_requests) == 1, "the call at link-up")
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
-def test_at_link_up_everything_is_asked_for_anew(desk: "ServiceRig") -> None:
-    """[utest->LIF-18] What was on its way may be lost, and who was away may have forgotten."""
-    desk.links.set_state(FAR, up=True)
-    granted(desk)
-    desk.subscribe(UUri(FAR, 1, 1, 0x8000))
-    desk.take_remote_request()
-    desk.links.set_state(FAR, up=False)
-    desk.links.set_state(FAR, up=True)
-    assert [topic for _, topic, _, _ in desk.take_remote_request_fields()] == [
+def test_link_up_requests_all_topics_again(rig: "ServiceRig") -> None:
+    """[utest->LIF-18] Messages in transit may be lost, and a rebooted device may have lost its state."""
+    rig.links.set_state(FAR, up=True)
+    granted(rig)
+    rig.subscribe(UUri(FAR, 1, 1, 0x8000))
+    rig.take_remote_request()
+    rig.links.set_state(FAR, up=False)
+    rig.links.set_state(FAR, up=True)
+    assert [topic for _, topic, _, _ in rig.take_remote_request_fields()] == [
         REMOTE,
         UUri(FAR, 1, 1, 0x8000),
     ]
-    assert states(desk) == {APP: SUBSCRIBED}  # a confirmation is nobody's business
+    assert states(rig) == {APP: SUBSCRIBED}  # a confirmation is not announced
 
 
 @pytest.mark.parametrize("died", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("before", ["subscribe", "granted", "unsubscribe"])
-def test_after_a_restart_pending_work_goes_on(make_desk: MakeRig, before: str, died: bool) -> None:
+def test_after_a_restart_pending_calls_continue(make_rig: MakeRig, before: str, died: bool) -> None:
     """[utest->req~usubscription-subscribe-persistency~1] [utest->req~usubscription-remote-retry-indefinitely~1]"""
-    desk = make_desk().start()
+    rig = make_rig().start()
     if before == "unsubscribe":
-        pending_unsubscribe(desk)
+        pending_unsubscribe(rig)
     else:
-        desk.subscribe(REMOTE)
-        call = desk.take_remote_request()
+        rig.subscribe(REMOTE)
+        call = rig.take_remote_request()
         if before == "granted":
-            desk.remote_grants(call)
-            desk.fetch()
+            rig.remote_grants(call)
+            rig.fetch()
     if died:
-        desk.plugin.service._store._close_env()  # nothing more is written
-        desk.plugin.service._store._lock.release(orderly=False)
-    desk.restart()
+        rig.plugin.service._store._close_env()  # nothing more is written
+        rig.plugin.service._store._lock.release(orderly=False)
+    rig.restart()
     expected = {"subscribe": PENDING, "granted": SUBSCRIBED}
-    assert states(desk) == ({APP: expected[before]} if before in expected else {})
-    call = desk.take_remote_request()
+    assert states(rig) == ({APP: expected[before]} if before in expected else {})
+    call = rig.take_remote_request()
     assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE if before == "unsubscribe" else SUBSCRIBE)
-    desk.remote_grants(call)
-    assert states(desk) == ({APP: SUBSCRIBED} if before in expected else {})
-    desk.restart()
-    assert len(desk.take_remote_requests()) == (before in expected)
+    rig.remote_grants(call)
+    assert states(rig) == ({APP: SUBSCRIBED} if before in expected else {})
+    rig.restart()
+    assert len(rig.take_remote_requests()) == (before in expected)
 
 
-def test_before_the_endpoints_are_up_nobody_is_called(make_desk: MakeRig) -> None:
-    desk = make_desk().start()
-    desk.subscribe(REMOTE)
-    desk.take_remote_request()
-    desk.stop()
-    desk.plugin = desk._new_plugin()
-    desk.plugin.service.start(desk.bus)
-    assert desk._remote_requests == []
-    desk.plugin.ustreamer_started()
-    desk.wait_until(lambda: len(desk._remote_requests) == 1, "the call")
+def test_no_call_is_sent_before_the_endpoints_are_up(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    rig.subscribe(REMOTE)
+    rig.take_remote_request()
+    rig.stop()
+    rig.plugin = rig._new_plugin()
+    rig.plugin.service.start(rig.bus)
+    assert rig._remote_requests == []
+    rig.plugin.ustreamer_started()
+    rig.wait_until(lambda: len(rig._remote_requests) == 1, "the call")
 
 
-def test_what_expired_while_nobody_was_here_is_ended_there(make_desk: MakeRig) -> None:
-    desk = make_desk().start()
-    granted(desk, expire_ms=desk.now_ms + 1000)
-    desk.stop()
-    desk.advance(ms=1001)
-    desk.plugin = desk._new_plugin()
-    desk.start()
-    assert desk.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
-    assert desk.pairs() == []
+def test_a_subscription_that_expired_during_a_stop_is_ended_remotely(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    granted(rig, expire_ms=rig.now_ms + 1000)
+    rig.stop()
+    rig.advance(ms=1001)
+    rig.plugin = rig._new_plugin()
+    rig.start()
+    assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    assert rig.pairs() == []
 
 
-def test_a_topic_whose_subscribers_the_store_has_lost_is_unsubscribed_there(make_desk: MakeRig) -> None:
-    desk = make_desk().start()
-    granted(desk)
-    desk.stop()
-    plugin = desk._new_plugin()
+def test_a_topic_whose_subscribers_are_lost_in_the_store_is_unsubscribed_remotely(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    granted(rig)
+    rig.stop()
+    plugin = rig._new_plugin()
     store: SubscriptionStore = plugin.service._store
     store.open()
     store.take_subscriptions()
     store.commit([delete_subscription(REMOTE, APP)])
     store.close()
-    desk.plugin = desk._new_plugin()
-    desk.start()
-    call = desk.take_remote_request()
+    rig.plugin = rig._new_plugin()
+    rig.start()
+    call = rig.take_remote_request()
     assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
-    desk.remote_grants(call)
-    assert desk.take_remote_requests() == []
-    assert desk.statistics("remote_topics") == 0
+    rig.remote_grants(call)
+    assert rig.take_remote_requests() == []
+    assert rig.statistics("remote_topics") == 0
 
 
-def test_a_topic_that_the_configuration_made_local_needs_nobody_else(make_desk: MakeRig) -> None:
-    desk = make_desk().start()
-    desk.subscribe(REMOTE)
-    desk.take_remote_request()
-    desk.serves = (OWN, FAR)
-    desk.restart()
-    assert states(desk) == {APP: SUBSCRIBED}
-    assert (desk.take_remote_requests(), desk.statistics("remote_topics")) == ([], 0)
+def test_a_topic_that_the_configuration_made_local_needs_no_call(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    rig.subscribe(REMOTE)
+    rig.take_remote_request()
+    rig.serves = (OWN, FAR)
+    rig.restart()
+    assert states(rig) == {APP: SUBSCRIBED}
+    assert (rig.take_remote_requests(), rig.statistics("remote_topics")) == ([], 0)
 
 
-def test_a_topic_that_the_configuration_made_remote_is_asked_for(make_desk: MakeRig) -> None:
-    desk = make_desk(serves=(OWN, FAR)).start()
-    assert desk.subscribe(REMOTE) == SUBSCRIBED
-    desk.serves = (OWN,)
-    desk.restart()
-    assert states(desk) == {APP: PENDING}
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+def test_a_topic_that_the_configuration_made_remote_is_requested(make_rig: MakeRig) -> None:
+    rig = make_rig(serves=(OWN, FAR)).start()
+    assert rig.subscribe(REMOTE) == SUBSCRIBED
+    rig.serves = (OWN,)
+    rig.restart()
+    assert states(rig) == {APP: PENDING}
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_remote_topics_are_bounded_with_those_that_are_still_to_be_unsubscribed(make_desk: MakeRig) -> None:
-    desk = make_desk(max_remote_topics=2).start()
+def test_remote_topics_are_bounded_with_those_that_are_still_to_be_unsubscribed(make_rig: MakeRig) -> None:
+    rig = make_rig(max_remote_topics=2).start()
     for number in range(2):
-        desk.subscribe(UUri(FAR, 1, 1, 0x8000 + number))
-    desk.unsubscribe(UUri(FAR, 1, 1, 0x8000))
-    status = desk.call_refused(SUBSCRIBE, desk.subscription_request(REMOTE))
+        rig.subscribe(UUri(FAR, 1, 1, 0x8000 + number))
+    rig.unsubscribe(UUri(FAR, 1, 1, 0x8000))
+    status = rig.call_refused(SUBSCRIBE, rig.subscription_request(REMOTE))
     assert status.code is UCode.RESOURCE_EXHAUSTED
     assert "2 remote_topics are kept, max_remote_topics is 2" in status.message
-    assert desk.pairs() == [(UUri(FAR, 1, 1, 0x8001), APP)]
-    assert desk.subscribe(UUri(FAR, 1, 1, 0x8001), caller=OTHER_APP) == PENDING  # it is there already
-    assert desk.subscribe(UUri(FAR, 1, 1, 0x8000)) == PENDING
-    desk.subscribe()  # a local one
+    assert rig.pairs() == [(UUri(FAR, 1, 1, 0x8001), APP)]
+    assert rig.subscribe(UUri(FAR, 1, 1, 0x8001), caller=OTHER_APP) == PENDING  # it is there already
+    assert rig.subscribe(UUri(FAR, 1, 1, 0x8000)) == PENDING
+    rig.subscribe()  # a local one
 
 
-def test_nobody_is_refused_because_an_expiry_elsewhere_finds_no_room(
-    desk: "ServiceRig", monkeypatch: pytest.MonkeyPatch
+def test_no_subscriber_is_rejected_because_of_a_remote_expiry_without_space(
+    rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    granted(desk, expire_ms=desk.now_ms + 1000)
-    store = desk.plugin.service._store
+    granted(rig, expire_ms=rig.now_ms + 1000)
+    store = rig.plugin.service._store
     commit = store.commit
 
     def no_new_states(changes: Sequence[RecordChange], *more: object) -> None:
@@ -967,55 +960,55 @@ def test_nobody_is_refused_because_an_expiry_elsewhere_finds_no_room(
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "commit", no_new_states)
-        desk.advance(ms=1001)
-        desk.unsubscribe(UUri(OWN, 1, 1, 0x8000))
-        assert desk.subscribe(UUri(OWN, 1, 1, 0x8000)) == SUBSCRIBED
-    desk.advance(s=1)
-    assert desk.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+        rig.advance(ms=1001)
+        rig.unsubscribe(UUri(OWN, 1, 1, 0x8000))
+        assert rig.subscribe(UUri(OWN, 1, 1, 0x8000)) == SUBSCRIBED
+    rig.advance(s=1)
+    assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
 
 
-def test_what_is_no_hint_or_too_large_for_one_does_not_queue(desk: "ServiceRig") -> None:
-    granted(desk)
-    before = desk.statistics("ignored")
-    desk.remote_notifies(REMOTE, UNSUBSCRIBED, source=UUri(FAR, 7, 3, 0x8000))
+def test_what_is_no_hint_or_too_large_for_one_does_not_queue(rig: "ServiceRig") -> None:
+    granted(rig)
+    before = rig.statistics("ignored")
+    rig.remote_notifies(REMOTE, UNSUBSCRIBED, source=UUri(FAR, 7, 3, 0x8000))
     large = UUri(FAR, 0, 3, 0x8000)
-    desk.client.send(notification(UUID(0x7000, 2 << 62), large, US, b"x" * (MAX_PAYLOAD + 1)))
-    assert desk.statistics("ignored") == before + 2
+    rig.client.send(notification(UUID(0x7000, 2 << 62), large, US, b"x" * (MAX_PAYLOAD + 1)))
+    assert rig.statistics("ignored") == before + 2
 
 
 def test_a_question_is_answered_although_an_expiry_elsewhere_finds_no_room(
-    desk: "ServiceRig", monkeypatch: pytest.MonkeyPatch
+    rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    granted(desk, expire_ms=desk.now_ms + 1000)
+    granted(rig, expire_ms=rig.now_ms + 1000)
 
     def full(*_: object) -> None:
         raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.plugin.service._store, "commit", full)
-        desk.advance(ms=1001)
-        assert states(desk) == {}
-        assert desk.take_remote_requests() == []  # only what is on disk is said
-    desk.advance(s=1)
-    assert desk.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+        patched.setattr(rig.plugin.service._store, "commit", full)
+        rig.advance(ms=1001)
+        assert states(rig) == {}
+        assert rig.take_remote_requests() == []  # only stored changes are announced
+    rig.advance(s=1)
+    assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
 
 
-def test_an_answer_that_finds_no_room_on_the_disk_is_asked_for_again(
-    desk: "ServiceRig", monkeypatch: pytest.MonkeyPatch
+def test_a_response_that_does_not_fit_on_the_disk_is_requested_again(
+    rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
-    store = desk.plugin.service._store
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
+    store = rig.plugin.service._store
     commit = store.commit
 
     def full(*_: object) -> None:
         raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
 
     monkeypatch.setattr(store, "commit", full)
-    desk.remote_grants(call)
-    assert states(desk) == {APP: PENDING}
-    assert desk.take_remote_requests() == []  # not at once, or a full disk would make us call without a pause
+    rig.remote_grants(call)
+    assert states(rig) == {APP: PENDING}
+    assert rig.take_remote_requests() == []  # not at once, or a full disk would make us call without a pause
     monkeypatch.setattr(store, "commit", commit)
-    desk.advance(s=1)
-    desk.remote_grants(desk.take_remote_request())
-    assert states(desk) == {APP: SUBSCRIBED}
+    rig.advance(s=1)
+    rig.remote_grants(rig.take_remote_request())
+    assert states(rig) == {APP: SUBSCRIBED}

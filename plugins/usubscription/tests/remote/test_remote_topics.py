@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all clients of a remote topic want together."""
+"""The combined subscription of all clients of a remote topic."""
 
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
@@ -25,7 +25,7 @@ MS = 1_000_000
 
 
 def subscribed(*entries: SubscriptionRecord) -> tuple[ServiceState, RemoteTopics]:
-    """Somebody in whose books these subscriptions are committed."""
+    """A service state in which these subscriptions are committed."""
     state = ServiceState({"a"}, InMemoryDirectory())
     upstream = RemoteTopics(state, "a", LinkStates(), UuidSource(lambda: 1), UsubscriptionConfig())
     transaction = Transaction(state, UsubscriptionConfig(), 0)
@@ -54,7 +54,7 @@ def requested_attributes(upstream: RemoteTopics) -> SubscribeAttributes:
     ],
     ids=["fastest and latest", "every message", "for ever", "one alone"],
 )
-def test_the_fastest_rate_and_the_latest_end_are_asked_for(
+def test_the_fastest_rate_and_the_latest_end_are_requested(
     wishes: list[tuple[int, int | None]], period_ms: int, expire_ms: int | None
 ) -> None:
     """[utest->LIF-20]"""

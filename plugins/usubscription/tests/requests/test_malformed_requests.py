@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads that nobody meant: each gets a typed answer, and the service carries on."""
+"""Malformed payloads: each receives a typed response, and the service continues."""
 
 from typing import TYPE_CHECKING
 
@@ -76,12 +76,12 @@ FUZZ = settings(
 
 @pytest.mark.parametrize(("version", "method"), ANSWERS)
 def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(
-    desk: "ServiceRig", version: int, method: int
+    rig: "ServiceRig", version: int, method: int
 ) -> None:
     @FUZZ
     @given(st.binary(max_size=200) | mutated(), FORMATS)
-    def ask(payload: bytes, payload_format: UPayloadFormat) -> None:
-        answer = desk.call(method, payload, version=version, payload_format=payload_format)
+    def send(payload: bytes, payload_format: UPayloadFormat) -> None:
+        answer = rig.call(method, payload, version=version, payload_format=payload_format)
         attributes = answer.attributes
         if attributes.commstatus is not None:
             status = decode_status(answer.payload)
@@ -91,24 +91,24 @@ def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(
         elif payload_format is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
             ANSWERS[version, method].FromString(answer.payload)
 
-    ask()
-    assert desk.subscribe() == pb.SubscriptionStatus.SUBSCRIBED
-    before = desk.fetch()
-    desk.restart()  # whatever was accepted can be read back
-    assert desk.fetch() == before
+    send()
+    assert rig.subscribe() == pb.SubscriptionStatus.SUBSCRIBED
+    before = rig.fetch()
+    rig.restart()  # whatever was accepted can be read back
+    assert rig.fetch() == before
 
 
-def test_any_attributes_are_kept_so_that_they_can_be_listed_or_are_refused(desk: "ServiceRig") -> None:
+def test_any_attributes_are_kept_so_that_they_can_be_listed_or_are_refused(rig: "ServiceRig") -> None:
     @FUZZ
     @given(st.binary(max_size=40))
-    def ask(attributes: bytes) -> None:
+    def send(attributes: bytes) -> None:
         prefix = bytes.fromhex("0a120a076465766963653210ab21180320cd81021a")
-        answer = desk.call(1, prefix + bytes([len(attributes)]) + attributes)
+        answer = rig.call(1, prefix + bytes([len(attributes)]) + attributes)
         if answer.attributes.commstatus is None:
             state = pb.SubscriptionResponse.FromString(answer.payload).status.state
-            listed = desk.fetch(TOPIC).subscriptions
+            listed = rig.fetch(TOPIC).subscriptions
             assert [each.status.state for each in listed] == [state] * (
                 state != pb.SubscriptionStatus.UNSUBSCRIBED
             )
 
-    ask()
+    send()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configuration says about topics and callers."""
+"""Configured policies for topics and callers."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -73,17 +73,17 @@ def test_without_any_level_everything_is_allowed_up_to_the_most_permissive() -> 
         policy().check_permission_level(TOPIC, 6)
 
 
-def test_the_level_in_a_request_decides_over_a_subscribe(make_desk: MakeRig) -> None:
-    desk = make_desk(permissions=config(permissions=RULES).permissions).start()
+def test_the_level_in_a_request_decides_over_a_subscribe(make_rig: MakeRig) -> None:
+    rig = make_rig(permissions=config(permissions=RULES).permissions).start()
     for level in (4, None):
-        status = desk.call_refused(1, desk.subscription_request(), permission_level=level)
+        status = rig.call_refused(1, rig.subscription_request(), permission_level=level)
         assert status.code is UCode.PERMISSION_DENIED
-    assert desk.pairs() == []
-    assert desk.call(1, desk.subscription_request(), permission_level=3).attributes.commstatus is None
-    assert desk.pairs() == [(TOPIC, APP)]
+    assert rig.pairs() == []
+    assert rig.call(1, rig.subscription_request(), permission_level=3).attributes.commstatus is None
+    assert rig.pairs() == [(TOPIC, APP)]
 
 
-# --- who may register -------------------------------------------------------------------------------------------------
+# --- permission to register ---------------------------------------------------------------------------------
 
 PRODUCER = TOPIC.with_resource(0)
 LISTED = UUri("device3", 0, 3, 0)
@@ -103,9 +103,9 @@ WATCHERS = [
 
 
 @pytest.mark.parametrize(("caller", "topic", "allowed"), WATCHERS)
-def test_a_strict_policy_knows_who_may_watch_what(caller: UUri, topic: UUri, allowed: bool) -> None:
+def test_the_strict_policy_limits_the_observers_of_topics(caller: UUri, topic: UUri, allowed: bool) -> None:
     """[utest->LIF-10] [utest->LIF-11] [utest->LIF-12]"""
-    policy().check_observer(caller, topic)  # an open one lets everybody
+    policy().check_observer(caller, topic)  # an open policy permits all callers
     strict = policy(register_policy="strict", dispatchers=["//device3/0/FF/0", "up:/7/1/0"])
     if allowed:
         strict.check_observer(caller, topic)
@@ -115,15 +115,15 @@ def test_a_strict_policy_knows_who_may_watch_what(caller: UUri, topic: UUri, all
     assert refused.value.code is UCode.PERMISSION_DENIED
 
 
-def test_a_strict_policy_holds_for_registering_and_not_for_unregistering(make_desk: MakeRig) -> None:
+def test_a_strict_policy_holds_for_registering_and_not_for_unregistering(make_rig: MakeRig) -> None:
     """[utest->LIF-10]"""
-    desk = make_desk(register_policy="strict", dispatchers=("//device3/0/FF/0",)).start()
+    rig = make_rig(register_policy="strict", dispatchers=("//device3/0/FF/0",)).start()
     wanted = pb.NotificationsRequest(topic=TOPIC.to_pb())
-    assert desk.call_refused(6, wanted, caller=APP).code is UCode.PERMISSION_DENIED
-    desk.unregister(caller=APP)
-    desk.register(caller=PRODUCER)
-    desk.register(caller=LISTED)
-    assert desk.registered_observers() == {(TOPIC, PRODUCER), (TOPIC, LISTED)}
+    assert rig.call_refused(6, wanted, caller=APP).code is UCode.PERMISSION_DENIED
+    rig.unregister(caller=APP)
+    rig.register(caller=PRODUCER)
+    rig.register(caller=LISTED)
+    assert rig.registered_observers() == {(TOPIC, PRODUCER), (TOPIC, LISTED)}
 
 
 # --- delivery ---------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ DELIVERY = [
 ]
 
 
-def test_the_first_pattern_that_covers_a_topic_tells_how_it_is_delivered() -> None:
+def test_the_first_pattern_that_matches_a_topic_sets_its_delivery() -> None:
     """[utest->LIF-14]"""
     routes = policy(delivery=DELIVERY)
     first, second = routes.delivery_config_of(TOPIC), routes.delivery_config_of(TOPIC.with_resource(0x8000))
@@ -147,20 +147,20 @@ def test_the_first_pattern_that_covers_a_topic_tells_how_it_is_delivered() -> No
     assert routes.delivery_config_of(UUri(OWN, 1, 1, 0x8000)) is None
 
 
-def test_subscribers_learn_how_their_topic_is_delivered(make_desk: MakeRig) -> None:
+def test_subscribers_receive_the_delivery_config_of_their_topic(make_rig: MakeRig) -> None:
     """[utest->LIF-14]"""
-    desk = make_desk(delivery=config(delivery=DELIVERY).delivery).start()
+    rig = make_rig(delivery=config(delivery=DELIVERY).delivery).start()
     elsewhere = UUri(OWN, 1, 1, 0x8000)
     for topic, id in ((TOPIC, "t7"), (elsewhere, "")):
-        answer = desk.call_for(pb.SubscriptionResponse, 1, desk.subscription_request(topic))
+        answer = rig.call_for(pb.SubscriptionResponse, 1, rig.subscription_request(topic))
         assert (answer.config.id, answer.HasField("config")) == (id, bool(id))
-    assert [(each.config.id, each.HasField("config")) for each in desk.fetch().subscriptions] == [
+    assert [(each.config.id, each.HasField("config")) for each in rig.fetch().subscriptions] == [
         ("", False),
         ("t7", True),
     ]
 
 
-def test_whose_place_is_known_may_change() -> None:
+def test_only_callers_with_a_configured_authority_may_change() -> None:
     known = ["cloud"]
     policy = SubscriptionPolicy(config(), OWN, ["chassis"], known)
     assert [policy.is_known_authority(each) for each in (OWN, "chassis", "cloud", "fleet")] == [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to, and heard from, the uSubscriptions of other devices: bytes in each version of the interface."""
+"""Messages to and from the uSubscriptions of other devices: bytes in each version of the interface."""
 
 import pytest
 from google.protobuf.message import Message
@@ -95,7 +95,7 @@ def test_a_notification_of_change_is_read_in_both_versions() -> None:
     assert subscription_update_in(change(5, update)) is None
 
 
-def test_remote_topics_are_kept_until_they_are_forgotten() -> None:
+def test_remote_topics_are_stored_until_they_are_removed() -> None:
     remotes = RemoteTopicStates()
     remotes.load([(TOPIC, Status.SUBSCRIBED), (EVERY, Status.SUBSCRIBE_PENDING)])
     remotes.apply({TOPIC: Status.UNSUBSCRIBE_PENDING, EVERY: None, UUri("b", 1, 1, 0x8000): None})

@@ -107,7 +107,7 @@ def test_a_payload_that_is_no_such_request_is_refused(
     assert why in refused.value.message
 
 
-def test_an_answer_comes_in_the_style_of_its_request() -> None:
+def test_a_response_has_the_format_of_its_request() -> None:
     answer = pb.UnsubscribeResponse()
     assert pack_payload(answer, PROTOBUF) == pack_payload(answer, UNSPECIFIED) == (b"", PROTOBUF)
     data, payload_format = pack_payload(answer, ANY)
@@ -159,7 +159,7 @@ def test_a_subscriber_may_have_any_resource_but_no_wildcard() -> None:
 # --- attributes -------------------------------------------------------------------------------------------------------
 
 PERIODS = [
-    (b"", 0, "nothing asked"),
+    (b"", 0, "nothing requested"),
     (milliseconds(1000), 1000 * MS, "sample_period_ms"),
     (b"\x18\x00", 0, "0 ms is no limit"),
     (milliseconds(2**32 - 1), (2**32 - 1) * MS, "the longest period that fits"),
@@ -169,7 +169,7 @@ PERIODS = [
     (hertz(50.0) + milliseconds(40), 40 * MS, "both, the other way round: the slower, which is the period"),
     (b"\x18\x00" + hertz(10.0), 100 * MS, "no limit and a limit"),
     (hertz(10.0) + hertz(20.0), 50 * MS, "twice: the last, as for any protobuf field"),
-    (b"\x1d\x00\x00\x80\x3f", 0, "field 3 as a float is a field that nobody knows"),
+    (b"\x1d\x00\x00\x80\x3f", 0, "field 3 as a float is an unknown field"),
 ]
 
 
@@ -234,6 +234,6 @@ def test_a_period_is_reported_in_whole_ms_rounded_down(period_ns: int, sample_pe
 
 
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999), st.integers(0, 2**32 - 1))
-def test_what_is_reported_asks_for_the_same_when_it_is_sent_back(expire_ms: int, period_ms: int) -> None:
+def test_reported_attributes_request_the_same_when_sent_back(expire_ms: int, period_ms: int) -> None:
     entry = SubscriptionRecord(TOPIC, APP, period_ms * MS, expire_ms)
     assert subscription_record(TOPIC, APP, subscribe_attributes_of(entry)) == entry

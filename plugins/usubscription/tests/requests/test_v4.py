@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 4 of the interface, beside version 3 and over the same state."""
+"""Version 4 of the interface, next to version 3 and on the same state."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -36,16 +36,16 @@ UNSUBSCRIBED, SUBSCRIBED = pb.STATUS_UNSUBSCRIBED, pb.STATUS_SUBSCRIBED
 T_HEX = "0a120a076465766963653210ab21180320cd8102"
 
 
-def call(desk: "ServiceRig", method: int, payload: Message | bytes = b"", caller: UUri = APP) -> UMessage:
-    return desk.call(method, payload, caller=caller, version=4)
+def call(rig: "ServiceRig", method: int, payload: Message | bytes = b"", caller: UUri = APP) -> UMessage:
+    return rig.call(method, payload, caller=caller, version=4)
 
 
-def refused(desk: "ServiceRig", method: int, payload: Message | bytes = b"", caller: UUri = APP) -> UStatus:
-    return desk.call_refused(method, payload, caller=caller, version=4)
+def refused(rig: "ServiceRig", method: int, payload: Message | bytes = b"", caller: UUri = APP) -> UStatus:
+    return rig.call_refused(method, payload, caller=caller, version=4)
 
 
 def subscribe(
-    desk: "ServiceRig",
+    rig: "ServiceRig",
     topic: UUri = TOPIC,
     caller: UUri = APP,
     sample_period: int | None = None,
@@ -54,33 +54,33 @@ def subscribe(
     wanted = pb.SubscribeRequest(topic=topic.to_pb(), sample_period=sample_period)
     if expire_ms is not None:
         wanted.expiration.FromMilliseconds(expire_ms)
-    answer = desk.call_for(pb.SubscribeResponse, SUBSCRIBE, wanted, caller=caller, version=4)
+    answer = rig.call_for(pb.SubscribeResponse, SUBSCRIBE, wanted, caller=caller, version=4)
     assert UUri.from_pb(answer.topic) == topic
     return answer.status
 
 
-def unsubscribe(desk: "ServiceRig", topic: UUri = TOPIC, caller: UUri = APP) -> None:
+def unsubscribe(rig: "ServiceRig", topic: UUri = TOPIC, caller: UUri = APP) -> None:
     wanted = pb.UnsubscribeRequest(topic=topic.to_pb())
-    desk.call_for(pb.UnsubscribeResponse, UNSUBSCRIBE, wanted, caller=caller, version=4)
+    rig.call_for(pb.UnsubscribeResponse, UNSUBSCRIBE, wanted, caller=caller, version=4)
 
 
 def fetch(
-    desk: "ServiceRig", topics: UUri | None = None, subscribers: UUri | None = None
+    rig: "ServiceRig", topics: UUri | None = None, subscribers: UUri | None = None
 ) -> list[tuple[UUri, UUri]]:
     wanted = pb.FetchSubscriptionsRequest(
         topic_filter=topics.to_pb() if topics else None,
         subscriber_filter=subscribers.to_pb() if subscribers else None,
     )
-    found = desk.call_for(pb.FetchSubscriptionsResponse, FETCH, wanted, version=4).subscriptions
+    found = rig.call_for(pb.FetchSubscriptionsResponse, FETCH, wanted, version=4).subscriptions
     assert all(each.status == SUBSCRIBED for each in found)
     return [(UUri.from_pb(each.topic), UUri.from_pb(each.subscriber)) for each in found]
 
 
-def take_notifications(desk: "ServiceRig") -> list[tuple[int, UUri | None, UUri, int]]:
-    """(version, to whom, topic, status as in version 4) of each notification since the last call."""
-    desk.fetch()
-    desk.fetch()
-    received, desk.notifications[:] = list(desk.notifications), []
+def take_notifications(rig: "ServiceRig") -> list[tuple[int, UUri | None, UUri, int]]:
+    """(version, receiver, topic, status as in version 4) of each notification since the last call."""
+    rig.fetch()
+    rig.fetch()
+    received, rig.notifications[:] = list(rig.notifications), []
     found = []
     for each in received:
         if each.attributes.source == SOURCE4:
@@ -106,8 +106,8 @@ def take_notifications(desk: "ServiceRig") -> list[tuple[int, UUri | None, UUri,
         (UNREGISTER, "", ""),
     ],
 )
-def test_version_4_speaks_the_bytes_of_the_standard(
-    desk: "ServiceRig", method: int, asked: str, answered: str
+def test_version_4_has_the_bytes_of_the_standard(
+    rig: "ServiceRig", method: int, asked: str, answered: str
 ) -> None:
     """[utest->req~usubscription-subscribe-request-signature~1]
     [utest->req~usubscription-subscribe-response-signature~1] [utest->req~usubscription-subscribe-method_id~1]
@@ -123,35 +123,35 @@ def test_version_4_speaks_the_bytes_of_the_standard(
     [utest->req~usubscription-unregister-notifications-response-signature~1]
     [utest->req~usubscription-unregister-notifications-method_id~1]
     """
-    answer = call(desk, method, bytes.fromhex(asked))
+    answer = call(rig, method, bytes.fromhex(asked))
     assert (answer.payload.hex(), answer.attributes.commstatus) == (answered, None)
 
 
-def test_rate_and_expiration_are_kept_and_reported(desk: "ServiceRig") -> None:
+def test_rate_and_expiration_are_kept_and_reported(rig: "ServiceRig") -> None:
     """[utest->dsn~usubscription-subscription-expiration-datatype~1] [utest->dsn~usubscription-sample-period-datatype~1]"""
-    subscribe(desk, sample_period=40, expire_ms=1_781_565_900_123)
-    subscribe(desk, OTHER_TOPIC)
-    assert desk.routed_subscribers() == [(APP, 40_000_000)]
-    desk.restart()
-    plain, limited = desk.call_for(pb.FetchSubscriptionsResponse, FETCH, version=4).subscriptions
+    subscribe(rig, sample_period=40, expire_ms=1_781_565_900_123)
+    subscribe(rig, OTHER_TOPIC)
+    assert rig.routed_subscribers() == [(APP, 40_000_000)]
+    rig.restart()
+    plain, limited = rig.call_for(pb.FetchSubscriptionsResponse, FETCH, version=4).subscriptions
     assert (limited.sample_period, limited.expiration.ToMilliseconds()) == (40, 1_781_565_900_123)
     assert not plain.HasField("sample_period")
     assert not plain.HasField("expiration")
 
 
-def test_there_are_six_methods(desk: "ServiceRig") -> None:
+def test_there_are_six_methods(rig: "ServiceRig") -> None:
     assert sorted([*v4.MUTATIONS, *v4.QUERIES]) == [(4, n) for n in range(1, 7)]
     for method in (7, 8, 9):
-        status = refused(desk, method)
+        status = refused(rig, method)
         assert status.code is UCode.UNIMPLEMENTED
         assert "version 4: this streamer has [1, 2, 3, 4, 5, 6]" in status.message
 
 
 @pytest.mark.parametrize("mode", ["off", "track", "enforce"])
-def test_methods_4_and_5_mean_what_they_mean_in_their_own_version(make_desk: MakeRig, mode: str) -> None:
-    desk = make_desk(topic_lifecycle=mode).start()
-    call(desk, REGISTER)
-    assert (desk.statistics("registrations"), desk.statistics("topics")) == (1, 0)
+def test_methods_4_and_5_mean_what_they_mean_in_their_own_version(make_rig: MakeRig, mode: str) -> None:
+    rig = make_rig(topic_lifecycle=mode).start()
+    call(rig, REGISTER)
+    assert (rig.statistics("registrations"), rig.statistics("topics")) == (1, 0)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
@@ -171,36 +171,36 @@ BAD_TOPICS = [
 
 @pytest.mark.parametrize(("topic", "why"), BAD_TOPICS, ids=[why for _, why in BAD_TOPICS])
 @pytest.mark.parametrize("method", [SUBSCRIBE, UNSUBSCRIBE])
-def test_a_bad_topic_is_refused(desk: "ServiceRig", method: int, topic: UUri | None, why: str) -> None:
+def test_a_bad_topic_is_refused(rig: "ServiceRig", method: int, topic: UUri | None, why: str) -> None:
     """[utest->dsn~usubscription-subscribe-valid-topic-uuris~1]
     [utest->dsn~usubscription-unsubscribe-valid-topic-uuris~1]
     """
-    status = refused(desk, method, pb.UnsubscribeRequest(topic=topic.to_pb() if topic else None))
+    status = refused(rig, method, pb.UnsubscribeRequest(topic=topic.to_pb() if topic else None))
     assert status.code is UCode.INVALID_ARGUMENT
     assert why in status.message
 
 
-def test_a_topic_of_every_instance_is_routed_listed_kept_and_ended(desk: "ServiceRig") -> None:
+def test_a_topic_of_every_instance_is_routed_listed_kept_and_ended(rig: "ServiceRig") -> None:
     """[utest->dsn~usubscription-subscribe-valid-topic-uuris~1]"""
-    version = desk.plugin.directory.version
-    assert subscribe(desk, EVERY, sample_period=5) == SUBSCRIBED
-    assert desk.plugin.directory.version > version
-    desk.subscribe(TOPIC, caller=OTHER_APP)
-    desk.subscribe(TOPIC)
+    version = rig.plugin.directory.version
+    assert subscribe(rig, EVERY, sample_period=5) == SUBSCRIBED
+    assert rig.plugin.directory.version > version
+    rig.subscribe(TOPIC, caller=OTHER_APP)
+    rig.subscribe(TOPIC)
     for _ in range(2):
-        assert desk.routed_subscribers(SECOND) == [(APP, 5_000_000)]
-        assert desk.routed_subscribers(TOPIC) == [(APP, 0), (OTHER_APP, 0), (APP, 5_000_000)]
-        assert desk.routed_subscribers(TOPIC.with_resource(0x8000)) == []
-        assert desk.pairs() == [(TOPIC, APP), (TOPIC, OTHER_APP), (EVERY, APP)]
+        assert rig.routed_subscribers(SECOND) == [(APP, 5_000_000)]
+        assert rig.routed_subscribers(TOPIC) == [(APP, 0), (OTHER_APP, 0), (APP, 5_000_000)]
+        assert rig.routed_subscribers(TOPIC.with_resource(0x8000)) == []
+        assert rig.pairs() == [(TOPIC, APP), (TOPIC, OTHER_APP), (EVERY, APP)]
         wanted = pb3.FetchSubscribersRequest(topic=TOPIC.to_pb())
-        found = desk.call_for(pb3.FetchSubscribersResponse, 8, wanted).subscribers
+        found = rig.call_for(pb3.FetchSubscribersResponse, 8, wanted).subscribers
         assert [UUri.from_pb(each.uri) for each in found] == [APP, OTHER_APP]
-        desk.restart()
-    unsubscribe(desk, EVERY)
-    assert (desk.routed_subscribers(SECOND), len(desk.routed_subscribers(TOPIC))) == ([], 2)
+        rig.restart()
+    unsubscribe(rig, EVERY)
+    assert (rig.routed_subscribers(SECOND), len(rig.routed_subscribers(TOPIC))) == ([], 2)
 
 
-def test_a_directory_without_wildcards_asks_one_table_only() -> None:
+def test_a_directory_without_wildcards_searches_one_table_only() -> None:
     directory = InMemoryDirectory()
     changes = sorted(
         [put_subscription(SubscriptionRecord(TOPIC, APP)), put_subscription(SubscriptionRecord(EVERY, APP))],
@@ -224,22 +224,20 @@ def test_a_directory_without_wildcards_asks_one_table_only() -> None:
     )
 
 
-def test_version_3_still_refuses_such_a_topic(desk: "ServiceRig") -> None:
-    subscribe(desk, EVERY)
-    assert desk.call_refused(2, pb3.UnsubscribeRequest(topic=EVERY.to_pb())).code is UCode.INVALID_ARGUMENT
+def test_version_3_still_refuses_such_a_topic(rig: "ServiceRig") -> None:
+    subscribe(rig, EVERY)
+    assert rig.call_refused(2, pb3.UnsubscribeRequest(topic=EVERY.to_pb())).code is UCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["new", "subscribed"])
-def test_a_past_expiration_registers_nothing_and_ends_what_there_was(
-    desk: "ServiceRig", before: bool
-) -> None:
+def test_a_past_expiration_registers_nothing_and_ends_what_there_was(rig: "ServiceRig", before: bool) -> None:
     """[utest->req~usubscription-past-subscription-expiration~1]
     [utest->req~usubscription-subscribe-expiration-extension-past~1]
     """
     if before:
-        subscribe(desk)
-    assert subscribe(desk, expire_ms=desk.now_ms - 1) == UNSUBSCRIBED
-    assert (desk.pairs(), desk.routed_subscribers()) == ([], [])
+        subscribe(rig)
+    assert subscribe(rig, expire_ms=rig.now_ms - 1) == UNSUBSCRIBED
+    assert (rig.pairs(), rig.routed_subscribers()) == ([], [])
 
 
 # --- FetchSubscriptions -----------------------------------------------------------------------------------------------
@@ -265,40 +263,40 @@ FILTERS: list[tuple[UUri | None, UUri | None, list[int]]] = [
 
 @pytest.mark.parametrize(("topics", "subscribers", "found"), FILTERS)
 def test_filters_may_hold_wildcards_and_must_both_match(
-    desk: "ServiceRig", topics: UUri | None, subscribers: UUri | None, found: list[int]
+    rig: "ServiceRig", topics: UUri | None, subscribers: UUri | None, found: list[int]
 ) -> None:
     """[utest->req~usubscription-fetch-subscriptions~1] [utest->req~usubscription-fetch-subscriptions-topic-filter~1]"""
     for topic, caller in PAIRS:
-        subscribe(desk, topic, caller)
-    listed = fetch(desk, topics, subscribers)
+        subscribe(rig, topic, caller)
+    listed = fetch(rig, topics, subscribers)
     assert sorted(listed) == sorted(PAIRS[n] for n in found)
     assert listed == sorted(listed, key=lambda pair: (str(pair[0]), str(pair[1])))
 
 
 @pytest.mark.parametrize("field", ["topic_filter", "subscriber_filter"])
-def test_a_malformed_filter_is_refused(desk: "ServiceRig", field: str) -> None:
+def test_a_malformed_filter_is_refused(rig: "ServiceRig", field: str) -> None:
     """[utest->dsn~usubscription-fetch-subscriptions-invalid-topic-filter~1]
     [utest->dsn~usubscription-fetch-subscriptions-invalid-subscriber-filter~1]
     """
     for bad in (UUri("A", 1, 1, 0x8000), UUri("a", 1, 0x100, 0x8000), UUri("a", 1, 1, 0x10000)):
         wanted = pb.FetchSubscriptionsRequest(**{field: bad.to_pb()})
-        assert refused(desk, FETCH, wanted).code is UCode.INVALID_ARGUMENT
+        assert refused(rig, FETCH, wanted).code is UCode.INVALID_ARGUMENT
 
 
-def test_a_list_that_is_too_long_is_refused_rather_than_cut(make_desk: MakeRig) -> None:
-    desk = make_desk(page_size=2).start()
+def test_a_list_that_is_too_long_is_refused_rather_than_cut(make_rig: MakeRig) -> None:
+    rig = make_rig(page_size=2).start()
     for topic, caller in PAIRS[:3]:
-        subscribe(desk, topic, caller)
-    assert str(refused(desk, FETCH)) == (
+        subscribe(rig, topic, caller)
+    assert str(refused(rig, FETCH)) == (
         "RESOURCE_EXHAUSTED: more than 2 subscriptions match, page_size; use narrower filters"
     )
-    assert fetch(desk, TOPIC) == PAIRS[1:3]
+    assert fetch(rig, TOPIC) == PAIRS[1:3]
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_speaks_the_bytes_of_the_standard() -> None:
+def test_a_change_has_the_bytes_of_the_standard() -> None:
     """[utest->req~usubscription-change-message-type~1] [utest->req~usubscription-change-notification-resource~1]
     [utest->req~usubscription-change-topic~1]
     """
@@ -324,53 +322,55 @@ def test_the_numbers_of_version_4_are_one_more(status: Status) -> None:
     assert change.HasField("sample_period") is change.HasField("expiration") is (status != 0)
 
 
-def test_everybody_is_told_in_the_words_in_which_they_asked(desk: "ServiceRig") -> None:
+def test_each_subscriber_is_notified_in_the_version_of_its_request(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-change-notification~1] [utest->req~usubscription-change-topic~1]"""
-    call(desk, REGISTER, caller=PEER)
-    desk.register(TOPIC, caller=OTHER_APP)
-    subscribe(desk, TOPIC)
-    subscribe(desk, TOPIC)  # nothing changes
-    subscribe(desk, TOPIC, sample_period=5)
-    desk.subscribe(OTHER_TOPIC)
-    unsubscribe(desk, TOPIC)
-    assert take_notifications(desk) == [
+    call(rig, REGISTER, caller=PEER)
+    rig.register(TOPIC, caller=OTHER_APP)
+    subscribe(rig, TOPIC)
+    subscribe(rig, TOPIC)  # nothing changes
+    subscribe(rig, TOPIC, sample_period=5)
+    rig.subscribe(OTHER_TOPIC)
+    unsubscribe(rig, TOPIC)
+    assert take_notifications(rig) == [
         *[(3, OTHER_APP, TOPIC, SUBSCRIBED), (4, APP, TOPIC, SUBSCRIBED), (4, PEER, TOPIC, SUBSCRIBED)] * 2,
         *[(3, APP, OTHER_TOPIC, SUBSCRIBED), (4, PEER, OTHER_TOPIC, SUBSCRIBED)],
         *[(3, OTHER_APP, TOPIC, UNSUBSCRIBED), (4, APP, TOPIC, UNSUBSCRIBED), (4, PEER, TOPIC, UNSUBSCRIBED)],
     ]
-    assert [m.attributes.source for m in desk.published] == [SOURCE3, SOURCE4] * 4
+    assert [m.attributes.source for m in rig.published] == [SOURCE3, SOURCE4] * 4
 
 
-def test_who_asks_again_in_the_other_version_is_told_in_that_one_from_then_on(desk: "ServiceRig") -> None:
-    desk.subscribe()
-    subscribe(desk)  # the same subscription, so no change
-    desk.restart()
-    unsubscribe(desk)
-    assert take_notifications(desk) == [(3, APP, TOPIC, SUBSCRIBED), (4, APP, TOPIC, UNSUBSCRIBED)]
+def test_a_repeated_subscribe_in_the_other_version_changes_the_version_of_notifications(
+    rig: "ServiceRig",
+) -> None:
+    rig.subscribe()
+    subscribe(rig)  # the same subscription, so no change
+    rig.restart()
+    unsubscribe(rig)
+    assert take_notifications(rig) == [(3, APP, TOPIC, SUBSCRIBED), (4, APP, TOPIC, UNSUBSCRIBED)]
 
 
-def test_registering_concerns_every_topic_survives_a_restart_and_ends(desk: "ServiceRig") -> None:
+def test_registering_concerns_every_topic_survives_a_restart_and_ends(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
-    call(desk, REGISTER, caller=PEER)
-    call(desk, REGISTER, caller=PEER)
-    desk.register(TOPIC, caller=PEER)
-    desk.restart()
-    assert desk.statistics("registrations") == 2
-    subscribe(desk, EVERY, expire_ms=desk.now_ms + 500)
-    desk.take_v3_notifications()
-    desk.advance(ms=501)
-    assert take_notifications(desk) == [(4, APP, EVERY, UNSUBSCRIBED), (4, PEER, EVERY, UNSUBSCRIBED)]
-    call(desk, UNREGISTER, caller=PEER)
-    call(desk, UNREGISTER, caller=PEER)
-    subscribe(desk)
-    assert take_notifications(desk) == [(3, PEER, TOPIC, SUBSCRIBED), (4, APP, TOPIC, SUBSCRIBED)]
+    call(rig, REGISTER, caller=PEER)
+    call(rig, REGISTER, caller=PEER)
+    rig.register(TOPIC, caller=PEER)
+    rig.restart()
+    assert rig.statistics("registrations") == 2
+    subscribe(rig, EVERY, expire_ms=rig.now_ms + 500)
+    rig.take_v3_notifications()
+    rig.advance(ms=501)
+    assert take_notifications(rig) == [(4, APP, EVERY, UNSUBSCRIBED), (4, PEER, EVERY, UNSUBSCRIBED)]
+    call(rig, UNREGISTER, caller=PEER)
+    call(rig, UNREGISTER, caller=PEER)
+    subscribe(rig)
+    assert take_notifications(rig) == [(3, PEER, TOPIC, SUBSCRIBED), (4, APP, TOPIC, SUBSCRIBED)]
 
 
-def test_a_strict_policy_lets_dispatchers_alone_watch_everything(make_desk: MakeRig) -> None:
-    desk = make_desk(register_policy="strict", dispatchers=("//device3/0/FF/0",)).start()
-    assert refused(desk, REGISTER).code is UCode.PERMISSION_DENIED
-    call(desk, REGISTER, caller=PEER)
-    observers = desk.plugin.service._state.observers
+def test_a_strict_policy_lets_dispatchers_alone_watch_everything(make_rig: MakeRig) -> None:
+    rig = make_rig(register_policy="strict", dispatchers=("//device3/0/FF/0",)).start()
+    assert refused(rig, REGISTER).code is UCode.PERMISSION_DENIED
+    call(rig, REGISTER, caller=PEER)
+    observers = rig.plugin.service._state.observers
     assert observers.observers_of(TOPIC) == (Observer(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), PEER, 4),)
 
 
@@ -380,23 +380,23 @@ def test_a_strict_policy_lets_dispatchers_alone_watch_everything(make_desk: Make
 @pytest.mark.parametrize(
     "caller", [PEER, UUri("device3", 0x70000, 4, 0)], ids=["type 0", "an instance of type 0"]
 )
-def test_a_reset_ends_everything_of_both_versions(desk: "ServiceRig", caller: UUri) -> None:
+def test_a_reset_ends_everything_of_both_versions(rig: "ServiceRig", caller: UUri) -> None:
     """[utest->req~usubscription-reset~1] [utest->req~usubscription-reset-method_id~1]
     [utest->req~usubscription-reset-request-signature~1] [utest->req~usubscription-reset-response-signature~1]
     """
-    desk.register(caller=OTHER_APP)
-    call(desk, REGISTER, caller=PEER)
-    desk.subscribe(TOPIC)
-    subscribe(desk, EVERY)
-    take_notifications(desk)
-    answer = call(desk, RESET, caller=caller)
+    rig.register(caller=OTHER_APP)
+    call(rig, REGISTER, caller=PEER)
+    rig.subscribe(TOPIC)
+    subscribe(rig, EVERY)
+    take_notifications(rig)
+    answer = call(rig, RESET, caller=caller)
     assert (answer.payload, answer.attributes.commstatus) == (b"", None)
-    assert take_notifications(desk) == [
+    assert take_notifications(rig) == [
         *[(3, APP, TOPIC, UNSUBSCRIBED), (3, OTHER_APP, TOPIC, UNSUBSCRIBED), (4, PEER, TOPIC, UNSUBSCRIBED)],
         *[(4, APP, EVERY, UNSUBSCRIBED), (4, PEER, EVERY, UNSUBSCRIBED)],
     ]
-    desk.restart()
-    assert (desk.pairs(), desk.registered_observers()) == ([], set())
+    rig.restart()
+    assert (rig.pairs(), rig.registered_observers()) == ([], set())
 
 
 @pytest.mark.parametrize(
@@ -404,8 +404,8 @@ def test_a_reset_ends_everything_of_both_versions(desk: "ServiceRig", caller: UU
     [APP, UUri("device3", 1, 4, 0), UUri(OWN, 0x10000, 4, 0), UUri(SERVED, 0x10000, 4, 0)],
     ids=["an application", "another type", "an instance at our own authority", "one at a served authority"],
 )
-def test_nobody_else_may_reset(desk: "ServiceRig", caller: UUri) -> None:
+def test_no_other_caller_may_reset(rig: "ServiceRig", caller: UUri) -> None:
     """[utest->req~usubscription-reset-only-usubscription~1]"""
-    subscribe(desk)
-    assert refused(desk, RESET, caller=caller).code is UCode.PERMISSION_DENIED
-    assert desk.pairs() == [(TOPIC, APP)]
+    subscribe(rig)
+    assert refused(rig, RESET, caller=caller).code is UCode.PERMISSION_DENIED
+    assert rig.pairs() == [(TOPIC, APP)]

@@ -63,12 +63,12 @@ def filled(path: Path) -> None:
             [delete_subscription(TOPIC, some[0]), put_subscription(SubscriptionRecord(TOPIC, some[1], 7))]
         )
         store.commit([put_topic(TOPIC.with_resource(0x8000 + number), TopicState.ACTIVE)])
-    # So that without the last transaction something is wrong, and no count of records tells.
+    # Without the last transaction the content is wrong, although all counts of records are right.
     store.commit([put_subscription(SubscriptionRecord(TOPIC, UUri("device1", 6, 1, 0), 8))])
     store.close()
 
 
-# --- the child process, which a bit can end -------------------------------------------------------------------------
+# --- the child process, which a bit flip can crash ----------------------------------------------------------
 
 
 def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[RecordChunk]:
@@ -162,7 +162,7 @@ class BitFlipper:
 
 
 def results_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
-    """What came of flipping each of these bits, in turn as after an orderly end and as after a death."""
+    """The outcome of flipping each of these bits, alternately after an orderly end and after a kill."""
     reader = BitFlipper(directory)
     result: Counter[str] = Counter()
     try:
@@ -201,7 +201,7 @@ def test_a_flipped_bit_gives_no_wrong_record_and_no_silent_loss(
 
 
 def test_a_flipped_bit_in_a_transaction_number_loses_no_transaction(tmp_path: Path) -> None:
-    """The one but last is whole, and what LMDB goes back to: only the numbers of what was freed tell."""
+    """The last but one is valid, and LMDB falls back to it. Only the numbers of freed pages show the fault."""
     filled(tmp_path / "s")
     path = tmp_path / "s" / DATA_FILE
     whole, expected = path.read_bytes(), dict(store_contents.read_store(tmp_path / "s", "walk").all_records())

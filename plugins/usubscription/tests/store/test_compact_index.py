@@ -74,7 +74,7 @@ def test_many_subscriptions_are_packed_at_once(count: int) -> None:
     assert (packed.may_expire, list(packed.expiring())) == (False, [])
 
 
-# --- what a reader sends ----------------------------------------------------------------------------------------------
+# --- requests of a reader -----------------------------------------------------------------------------------
 
 TOPIC, APP = UUri("a", 1, 1, 0x8000), UUri("a", 2, 1, 0)
 EVERY_KIND = [

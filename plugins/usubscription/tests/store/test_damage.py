@@ -88,7 +88,7 @@ def hit_page_header(data: bytearray) -> None:
 
 def hit_root(data: bytearray) -> None:
     for at in (0, PAGE):
-        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the world
+        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the file
 
 
 def flip(data: bytearray, *, bit: int) -> None:
@@ -154,7 +154,7 @@ def test_refusing_a_damaged_store_touches_no_file(
         assert refused.value.code is UCode.DATA_LOSS
     assert (path / "data.mdb").read_bytes() == before
     assert {each.name for each in tmp_path.iterdir()} == {"usubscription", "usubscription.lock"}
-    # Whoever comes next looks at every page.
+    # The next reader checks every page.
     assert (tmp_path / "usubscription.lock").read_text(encoding="ascii").split() == [str(os.getpid())]
 
 
@@ -294,32 +294,32 @@ def test_a_second_streamer_gets_the_pid_of_the_holder(tmp_path: Path) -> None:
 
 
 def test_a_streamer_starts_with_the_salvaged_records_and_logs_it(
-    make_desk: "Callable[..., ServiceRig]", caplog: pytest.LogCaptureFixture
+    make_rig: "Callable[..., ServiceRig]", caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = make_desk().start()
+    rig = make_rig().start()
     for number in range(1, 4):
-        desk.subscribe(caller=UUri("device1", number, 1, 0))
-    desk.stop()
-    with lmdb.open(str(desk.state_dir / "usubscription")) as env, env.begin(write=True) as txn:
+        rig.subscribe(caller=UUri("device1", number, 1, 0))
+    rig.stop()
+    with lmdb.open(str(rig.state_dir / "usubscription")) as env, env.begin(write=True) as txn:
         key = b"s/up://device2/10AB/3/80CD\0up://device1/2/1/0"
         txn.put(*RecordChange(key, b"\x02" + b"?" * 20))  # type: ignore[arg-type]
-    desk.restart()
-    assert [subscriber.ue_id for subscriber, _ in desk.routed_subscribers()] == [1, 3]
-    assert (desk.statistics("store_salvaged"), desk.statistics("store_lost")) == (
+    rig.restart()
+    assert [subscriber.ue_id for subscriber, _ in rig.routed_subscribers()] == [1, 3]
+    assert (rig.statistics("store_salvaged"), rig.statistics("store_lost")) == (
         2 + 3,
         1,
     )  # and what happened
     assert "usubscription.store_damaged" in caplog.messages
-    desk.subscribe(caller=UUri("device1", 2, 1, 0))  # how it comes back
-    assert len(desk.routed_subscribers()) == 3
+    rig.subscribe(caller=UUri("device1", 2, 1, 0))  # the state after the damage
+    assert len(rig.routed_subscribers()) == 3
 
 
 def test_a_streamer_that_refuses_damage_does_not_start(
-    make_desk: "Callable[..., ServiceRig]",
+    make_rig: "Callable[..., ServiceRig]",
 ) -> None:
-    desk = make_desk(damaged="refuse").start()
-    desk.subscribe()
-    desk.stop()
-    damage(desk.state_dir / "usubscription", wipe)
+    rig = make_rig(damaged="refuse").start()
+    rig.subscribe()
+    rig.stop()
+    damage(rig.state_dir / "usubscription", wipe)
     with pytest.raises(StoreDamaged):
-        desk.restart()
+        rig.restart()

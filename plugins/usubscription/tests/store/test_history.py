@@ -50,7 +50,7 @@ def numbered(number: int) -> SubscriptionEvent:
 
 
 def in_store(path: Path) -> dict[int, SubscriptionEvent]:
-    """What stands in a store that may be in use, by number."""
+    """The records by number of a store that may be in use."""
     found = store_contents.read_store(path, "snapshot").records_with_prefix(EVENT_PREFIX)
     return {event_number(key): read_event(key, value) for key, value in found}
 
@@ -59,7 +59,7 @@ def times(path: Path) -> list[int]:
     return [event.time_ms for event in in_store(path).values()]
 
 
-# --- which events are kept --------------------------------------------------------------------------------------------
+# --- stored events ------------------------------------------------------------------------------------------
 
 
 @given(
@@ -246,28 +246,28 @@ def test_a_full_history_leaves_space_for_subscriptions(tmp_path: Path) -> None:
 
 
 def history_output(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[str, str, str, str]]:
-    """(topic's resource, subscriber's entity, status, why) of each event that the command tells."""
+    """(topic's resource, subscriber's entity, status, reason) of each event that the command prints."""
     assert main(["subscriptions", "history", *map(str, arguments), "--json"]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return [(e["topic"][-4:], e["subscriber"].split("/")[3], e["status"], e["why"]) for e in found]
 
 
 @pytest.fixture(params=["running", "stopped"])
-def eventful(request: pytest.FixtureRequest, make_desk: "Callable[..., ServiceRig]") -> "ServiceRig":
-    desk = make_desk().start()
-    desk.subscribe(TOPIC, caller=FIRST, expire_ms=desk.now_ms + 500)
-    desk.subscribe(OTHER, caller=SECOND)
-    desk.subscribe(OTHER, caller=SECOND)  # changes nothing
-    desk.subscribe(OTHER, caller=SECOND, sample_period_ms=10)
-    desk.advance(s=1)
-    desk.take_v3_notifications()
-    desk.unsubscribe(OTHER, caller=SECOND)
-    desk.restart()
-    desk.subscribe(TOPIC, caller=SECOND)
-    desk.reset()
+def eventful(request: pytest.FixtureRequest, make_rig: "Callable[..., ServiceRig]") -> "ServiceRig":
+    rig = make_rig().start()
+    rig.subscribe(TOPIC, caller=FIRST, expire_ms=rig.now_ms + 500)
+    rig.subscribe(OTHER, caller=SECOND)
+    rig.subscribe(OTHER, caller=SECOND)  # changes nothing
+    rig.subscribe(OTHER, caller=SECOND, sample_period_ms=10)
+    rig.advance(s=1)
+    rig.take_v3_notifications()
+    rig.unsubscribe(OTHER, caller=SECOND)
+    rig.restart()
+    rig.subscribe(TOPIC, caller=SECOND)
+    rig.reset()
     if request.param == "stopped":
-        desk.stop()
-    return desk
+        rig.stop()
+    return rig
 
 
 def test_the_history_covers_restarts_resets_and_expiry(
@@ -317,68 +317,66 @@ def test_a_limit_is_a_number_of_events(limit: str, capsys: pytest.CaptureFixture
 
 
 def test_a_reset_of_many_writes_the_last_of_its_events_in_its_own_transaction(
-    make_desk: "Callable[..., ServiceRig]",
+    make_rig: "Callable[..., ServiceRig]",
 ) -> None:
-    desk = make_desk(history=10).start()
+    rig = make_rig(history=10).start()
     posted = [
-        desk.send_request(1, desk.subscription_request(caller), caller=FIRST)
+        rig.send_request(1, rig.subscription_request(caller), caller=FIRST)
         for caller in (UUri("device2", 1, 1, 0x8000 + n) for n in range(300))
     ]
     for reqid in posted:
-        desk.wait_response(reqid)
-    before = desk.statistics("transactions")
-    desk.reset()
-    assert desk.statistics("transactions") == before + 1
-    found = list(in_store(desk.state_dir / "usubscription").values())
+        rig.wait_response(reqid)
+    before = rig.statistics("transactions")
+    rig.reset()
+    assert rig.statistics("transactions") == before + 1
+    found = list(in_store(rig.state_dir / "usubscription").values())
     assert [event.topic.resource_id for event in found] == list(range(0x8000 + 290, 0x8000 + 300))
     assert {event.status for event in found} == {Status.UNSUBSCRIBED}
 
 
 def test_an_end_that_the_disk_refused_is_in_the_commit_that_stores_it(
-    make_desk: "Callable[..., ServiceRig]", monkeypatch: pytest.MonkeyPatch
+    make_rig: "Callable[..., ServiceRig]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = make_desk().start()
-    desk.subscribe(expire_ms=desk.now_ms + 500)
-    place = desk.state_dir / "usubscription"
+    rig = make_rig().start()
+    rig.subscribe(expire_ms=rig.now_ms + 500)
+    place = rig.state_dir / "usubscription"
 
     def no_room(*_: object) -> None:
         raise UStatusError(UCode.RESOURCE_EXHAUSTED, "no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.plugin.service._store, "commit", no_room)
-        desk.advance(ms=501)
-        assert desk.pairs() == []
+        patched.setattr(rig.plugin.service._store, "commit", no_room)
+        rig.advance(ms=501)
+        assert rig.pairs() == []
         assert len(in_store(place)) == 1
-        assert (
-            desk.call_refused(1, desk.subscription_request(), caller=FIRST).code is UCode.RESOURCE_EXHAUSTED
-        )
-    desk.advance(s=1)
-    desk.wait_until(lambda: len(in_store(place)) == 2, "the end in the history")
-    desk.subscribe(caller=SECOND)
+        assert rig.call_refused(1, rig.subscription_request(), caller=FIRST).code is UCode.RESOURCE_EXHAUSTED
+    rig.advance(s=1)
+    rig.wait_until(lambda: len(in_store(place)) == 2, "the end in the history")
+    rig.subscribe(caller=SECOND)
     assert [event.status for event in in_store(place).values()] == [2, 0, 2]
 
 
 def test_a_subscription_that_ends_in_its_batch_is_in_the_next_commit(
-    make_desk: "Callable[..., ServiceRig]",
+    make_rig: "Callable[..., ServiceRig]",
 ) -> None:
-    desk = make_desk().start()
-    before = desk.statistics("transactions")
-    with desk.service_blocked():
+    rig = make_rig().start()
+    before = rig.statistics("transactions")
+    with rig.service_blocked():
         posted = [
-            desk.send_request(1, desk.subscription_request(), caller=FIRST),
-            desk.send_request(2, pb.UnsubscribeRequest(topic=TOPIC.to_pb()), caller=FIRST),
+            rig.send_request(1, rig.subscription_request(), caller=FIRST),
+            rig.send_request(2, pb.UnsubscribeRequest(topic=TOPIC.to_pb()), caller=FIRST),
         ]
     for reqid in posted:
-        desk.wait_response(reqid)
-    assert desk.statistics("transactions") == before  # nothing has changed
-    desk.subscribe(caller=SECOND)
-    found = in_store(desk.state_dir / "usubscription").values()
+        rig.wait_response(reqid)
+    assert rig.statistics("transactions") == before  # nothing has changed
+    rig.subscribe(caller=SECOND)
+    found = in_store(rig.state_dir / "usubscription").values()
     assert [(event.subscriber, int(event.status)) for event in found] == [(FIRST, 2), (FIRST, 0), (SECOND, 2)]
 
 
-def test_without_a_history_nothing_is_written(make_desk: "Callable[..., ServiceRig]") -> None:
-    desk = make_desk(history=0).start()
-    desk.subscribe()
-    desk.unsubscribe()
-    desk.reset()
-    assert in_store(desk.state_dir / "usubscription") == {}
+def test_without_a_history_nothing_is_written(make_rig: "Callable[..., ServiceRig]") -> None:
+    rig = make_rig(history=0).start()
+    rig.subscribe()
+    rig.unsubscribe()
+    rig.reset()
+    assert in_store(rig.state_dir / "usubscription") == {}

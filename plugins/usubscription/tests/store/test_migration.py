@@ -117,7 +117,7 @@ def test_a_store_of_layout_2_is_migrated_in_place_by_its_layout_record(
     store.open()
     store.commit([], [SubscriptionEvent(1, TOPIC, TOPIC, Status.SUBSCRIBED)])
     store.close()
-    # What comes first is what a program of layout 2 refuses the store by: it sees a number, not damage.
+    # A program of layout 2 rejects the store by its first record: it reads a number, not damage.
     with lmdb.open(str(tmp_path / "s")) as env, env.begin() as txn, txn.cursor() as cursor:
         assert cursor.first()
         assert (cursor.key(), records.layout_of(cursor.value())) == (LAYOUT_KEY, 3)

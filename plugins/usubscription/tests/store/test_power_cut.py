@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A power cut loses no acknowledged change.
 
-A kill does not test that: the page cache keeps the writes of a dead process. So a writer runs under strace. Its writes
-and syncs give images of the disk at the moment of a power cut: every synced write, and a random choice of the other
-pages. Each image is opened as at a start.
+A kill does not test that: the page cache keeps the writes of a dead process. So a writer runs under strace. Its
+writes and syncs give images of the disk at the moment of a power cut: every synced write, and a random choice of the
+other pages. Each image is opened as at a start.
 
 The same with sync off is the negative control: the harness must find losses there.
 """
@@ -49,7 +49,7 @@ HISTORY: Final = 50
 
 
 def commits(seed: int, count: int) -> list[list[RecordChange]]:
-    """Group commits of a storm: each of 1 to 8 clients comes, changes its wish, or leaves."""
+    """Group commits under load: each of 1 to 8 clients subscribes, changes its subscription, or leaves."""
     rng = random.Random(seed)
     result = []
     for _ in range(count):
@@ -136,7 +136,7 @@ def unescaped(text: str) -> bytes:
 
 
 def events(trace: Path, data: Path) -> Iterator[TraceEvent]:
-    """What a trace says about one file, and when bytes went to stdout."""
+    """The system calls of a trace for one file, and the times of output to stdout."""
     places: dict[str, int] = {}
     synced: set[str] = set()
     with trace.open(encoding="ascii") as lines:
@@ -157,7 +157,7 @@ def events(trace: Path, data: Path) -> Iterator[TraceEvent]:
             elif (found := _SYNC.match(line)) and unescaped(found[2]) == bytes(data):
                 yield SYNC
             else:
-                # A call on this file that the model does not know would make every image a wrong one.
+                # An unknown call on this file would make every image wrong.
                 named = "".join(f"\\x{byte:02x}" for byte in bytes(data))
                 assert not line.startswith(("pwrite", "writev", "ftruncate", "msync")) or named not in line, (
                     line[:200]
@@ -197,11 +197,11 @@ def _put(file: bytearray, at: int, data: bytes) -> None:
     file[at : at + len(data)] = data
 
 
-# --- reading images, in a process that an image can end --------------------------------------------------------------
+# --- reading images, in a process that an image can crash ---------------------------------------------------
 
 
 def look() -> None:
-    """Read directory names from stdin; for each, one line: what stands in the store, or what is wrong with it."""
+    """Read directory names from stdin. For each, print one line: the content of the store, or its error."""
     for line in sys.stdin:
         directory = line.rstrip("\n")
         try:
@@ -224,7 +224,7 @@ def look() -> None:
 
 
 class ImageReader:
-    """A process that looks at images; a new one when it died of the last."""
+    """A process that checks images; restarted when an image crashed it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -285,7 +285,7 @@ class PowerCutResult(NamedTuple):
 
 
 def recorded(directory: Path, kind: str, seed: int, count: int) -> tuple[bytes, list[TraceEvent]]:
-    """The file as it was before the writer came, and what the writer did to it."""
+    """The file before the writer opened it, and the changes by the writer."""
     store = SubscriptionStore(directory / "store", MAP)
     store.open()
     store.close()
@@ -346,7 +346,7 @@ def needs_strace() -> None:
         or subprocess.run(["strace", "true"], capture_output=True, check=False).returncode
     ):
         assert os.environ.get("CI") != "true", "strace is not there, or may not trace"
-        pytest.skip("needs strace, which says when the store writes and syncs")
+        pytest.skip("needs strace, which records when the store writes and syncs")
 
 
 @pytest.mark.parametrize(

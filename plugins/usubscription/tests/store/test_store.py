@@ -51,7 +51,7 @@ def numbered(number: int, size: int = 0) -> SubscriptionRecord:
     return SubscriptionRecord(TOPIC, UUri("device1", number, 1, 0), details=b"d" * size)
 
 
-# --- what it keeps ----------------------------------------------------------------------------------------------------
+# --- stored state -------------------------------------------------------------------------------------------
 
 
 def test_a_new_store_is_empty_and_leaves_no_temporary_files(store: SubscriptionStore) -> None:
@@ -153,7 +153,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, block: Callabl
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-# --- what it does not believe -----------------------------------------------------------------------------------------
+# --- rejected announcements ---------------------------------------------------------------------------------
 
 
 def replace(store: SubscriptionStore, key: bytes, value: bytes | None, new_key: bytes | None = None) -> None:
@@ -276,7 +276,7 @@ def test_a_damaged_layout_record_is_refused(store: SubscriptionStore, value: byt
 
 
 def test_a_store_of_a_later_layout_is_refused(store: SubscriptionStore) -> None:
-    replace(store, b"layout", frame(b"layout", b"\x92\x04\xc0", version=7))  # this much will stay as it is
+    replace(store, b"layout", frame(b"layout", b"\x92\x04\xc0", version=7))  # the size that stays unchanged
     with pytest.raises(StoreTooNew, match="layout 4, this program reads layout 3") as refused:
         store.open()
     assert refused.value.code is UCode.FAILED_PRECONDITION
@@ -298,11 +298,11 @@ def test_an_emptied_file_is_damage_and_not_a_new_store(tmp_path: Path) -> None:
 def test_a_missing_file_is_damage_and_not_a_new_store(store: SubscriptionStore) -> None:
     store.close()
     (store.path / "data.mdb").unlink()
-    with pytest.raises(StoreDamaged, match="data.mdb: is missing beside lock.mdb"):
+    with pytest.raises(StoreDamaged, match="data.mdb: is missing next to lock.mdb"):
         store.open()
 
 
-# --- when there is no room --------------------------------------------------------------------------------------------
+# --- full store ---------------------------------------------------------------------------------------------
 
 
 def refusal(store: SubscriptionStore, *changes: RecordChange) -> UStatusError | None:
@@ -314,7 +314,7 @@ def refusal(store: SubscriptionStore, *changes: RecordChange) -> UStatusError | 
 
 
 def filled(store: SubscriptionStore) -> int:
-    """Fill the map; how many subscriptions went in before one was refused."""
+    """Fill the map; returns the number of subscriptions before the first rejection."""
     number = 0
     while not (error := refusal(store, put_subscription(numbered(number, size=4000)))):
         number += 1
@@ -352,7 +352,7 @@ def test_everything_can_be_deleted_from_a_full_map_at_once(store: SubscriptionSt
 def test_deleting_frees_space(store: SubscriptionStore) -> None:
     count = filled(store)
     store.commit([delete_subscription(TOPIC, numbered(number).subscriber) for number in range(20)])
-    for number in range(10):  # within the map as it was configured, or it would grow for ever
+    for number in range(10):  # within the configured map, otherwise it would grow without limit
         store.commit([put_subscription(numbered(number, size=4000))])
     assert len(list(store.load_subscriptions())) == count - 10
     assert refusal(store, *(put_subscription(numbered(1000 + number, size=4000)) for number in range(50)))

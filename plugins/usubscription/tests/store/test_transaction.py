@@ -126,13 +126,13 @@ def test_registrations_are_found_by_topic_until_they_end() -> None:
     assert list(observers.observers_of(T2)) == []
 
 
-# --- what is told of a draft ------------------------------------------------------------------------------------------
+# --- observers of a transaction -----------------------------------------------------------------------------
 
 
 def test_every_step_is_notified_even_if_a_later_one_reverts_it() -> None:
     """[utest->req~usubscription-subscribe-notifications~1] [utest->req~usubscription-unsubscribe-notifications~1]"""
     transaction = draft_on(directory(SubscriptionRecord(T1, S1, 5)))
-    transaction.put_subscription(SubscriptionRecord(T1, S1, 5))  # as it is: nothing
+    transaction.put_subscription(SubscriptionRecord(T1, S1, 5))  # unchanged: nothing
     transaction.put_subscription(SubscriptionRecord(T1, S1, 9))
     transaction.put_subscription(SubscriptionRecord(T1, S1, 5))
     transaction.remove_subscription((T1, S1), "why")

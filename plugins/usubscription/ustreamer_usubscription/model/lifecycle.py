@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state machine of subscriptions: the state of a topic for its subscribers.
 
-An existing client-topic relation has the state of its topic; a missing one is UNSUBSCRIBED (X-2). So a remote topic has
-a state, which outlives its last client until the other uSubscription has acknowledged the Unsubscribe. A local topic is
-SUBSCRIBED while it has a subscription, and its state is not stored.
+An existing client-topic relation has the state of its topic; a missing one is UNSUBSCRIBED (X-2). So a remote topic
+has a state, which outlives its last client until the other uSubscription has acknowledged the Unsubscribe. A local
+topic is SUBSCRIBED while it has a subscription, and its state is not stored.
 
 [impl->dsn~usubscription-state-machine~1]
 """

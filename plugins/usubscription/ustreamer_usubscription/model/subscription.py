@@ -17,8 +17,8 @@ class SubscriptionRecord(Subscription, frozen=True, gc=False):
     """A subscription with the fields that routing does not need.
 
     `expire_ms` is wall-clock time since the epoch, None for no expiry. `details` is a protobuf SubscribeAttributes
-    with the subscriber's details for the producer only. `version` is that of the interface of the Subscribe, and of the
-    Updates to the subscriber.
+    with the subscriber's details for the producer only. `version` is that of the interface of the Subscribe, and of
+    the Updates to the subscriber.
     """
 
     expire_ms: int | None = None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls to uSubscriptions of other devices: timeouts, retries and bounds of the standard. Sends nothing.
 
-`SubscriptionReconciler` decides; this module sets its policy and counts. A call is repeated until it is answered: after
-a timeout of 5 minutes, after a pause when it was not delivered, at once when the link comes up, and never while the
-link is known to be down.
+`SubscriptionReconciler` decides; this module sets its policy and counts. A call is repeated until a response arrives:
+after a timeout of 5 minutes, after a pause if it was not delivered, at once when the link becomes available. It is
+never sent while the link is down.
 """
 
 import operator
@@ -35,8 +35,8 @@ SUSPICION_BURST: Final = 16
 SUSPICION_INTERVAL_MS: Final = 10_000
 """Bound of the calls caused by contradicting Updates of one topic: a burst, then one per interval.
 
-A reboot of an ECU causes two. Without the bound, an ECU that reboots all the time caused 2 to 4 calls a second for
-each of its topics, and each answer is a commit to the disk.
+A reboot of an ECU causes two calls. Without the limit, an ECU that reboots repeatedly caused 2 to 4 calls per second
+for each topic. Each response is a commit to the disk.
 """
 
 _POLICY: Final = ReconcilerPolicy(
@@ -104,7 +104,9 @@ class RemoteCalls:
         pending: bool = False,
         changed: bool = False,
     ) -> None:
-        """The answer is committed. `pending`: the device waits for another device, and is called again after a timeout.
+        """The answer is committed.
+
+        `pending`: the device waits for another device, and is called again after a timeout.
 
         `changed`: the answer differs from the one before. `jitter` (0 to 1) takes up to half of the time to the
         refresh off.
@@ -134,6 +136,6 @@ class RemoteCalls:
         yield from self._reconciler.pop_ready()
 
     def begin_call(self, remote_call: RemoteCall, reqid: UUID, now_ns: int) -> None:
-        """Note the call as pending. Comes before the send: the answer may be immediate."""
+        """Record the call as pending. Called before the send, because the response can be immediate."""
         self.counts["remote_calls"] += 1
         self._reconciler.begin_call(remote_call, reqid, now_ns)

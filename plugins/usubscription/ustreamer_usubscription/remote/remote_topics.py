@@ -48,7 +48,7 @@ MAX_REMOTE_REASON: Final = 256
 """Characters of another device's reason that are passed on to all subscribers of the topic."""
 
 MAX_ORPHAN_UNSUBSCRIBES: Final = 1_000
-"""Pending calls above which no subscription is ended that only the other device knows."""
+"""Maximum number of pending calls at which a subscription that exists only at the other device is ended."""
 
 _MS_PER_S: Final = 1000
 _DESIRED_STATUSES: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
@@ -156,7 +156,7 @@ class RemoteTopics:
             self._update_desired(topic)
 
     def on_transaction_end(self, transaction: Transaction, now_ns: int, *, committed: bool) -> None:
-        """Take the changes of a committed transaction, and complete the calls whose answers caused them."""
+        """Process the changes of a committed transaction, and complete the calls whose responses caused the changes."""
         if committed:
             for topic in self._affected_topics(transaction):
                 # A client that left and returned within one transaction waits for an answer, too.
@@ -292,7 +292,9 @@ class RemoteTopics:
 
 
 def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
-    """The meaning of an answer; that of a dispatcher on the path is "repeat". INVALID_ARGUMENT if it cannot be decoded.
+    """The meaning of an answer; that of a dispatcher on the path is "repeat".
+
+    INVALID_ARGUMENT if it cannot be decoded.
 
     [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
     """

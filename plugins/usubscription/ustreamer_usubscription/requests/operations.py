@@ -28,8 +28,8 @@ log = logging.getLogger("ustreamer.usubscription")
 def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transaction) -> tuple[Status, str]:
     """Set the caller's subscription to `entry`; the new status, and for people the reason if it is not SUBSCRIBED.
 
-    A remote topic is SUBSCRIBE_PENDING until its own uSubscription has granted it; then further clients are SUBSCRIBED.
-    Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
+    A remote topic is SUBSCRIBE_PENDING until its own uSubscription has granted it; then further clients are
+    SUBSCRIBED. Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
     """
     topic = entry.topic
     call.policy.check_permission_level(topic, call.permission_level)

@@ -63,8 +63,7 @@ class SubscriptionPolicy:
             DeliveryRoute(pattern(each.topic), _delivery_config(each)) for each in config.delivery
         )
 
-    # --- permission
-    # -----------------------------------------------------------------------------------------------------
+    # --- permission -----------------------------------------------------------------------------------------
 
     def check_permission_level(self, topic: UUri, level: int | None) -> None:
         """PERMISSION_DENIED if a caller of `level` may not subscribe `topic`; a missing level counts as the highest."""
@@ -90,8 +89,7 @@ class SubscriptionPolicy:
         """Whether the endpoint of an authority is configured, so that no other device can claim it."""
         return authority in self._served_authorities or authority in self._peers
 
-    # --- registration
-    # ---------------------------------------------------------------------------------------------------
+    # --- registration ---------------------------------------------------------------------------------------
 
     def check_observer(self, caller: UUri, topic: UUri) -> None:
         """PERMISSION_DENIED if `caller` may not observe `topic`; ANY is every topic (X-8).
@@ -108,11 +106,10 @@ class SubscriptionPolicy:
                 "configured dispatchers, and register_policy is strict",
             )
 
-    # --- delivery
-    # -------------------------------------------------------------------------------------------------------
+    # --- delivery -------------------------------------------------------------------------------------------
 
     def delivery_config_of(self, topic: UUri) -> EventDeliveryConfig | None:
-        """What a subscriber has to know to consume `topic`, where that is not the topic's own address.
+        """The information that a subscriber needs to consume `topic`, if it differs from the topic's address.
 
         [impl->LIF-14]
         """
@@ -120,7 +117,7 @@ class SubscriptionPolicy:
 
 
 def is_producer(caller: UUri, topic: UUri) -> bool:
-    """Whether `caller` is the entity whose topic it is."""
+    """True if `caller` is the entity that owns the topic."""
     return caller.with_resource(0) == topic.with_resource(0)
 
 

@@ -35,7 +35,7 @@ def interface_version_for(topic: UUri) -> int:
 def subscribe_status_in(response: UMessage, topic: UUri) -> Status:
     """The status in the answer to a Subscribe for `topic`; INVALID_ARGUMENT if it cannot be decoded.
 
-    It is read in the version of the call, whatever its source says.
+    The response is decoded in the version of the call, whatever its source address.
     """
     return usubscription_codec.status_in(
         interface_version_for(topic), response.payload, response.attributes.payload_format

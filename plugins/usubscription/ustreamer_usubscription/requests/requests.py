@@ -54,7 +54,8 @@ class CallContext(msgspec.Struct, frozen=True):
 def unpack_request(kind: type[M], call: CallContext) -> M:
     """The request message of a call; INVALID_ARGUMENT if it cannot be decoded.
 
-    up-rust wraps requests in Any, up-python does not, and SOME/IP has no field for it: UNSPECIFIED is read as PROTOBUF.
+    up-rust wraps requests in Any, up-python does not, and SOME/IP has no field for it: UNSPECIFIED is read as
+    PROTOBUF.
     """
     return unpack_payload(kind, call.payload, call.payload_format)
 
@@ -110,7 +111,7 @@ def _details(attributes: SubscribeAttributes) -> bytes:
 def subscribe_attributes_of(entry: SubscriptionRecord) -> SubscribeAttributes:
     """The attributes of a subscription, in the current interface.
 
-    The period goes out as `sample_period_ms`; `max_frequency` is read and never written.
+    The period is sent as `sample_period_ms`; `max_frequency` is read and never written.
     """
     attributes = SubscribeAttributes.FromString(entry.details)
     if entry.expire_ms is not None:

@@ -96,7 +96,9 @@ def unregister_for_notifications(call: CallContext, transaction: Transaction) ->
 
 
 def reset(call: CallContext, transaction: Transaction) -> pb.ResetResponse:
-    """Method 9. End all subscriptions and then all registrations, in memory and in the store (X-21: ignores `before`).
+    """Method 9.
+
+    End all subscriptions and then all registrations, in memory and in the store (X-21: ignores `before`).
 
     [impl->dsn~usubscription-reset-protobuf~1] [impl->req~usubscription-reset~1]
     [impl->req~usubscription-reset-only-usubscription~1] `caller` is authentic: a message is accepted only from the
@@ -255,7 +257,7 @@ def _check_subscriber_is_caller(
     if named != call.caller:
         raise UStatusError(
             UCode.PERMISSION_DENIED,
-            f"subscriber {named}: the caller is {call.caller}, and may act for nobody else",
+            f"subscriber {named}: the caller is {call.caller}, and may act only for itself",
         )
 
 

@@ -176,7 +176,7 @@ def encode_change(change: SubscriptionStatusChange) -> pb.Subscription:
     return _subscription_message(change.entry, change.status)
 
 
-# --- parts of requests and answers ------------------------------------------------------------------------------------
+# --- parts of requests and responses ------------------------------------------------------------------------
 
 
 def _requested_topic(request: pb.SubscribeRequest | pb.UnsubscribeRequest) -> UUri:

@@ -138,7 +138,7 @@ class CompactIndex:
 
 
 def _wildcard_topic_prefixes(keys: Sequence[bytes]) -> Iterator[bytes]:
-    """The topic parts, up to the NUL, of the keys whose topic has an instance wildcard.
+    """The topic parts, up to the NUL, of the keys with an instance wildcard in the topic.
 
     Keys of one authority are adjacent: 2 us if every key is of one authority, as is usual, else 0.15 us for each.
     """

@@ -11,10 +11,11 @@ Layout 3. One unnamed database; the first bytes of a key say what kind of record
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
-A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its state
-in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status is that
-of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority),
-so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A frame is
+A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its
+state in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status
+is that of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an
+empty authority), so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A
+frame is
 
     1 byte  version of the record, 2
     body    MessagePack
@@ -25,8 +26,8 @@ CRC is last, so that the CRC of key and frame is the same number for every whole
 million records in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values show whether any of
 them expires.
 
-No key is less than `layout`: a reader knows the layout before any other record, and an earlier program refuses this
-layout by its number instead of as damage.
+No key is less than `layout`. So a reader finds the layout before any other record. An earlier program then rejects
+this layout by its number instead of as damage.
 
 Layout 2 had no records p/, and its other records are those of layout 3: a migration writes only the layout record.
 Layout 1 had frames of version 1: the checksum (of key and body, big endian) between version and body, and the body

@@ -8,8 +8,8 @@
     <name>.layout1-<n>-<time>/   migrated stores, unchanged; the latest three
 
 A new `data.mdb` is moved into place after its layout record is written: a store without that record is damaged and is
-not mistaken for an empty one. A child process (`store_contents`) reads the whole store before this process maps it into
-memory.
+not mistaken for an empty one. A child process (`store_contents`) reads the whole store before this process maps it
+into memory.
 """
 
 import logging
@@ -291,7 +291,7 @@ class SubscriptionStore:
 
     def _read_contents(self, *, verify: bool) -> StoreContents:
         if not (self.path / DATA_FILE).exists():
-            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing beside lock.mdb")
+            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing next to lock.mdb")
         found = store_contents.read_store(self.path, "verify" if verify else "walk")
         if found.layout not in {LAYOUT, _IN_PLACE_LAYOUT}:
             self._log_migration(found, self._replace_store(found, f"layout{found.layout}"))

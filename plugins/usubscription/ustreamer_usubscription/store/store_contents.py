@@ -86,8 +86,8 @@ def _check_records(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
 def read_store(directory: Path, mode: Literal["walk", "verify", "snapshot"]) -> StoreContents:
     """The contents of a store of this or an older layout; older records are converted.
 
-    "verify" runs LMDB's verifier first; "snapshot" is for a store that a streamer may be using. Takes at most 20 s and
-    1 s for each 4 MiB. Raises StoreDamaged for any damage, and StoreTooNew.
+    "verify" runs LMDB's verifier first; "snapshot" is for a store that a streamer may be using. Takes at most 20 s
+    and 1 s for each 4 MiB. Raises StoreDamaged for any damage, and StoreTooNew.
     """
     with StoreReader(mode, directory) as child:
         return contents_from_chunks(directory, child.chunks())

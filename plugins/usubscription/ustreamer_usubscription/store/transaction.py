@@ -116,8 +116,8 @@ class Overlay(Generic[K, V]):
 class Transaction:
     """Changes on top of a state that are committed together.
 
-    `subscription_changes` has every step in order, even if a later step undoes it: each was answered, so observers are
-    notified of each.
+    `subscription_changes` has every step in order, even if a later step undoes it: each was answered, so observers
+    are notified of each.
     """
 
     def __init__(self, state: ServiceState, config: UsubscriptionConfig, now_ms: int) -> None:

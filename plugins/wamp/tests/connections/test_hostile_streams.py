@@ -65,7 +65,7 @@ class Socket(asyncio.Transport):
         """There is no buffer."""
 
     def pause_reading(self) -> None:
-        """Nothing is read by itself."""
+        """Reads nothing on its own."""
 
     resume_reading = pause_reading
 
@@ -147,7 +147,7 @@ def test_tampered_streams_leave_nothing_behind(
         connection.connection_made(sock)
         spoilt = rng.randrange(len(pieces))
         stream = b"".join(
-            # What comes before is as it should be, or nothing would get beyond the handshake.
+            # The bytes before it are valid; otherwise the stream would end at the handshake.
             each if at < spoilt else tampered(each, rng.choice(pieces), rng)
             for at, each in enumerate(pieces)
         )

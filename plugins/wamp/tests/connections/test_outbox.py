@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that does not read: what waits for it, what is dropped, and in which order the rest comes."""
+"""A client that does not read: its queued messages, the dropped messages, and the order of the others."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,8 +25,8 @@ def publish(rig: "RealmRig", *values: tuple[str, int]) -> None:
         publisher.send(16, 1, {}, topic, [value])
 
 
-def heard(client: "Client") -> list[tuple[str | int, ...]]:
-    """What came: (topic, value) of events, (code, request) of replies."""
+def received(client: "Client") -> list[tuple[str | int, ...]]:
+    """The output: (topic, value) of events, (code, request) of replies."""
     return [
         (each[3]["topic"], each[4][0]) if each[0] == 36 else (each[0], each[1]) for each in client.received()
     ]
@@ -37,7 +37,7 @@ def test_what_is_read_at_once_is_all_there_in_one_piece(rig: "RealmRig") -> None
     client.subscribe("", {"match": "prefix"})
     client.received()
     publish(rig, *[("com.a", n) for n in range(100)])
-    assert heard(client) == [("com.a", n) for n in range(100)]
+    assert received(client) == [("com.a", n) for n in range(100)]
     assert client.counts == {}
 
 
@@ -54,9 +54,9 @@ def test_conflate_keeps_the_latest_of_each_topic_in_order(rig: "RealmRig") -> No
     client.subscribe("com.", {"match": "prefix"})
     client.outbox.pause()
     publish(rig, ("com.a", 1), ("com.b", 1), ("com.a", 2), ("com.c", 1), ("com.b", 2))
-    assert heard(client) == []
+    assert received(client) == []
     client.outbox.resume()
-    assert heard(client) == [("com.a", 2), ("com.c", 1), ("com.b", 2)]
+    assert received(client) == [("com.a", 2), ("com.c", 1), ("com.b", 2)]
     assert client.counts == {"events_conflated": 2}
 
 
@@ -76,7 +76,7 @@ def test_the_bound_holds_by_each_policy(rig: "RealmRig", policy: "OverflowPolicy
     assert [each[3].get("_dropped", 0) for each in events] == [dropped] + [0] * (len(kept) - 1)
 
 
-def test_what_was_dropped_to_the_last_is_told_with_the_next_event(rig: "RealmRig") -> None:
+def test_events_dropped_to_the_last_are_reported_with_the_next_event(rig: "RealmRig") -> None:
     client = member(rig, "drop_newest", bytes=1024)
     client.subscribe("com.a")
     client.outbox.pause()
@@ -87,7 +87,7 @@ def test_what_was_dropped_to_the_last_is_told_with_the_next_event(rig: "RealmRig
     assert [each[3] for each in client.received()] == [{"_dropped": 1}, {}]
 
 
-def test_who_was_paused_for_nothing_gets_the_frame_of_all(rig: "RealmRig") -> None:
+def test_a_client_paused_without_loss_receives_the_shared_frame(rig: "RealmRig") -> None:
     client = member(rig)
     client.subscribe("com.a")
     client.outbox.pause()
@@ -97,7 +97,7 @@ def test_who_was_paused_for_nothing_gets_the_frame_of_all(rig: "RealmRig") -> No
     assert [each[3] for each in client.received()] == [{}, {}]
 
 
-def test_close_ends_the_session_of_who_does_not_read(rig: "RealmRig") -> None:
+def test_close_ends_the_session_of_a_client_that_does_not_read(rig: "RealmRig") -> None:
     client = member(rig, "close", events=2)
     client.subscribe("com.a")
     client.outbox.pause()
@@ -133,14 +133,14 @@ def test_replies_are_never_dropped_and_keep_their_place(rig: "RealmRig") -> None
         client.send(34, request, 4711)
     publish(rig, ("com.c", 1))
     client.outbox.resume()
-    found = heard(client)
+    found = received(client)
     replies = [each for each in found if isinstance(each[0], int)]
     assert replies == [(33, 10)] + [(8, 34)] * 20
     assert found[:2] == [(33, 10), ("com.b", 1)]
     assert found[-1] == ("com.c", 1)
 
 
-def test_who_asks_and_does_not_read_is_not_asked_by(rig: "RealmRig") -> None:
+def test_the_router_reads_no_request_from_a_client_that_does_not_read(rig: "RealmRig") -> None:
     client = member(rig)
     client.outbox.pause()
     for request in range(63):
@@ -163,7 +163,7 @@ def test_who_asks_and_does_not_read_is_not_asked_by(rig: "RealmRig") -> None:
         max_size=60,
     ),
 )
-def test_no_event_comes_before_subscribed_or_after_unsubscribed_whoever_reads_when(
+def test_no_event_precedes_subscribed_or_follows_unsubscribed_at_any_read_order(
     make_rig: Callable[[], "RealmRig"],
     policy: "OverflowPolicy",
     steps: list[tuple[Literal["publish", "pause", "resume", "toggle"], str]],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page: it is served, it needs nothing from elsewhere, and its client works, which Node shows against a real router."""
+"""The page: the router serves it, it needs no other resource, and its client works in Node against a real router."""
 
 import http.client
 import json
@@ -163,7 +163,7 @@ const ask = (line) => new Promise((done) => { process.stdin.once("data", done); 
 @pytest.mark.skipif(
     NODE is None, reason="the client of the page runs in a browser or in Node, and there is no node"
 )
-def test_the_client_of_the_page_works_and_comes_back(router: WampRouter, tmp_path: Path) -> None:
+def test_the_client_of_the_page_works_and_reconnects(router: WampRouter, tmp_path: Path) -> None:
     _, _, body = get(router, "/")
     (client,) = re.findall(r'<script id="client">(.*?)</script>', body, re.DOTALL)
     script = tmp_path / "client.js"
@@ -207,7 +207,7 @@ def test_the_client_of_the_page_works_and_comes_back(router: WampRouter, tmp_pat
     assert (told, failure) == (["publish", "restart", "publish", "unsubscribed", "done"], "")
 
 
-def test_every_name_that_the_page_asks_for_is_in_it() -> None:
+def test_every_name_that_the_page_requests_is_in_it() -> None:
     _, body = page.pages("realm1")("/ws")["/"]()
     text = body.decode()
     asked = set(re.findall(r'\$\("(\w+)"\)', text))

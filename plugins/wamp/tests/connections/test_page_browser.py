@@ -30,7 +30,7 @@ pytestmark = needs_chromium
 
 
 class PeriodBackend(NullBackend):
-    """A gate that notes how often what was asked for."""
+    """A gate that counts the requests by content."""
 
     def __init__(self) -> None:
         self.open_topics: dict[str, int] = {}
@@ -46,7 +46,7 @@ class PeriodBackend(NullBackend):
 
 
 class Car:
-    """A router whose realm has a wheel and a door."""
+    """A router whose realm has the topics wheel and door."""
 
     def __init__(self, listen: str = "ws://127.0.0.1:0/ws") -> None:
         self.backend = PeriodBackend()
@@ -82,7 +82,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
     made.close()
 
 
-def test_values_are_found_shown_plotted_throttled_and_given_up(browser: Browser) -> None:
+def test_values_are_found_shown_plotted_throttled_and_released(browser: Browser) -> None:
     car = Car()
     try:
         browser.command("Page.navigate", url=car.page)
@@ -105,7 +105,7 @@ def test_values_are_found_shown_plotted_throttled_and_given_up(browser: Browser)
             " return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((each) => each); })()"
         )
         browser.until(painted)
-        # How high and how low it goes is written at its side.
+        # The axis shows the minimum and maximum.
         high, low = (f"+document.querySelector('.plot span:nth-of-type({at})').textContent" for at in (1, 2))
         browser.until(f"{low} >= 10 && {low} < {high} && {high} <= 19.9")
         # The slider is a SUBSCRIBE with another rate, of the same subscription.
@@ -119,7 +119,7 @@ def test_values_are_found_shown_plotted_throttled_and_given_up(browser: Browser)
         while car.backend.open_topics[WHEEL] != 2_000_000_000:
             assert time.monotonic() < end
             time.sleep(0.01)
-        # The pattern by which topics are found is given up after a while: it would set the rate of everything.
+        # The page drops the discovery pattern after some time, because the pattern would set the rate of all topics.
         while "up." in car.backend.open_topics:
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -135,7 +135,7 @@ def test_values_are_found_shown_plotted_throttled_and_given_up(browser: Browser)
         car.close()
 
 
-def test_the_page_says_when_it_is_cut_off_and_comes_back_by_itself(browser: Browser) -> None:
+def test_the_page_reports_a_lost_connection_and_reconnects(browser: Browser) -> None:
     car = Car()
     url = car.router.server.urls[0]
     try:
@@ -161,7 +161,7 @@ def test_the_page_says_when_it_is_cut_off_and_comes_back_by_itself(browser: Brow
         again.close()
 
 
-def test_the_page_says_why_a_topic_has_ended(browser: Browser) -> None:
+def test_the_page_shows_why_a_subscription_ended(browser: Browser) -> None:
     car = Car()
     try:
         browser.command("Page.navigate", url=car.page)

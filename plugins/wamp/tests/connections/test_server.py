@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listeners, over real sockets, with clients that speak WebSocket by another's code and RawSocket by hand."""
+"""The listeners over real sockets.
+
+A third-party library is the WebSocket client; the RawSocket client is handwritten.
+"""
 
 import datetime as dt
 import ipaddress
@@ -113,7 +116,7 @@ class Raw:
         return msgspec.json.decode(payload)
 
 
-# --- WebSocket ----------------------------------------------------------------------------------------------------------
+# --- WebSocket ----------------------------------------------------------------------------------------------
 
 
 def test_events_go_to_every_serializer(start: Start) -> None:
@@ -255,13 +258,14 @@ CLOSE = b"\x88\x80abcd"
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (UPGRADE + b"\r\n" + CLOSE, b"400"),  # what comes at once may be taken for frames of what was refused
+        # bytes sent at once could be parsed as frames of the rejected message
+        (UPGRADE + b"\r\n" + CLOSE, b"400"),
         (UPGRADE + b"\r\n\xff\xff\xff\xff", b"400"),
         (UPGRADE + KEY + b"Upgrade: websocket\r\n\r\n", b"426"),
         (UPGRADE + KEY + b"Sec-WebSocket-Protocol: wamp.2.json\r\n\r\n" + CLOSE, b"101"),
     ],
 )
-def test_a_handshake_is_answered_whatever_comes_with_it(start: Start, sent: bytes, status: bytes) -> None:
+def test_a_handshake_is_answered_despite_appended_bytes(start: Start, sent: bytes, status: bytes) -> None:
     router = start()
     host, port = router.server.urls[0].removeprefix("ws://").removesuffix("/ws").split(":")
     for pieces in ([sent], [sent[:-9], sent[-9:-7], sent[-7:-5], sent[-5:]]):
@@ -277,7 +281,7 @@ def test_a_handshake_is_answered_whatever_comes_with_it(start: Start, sent: byte
     until(lambda: router.server.connection_count == 0)
 
 
-def test_what_goes_up_to_asyncio_is_found(start: Start, no_traceback: list[str]) -> None:
+def test_an_exception_that_reaches_asyncio_is_found(start: Start, no_traceback: list[str]) -> None:
     router, done = start(), threading.Event()
 
     def fail() -> None:
@@ -290,10 +294,10 @@ def test_what_goes_up_to_asyncio_is_found(start: Start, no_traceback: list[str])
     no_traceback.clear()
 
 
-# --- who is not there ---------------------------------------------------------------------------------------------------
+# --- absent clients -----------------------------------------------------------------------------------------
 
 
-def test_who_says_nothing_is_not_waited_for(start: Start) -> None:
+def test_a_silent_client_is_disconnected(start: Start) -> None:
     router = start(["rs://127.0.0.1:0", "ws://127.0.0.1:0/ws"], hello_timeout_s=1)
     silent = Raw(router, b"")
     with pytest.raises((EOFError, ConnectionResetError)):
@@ -306,8 +310,8 @@ def test_who_says_nothing_is_not_waited_for(start: Start) -> None:
     until(lambda: router.server.connection_count == 0)
 
 
-def test_who_is_gone_without_a_word_is_noticed(start: Start) -> None:
-    """A cable that was pulled says nothing, and neither does this client, which answers no ping."""
+def test_a_client_that_vanishes_without_close_is_detected(start: Start) -> None:
+    """A pulled cable sends nothing. This client also sends nothing: it answers no ping."""
     router = start("rs://127.0.0.1:0", ping_interval_s=1, pong_timeout_s=1)
     client = Raw(router)
     client.exactly(4)
@@ -319,7 +323,7 @@ def test_who_is_gone_without_a_word_is_noticed(start: Start) -> None:
     assert router.counts["ping_timeouts"] == 1
 
 
-def test_who_answers_pings_stays(start: Start) -> None:
+def test_a_client_that_answers_pings_stays_connected(start: Start) -> None:
     router = start(ping_interval_s=1, pong_timeout_s=2)  # a busy machine may need more than one for a pong
     peer = Peer(router.server.urls[0]).join()
     raw = peer.socket
@@ -330,7 +334,7 @@ def test_who_answers_pings_stays(start: Start) -> None:
     assert peer.request(32, 1, {}, "com.a")[0] == 33
 
 
-# --- RawSocket ----------------------------------------------------------------------------------------------------------
+# --- RawSocket ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
@@ -392,7 +396,7 @@ def test_bytes_may_come_one_by_one_and_all_at_once(start: Start) -> None:
     assert codes == [2, 33, 33]
 
 
-def test_who_takes_short_messages_only_gets_no_long_ones(start: Start) -> None:
+def test_a_client_with_a_short_message_limit_receives_no_long_message(start: Start) -> None:
     router = start(["rs://127.0.0.1:0", "ws://127.0.0.1:0/ws"])
     client = Raw(router, b"\x7f\x01\x00\x00")  # 512 bytes
     client.exactly(4)
@@ -406,10 +410,10 @@ def test_who_takes_short_messages_only_gets_no_long_ones(start: Start) -> None:
     assert router.counts["events_too_long"] == 1
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------------
+# --- bounds -------------------------------------------------------------------------------------------------
 
 
-def test_one_too_many_is_told_so(start: Start) -> None:
+def test_a_client_over_the_limit_receives_the_reason(start: Start) -> None:
     router = start(max_sessions=2)
     peers = [Peer(router.server.urls[0]).join() for _ in range(2)]
     with pytest.raises(InvalidStatus) as caught:
@@ -428,7 +432,9 @@ def test_one_address_does_not_take_all(start: Start) -> None:
     assert router.counts["refused_too_many"] == 1
 
 
-def test_who_does_not_read_is_not_read_from_and_loses_no_answer(start: Start) -> None:
+def test_the_router_stops_reading_from_a_client_that_does_not_read_and_loses_no_response(
+    start: Start,
+) -> None:
     router = start("rs://127.0.0.1:0")
     client = Raw(router)
     client.exactly(4)
@@ -447,12 +453,12 @@ def test_who_does_not_read_is_not_read_from_and_loses_no_answer(start: Start) ->
     for _ in range(asked):
         assert client.receive()[1].startswith(b"[8,32,5,")
     sender.join(DEADLINE_S)
-    # What came with the last piece that was read (256 KiB of asyncio's) is answered, too.
+    # Requests in the last block read (256 KiB in asyncio) are answered, too.
     assert 64 <= waiting < 64 + 262_144 // len(message) + 2
     assert connection._reading
 
 
-def test_a_router_that_stops_says_goodbye(start: Start) -> None:
+def test_a_router_that_stops_sends_goodbye(start: Start) -> None:
     router = start()
     peer = Peer(router.server.urls[0]).join()
     silent = Peer(router.server.urls[0]).join()
@@ -504,7 +510,7 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(start: Start, tmp_path: Pa
     assert path.read_text() == "precious"
 
 
-# --- TLS ----------------------------------------------------------------------------------------------------------------
+# --- TLS ----------------------------------------------------------------------------------------------------
 
 
 def write_certificate(directory: Path, name: str) -> dict[str, str]:
@@ -551,7 +557,7 @@ def test_tls_with_a_certificate_that_is_replaced_while_it_runs(start: Start, tmp
     assert common_name(router) == "first"
     write_certificate(tmp_path, "second")
     until(lambda: common_name(router) == "second")
-    assert peer.request(32, 1, {}, "com.a")[0] == 33, "who was there stays"
+    assert peer.request(32, 1, {}, "com.a")[0] == 33, "an existing session stays"
     (tmp_path / "wamp.key").write_text("no key at all")
     seen = time.monotonic()
     while time.monotonic() < seen + 2.5:
@@ -565,5 +571,5 @@ def test_certificates_that_cannot_be_read_are_named(start: Start, tmp_path: Path
         start("wss://127.0.0.1:0/ws", tls=missing)
 
 
-def test_who_is_on_this_machine() -> None:
+def test_local_clients_are_identified() -> None:
     assert [is_loopback(each) for each in ("127.0.0.1", "::1", "192.0.2.1", "")] == [True, True, False, False]

@@ -26,7 +26,7 @@ EVENTS, SIZE, TOPICS = (
     1500,
     4096,
     10,
-)  # 6 MB for each: more than the kernel takes for who does not read (4 MB)
+)  # 6 MB each: more than the kernel buffers for a client that does not read (4 MB)
 AT_ONCE = 20
 DEADLINE_S = 60.0
 HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]
@@ -109,7 +109,7 @@ class RouterRig:
         self._number = 0
 
     def publish(self, events: int) -> list[int]:
-        """Publish on the loop's thread, as the vehicle does, and no faster than the slowest reader of those that read."""
+        """Publish on the loop's thread, as the vehicle does, at the rate of the slowest client that reads."""
         numbers = list(range(self._number, self._number + events))
         self._number += events
         for at in range(0, events, AT_ONCE):

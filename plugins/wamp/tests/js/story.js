@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client does with Autobahn|JS, the same in node and in a browser. `say` tells the test what was seen, step by step;
-// after some words the test does something that the story waits for.
+// The steps of a client with Autobahn|JS, the same in node and in a browser. `report` sends each result to the test.
+// After some reports the story waits for a step of the test.
 
 const DEADLINE_MS = 20_000;
 
@@ -12,7 +12,7 @@ async function until(condition) {
   }
 }
 
-// A connection, and the sessions that it has had. Autobahn opens another one by itself when one is lost.
+// A connection, and the sessions that it has had. Autobahn opens a new one after a loss.
 function connected(autobahn, url, serializer, login) {
   const makers = {
     json: autobahn.serializer.JSONSerializer,
@@ -39,13 +39,13 @@ function connected(autobahn, url, serializer, login) {
   return { connection, sessions, ends };
 }
 
-// Values as JSON has them: bytes, which each serializer brings in another type, as {"bytes": "00ff"}.
+// Values as JSON. Bytes have another type in each serializer; they become {"bytes": "00ff"}.
 function plain(value) {
   if (ArrayBuffer.isView(value)) return { bytes: Array.from(value, (each) => each.toString(16).padStart(2, '0')).join('') };
   return value;
 }
 
-// What a promise was rejected with: the URI of the ERROR.
+// The URI of the ERROR with which a promise was rejected.
 async function refusal(promise) {
   try {
     await promise;
@@ -55,77 +55,77 @@ async function refusal(promise) {
   return null;
 }
 
-async function story(autobahn, url, serializer, say) {
-  const hearer = connected(autobahn, url, serializer, {});
+async function story(autobahn, url, serializer, report) {
+  const receiver = connected(autobahn, url, serializer, {});
   const speaker = connected(autobahn, url, serializer, {
     authmethods: ['ticket'],
     authid: 'tick',
     onchallenge: () => 't1cket',
   });
-  await until(() => hearer.sessions.length && speaker.sessions.length);
-  let { session, details } = hearer.sessions[0];
+  await until(() => receiver.sessions.length && speaker.sessions.length);
+  let { session, details } = receiver.sessions[0];
   const { session: publisher, details: login } = speaker.sessions[0];
-  say({
-    word: 'welcome',
+  report({
+    step: 'welcome',
     protocol: details.transport.protocol,
     authmethods: [details.authmethod, login.authmethod],
     features: details.roles.broker.features,
   });
 
-  const heard = [];
-  const note = (name) => (args, kwargs, event) => heard.push([name, args.map(plain), kwargs, event.topic]);
+  const received = [];
+  const note = (name) => (args, kwargs, event) => received.push([name, args.map(plain), kwargs, event.topic]);
   const first = await session.subscribe('com.news', note('first'));
   const again = await session.subscribe('com.news', note('again'));
   const pattern = await session.subscribe('com..x', note('pattern'), { match: 'wildcard' });
-  say({ word: 'subscribed', ids: [first.id, again.id, pattern.id] });
+  report({ step: 'subscribed', ids: [first.id, again.id, pattern.id] });
 
   const published = await publisher.publish('com.news', [1, 'zwei', 2.5], { k: [null, true] }, { acknowledge: true });
-  await until(() => heard.length === 2);
+  await until(() => received.length === 2);
   await publisher.publish('com.any.x', [5], {}, { acknowledge: true });
-  await until(() => heard.length === 3);
-  say({ word: 'heard', events: heard.splice(0), published: published.id });
+  await until(() => received.length === 3);
+  report({ step: 'received', events: received.splice(0), published: published.id });
 
   const bytes = await session.subscribe('com.bytes', note('bytes'));
-  say({ word: 'wants bytes' });
-  await until(() => heard.length === 1);
-  say({ word: 'bytes', events: heard.splice(0) });
+  report({ step: 'bytes next' });
+  await until(() => received.length === 1);
+  report({ step: 'bytes', events: received.splice(0) });
 
   const refused = {};
   for (const topic of ['', 'a..b', '.a', 'a b#c', 'a\n']) refused[topic] = await refusal(session.subscribe(topic, () => {}));
-  const stranger = new autobahn.Subscription('com.strange', () => {}, {}, session, 4711);
-  session._subscriptions[4711] = [stranger]; // Autobahn itself would not ask for the end of what it does not have
-  say({
-    word: 'refused',
+  const unknown = new autobahn.Subscription('com.strange', () => {}, {}, session, 4711);
+  session._subscriptions[4711] = [unknown]; // Autobahn itself would not unsubscribe an unknown id
+  report({
+    step: 'refused',
     topics: refused,
-    unknown: await refusal(stranger.unsubscribe()),
+    unknown: await refusal(unknown.unsubscribe()),
     publish: await refusal(session.publish('com.news', [1], {}, { acknowledge: true })),
     reserved: await refusal(publisher.publish('wamp.own', [1], {}, { acknowledge: true })),
   });
 
-  await first.unsubscribe(); // a handler less, which the router does not hear of
+  await first.unsubscribe(); // one handler less; the router receives nothing
   await publisher.publish('com.news', ['one left'], {}, { acknowledge: true });
-  await until(() => heard.length === 1);
+  await until(() => received.length === 1);
   await again.unsubscribe();
-  await publisher.publish('com.news', ['nobody'], {}, { acknowledge: true });
+  await publisher.publish('com.news', ['missed'], {}, { acknowledge: true });
   await publisher.publish('com.any.x', ['last'], {}, { acknowledge: true });
-  await until(() => heard.length === 2);
-  say({ word: 'unsubscribed', events: heard.splice(0), active: [first.active, again.active, bytes.active] });
+  await until(() => received.length === 2);
+  report({ step: 'unsubscribed', events: received.splice(0), active: [first.active, again.active, bytes.active] });
 
-  say({ word: 'revoke' });
+  report({ step: 'revoke' });
   const why = await bytes.on_unsubscribe;
-  say({ word: 'revoked', why, active: bytes.active });
+  report({ step: 'revoked', why, active: bytes.active });
 
-  say({ word: 'cut me off' });
-  await until(() => hearer.sessions.length > 1 && speaker.sessions.length > 1);
-  ({ session } = hearer.sessions.at(-1));
+  report({ step: 'kill router' });
+  await until(() => receiver.sessions.length > 1 && speaker.sessions.length > 1);
+  ({ session } = receiver.sessions.at(-1));
   await session.subscribe('com.news', note('back'));
   await speaker.sessions.at(-1).session.publish('com.news', ['again'], {}, { acknowledge: true });
-  await until(() => heard.length === 1);
-  say({ word: 'back', events: heard.splice(0), ends: hearer.ends[0] });
+  await until(() => received.length === 1);
+  report({ step: 'back', events: received.splice(0), ends: receiver.ends[0] });
 
-  for (const each of [hearer, speaker]) each.connection.close();
-  await until(() => [hearer, speaker].every((each) => each.ends.at(-1)[1] === 'wamp.close.goodbye_and_out'));
-  say({ word: 'over' });
+  for (const each of [receiver, speaker]) each.connection.close();
+  await until(() => [receiver, speaker].every((each) => each.ends.at(-1)[1] === 'wamp.close.goodbye_and_out'));
+  report({ step: 'over' });
 }
 
 if (typeof module !== 'undefined') module.exports = { story };

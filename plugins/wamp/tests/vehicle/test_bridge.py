@@ -46,7 +46,7 @@ else:
     from plugins.wamp.tests.conftest import Peer
 
 
-# --- what is subscribed -------------------------------------------------------------------------------------------------
+# --- subscriptions ------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
@@ -56,7 +56,7 @@ def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
     assert topic == SPEED
     assert (subscriber.authority_name, subscriber.ue_type, subscriber.resource_id) == ("wamp.hpc", 0x8001, 0)
     message = car.publish(SPEED, b"\x00\x2a", ttl=60_000)
-    car.publish(RPM, b"nobody wants this")
+    car.publish(RPM, b"without a subscriber")
     code, subscription, publication, details, args, kwargs = peer.receive()
     assert (code, subscription, details, args) == (36, id, {}, [b"\x00\x2a"])
     assert 1 <= publication <= 2**53
@@ -71,10 +71,10 @@ def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
     assert peer.request(34, 2, id) == [35, 2]
     until(lambda: car.subscriptions() == [])
     car.publish(SPEED, b"later")
-    assert peer.request(32, 3, {}, "com.other")[0] == 33, "nothing came in between"
+    assert peer.request(32, 3, {}, "com.other")[0] == 33, "no message in between"
 
 
-def test_a_topic_of_another_device_is_asked_for_there(car: Car) -> None:
+def test_a_topic_of_another_device_is_requested_there(car: Car) -> None:
     asked: list[UMessage] = []
     car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), asked.append)
     peer = car.peer().join()
@@ -105,7 +105,7 @@ def counted(car: Car, name: str, value: int) -> bool:
     return car.wamp.counts[name] == value
 
 
-def test_what_another_device_refuses_later_is_told(car: Car) -> None:
+def test_a_later_rejection_by_another_device_is_reported(car: Car) -> None:
     """SUBSCRIBED does not wait for the other device, which may be away; its refusal is an UNSUBSCRIBED of its own."""
 
     def refuse(message: UMessage) -> None:
@@ -120,7 +120,7 @@ def test_what_another_device_refuses_later_is_told(car: Car) -> None:
     assert details["reason"] == "up.subscription.ended"
     assert details["message"].endswith("PERMISSION_DENIED: not for dashboards")
     assert peer.request(34, 2, id)[4] == "wamp.error.no_such_subscription"
-    # Somebody who does not know of revocation hears nothing of it, and may try again.
+    # A client without revocation receives no notification, and can subscribe again.
     until(lambda: car.subscriptions() == [])
     for ended in (2, 3):
         again = subscribed(old, REMOTE_TOPIC)
@@ -131,7 +131,7 @@ def test_what_another_device_refuses_later_is_told(car: Car) -> None:
     until(lambda: len(car.wamp.bridge.usubscription) == 0)
 
 
-def test_a_reset_of_usubscription_is_told(car: Car) -> None:
+def test_a_reset_of_usubscription_is_reported(car: Car) -> None:
     peer = joined_knowing_of_revocation(car)
     ids = {subscribed(peer, topic) for topic in (SPEED_TOPIC, RPM_TOPIC)}
     rpc = RpcClient(car.outside, UUri("cloud", 0, 3, 0), car.ids)
@@ -164,14 +164,14 @@ def test_its_end_ends_its_subscriptions(car: Car, how: str) -> None:
     assert len(car.wamp.bridge.sessions) == 1
 
 
-def test_an_event_for_a_session_that_has_just_ended_is_nobodys_in_the_books(car: Car) -> None:
+def test_an_event_for_a_session_that_has_just_ended_has_no_subscriber_in_the_ledger(car: Car) -> None:
     staying, leaving = car.peer().join(), car.peer().join()
     for peer in (staying, leaving):
         subscribed(peer, SPEED_TOPIC)
     car.publish(SPEED, b"both")
     assert [peer.receive()[4] for peer in (staying, leaving)] == [[b"both"]] * 2
     before = car.streamer.ledger()
-    car.wamp._registrations = ()  # so that uSubscription does not hear of the end
+    car.wamp._registrations = ()  # so that uSubscription does not receive the end
     leaving.socket.close()
     until(lambda: len(car.wamp.bridge.sessions) == 1)
     for number in range(5):
@@ -183,13 +183,13 @@ def test_an_event_for_a_session_that_has_just_ended_is_nobodys_in_the_books(car:
     assert (after.no_subscriber - before.no_subscriber, after.dead_lettered) == (5, 0)
 
 
-def test_sessions_of_a_process_that_was_killed_are_forgotten_at_the_next_start(
+def test_sessions_of_a_killed_process_are_removed_at_the_next_start(
     make_car: Callable[..., Car], tmp_path: Path
 ) -> None:
     car = make_car()
     subscribed(car.peer().join(), SPEED_TOPIC)
     assert len(car.subscriptions()) == 1
-    # As a kill does: the sessions end without a word to uSubscription.
+    # As a kill does: the sessions end without a message to uSubscription.
     car.wamp._receiving = False
     car.wamp._registrations = ()
     car.stop()
@@ -225,7 +225,7 @@ def test_what_usubscription_refuses_is_an_error(make_car: Callable[..., Car]) ->
 def test_without_usubscription_topics_of_the_vehicle_cannot_be_had(make_car: Callable[..., Car]) -> None:
     car = make_car(plugins="[plugins.throttle]")
     peer = car.peer().join()
-    # The first one is waited for as long as a call may take: somebody on the network may be our uSubscription.
+    # The first response is awaited for the whole timeout: another host on the network may be our uSubscription.
     answer = peer.request(32, 1, {}, SPEED_TOPIC)
     assert (answer[0], answer[4]) == (8, "up.error.deadline_exceeded")
     began = time.monotonic()
@@ -246,7 +246,7 @@ def test_where_no_network_has_our_authority_it_is_known_that_there_is_no_usubscr
     assert time.monotonic() - began < 4
 
 
-def test_who_subscribes_and_leaves_before_the_answer_leaves_nothing(car: Car) -> None:
+def test_a_client_that_leaves_before_the_response_leaves_no_subscription(car: Car) -> None:
     for _ in range(20):
         peer = car.peer().join()
         for request in range(1, 20):
@@ -257,7 +257,7 @@ def test_who_subscribes_and_leaves_before_the_answer_leaves_nothing(car: Car) ->
     until(lambda: car.subscriptions() == [])
 
 
-def test_more_wishes_than_calls_may_be_under_way_are_all_told(car: Car) -> None:
+def test_more_subscriptions_than_parallel_calls_are_all_answered(car: Car) -> None:
     peer = car.peer("msgpack").join()
     for request in range(1, 901):
         peer.send(32, request, {}, f"up.car.{request:x}.0.1.8001")
@@ -267,14 +267,14 @@ def test_more_wishes_than_calls_may_be_under_way_are_all_told(car: Car) -> None:
     assert len(car.subscriptions()) == 900
 
 
-# --- patterns -----------------------------------------------------------------------------------------------------------
+# --- patterns -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("match", "topic"),
     [("prefix", "up.car."), ("prefix", ""), ("wildcard", "up..2001...8001"), ("wildcard", "up.car....")],
 )
-def test_a_pattern_gets_what_comes_by(car: Car, match: str, topic: str) -> None:
+def test_a_pattern_receives_the_topics_that_pass(car: Car, match: str, topic: str) -> None:
     peer = car.peer().join()
     car.publish(SPEED, b"early")  # so that there is a plan, which has to be made again
     peer.send(32, 1, {"match": match}, topic)
@@ -296,8 +296,8 @@ def publish_outside(car: Car, topic: UUri) -> None:
 
 
 @pytest.mark.parametrize("first", ["pattern", "publication"])
-def test_a_pattern_asks_other_devices_for_what_has_come_by(car: Car, first: str) -> None:
-    """So it is still there when whoever had subscribed it, and so brought it here, has left."""
+def test_a_pattern_subscribes_observed_topics_at_other_devices(car: Car, first: str) -> None:
+    """The topic stays subscribed after the subscriber that caused its first event has left."""
     asked: list[UUri] = []
     unasked: list[UUri] = []
 
@@ -314,7 +314,7 @@ def test_a_pattern_asks_other_devices_for_what_has_come_by(car: Car, first: str)
     if first == "pattern":
         publish_outside(car, topic)
     publish_outside(car, other)
-    car.publish(SPEED, b"x")  # nobody is to be asked for that one
+    car.publish(SPEED, b"x")  # no uSubscription is to be called for this one
     assert until(lambda: asked) == [topic]
     ((known, subscriber),) = car.subscriptions()
     assert (known, subscriber.ue_type) == (topic, 0x8001)
@@ -344,10 +344,10 @@ def test_a_topic_of_a_pattern_that_another_device_refuses_is_tried_again(
     assert peer.receive()[1] == id
     until(lambda: len(asked) >= 3)
     publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
-    assert peer.receive()[:2] == [36, id], "what comes by is got all the same, and nobody is told of an end"
+    assert peer.receive()[:2] == [36, id], "a passing event is received all the same, and no end is announced"
 
 
-def test_every_instance_of_an_entity_is_asked_for_in_version_4(car: Car) -> None:
+def test_every_instance_of_an_entity_is_requested_in_version_4(car: Car) -> None:
     asked: list[UMessage] = []
     car.outside.register_listener(ANY, UUri("cloud", 0, 4, 1), asked.append)
     peer = car.peer().join()
@@ -357,7 +357,9 @@ def test_every_instance_of_an_entity_is_asked_for_in_version_4(car: Car) -> None
     assert UUri.from_pb(pb4.SubscribeRequest.FromString(request.payload).topic) == every
     publish_outside(car, UUri("cloud", 0x7_10AB, 3, 0x80CD))
     assert peer.receive()[3] == {"topic": "up.cloud.10ab.7.3.80cd"}
-    assert peer.receive_within(0.1) is None, "it is one session's event once, for whatever reasons it comes"
+    assert peer.receive_within(0.1) is None, (
+        "a session receives an event once, whatever the number of matches"
+    )
     peer.socket.close()
     until(lambda: len(car.wamp.bridge.usubscription) == 0)
     until(lambda: car.subscriptions() == [])

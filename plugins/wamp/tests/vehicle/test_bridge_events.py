@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes between sessions and a whole streamer, and its section. Every test ends with the ledger law."""
+"""Events between sessions and a complete streamer, and the configuration section.
+
+Every test ends with the ledger law.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +48,7 @@ else:
     )
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------------
+# --- displayed values ---------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -93,7 +96,7 @@ def test_a_plugin_can_make_payloads_readable(
     assert peer.receive()[4] == [{"speed": 256}]
 
 
-def test_the_last_value_is_there_for_who_comes_later(car: Car) -> None:
+def test_a_late_subscriber_receives_the_last_value(car: Car) -> None:
     first, second = car.peer().join(), car.peer().join()
     subscribed(first, SPEED_TOPIC)
     car.publish(SPEED, b"now")
@@ -106,7 +109,7 @@ def test_the_last_value_is_there_for_who_comes_later(car: Car) -> None:
     until(lambda: len(car.wamp.router.realm.retained) == 0)
 
 
-# --- what clients publish -----------------------------------------------------------------------------------------------
+# --- publications of clients --------------------------------------------------------------------------------
 
 
 def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
@@ -128,21 +131,22 @@ def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
     assert {each.attributes.type for each in heard} == {UMessageType.PUBLISH}
     assert heard[0].attributes.ttl == 5000
     assert [listener.receive()[4] for _ in range(2)] == [[b"\x01"], [{"a": 1}]], (
-        "and other sessions hear it once"
+        "and other sessions receive it once"
     )
 
 
 @pytest.mark.parametrize(
     ("topic", "args", "reason"),
     [
-        (SPEED_TOPIC, [1], "wamp.error.not_authorized"),  # somebody else's, whatever the configuration allows
+        # another authority's topic, whatever the configuration allows
+        (SPEED_TOPIC, [1], "wamp.error.not_authorized"),
         ("up.car.no.topic", [1], "wamp.error.invalid_uri"),
         ("up.cloud.10ab.0.3.80cd", [1], "wamp.error.not_authorized"),
         (MINE, [1, 2], "wamp.error.invalid_argument"),
         ("org.elsewhere", [1], "wamp.error.not_authorized"),
     ],
 )
-def test_what_a_client_may_not_publish_goes_nowhere(
+def test_a_forbidden_publication_reaches_no_subscriber(
     car: Car, topic: str, args: list[Any], reason: str
 ) -> None:
     listener = car.peer().join()
@@ -154,12 +158,12 @@ def test_what_a_client_may_not_publish_goes_nowhere(
     assert car.streamer.dispatcher.ingress("wamp").ledger.received == received
 
 
-def test_somebody_without_a_name_publishes_nothing(car: Car) -> None:
+def test_a_client_without_an_authority_cannot_publish(car: Car) -> None:
     answer = car.peer().join().request(16, 1, {"acknowledge": True}, MINE, [1])
     assert (answer[0], answer[4]) == (8, "wamp.error.not_authorized")
 
 
-# --- the configuration --------------------------------------------------------------------------------------------------
+# --- the configuration --------------------------------------------------------------------------------------
 
 
 def test_the_section_is_all_there_is_to_write(car: Car) -> None:
@@ -186,12 +190,12 @@ def test_the_section_is_all_there_is_to_write(car: Car) -> None:
         ("[egress.wamp]\nqueue_message = 1", SECTION, "queue_messages"),
     ],
 )
-def test_what_does_not_go_together_is_said(tmp_path: Path, more: str, section: str, problem: str) -> None:
+def test_contradictory_settings_are_reported(tmp_path: Path, more: str, section: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem.replace("(", r"\(")):
         Car(tmp_path, more, section=section)
 
 
-def test_the_lane_has_limits_of_its_own(make_car: Callable[..., Car]) -> None:
+def test_the_endpoint_queue_has_limits_of_its_own(make_car: Callable[..., Car]) -> None:
     car = make_car("[egress.wamp]\nqueue_messages = 7")
     assert process.load(car.path).config.limits("wamp").queue_messages == 7
 

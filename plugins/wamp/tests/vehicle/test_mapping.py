@@ -112,10 +112,10 @@ def test_which_patterns_can_mean_the_vehicle(match: Any, pattern: str, may: bool
     assert may_name_topics(pattern, match) is may
 
 
-# --- messages -----------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
-def test_a_payload_that_cannot_be_read_is_shown_as_it_is() -> None:
+def test_a_payload_that_cannot_be_decoded_is_passed_as_bytes() -> None:
     message = publish(IDS.next(), TOPIC, b"\x01\x02", UPayloadFormat.RAW)
     assert WampEventTemplate(message.attributes, None).args(message) == ([b"\x01\x02"], False)
     assert WampEventTemplate(message.attributes, lambda payload: {"a": len(payload)}).args(message) == (
@@ -165,10 +165,10 @@ def test_what_makes_no_message_is_named(args: list[Any], kwargs: dict[str, Any],
         message_of(IDS.next(), TOPIC, args, kwargs)
 
 
-# --- patterns and last values -------------------------------------------------------------------------------------------
+# --- patterns and last values -------------------------------------------------------------------------------
 
 
-def test_who_has_several_patterns_for_a_topic_is_there_once_at_the_fastest_rate() -> None:
+def test_a_client_with_several_patterns_for_a_topic_is_one_subscriber_at_the_fastest_rate() -> None:
     changes: list[int] = []
     patterns = PatternDirectory(lambda: changes.append(1))
     one, other = UUri("w", 0x1_8001, 1, 0), UUri("w", 0x2_8001, 1, 0)
@@ -176,7 +176,7 @@ def test_who_has_several_patterns_for_a_topic_is_there_once_at_the_fastest_rate(
     patterns.add_pattern(Pattern(one, "up.vcu....", "wildcard"), 20)
     patterns.add_pattern(Pattern(other, "up.car.", "prefix"), 0)
     assert [(each.subscriber, each.period_ns) for each in patterns.subscribers(TOPIC)] == [(one, 20)]
-    patterns.add_pattern(Pattern(one, "up.", "prefix"), 50)  # as it is
+    patterns.add_pattern(Pattern(one, "up.", "prefix"), 50)  # unchanged
     assert len(changes) == 3
     patterns.remove_pattern(Pattern(one, "up.vcu....", "wildcard"))
     patterns.remove_pattern(Pattern(one, "up.vcu....", "wildcard"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patterns as topics that uSubscription is asked for; uSubscription is played by the test, and says yes unless told otherwise."""
+"""Patterns as topics that are requested from uSubscription. The test plays uSubscription, and grants by default."""
 
 from collections import Counter
 
@@ -40,7 +40,7 @@ FORM = UPayloadFormat.PROTOBUF
 
 
 class PatternRig:
-    """A reach and the uSubscription at its other end: what that has granted, by subscriber and topic, with the period."""
+    """A pattern subscription and its uSubscription: the granted topics by subscriber, with the period."""
 
     def __init__(self, limit: int = 100) -> None:
         self.clock = ManualClock()
@@ -129,7 +129,7 @@ def rig() -> PatternRig:
     return PatternRig()
 
 
-def test_a_pattern_subscribes_what_is_configured_has_come_by_and_comes_by_later(rig: PatternRig) -> None:
+def test_a_pattern_subscribes_configured_observed_and_later_topics(rig: PatternRig) -> None:
     rig.patterns.configure([SPEED, UUri("other", 0x2001, 1, 0x8001)])
     rig.observe(RPM)
     pattern = rig.add_pattern("up.vcu.")
@@ -150,7 +150,7 @@ def test_what_is_configured_later_than_a_pattern_is_subscribed_too(rig: PatternR
     assert rig.topics() == {SPEED}
 
 
-def test_topics_that_the_streamer_serves_are_nobodys_to_ask(rig: PatternRig) -> None:
+def test_topics_that_the_streamer_serves_are_not_requested(rig: PatternRig) -> None:
     rig.add_pattern("")
     rig.add_pattern("up.hpc.2001..1.8001", "wildcard")
     rig.patterns.configure([HERE])
@@ -161,9 +161,9 @@ def test_topics_that_the_streamer_serves_are_nobodys_to_ask(rig: PatternRig) -> 
 
 def test_every_instance_of_an_entity_is_one_topic_of_version_4(rig: PatternRig) -> None:
     pattern = rig.add_pattern("up.vcu.2001..1.8001", "wildcard", period_ns=16_666_667)
-    assert rig.granted == {(ONE, EVERY): 17 * MS}, "in whole ms, and none more often than what was asked for"
+    assert rig.granted == {(ONE, EVERY): 17 * MS}, "in whole ms, and none more often than requested"
     assert rig.versions == {4}
-    # What of it is known by its name is asked for as well: the other device may know version 3 alone.
+    # Known topics are requested by name as well, because the other device may support version 3 only.
     rig.observe(SECOND, RPM)
     assert rig.topics() == {EVERY, SECOND}
     rig.add_pattern("up.vcu.")
@@ -200,7 +200,7 @@ def test_a_topic_that_is_refused_or_ends_is_tried_again_every_minute(rig: Patter
     rig.answer_all()
     rig.pass_time(61)
     assert (rig.granted, rig.patterns.waiting_topic_count) == ({}, 0)
-    assert rig.subscribe_calls[DOORS] == 1, "nobody wants it any more"
+    assert rig.subscribe_calls[DOORS] == 1, "it has no subscriber any more"
 
 
 def test_a_session_has_no_more_topics_than_the_limit_and_takes_others_when_there_is_room() -> None:
@@ -229,9 +229,7 @@ def test_no_topic_is_subscribed_for_patterns_where_the_limit_is_none() -> None:
     assert rig.topics() == {SPEED}, "this one has a name"
 
 
-def test_what_has_come_by_is_remembered_within_bounds(
-    rig: PatternRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_observed_topics_are_stored_within_limits(rig: PatternRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pattern_subscriptions, "MAX_OBSERVED_TOPICS", 3)
     monkeypatch.setattr(pattern_subscriptions, "MAX_RETRY_TOPICS", 2)
     many = [UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(10)]
@@ -242,7 +240,7 @@ def test_what_has_come_by_is_remembered_within_bounds(
     assert rig.patterns.waiting_topic_count == 2
 
 
-def test_who_subscribes_a_topic_by_its_name_as_well_is_told_of_that_one(rig: PatternRig) -> None:
+def test_a_subscriber_of_a_topic_by_name_as_well_is_notified_of_that_subscription(rig: PatternRig) -> None:
     rig.refuses.add(SPEED)
     rig.observe(SPEED)
     told: list[object] = []
@@ -256,7 +254,7 @@ def test_who_subscribes_a_topic_by_its_name_as_well_is_told_of_that_one(rig: Pat
     assert told[1:] == [None]
 
 
-def test_who_waits_for_a_topic_and_gives_it_up_is_told_so_at_once_also_where_a_pattern_goes_on(
+def test_a_withdrawn_waiting_subscription_is_answered_at_once_also_where_a_pattern_continues(
     rig: PatternRig,
 ) -> None:
     rig.observe(SPEED)
@@ -278,8 +276,8 @@ def test_what_was_refused_by_its_name_leaves_nothing(rig: PatternRig) -> None:
     assert (rig.patterns._named, len(rig.usubscription)) == ({}, 0)
 
 
-def test_a_topic_with_a_name_and_a_pattern_is_not_left_until_both_are_gone(rig: PatternRig) -> None:
-    """Not for a moment: what another device is told to end, it ends."""
+def test_a_topic_with_a_name_and_a_pattern_ends_after_both_ended(rig: PatternRig) -> None:
+    """Not even for a moment: another device ends a topic at the first Unsubscribe."""
     rig.observe(SPEED)
     rig.patterns.subscribe(ONE, SPEED, 20 * MS, lambda refusal: None)
     pattern = rig.add_pattern("up.vcu.", period_ns=10 * MS)
@@ -297,7 +295,7 @@ def test_a_topic_with_a_name_and_a_pattern_is_not_left_until_both_are_gone(rig: 
     assert (rig.granted, rig.ended_by_us) == ({}, 1)
 
 
-# --- against a model ----------------------------------------------------------------------------------------------------
+# --- against a model ----------------------------------------------------------------------------------------
 
 TOPICS = (SPEED, RPM, SECOND, HERE, UUri("cloud", 0x2001, 1, 0x8001))
 PATTERNS: tuple[tuple[str, Match], ...] = (
@@ -321,7 +319,7 @@ step = st.one_of(
 
 
 class Model:
-    """What each entity holds, as sets; what that comes to is compared with what uSubscription has."""
+    """The subscriptions of each entity, as sets; their union is compared with uSubscription."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[UUri, UUri], int] = {}

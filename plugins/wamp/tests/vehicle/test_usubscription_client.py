@@ -52,7 +52,7 @@ class UsubscriptionClientRig:
         self.client.on_response(response(self.ids.next(), call, payload, UPayloadFormat.PROTOBUF))
 
     def update(self, state: int = UNSUBSCRIBED, topic: UUri = TOPIC) -> None:
-        """Tell of a change, as uSubscription does."""
+        """Send an Update, as uSubscription does."""
         payload = pb.Update(
             topic=topic.to_pb(), status=pb.SubscriptionStatus(state=state, message="refused there")
         ).SerializeToString()
@@ -62,7 +62,7 @@ class UsubscriptionClientRig:
         self.client.on_subscription_update(message)
 
     def answer_revalidation(self, *, stands: bool) -> None:
-        """Answer the oldest call, which is the question if a subscription stands."""
+        """Answer the oldest call, a FetchSubscriptions."""
         call = self.calls.pop(0)
         fetch_request = pb4.FetchSubscriptionsRequest.FromString(call.payload)
         assert call.attributes.sink == UUri("hpc", 0, 4, 3)
@@ -98,7 +98,7 @@ def test_a_subscription_is_requested_once_and_its_client_notified_of_the_answer(
     assert rig.calls[0].attributes.sink == UUri("hpc", 0, 3, 1)
     rig.answer()
     assert rig.results == [None]
-    rig.subscribe()  # as it is
+    rig.subscribe()  # unchanged
     assert (rig.calls, rig.results) == ([], [None, None])
 
 
@@ -108,9 +108,9 @@ def test_calls_about_a_topic_never_overtake_each_other(rig: UsubscriptionClientR
     rig.subscribe(5)
     rig.client.unsubscribe(ENTITY, TOPIC)
     assert rig.methods() == [1], "one at a time"
-    assert rig.results == [None, None], "who waits is told before it ends"
+    assert rig.results == [None, None], "a waiting callback is called before the end"
     rig.answer()
-    assert rig.methods() == [2], "and then the last word"
+    assert rig.methods() == [2], "and then the final result"
     rig.answer()
     assert rig.calls == []
     assert len(rig.client) == 0
@@ -188,13 +188,13 @@ def test_after_a_timeout_the_next_client_waits_less(rig: UsubscriptionClientRig)
     assert [each and each.reason for each in rig.results] == ["up.error.deadline_exceeded"]
     rig.calls.pop(0)
     rig.answer()  # it is there after all
-    assert rig.methods() == [2], "nobody wants it any more"
+    assert rig.methods() == [2], "it has no subscriber any more"
     rig.answer()
     assert len(rig.client) == 0
     rig.results.clear()
     rig.subscribe()
     rig.pass_time(5)
-    assert rig.results == [], "who has answered is waited for"
+    assert rig.results == [], "a service that has answered is awaited"
     rig.answer()
     assert rig.results == [None]
 
@@ -262,7 +262,7 @@ def test_a_late_grant_is_undone(rig: UsubscriptionClientRig) -> None:
     assert len(rig.client) == 0
 
 
-# --- what ends by itself ------------------------------------------------------------------------------------------------
+# --- subscriptions that end without a request ---------------------------------------------------------------
 
 
 def test_an_announced_end_is_verified_before_the_client_is_notified(
@@ -271,7 +271,7 @@ def test_an_announced_end_is_verified_before_the_client_is_notified(
     rig.subscribe()
     rig.answer()
     rig.update()
-    assert rig.ended == [], "it may be an old word"
+    assert rig.ended == [], "it may be an outdated update"
     rig.answer_revalidation(stands=False)
     assert rig.ended == [f"{ENTITY} {TOPIC}: refused there"]
     assert rig.methods() == [2]

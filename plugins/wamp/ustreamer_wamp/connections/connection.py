@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
         self._close_sent = False
         self._deadline_ns: int | None = self._last_received_ns + context.hello_timeout_ns
 
-    # --- asyncio's side -----------------------------------------------------------------------------------------------
+    # --- asyncio's side -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # of a stream server
@@ -122,8 +122,7 @@ class Connection(asyncio.Protocol):
             # Not within `write`, which may call this.
             self._loop.call_soon(self._flush)
 
-    # --- the session's side (`ustreamer_wamp.realm.FrameSink`)
-    # -----------------------------------------------------------
+    # --- the session's side (`ustreamer_wamp.realm.FrameSink`) ----------------------------------------------
 
     def send_reply(self, message: Reply) -> None:
         assert self._outbox is not None  # made before the session
@@ -135,7 +134,7 @@ class Connection(asyncio.Protocol):
             self._deadline_ns = self._context.monotonic_ns() + self._context.close_timeout_ns
             self._loop.call_soon(self._flush)
 
-    # --- what framings use --------------------------------------------------------------------------------------------
+    # --- parts for framings ---------------------------------------------------------------------------------
 
     def _start_session(self, wire: WireFormat, serializer: Serializer) -> None:
         """The handshake is complete: start the session."""
@@ -181,7 +180,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- the loop's side ----------------------------------------------------------------------------------------------
+    # --- the loop's side ------------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
         self._loop.call_soon(self._flush)

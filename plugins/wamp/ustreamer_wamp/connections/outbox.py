@@ -28,8 +28,8 @@ _MAX_WAITING_REPLIES: Final = 64
 class OutboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of waiting events for a client that does not read, and the policy for the rest.
 
-    `conflate` keeps the latest event of each topic and subscription, and beyond the bounds drops the oldest; `close`
-    ends the session. Replies are not limited: nothing is read from a client that does not read.
+    `conflate` stores the latest event of each topic and subscription, and drops the oldest event above the bounds.
+    `close` ends the session. Replies are not limited: the router reads nothing from a client that does not read.
     """
 
     events: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
@@ -67,9 +67,9 @@ class SessionOutbox:
             False  # paused, or something waits, or was dropped: one look for each event instead of three
         )
         self.is_overrun = False
-        """Whether the policy asks for the end of the session."""
+        """True if the policy requires the end of the session."""
 
-    # --- filling ------------------------------------------------------------------------------------------------------
+    # --- filling --------------------------------------------------------------------------------------------
 
     def enqueue_reply(self, message: Reply) -> None:
         """Queue a reply, which is never dropped."""
@@ -149,7 +149,7 @@ class SessionOutbox:
         self._is_congested = True
         self._counts["events_dropped"] += 1
 
-    # --- emptying -----------------------------------------------------------------------------------------------------
+    # --- emptying -------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write waiting frames in pieces, until the client stops reading or none is left."""

@@ -60,7 +60,7 @@ class RawSocketConnection(Connection):
         # The announced limit, not the configured one: the handshake has powers of two only.
         self._max_message_in = 1 << (9 + _length_code(context.max_message_bytes))
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def _on_data(self, data: bytes) -> None:
         if self._closing is not None:
@@ -90,7 +90,7 @@ class RawSocketConnection(Connection):
         del buffer[:at]
 
     def _handshake(self, hello: bytes) -> bool:
-        assert self._transport is not None  # data comes over one
+        assert self._transport is not None  # the transport for data
         wire = WIRE_FORMATS.get(hello[1] & 0x0F)
         error = 0
         if hello[0] != MAGIC:
@@ -128,10 +128,11 @@ class RawSocketConnection(Connection):
         self._context.counts["refused_frame"] += 1
         self._buffer.clear()
         self.session.abort_protocol_violation(
-            f"a frame of type {header >> 24} and {size} bytes: expected type 0, 1 or 2 and at most {self._max_message_in}"
+            f"a frame of type {header >> 24} and {size} bytes: "
+            f"expected type 0, 1 or 2 and at most {self._max_message_in}"
         )
 
-    # --- writing ------------------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def _send_event_if_fits(self, event: WampEvent) -> None:
         """Take the size limit of the client."""

@@ -46,7 +46,10 @@ class WampServer:
         pages: Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]] = lambda _: {},
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`pages`: by WebSocket path, the pages for a plain GET. `tick` gets the monotonic time four times a second."""
+        """`pages`: by WebSocket path, the pages for a plain GET.
+
+        `tick` gets the monotonic time four times a second.
+        """
         self._on_tick = tick
         self._config = config
         self._monotonic_ns = monotonic_ns
@@ -74,7 +77,7 @@ class WampServer:
         self.urls: list[str] = []
         """The listening addresses, with the assigned port in place of 0."""
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open all listeners and start the thread. Raises UStatusError(UNAVAILABLE) naming the failed address."""
@@ -180,7 +183,7 @@ class WampServer:
         found += [f"listen: {path.parent} is no directory" for path in sockets if not path.parent.is_dir()]
         return found
 
-    # --- connections --------------------------------------------------------------------------------------------------
+    # --- connections ----------------------------------------------------------------------------------------
 
     def _accept(self, listen: ListenAddress) -> Connection:
         private = listen.tls or bool(listen.socket)
@@ -322,7 +325,7 @@ def _remove_stale(path: str) -> None:
             except ConnectionRefusedError:
                 Path(path).unlink()
                 return
-        raise FileExistsError(f"somebody listens at {path}")
+        raise FileExistsError(f"another process listens at {path}")
 
 
 def _url(listen: ListenAddress, bound: socket.socket) -> str:

@@ -140,7 +140,7 @@ class WebSocketConnection(Connection):
         self._is_text = False
         self._expects_text = False
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def _on_data(self, data: bytes) -> None:
         if self._handshake_received:
@@ -224,7 +224,7 @@ class WebSocketConnection(Connection):
                 f"a {got} frame: {self._protocol.subprotocol} has {expected} frames"
             )
 
-    # --- writing ------------------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def _send_pending(self) -> None:
         """Send pending bytes of the protocol after the frames of the session, so that no frame is split."""

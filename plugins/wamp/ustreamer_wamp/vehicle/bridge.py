@@ -69,7 +69,7 @@ class VehicleBridge:
         self._last_instance = 0
         self._templates: dict[UAttributes, WampEventTemplate] = {}
 
-    # --- the gate -----------------------------------------------------------------------------------------------------
+    # --- the gate -------------------------------------------------------------------------------------------
 
     def open_subscription(
         self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
@@ -140,7 +140,7 @@ class VehicleBridge:
                 self._entities[session], self.sessions[entity] = entity, session
         return entity
 
-    # --- what comes from the vehicle ----------------------------------------------------------------------------------
+    # --- messages from the vehicle --------------------------------------------------------------------------
 
     def deliver_events(self, realm: Realm, batch: Iterable[tuple[UUri, UMessage]]) -> None:
         """Send each message to its sessions, which share its frames."""

@@ -90,8 +90,7 @@ def instances_of(pattern: str, match: Match) -> UUri | None:
     return UUri(one.authority_name, ue_id, one.ue_version_major, one.resource_id)
 
 
-# --- messages as events
-# -------------------------------------------------------------------------------------------------
+# --- messages as events -------------------------------------------------------------------------------------
 
 
 class WampEventTemplate:
@@ -136,8 +135,7 @@ _BY_FORMAT: Final[dict[UPayloadFormat, Decode]] = {
 }
 
 
-# --- events as messages
-# -------------------------------------------------------------------------------------------------
+# --- events as messages -------------------------------------------------------------------------------------
 
 _PRIORITIES: Final = {f"CS{number}": UPriority(number + 1) for number in range(7)}
 _FORMATS: Final = {each.name: each for each in UPayloadFormat}

@@ -42,7 +42,10 @@ class _NamedSubscription:
 
 
 class PatternSubscriptions:
-    """The subscriptions of all sessions, topic by topic. Belongs to one thread, except the lookup of unknown topics."""
+    """The subscriptions of all sessions, topic by topic.
+
+    Belongs to one thread, except the lookup of unknown topics.
+    """
 
     def __init__(
         self, usubscription: UsubscriptionClient, limit: int, local_authorities: Collection[str]
@@ -62,8 +65,7 @@ class PatternSubscriptions:
         self._retries: dict[UUri, dict[UUri, None]] = {}
         self._next_retry_ns = 0
 
-    # --- topics
-    # ---------------------------------------------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------------------
 
     def configure(self, topics: Iterable[UUri]) -> None:
         """Add configured topics of other devices, permanently."""
@@ -94,8 +96,7 @@ class PatternSubscriptions:
             for entity in list(pattern.subscribers):
                 self._reconcile(entity, topic, name)
 
-    # --- by name
-    # --------------------------------------------------------------------------------------------------------
+    # --- by name --------------------------------------------------------------------------------------------
 
     def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
         """Subscribe `entity` to `topic`, as `UsubscriptionClient.subscribe`."""
@@ -130,8 +131,7 @@ class PatternSubscriptions:
         else:
             self._usubscription.subscribe_nowait(entity, topic, held)
 
-    # --- by patterns
-    # ----------------------------------------------------------------------------------------------------
+    # --- by patterns ----------------------------------------------------------------------------------------
 
     def add_pattern(self, pattern: Pattern, period_ns: int) -> None:
         """Subscribe `pattern.entity` to all known topics that match, and to later ones."""
@@ -215,8 +215,7 @@ class PatternSubscriptions:
         if len(topics) < MAX_RETRY_TOPICS:
             topics[topic] = None
 
-    # --- what ends
-    # ------------------------------------------------------------------------------------------------------
+    # --- ended subscriptions --------------------------------------------------------------------------------
 
     def on_subscription_ended(self, entity: UUri, topic: UUri) -> None:
         """uSubscription has ended a subscription. For patterns, it is retried."""

@@ -26,7 +26,7 @@ class PatternDirectory:
     """A `ustreamer.core.routing.subscriptions.SubscriptionDirectory`. One thread writes, any thread reads."""
 
     version = 0
-    """Never changes by itself: the transport rebuilds routes, so no message pays for a version check."""
+    """Never changes on its own: the transport rebuilds routes, so no message has the cost of a version check."""
 
     def __init__(
         self, on_change: Callable[[], None], on_topic_seen: Callable[[UUri], None] = lambda topic: None

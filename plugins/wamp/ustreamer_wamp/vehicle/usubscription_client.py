@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of WAMP sessions at uSubscription, requested by its RPC like those of any other subscriber. No I/O.
+"""The subscriptions of WAMP sessions at uSubscription, requested by its RPC like those of any other subscriber.
 
-In: desired subscriptions of sessions, Responses and Updates, the time. Out: Requests, and results for the sessions. Each
-session is a uEntity of its own. A `SubscriptionReconciler` keeps the calls about one topic of one session in order: at
-most one is pending, and a value that changed meanwhile is requested after its answer.
+No I/O.
 
-uSubscription announces the end of a subscription (refused by another device, expired, reset) by an Update. The answer to
-a newer Subscribe may overtake it, so an Update causes a FetchSubscriptions, and its answer decides.
+Input: desired subscriptions of sessions, Responses and Updates, the time. Output: Requests, and results for the
+sessions. Each session is a uEntity of its own. A `SubscriptionReconciler` orders the calls about one topic of one
+session. At most one call is pending; a value that changes meanwhile is requested after its response.
+
+uSubscription announces the end of a subscription (rejected by another device, expired, reset) by an Update. The
+response to a newer Subscribe can overtake the Update. So an Update causes a FetchSubscriptions, and its response
+decides.
 """
 
 from collections import Counter
@@ -48,7 +51,7 @@ _NS_PER_MS: Final = 1_000_000
 ENTITY_TYPE: Final = 0x8001
 """Type of the uEntities of sessions; the instance is the number of the session, and 0 is the plugin itself."""
 _CALL_TIMEOUT_MS: Final = TTL_MS + 500
-"""Longer than the ttl, whose end may be answered, too."""
+"""Longer than the ttl, because a response can arrive at the end of the ttl."""
 _RETRY_DELAY_MS: Final = 1_000
 _MAX_UNSUBSCRIBE_ATTEMPTS: Final = 60
 _SUBSCRIBE, _UNSUBSCRIBE, _FETCH = 1, 2, 3
@@ -91,7 +94,10 @@ class UsubscriptionClient:
         monotonic_ns: Callable[[], int],
         counts: Counter[str],
     ) -> None:
-        """`authority` is the streamer's own. `send` takes a Request and never raises; its Response goes to `on_response`."""
+        """`authority` is the streamer's own.
+
+        `send` takes a Request and never raises. The Response is passed to `on_response`.
+        """
         self._service = UUri(authority, 0, 3, 0)
         self._updates = frozenset(UUri(authority, 0, version, _CHANGE) for version in (3, 4))
         self._ids = ids
@@ -107,7 +113,7 @@ class UsubscriptionClient:
         self._fetch_call: UUID | None = None
         self._fetch_deadline_ns = 0
 
-    # --- desired subscriptions ----------------------------------------------------------------------------------------
+    # --- desired subscriptions ------------------------------------------------------------------------------
 
     def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
         """Subscribe `entity` to `topic`; `done` gets the refusal or None, at once if the period is acknowledged."""
@@ -132,7 +138,7 @@ class UsubscriptionClient:
             self._set_desired(key, None)
 
     def subscribe_nowait(self, entity: UUri, topic: UUri, period_ns: int) -> None:
-        """As `subscribe`, without a callback; callers that wait for the topic are called, as if it had been answered."""
+        """As `subscribe`, without a callback. Callbacks that wait for the topic are called as after a response."""
         self.subscribe(entity, topic, period_ns, lambda refusal: None)
         subscription = self._subscriptions.get((entity, topic))
         if subscription is not None:
@@ -164,7 +170,7 @@ class UsubscriptionClient:
             if not topics:
                 del self._topics_of[entity]
 
-    # --- calls --------------------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------
 
     def _set_desired(self, key: _Key, desired_ns: int | None) -> None:
         self._reconciler.set_desired(key, desired_ns)
@@ -255,7 +261,7 @@ class UsubscriptionClient:
             if entry.desired is not None:
                 self._reconciler.settle(entry)
             elif entry.failures + 1 >= _MAX_UNSUBSCRIBE_ATTEMPTS:
-                self._reconciler.on_success(entry, now_ns)  # given up
+                self._reconciler.on_success(entry, now_ns)  # abandoned
             else:
                 # Not at once: the cause of this failure is likely to last.
                 self._reconciler.on_failure(entry, now_ns)
@@ -276,7 +282,7 @@ class UsubscriptionClient:
         self._add(key, acknowledged_ns=0)
         self._set_desired(key, None)
 
-    # --- announced ends -----------------------------------------------------------------------------------------------
+    # --- announced ends -------------------------------------------------------------------------------------
 
     def is_subscription_update(self, message: UMessage) -> bool:
         """Whether a Notification is an Update of uSubscription."""
@@ -310,7 +316,7 @@ class UsubscriptionClient:
         self._update(entry.key)
 
     def tick(self, now_ns: int) -> None:
-        """Give up calls that were not answered, and make those that are due."""
+        """Abandon calls without a response, and send the calls that are due."""
         if self._fetch_call is not None and now_ns >= self._fetch_deadline_ns:
             self._fetch_call = None
             self._is_unresponsive = True
@@ -336,10 +342,10 @@ class UsubscriptionClient:
         for done in callbacks:
             done(refusal)
 
-    # --- sessions of an earlier process -------------------------------------------------------------------------------
+    # --- sessions of an earlier process ---------------------------------------------------------------------
 
     def unsubscribe_stale_sessions(self, authority: str) -> None:
-        """Unsubscribe the sessions of a process that was killed. Comes before the first session of this process."""
+        """Unsubscribe the sessions of a process that was killed. Called before the first session of this process."""
         self._fetch_call = self._ids.next()
         self._fetch_deadline_ns = self._monotonic_ns() + _CALL_TIMEOUT_MS * _NS_PER_MS
         fetch_request = pb4.FetchSubscriptionsRequest(
@@ -354,7 +360,7 @@ class UsubscriptionClient:
 
     def _on_stale_sessions(self, message: UMessage) -> None:
         if message.attributes.commstatus:
-            return  # there is no uSubscription, or it is too full to be asked
+            return  # uSubscription is absent, or its queue is full
         found = pb4.FetchSubscriptionsResponse()
         try:
             found.ParseFromString(message.payload)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to a uSubscription and the meaning of its answers. Pure.
 
-Version 3 is used, for rates to the nanosecond; a topic of every instance of an entity exists in version 4 only (X-16).
+Version 3 is used, for rates to the nanosecond; a topic of every instance of an entity exists in version 4 only
+(X-16).
 """
 
 import struct
@@ -40,8 +41,8 @@ def encode_subscribe(topic: UUri, period_ns: int) -> bytes:
         return _encode_subscribe_4(topic, period_ns)
     payload: bytes = pb.SubscriptionRequest(topic=topic.to_pb()).SerializeToString()
     if period_ns:
-        # SubscribeAttributes.max_frequency, a double of number 3: our generated class has sample_period_ms there, which
-        # cannot express 60 Hz.
+        # SubscribeAttributes.max_frequency, a double of number 3: our generated class has sample_period_ms there,
+        # which cannot express 60 Hz.
         attributes = b"\x19" + struct.pack("<d", 1e9 / period_ns)
         payload += b"\x1a" + bytes([len(attributes)]) + attributes
     return payload
@@ -123,7 +124,7 @@ def status_update_in(message: UMessage) -> StatusUpdate | None:
 
 
 def subscription_exists(message: UMessage) -> bool:
-    """Whether the answer to a FetchSubscriptions for one topic and one subscriber says that there is such a subscription."""
+    """True if the response to a FetchSubscriptions for one topic and one subscriber contains a subscription."""
     if message.attributes.commstatus:
         return False
     found = pb4.FetchSubscriptionsResponse()

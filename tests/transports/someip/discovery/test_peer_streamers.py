@@ -310,7 +310,7 @@ def test_an_invalid_peer_configuration_is_refused(stack: ExitStack, more: dict[s
 
 
 @pytest.mark.parametrize(
-    ("names", "why"), [(["*"], "is nobody's own authority"), (["A B"], "peers: .*authority 'A B'")]
+    ("names", "why"), [(["*"], "is not the name of a streamer"), (["A B"], "peers: .*authority 'A B'")]
 )
 def test_an_invalid_streamer_name_is_refused(stack: ExitStack, names: list[str], why: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=why):
