@@ -21,10 +21,10 @@ def counter(tmp_path: Path) -> Iterator[CallCounter]:
 @pytest.mark.parametrize(
     ("send", "most_calls", "most_files"),
     [
-        (CallCounter.event, 65, 14),
+        (CallCounter.event, 65, 15),
         (CallCounter.subscribe_local, 500, 50),
         (CallCounter.subscribe_remote, 600, 55),
-        (CallCounter.call, 150, 15),
+        (CallCounter.call, 150, 16),
     ],
 )
 def test_calls_of_a_message_are_bounded(
