@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed run of a SOME/IP endpoint on loopback: everything it puts on the wire, and the messages that it makes of input.
+"""A fixed run of a SOME/IP endpoint on loopback: its datagrams, and the messages that it makes of input.
 
 Covered: events, fields, requests, responses, errors, E2E-protected payloads, batches, SOME/IP-TP and TCP.
 """
