@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed run of a SOME/IP endpoint on loopback: everything it puts on the wire, and the messages that it makes of input.
+"""A fixed run of a SOME/IP endpoint on loopback: its datagrams, and the messages that it makes of input.
 
 Covered: events, fields, requests, responses, errors, E2E-protected payloads, batches, SOME/IP-TP and TCP.
 """
@@ -193,7 +193,7 @@ def _received_events(rig: _Rig) -> list[Frame]:
 
 
 def _calls(rig: _Rig) -> list[Frame]:
-    """Requests of the vehicle, and the answers of the ECU as messages."""
+    """Requests of the vehicle, and the responses of the ECU as messages."""
     for payload in (b"hi", b"", E2E_PROFILE_4):
         rig.endpoint.send(rig.request(METHOD, payload))
     requests = rig.receive_at_ecu(3)
@@ -203,16 +203,17 @@ def _calls(rig: _Rig) -> list[Frame]:
         *numbered("request without return", rig.receive_at_ecu(1)),
         ("outcome of a request without return", _as_bytes(rig.next_message())),
     ]
-    answers = (MessageType.RESPONSE, MessageType.RESPONSE, MessageType.RESPONSE)
-    for each, kind, payload in zip(requests, answers, (b"ok", b"", E2E_PROFILE_1), strict=True):
-        rig.send_from_ecu(_answer_to(each, kind, 0, payload))
+    for each, payload in zip(requests, (b"ok", b"", E2E_PROFILE_1), strict=True):
+        rig.send_from_ecu(_response_to(each, payload))
     return [*frames, *_received("received response", (rig.next_message() for _ in range(3)))]
 
 
-def _answer_to(asked: bytes, kind: MessageType, return_code: int, payload: bytes) -> bytes:
-    """The answer of an ECU to a request of 16 bytes and a payload."""
+def _response_to(asked: bytes, payload: bytes) -> bytes:
+    """The RESPONSE of an ECU to a request."""
     service, method, client, session = (int.from_bytes(asked[at : at + 2], "big") for at in (0, 2, 8, 10))
-    return encode(SomeIpMessage(service, method, client, session, asked[13], kind, return_code, payload))
+    return encode(
+        SomeIpMessage(service, method, client, session, asked[13], MessageType.RESPONSE, 0, payload)
+    )
 
 
 def _batches_of_calls(rig: _Rig) -> list[Frame]:
@@ -330,7 +331,7 @@ def _tcp(rig: _Rig) -> list[Frame]:
         stream = b""
         while len(stream) < 2 * 16 + len(b"overtcp"):
             stream += connection.recv(4096)
-        connection.sendall(_answer_to(stream, MessageType.RESPONSE, 0, b"answer"))
+        connection.sendall(_response_to(stream, b"answer"))
         return [("requests over TCP", stream), ("received over TCP", _as_bytes(rig.next_message()))]
 
 

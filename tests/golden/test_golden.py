@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes on the wire and on disk are those of the golden files, and today's code reads golden stores and recordings."""
+"""The bytes on the wire and on disk are golden, and today's code reads golden stores and recordings."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def golden_store(name: str, directory: Path) -> Path:
     return store
 
 
-# --- the same bytes ---------------------------------------------------------------------------------------------------
+# --- the same bytes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(RUNS.keys() - {RECORDING}))
@@ -107,7 +107,7 @@ def test_each_kind_of_difference_is_named() -> None:
         format_frames([*golden, golden[0]])
 
 
-# --- golden stores are read -------------------------------------------------------------------------------------------
+# --- golden stores are read -----------------------------------------------------------------------------------------
 
 
 def test_a_golden_spool_is_read(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_the_history_of_golden_subscriptions_is_read(tmp_path: Path) -> None:
     }
 
 
-# --- golden recordings are read ---------------------------------------------------------------------------------------
+# --- golden recordings are read -------------------------------------------------------------------------------------
 
 
 def events_of(recording: Path) -> Iterator[object]:

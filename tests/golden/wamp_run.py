@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fixed run of a WAMP realm without sockets: every frame that its sessions send, in JSON, MessagePack and CBOR.
 
-Also: publications of the vehicle as EVENTs, publications of clients as messages, WebSocket frames, and the payloads of
-calls to uSubscription.
+Also: publications of the vehicle as EVENTs, publications of clients as messages, WebSocket frames, and the payloads
+of calls to uSubscription.
 """
 
 import random
