@@ -123,13 +123,18 @@ class Ports(msgspec.Struct, frozen=True):
 
     @classmethod
     def free(cls) -> "Ports":
-        """Four free ports; all are held until all are found, so that no two are equal."""
+        """Four free ports."""
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM)
-        with ExitStack() as held:
-            opened = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
-            for each in opened:
-                each.bind((sockets.LOOPBACK, 0))
-            return cls(*(each.getsockname()[1] for each in opened))
+        return cls(*free_ports(kinds))
+
+
+def free_ports(kinds: Sequence[socket.SocketKind]) -> list[int]:
+    """A free port for each socket type; all are held until all are found, so that no two are equal."""
+    with ExitStack() as held:
+        opened = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
+        for each in opened:
+            each.bind((sockets.LOOPBACK, 0))
+        return [each.getsockname()[1] for each in opened]
 
 
 class BenchRig:
