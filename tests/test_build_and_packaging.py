@@ -22,6 +22,7 @@ from tests.__main__ import (
     CPU_BOUND_SUITES,
     E2E,
     LARGEST_SUITES,
+    MEASURED_PROCESSES,
     MULTI_STREAMER,
     NICE,
     STAGES,
@@ -208,8 +209,10 @@ def test_every_folder_of_tests_is_run_once() -> None:
     places = [each for part in STAGES for side in part for each in side]
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
-    # What is left out in one place is run in another, by its own name.
-    assert sorted(left_out) == sorted([*TIMING_SENSITIVE, *MULTI_STREAMER, *LARGEST_SUITES, E2E])
+    # A place that one suite ignores is a place of its own in another suite.
+    assert sorted(left_out) == sorted(
+        [*TIMING_SENSITIVE, *MULTI_STREAMER, *MEASURED_PROCESSES, *LARGEST_SUITES, E2E]
+    )
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
     assert all((REPO / each).exists() for each in run)
 
@@ -237,7 +240,7 @@ def test_what_is_asked_for_by_its_place_is_all_that_is_run() -> None:
 def test_what_works_takes_what_those_that_wait_leave() -> None:
     assert [
         pytest_command(where, ())[:3] == list(NICE) for where in (*WAITING_SUITES, *CPU_BOUND_SUITES)
-    ] == [False] * 2 + [True] * 3
+    ] == [False] * 3 + [True] * 3
     assert pytest_command(CPU_BOUND_SUITES[2], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
 
 
