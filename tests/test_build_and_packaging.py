@@ -84,7 +84,7 @@ def dry_run(*targets: str) -> str:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_make_knows_the_target_and_help_explains_it(target: str) -> None:
+def test_make_has_the_target_and_help_describes_it(target: str) -> None:
     shown = subprocess.run(["make", "help"], cwd=REPO, capture_output=True, text=True, check=True).stdout
     assert dry_run(target)
     assert re.search(rf"^  make {target} +\S", shown, re.MULTILINE)
@@ -123,7 +123,7 @@ def test_make_test_runs_every_check_and_then_the_tests() -> None:
         assert f"bin/mypy {tests.relative_to(REPO)}" in plan
 
 
-def test_without_npm_the_tests_with_autobahn_js_are_said_to_be_skipped(tmp_path: Path) -> None:
+def test_without_npm_the_tests_with_autobahn_js_are_reported_as_skipped(tmp_path: Path) -> None:
     where = "plugins/wamp/tests/js"
     (tmp_path / where).mkdir(parents=True)
     for name in ("Makefile", f"{where}/package.json", f"{where}/package-lock.json"):
@@ -153,7 +153,7 @@ def test_what_npm_installs_is_pinned_to_the_hash_and_permissively_licensed() -> 
         assert each["license"] in PERMISSIVE, name
 
 
-def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skipped(tmp_path: Path) -> None:
+def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_reported_as_skipped(tmp_path: Path) -> None:
     where = "plugins/wamp/tests/vectors.txt"
     (tmp_path / where).parent.mkdir(parents=True)
     for name in ("Makefile", where):
@@ -162,7 +162,7 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skip
     (tmp_path / ".venv" / "bin" / "pip").touch()
     python = tmp_path / ".venv" / "bin" / "python"
     made = "build/wamp-testsuite/.installed"
-    # Under `make test` it is a make within one, which tells its directory.
+    # Under `make test` this is a recursive make, which prints its directory.
     command = ["make", "--no-print-directory", made]
 
     def make(script: str) -> str:
@@ -185,7 +185,7 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skip
     assert taken == {"wamp-testsuite/singlemessage/basic/event.json"}
 
 
-def test_the_vectors_are_fetched_by_their_hash_and_every_test_knows_where_they_are() -> None:
+def test_the_vectors_are_fetched_by_their_hash_and_every_test_has_their_path() -> None:
     (wanted,) = re.findall(
         r"^autobahn==\S+ --hash=sha256:[0-9a-f]{64}$",
         (REPO / "plugins/wamp/tests/vectors.txt").read_text(encoding="utf-8"),
@@ -197,7 +197,7 @@ def test_the_vectors_are_fetched_by_their_hash_and_every_test_knows_where_they_a
     assert plan.index("build/wamp-testsuite") < plan.index("-m tests")
 
 
-def test_what_is_skipped_is_told_with_its_reason() -> None:
+def test_skipped_tests_are_reported_with_their_reason() -> None:
     assert "-rs" in pytest_command((), ())
 
 
@@ -222,7 +222,7 @@ def test_the_tests_fail_if_any_part_of_them_does(codes: list[int], expected: int
     assert exit_code_of(codes) == expected
 
 
-def test_what_is_asked_for_by_its_place_is_all_that_is_run() -> None:
+def test_only_the_selected_places_are_run() -> None:
     command = [
         sys.executable,
         "-m",
@@ -241,7 +241,7 @@ def test_what_works_takes_what_those_that_wait_leave() -> None:
     assert pytest_command(CPU_BOUND_SUITES[2], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
 
 
-def test_bytecode_is_kept_also_where_none_is_to_be_beside_the_sources() -> None:
+def test_bytecode_is_cached_where_none_may_be_next_to_the_sources() -> None:
     assert child_environment({"HOME": "/h"}) == {"HOME": "/h"}
     told = child_environment({"HOME": "/h", "PYTHONDONTWRITEBYTECODE": "1"})
     assert told.keys() == {"HOME", "PYTHONPYCACHEPREFIX"}
@@ -250,7 +250,7 @@ def test_bytecode_is_kept_also_where_none_is_to_be_beside_the_sources() -> None:
     assert done.stdout.split() == ["False", str(REPO / ".pytest_cache" / "bytecode")]
 
 
-def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_parts_run_in_parallel_and_all_outputs_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     # Each waits for the other: one after the other they would never end.
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
@@ -273,7 +273,7 @@ def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[s
     assert said.index("part 3") < said.index("part 4") < said.index("part 5")
 
 
-def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
+def test_a_failing_check_stops_make_and_its_output_is_printed(tmp_path: Path) -> None:
     recipe = (REPO / "Makefile").read_text(encoding="utf-8")
     definition = recipe[recipe.index("check = @") : recipe.index("\n\ndemo:")]
     body = "all:\n\t$(call check,good,true)\n\t$(call check,bad,echo the reason; exit 3)\n\t$(call check,never,true)\n"
@@ -284,7 +284,7 @@ def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> No
     assert "the reason" in result.stdout
 
 
-def test_without_a_python_that_is_new_enough_make_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_a_recent_python_make_prints_its_requirement(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_bytes((REPO / "Makefile").read_bytes())
     (tmp_path / "pyproject.toml").touch()
     command = ["make", "PYTHON=", "demo"]
@@ -298,7 +298,7 @@ def test_without_a_python_that_is_new_enough_make_says_what_it_needs(tmp_path: P
 
 
 def ci_run(tmp_path: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
-    """Run .ci/run on a machine that has neither tshark nor apt-get, and whose make only says that it ran."""
+    """Run .ci/run on a machine without tshark and apt-get. Its make only reports that it ran."""
     (tmp_path / ".ci").mkdir()
     script = tmp_path / ".ci" / "run"
     for name in ("run", "install"):
@@ -326,7 +326,7 @@ def test_in_ci_a_tshark_that_cannot_be_installed_is_a_failure_not_a_skipped_test
     assert "was called" not in result.stdout
 
 
-def test_on_a_developers_machine_the_missing_tshark_is_said_and_the_tests_run(tmp_path: Path) -> None:
+def test_on_a_developers_machine_the_missing_tshark_is_reported_and_the_tests_run(tmp_path: Path) -> None:
     result = ci_run(tmp_path, ci="false")
     assert result.returncode == 0
     assert "cannot install tshark" in result.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every file of the repository, whoever wrote it."""
+"""Rules for every file of the repository."""
 
 import ast
 import importlib.metadata
@@ -33,11 +33,13 @@ SHIPPED_PATHS = r"ustreamer/|plugins/[^/]+/ustreamer_|pipeline/ustreamer_"
 
 @cache
 def repository_files() -> tuple[str, ...]:
-    """Every file that is or would be committed, as a path from the root; all but build leftovers where git cannot tell."""
+    """Every file that is committed or would be, as a path from the root; all but build leftovers if git cannot list
+    them.
+    """
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     if (REPO / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
-        if listed.returncode == 0:  # not in a checkout that belongs to somebody else
+        if listed.returncode == 0:  # not in a checkout of another user
             return tuple(sorted(name for name in listed.stdout.split("\0") if (REPO / name).is_file()))
     leftover = re.compile(
         r"(^|/)(\.git|\.venv|\.\w+_cache|\.hypothesis|__pycache__|build|dist|[^/]+\.egg-info)/"
@@ -47,7 +49,7 @@ def repository_files() -> tuple[str, ...]:
 
 
 def text_of(name: str) -> str:
-    """The file's text; what is not UTF-8 (a recording, a picture) has no words in it and counts as empty."""
+    """The file's text. A file that is not UTF-8 (a recording, a picture) counts as empty."""
     try:
         return (REPO / name).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -158,7 +160,7 @@ def installed(name: str) -> importlib.metadata.Distribution | None:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        return None  # wanted on another platform only
+        return None  # needed on another platform only
 
 
 def dependencies_of(
@@ -204,7 +206,7 @@ def licences_of_all_dependencies() -> dict[str, str]:
 
 
 def is_gpl(licence: str) -> bool:
-    """True for the GPL and the AGPL; the LGPL and the MPL leave our code as it is."""
+    """True for the GPL and the AGPL; the LGPL and the MPL do not affect our licence."""
     return re.search(r"(?<![A-Z])A?GPL|(?<!Lesser )General Public License|Affero", licence) is not None
 
 
@@ -229,14 +231,14 @@ def test_no_dependency_is_under_the_gpl() -> None:
         ("OLDAP-2.8", False),
     ],
 )
-def test_the_gpl_is_told_from_its_neighbours(licence: str, gpl: bool) -> None:
+def test_the_gpl_is_distinguished_from_similar_licences(licence: str, gpl: bool) -> None:
     assert is_gpl(licence) is gpl
 
 
 # ---------------------------------------------------------------------------------------------- every source file
 
 
-def test_every_source_file_says_its_licence_in_the_first_lines() -> None:
+def test_every_source_file_has_its_licence_in_the_first_lines() -> None:
     commented = (".py", ".proto", ".toml")
     names = [n for n in repository_files() if n.endswith(commented) or n in {"Makefile", ".ci/run"}]
     named = [n for n in names if not n.startswith(GENERATED_PATH)]
@@ -277,7 +279,9 @@ def test_no_path_of_a_builders_machine_is_in_the_repository() -> None:
 
 
 def unowned_tasks(tree: ast.AST) -> list[int]:
-    """Lines that start a task nobody owns; ruff bans the same in the sources and cannot tell it from a clock in tests."""
+    """Lines that start a task without an owner. ruff bans the same in the sources and cannot distinguish it from a
+    clock in tests.
+    """
     return [
         node.lineno
         for node in ast.walk(tree)
@@ -362,8 +366,8 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def copied_house(tmp_path: Path) -> Path:
-    """A copy of the sources to which a test may do what nobody should."""
+def copied_tree(tmp_path: Path) -> Path:
+    """A copy of the sources in which a test may violate the rules."""
     for name in [
         "pyproject.toml",
         *(n for n in repository_files() if re.match(SHIPPED_PATHS, n)),
@@ -373,8 +377,8 @@ def copied_house(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_imports_point_inwards(copied_house: Path) -> None:
-    result = lint_imports(copied_house)
+def test_imports_point_inwards(copied_tree: Path) -> None:
+    result = lint_imports(copied_tree)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -386,7 +390,7 @@ FORBIDDEN_IMPORTS = [
     (
         "plugins/throttle/ustreamer_throttle/wrong.py",
         "import ustreamer.transports",
-        "a plugin knows the hooks",
+        "a plugin imports the hooks",
     ),
     (
         "plugins/throttle/ustreamer_throttle/wrong.py",
@@ -409,11 +413,11 @@ FORBIDDEN_IMPORTS = [
 
 @pytest.mark.parametrize(("name", "line", "contract"), FORBIDDEN_IMPORTS)
 def test_a_wrong_import_turns_its_contract_red(
-    copied_house: Path, name: str, line: str, contract: str
+    copied_tree: Path, name: str, line: str, contract: str
 ) -> None:
-    (copied_house / name).parent.mkdir(parents=True, exist_ok=True)
-    (copied_house / name).write_text(f"{line}\n", encoding="utf-8")
-    result = lint_imports(copied_house)
+    (copied_tree / name).parent.mkdir(parents=True, exist_ok=True)
+    (copied_tree / name).write_text(f"{line}\n", encoding="utf-8")
+    result = lint_imports(copied_tree)
     broken = [shown for shown in result.stdout.splitlines() if " BROKEN" in shown]
     assert result.returncode == 1, result.stdout + result.stderr
     assert any(shown.startswith(contract) for shown in broken), result.stdout + result.stderr

@@ -41,7 +41,7 @@ class Child:
         self._lines.put(None)
 
     def wait_line(self, expected: str, within_s: float) -> None:
-        """Wait for the line `wanted`. Raises ChildError if the process ends before or `within_s` goes by."""
+        """Wait for the line `wanted`. Raises ChildError if the process ends before, or after `within_s`."""
         deadline = time.monotonic() + within_s
         while True:
             try:

@@ -102,7 +102,7 @@ def subscribe(session: zenoh.Session, topic: wire.Address, subscriber: wire.Addr
     deadline = time.monotonic() + _SUBSCRIBE_WITHIN_S
     last = "no answer"
     while time.monotonic() < deadline:
-        # The session may not know its peers yet, so the request is repeated.
+        # The session may not have discovered its peers yet, so the request is repeated.
         sent_ns = time.time_ns()
         request_publisher.put(
             wire.subscription_request(topic),

@@ -162,9 +162,9 @@ FILTERS: Final[Mapping[str, FilterCase]] = {
     "a topic of any type": FilterCase(UUri(ALPHA, 0x1FFFF, 1, 0x8001), None, frozenset({_P})),
     "a topic of any version": FilterCase(UUri(ALPHA, 0x1000A, 0xFF, 0x8001), None, frozenset({_P})),
     "all that has a sink": FilterCase(ANY, ANY, frozenset({_N, _Q, _R})),
-    "all that goes to an authority": FilterCase(ANY, any_at(BETA), frozenset({_N, _Q, _R})),
-    "all that goes to another authority": FilterCase(ANY, any_at(ALPHA), frozenset()),
-    "all that goes to a client": FilterCase(ANY, REMOTE_CLIENT, frozenset({_N, _R})),
+    "all messages to an authority": FilterCase(ANY, any_at(BETA), frozenset({_N, _Q, _R})),
+    "all messages to another authority": FilterCase(ANY, any_at(ALPHA), frozenset()),
+    "all messages to a client": FilterCase(ANY, REMOTE_CLIENT, frozenset({_N, _R})),
     "notifications of one topic": FilterCase(TOPIC, REMOTE_CLIENT, frozenset({_N})),
     "responses of one method": FilterCase(METHOD, REMOTE_CLIENT, frozenset({_R})),
     "requests to one method": FilterCase(ANY, REMOTE_METHOD, frozenset({_Q})),
@@ -211,7 +211,7 @@ def code_of(call: Callable[[], object]) -> UCode:
 
 
 class TransportContract(ABC):
-    """The contract. Each test is a promise of `EndpointTransport` or `UTransport`."""
+    """The contract. Each test checks a guarantee of `EndpointTransport` or `UTransport`."""
 
     limit_of_listeners: ClassVar[int] = 5_000
     """More listeners than the transport accepts."""
@@ -256,7 +256,7 @@ class TransportContract(ABC):
 
     # --- carrying -----------------------------------------------------------------------------------------------------
 
-    def test_every_message_arrives_as_it_was_sent(self, pair: Pair) -> None:
+    def test_every_message_arrives_unchanged(self, pair: Pair) -> None:
         publications, addressed = Mailbox(), Mailbox()
         pair.b.register_listener(ANY, None, publications)
         pair.b.register_listener(ANY, any_at(BETA), addressed)
@@ -463,7 +463,7 @@ class TransportContract(ABC):
         pair.a.send(publish(new_id(), TOPIC, b"ping"))
         assert [m.payload for m in replies.wait(1)] == [b"ping"]
         self.wait_connected(pair)
-        pair.a.send(publish(new_id(), TOPIC, b"nobody listens"))
+        pair.a.send(publish(new_id(), TOPIC, b"no listener"))
         pair.a.send(publish(new_id(), OTHER_TOPIC, b"late"))
         assert [m.payload for m in late.wait(1)] == [b"late"]
         assert len(replies.messages) == len(done.messages) == 1

@@ -441,7 +441,7 @@ descriptor_pool.Default().AddSerializedFile(uri.DESCRIPTOR.serialized_pb)
 """
 
 
-def run_beside_a_package_named_uprotocol(
+def run_next_to_a_package_named_uprotocol(
     script: str, folder: Path, implementation: str
 ) -> subprocess.CompletedProcess[str]:
     theirs = folder / "uprotocol" / "__init__.py"
@@ -462,12 +462,12 @@ def run_beside_a_package_named_uprotocol(
 def test_uprotocol_messages_of_another_library_load_next_to_ours(
     order: str, implementation: str, tmp_path: Path
 ) -> None:
-    finished = run_beside_a_package_named_uprotocol(order + CHECKS, tmp_path, implementation)
+    finished = run_next_to_a_package_named_uprotocol(order + CHECKS, tmp_path, implementation)
     assert (finished.stderr, finished.stdout) == ("", "both loaded\n")
 
 
 def test_both_libraries_clash_in_one_pool(tmp_path: Path) -> None:
-    finished = run_beside_a_package_named_uprotocol(CLASH, tmp_path, "upb")
+    finished = run_next_to_a_package_named_uprotocol(CLASH, tmp_path, "upb")
     assert "TypeError: Couldn't build proto file into descriptor pool" in finished.stderr
 
 

@@ -80,7 +80,7 @@ def test_the_scheme_the_case_and_leading_zeros_are_free_on_input(text: str, uuri
     assert UUri.parse(text) == uuri
 
 
-REJECTED = {  # text: what its error says, after naming the text
+REJECTED = {  # text: the end of its error message, after the text itself
     "": "expected up://authority/... or up:/..., no other scheme",
     "  ": "no other scheme",
     "$$": "no other scheme",

@@ -125,7 +125,7 @@ SCENARIOS = [
     Scenario("created before the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
     Scenario("created after the step", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
     Scenario("created after the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
-    # By a sender whose clock was always right.
+    # By a sender whose clock was always correct.
     Scenario("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
     Scenario("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
     # By a sender that booted in 2000 too and has had no clock step yet.
@@ -208,7 +208,7 @@ def test_a_thread_suspended_between_two_readings_detects_no_clock_step() -> None
     assert expiry.clock_steps == 0
 
 
-def test_the_number_of_remembered_clock_steps_is_bounded() -> None:
+def test_the_number_of_stored_clock_steps_is_bounded() -> None:
     watch = Watch(TODAY_MS)
     for _ in range(1_000):
         watch.step(HOUR_MS)
@@ -303,7 +303,7 @@ def test_messages_in_flight_during_a_clock_step_are_delivered(world: "World") ->
         ("dash", UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), Verdict.DENIED),
         ("backbone", UUri("hpc", 16, 1, 0), UUri("cloud", 1, 1, 1), Verdict.NO_SUBSCRIBER),
     ],
-    ids=["who lives elsewhere", "on the way to a neighbour"],
+    ids=["of another endpoint", "in transit to a peer"],
 )
 def test_a_message_without_target_is_not_checked_for_expiry(
     world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict

@@ -114,7 +114,7 @@ def test_an_invalid_verdict_is_a_failure_of_the_filter(
     )
 
 
-def ask(world: "World") -> UMessage:
+def send_request(world: "World") -> UMessage:
     asked = request(world.id(), APP, METHOD, ttl=1000)
     world.receive("backbone", asked)
     world.run()
@@ -136,12 +136,12 @@ def ask(world: "World") -> UMessage:
 def test_a_request_dropped_by_a_filter_gets_an_error_response(
     build: "type[World]", answering: "type[VerdictFilter]", verdict: Verdict, code: UCode
 ) -> None:
-    answer = ask(build(lambda _: [answering([verdict])]))
+    answer = send_request(build(lambda _: [answering([verdict])]))
     assert answer.attributes.commstatus is code
 
 
-def test_a_request_whose_filter_raises_gets_an_internal_error_response(build: "type[World]") -> None:
-    answer = ask(build(lambda _: [Broken()]))
+def test_a_request_whose_filter_raises_receives_an_internal_error_response(build: "type[World]") -> None:
+    answer = send_request(build(lambda _: [Broken()]))
     assert decode_status(answer.payload).message == "filter Broken raised KeyError: 'speed'"
 
 

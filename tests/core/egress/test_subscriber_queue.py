@@ -238,7 +238,7 @@ def test_requeued_messages_wait_in_place_until_their_queue_resumes() -> None:
     assert taken(queue) == ["CS1.0", "CS1.1"]
 
 
-def test_a_link_that_comes_up_ends_all_pauses_and_resets_failures() -> None:
+def test_link_up_ends_all_pauses_and_resets_failures() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (None, 1))
     for own_queue in (*queue.subscriber_queues(), queue.shared_queue):
         own_queue.failures = 3
@@ -275,7 +275,7 @@ def test_only_messages_of_the_same_queue_must_not_be_overtaken() -> None:
     assert [queue.is_empty_for(each) for each in (ANN, BOB, CAT, None)] == [False, False, True, True]
     [item] = queue.pop_batch(1)
     queue.block(serving_queue(queue), item, "R", 0)
-    assert queue.may_bypass(FOR[ANN], on(OTHER, 1, 9))  # another stream, and another route for all we know
+    assert queue.may_bypass(FOR[ANN], on(OTHER, 1, 9))  # another stream, and possibly another route
     assert not queue.may_bypass(FOR[ANN], on(TOPIC, 1, 9))
     assert not queue.is_empty_for(ANN)
     queue.pause(serving_queue(queue), NS_PER_S)

@@ -167,7 +167,7 @@ def test_the_rules_of_an_endpoint_apply_to_incoming_messages_only() -> None:
     assert router(rule(NO)).decide("chassis", back).targets == (Target("phone"),)
 
 
-def test_no_rule_accepts_a_source_that_lives_behind_another_endpoint() -> None:
+def test_no_rule_accepts_a_source_of_another_endpoint() -> None:
     decision = router(rule(YES)).decide("phone", publish(ID, METHOD.with_resource(0x8001)).attributes)
     assert (decision.verdict, decision.denied_as) == (Verdict.DENIED, "spoofed")
 

@@ -86,7 +86,7 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(("outcome", "code"), [(GOOD, 0), (BAD, 1)])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_the_demo_ends_with_0_only_if_all_is_as_promised(
+def test_the_demo_exits_with_0_only_if_all_checks_pass(
     monkeypatch: pytest.MonkeyPatch, outcome: DemoOutcome, code: int, as_json: bool
 ) -> None:
     monkeypatch.setattr(StubVehicle, "outcome", outcome)

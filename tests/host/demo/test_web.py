@@ -44,13 +44,13 @@ def test_live_values_are_readable_and_at_the_requested_rate() -> None:
             assert first[1] == wheel
             assert 13.9 <= first[4][0]["speed"] <= 15.9
             assert first[5]["source"] == "up://chassis/1234/1/8001"
-            assert_comes_at(10, client)
+            assert_arrives_at(10, client)
         outcome = vehicle.finish()
     assert outcome.unaccounted == 0
     assert outcome.endpoints["wamp"]["sessions"] == 1
 
 
-def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> None:
+def assert_arrives_at(hz: float, client: ClientConnection, events: int = 21) -> None:
     """Within a fifth: never more, and less only by the time that the machine paused."""
     ticks: list[float] = []
     came: list[tuple[float, float]] = []

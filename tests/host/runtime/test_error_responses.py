@@ -272,7 +272,7 @@ class ClosedRoute:
 
     def _refuse(self, subscriber: UUri | None, message: UMessage) -> None:
         if self._closed:
-            raise RouteUnavailable("route", "nobody listens yet")
+            raise RouteUnavailable("route", "no listener yet")
         self._transmit(subscriber, message)
 
     def _waited(self, deadline_ns: int) -> bool:

@@ -33,7 +33,7 @@ def reload(running: RunningStreamer) -> list[str]:
     return running.streamer.reload(process.load(running.path).config)
 
 
-def tell(running: RunningStreamer, sink: UUri, payload: bytes = b"") -> None:
+def notify(running: RunningStreamer, sink: UUri, payload: bytes = b"") -> None:
     running.app(INSIDE, "hpc").send(notification(new_id(), TOPIC, sink, payload))
 
 
@@ -48,15 +48,15 @@ def test_nothing_changes_when_nothing_has_changed(running: RunningStreamer) -> N
     assert reload(running) == []
 
 
-def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_believed_from_then_on(
+def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_trusted_from_then_on(
     running: RunningStreamer,
 ) -> None:
     fleet = UUri("fleet", 1, 1, 0)
     heard = running.listen(OUTSIDE, "fleet", fleet)
-    tell(running, fleet, b"before")  # no transport listens for it
+    notify(running, fleet, b"before")  # no transport listens for it
     running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
     assert reload(running) == ["endpoints.outside.authorities"]
-    tell(running, fleet, b"after")
+    notify(running, fleet, b"after")
     eventually(lambda: len(heard) == 1, "the notification")
     assert payloads(heard) == [b"after"]
     back = running.listen(INSIDE, "hpc", UUri("hpc", 9, 1, 0))
@@ -81,7 +81,7 @@ def test_messages_follow_an_authority_to_its_new_endpoint(running: RunningStream
     heard = running.listen(OUTSIDE, "car", car)
     running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "car")})
     reload(running)
-    tell(running, car, b"x")
+    notify(running, car, b"x")
     eventually(lambda: payloads(heard) == [b"x"], "the notification")
     assert {each.name: each.authorities for each in running.streamer.routes().endpoints} == {
         INSIDE: ("hpc",),
@@ -115,11 +115,11 @@ def test_a_reload_changes_queue_limits(running: RunningStreamer) -> None:
     heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
     running.write(PLUGINS, "[egress.outside]\nqueue_bytes = 1")
     assert reload(running) == ["egress.outside.queue_bytes"]
-    tell(running, UUri("cloud", 1, 1, 0), b"too large for the queue")
+    notify(running, UUri("cloud", 1, 1, 0), b"too large for the queue")
     eventually(lambda: running.streamer.ledger().dead_lettered == 1, "the dead letter")
     running.write(PLUGINS)
     reload(running)
-    tell(running, UUri("cloud", 1, 1, 0), b"fits")
+    notify(running, UUri("cloud", 1, 1, 0), b"fits")
     eventually(lambda: payloads(heard) == [b"fits"], "the notification")
 
 
@@ -128,7 +128,7 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
 ) -> None:
     notified: list[tuple[int, object, list[int]]] = []
 
-    class Told:
+    class Notified:
         @hookimpl
         def ustreamer_configured(self, settings: StreamerSettings) -> None:
             tuned = [each.period_since_ns for each in made]
@@ -140,9 +140,9 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
             made.append(delivery)
 
     made: list[Delivery] = []
-    running.streamer.plugins.register(Told())
+    running.streamer.plugins.register(Notified())
     heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
-    tell(running, UUri("cloud", 1, 1, 0))
+    notify(running, UUri("cloud", 1, 1, 0))
     eventually(lambda: len(heard) == 1, "the notification")
     before = [each.period_since_ns for each in made]
     limits = "[egress.outside]\nqueue_messages = 7"
@@ -296,15 +296,15 @@ def test_a_trusted_authority_is_not_left_to_the_wildcard_endpoint(tmp_path: Path
 
 def test_another_rule_of_access_holds_from_the_next_message_on(running: RunningStreamer) -> None:
     heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
-    tell(running, UUri("cloud", 1, 1, 0), b"1")
+    notify(running, UUri("cloud", 1, 1, 0), b"1")
     text = running.path.read_text()
     rule = '\naccess = [{ allow = false, type = "notification" }]\n'
     running.path.write_text(text.replace('["hpc", "car"]', f'["hpc", "car"]{rule}'))
     assert reload(running) == ["endpoints.inside.access"]
-    tell(running, UUri("cloud", 1, 1, 0), b"2")
+    notify(running, UUri("cloud", 1, 1, 0), b"2")
     running.path.write_text(text)
     assert reload(running) == ["endpoints.inside.access"]
-    tell(running, UUri("cloud", 1, 1, 0), b"3")
+    notify(running, UUri("cloud", 1, 1, 0), b"3")
     eventually(lambda: len(heard) == 2, "two notifications")
     assert payloads(heard) == [b"1", b"3"]
     assert running.streamer.ledger().denied == 1

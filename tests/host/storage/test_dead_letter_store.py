@@ -202,7 +202,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("an unknown key", lambda path: overwritten(path, b"1", b"\x01" + b"\0" * 30), "expected 8"),
     ("no next number", lambda path: overwritten(path, NEXT, b""), "expected at least"),
     ("a next number in use", lambda path: overwritten(path, *encode_record(0, 1)), "is in use"),
-    ("gone beside its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
+    ("missing next to its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
 ]
 
 

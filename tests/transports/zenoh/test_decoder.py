@@ -70,7 +70,7 @@ def stated(message: UMessage, **changes: object) -> bytes:
 
 @both_ways
 @pytest.mark.parametrize("position", range(4))
-def test_a_message_is_decoded_as_it_was_encoded(read: Decode, position: int) -> None:
+def test_a_decoded_message_equals_the_encoded_message(read: Decode, position: int) -> None:
     message = four_messages()[position]
     assert read(key_of(message), attachment_of(message), message.payload) == message
 

@@ -29,7 +29,7 @@ def advertisement(number: int = 1, period_ns: int = 0, instance: str = G1) -> To
 
 
 class AdvertisementRecorder:
-    """The advertisements that a watcher knows by its notifications."""
+    """The advertisements in the notifications to a watcher."""
 
     def __init__(self) -> None:
         self.now: frozenset[TopicAdvertisement] = frozenset()

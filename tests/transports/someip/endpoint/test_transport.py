@@ -585,7 +585,7 @@ KERNEL = {
 @pytest.mark.parametrize(
     ("number", "code"), KERNEL.items(), ids=[errno.errorcode[number] for number in KERNEL]
 )
-def test_a_kernel_error_tells_whether_a_retry_can_help(bench: Bench, number: int, code: UCode) -> None:
+def test_a_kernel_error_reports_whether_a_retry_is_useful(bench: Bench, number: int, code: UCode) -> None:
     for attempt, message in (
         (bench.endpoint.transmitter(FIRST), bench.event()),
         (bench.endpoint.send, bench.request()),
@@ -621,7 +621,7 @@ def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench) -> None:
     assert bench.count("answers_lost") == 1
 
 
-def test_a_receiver_whose_port_is_closed_fails_no_later_send(bench: Bench) -> None:
+def test_a_receiver_with_a_closed_port_does_not_affect_later_sends(bench: Bench) -> None:
     bench.ecu.socket.close()  # the kernel replies with ICMP "port unreachable"
     for _ in range(20):
         bench.endpoint.send(bench.event())

@@ -142,7 +142,7 @@ def test_a_failed_open_leaves_the_sockets_unchanged(
     assert endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 0
 
 
-def test_senders_beyond_the_limit_reach_the_own_socket(stack: ExitStack) -> None:
+def test_senders_above_the_limit_reach_the_own_socket(stack: ExitStack) -> None:
     endpoint, poller = own(stack), Poller()
     stack.callback(poller.close)
     ecus = [peer(stack) for _ in range(MAX_PEER_SOCKETS + 2)]

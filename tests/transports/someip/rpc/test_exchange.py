@@ -103,7 +103,7 @@ def from_client(kind: MessageType = MessageType.REQUEST, **fields: Any) -> SomeI
 # --- uProtocol calls SOME/IP ------------------------------------------------------------------------------------------
 
 
-def test_a_call_goes_to_its_service_and_its_response_to_the_caller(bench: Bench) -> None:
+def test_a_call_is_sent_to_its_service_and_its_response_to_the_caller(bench: Bench) -> None:
     message = bench.request()
     outgoing = bench.exchange.open_call(message)
     assert (outgoing.address, outgoing.datagram.hex()) == (ECU, "00cd000b0000000a03ab0001010400006869")
@@ -191,7 +191,7 @@ def test_abort_calls_fails_open_calls_with_unavailable_once(bench: Bench) -> Non
     assert (bench.exchange.abort_calls(), bench.exchange.expire_requests()) == ([], ([], []))
 
 
-def test_calls_of_a_gone_service_fail_and_calls_of_others_stay_open() -> None:
+def test_calls_of_a_stopped_service_fail_and_calls_of_others_stay_open() -> None:
     services = [*SERVICES, {"service": 0x00CE, "major": 4, "methods": [0x000B], "remote": "127.0.0.1:30502"}]
     bench = Bench(services=services)
     first, second = bench.request(), bench.request(sink=METHOD.with_resource(0x000C))

@@ -200,7 +200,7 @@ def test_a_service_specific_return_code_passes_unchanged(
 @pytest.mark.parametrize("code", [0x25, 0x5E, 0x08])
 def test_a_provider_can_choose_its_someip_return_code(bench: Bench, code: int, payload: bytes) -> None:
     bench.send_datagrams(encode(asked()))
-    status = UStatus(UCode.FAILED_PRECONDITION, "the door is locked")
+    status = UStatus(UCode.FAILED_PRECONDITION, "the car is locked")
     attributes = response_attributes(bench.next_message(), status.code, UPayloadFormat.PROTOBUF)
     bench.endpoint.send(
         UMessage(bench.ids.next(), attributes, encode_failure(status, SomeipFailure(code, payload)))
