@@ -50,7 +50,7 @@ CPU_BOUND_SUITES: Final = (
     ("pipeline/tests",),
     LARGEST_SUITES,
 )
-"""Tests that keep a core busy; they use what the others leave."""
+"""CPU-bound tests; they use the cores that the other tests leave idle."""
 STAGES: Final = ((TIMING_SENSITIVE,), (*WAITING_SUITES, *CPU_BOUND_SUITES))
 """Stages run one after the other, the suites of a stage in parallel."""
 NICE: Final = ("nice", "-n", "10")

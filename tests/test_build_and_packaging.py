@@ -73,7 +73,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def dry_run(*targets: str) -> str:
-    """What make would run, on a fresh clone (-B: as if no stamp existed), without running it."""
+    """The commands of make on a fresh clone, without running them (-B: as if no stamp existed)."""
     command = ["make", "--no-print-directory", "-n", "-B", "PYTHON=python3.11", *targets]
     return subprocess.run(
         command, cwd=REPO, env=os.environ, capture_output=True, text=True, check=True
@@ -104,7 +104,7 @@ def test_the_demo_installs_the_streamer_and_its_plugins_and_nothing_for_developm
     assert {"ustreamer[zenoh,cli,uvloop,dev]", "./pipeline"} <= installed_by("test")
 
 
-def test_what_the_demo_installs_needs_no_spark_and_no_development_tool() -> None:
+def test_the_dependencies_of_the_demo_exclude_spark_and_development_tools() -> None:
     root = project(REPO)
     extras = root["optional-dependencies"]
     at_run_time = names(root["dependencies"]) | names(extras["zenoh"]) | names(extras["cli"])
@@ -144,7 +144,7 @@ def test_without_npm_the_tests_with_autobahn_js_are_reported_as_skipped(tmp_path
     assert not (tmp_path / command[-1]).exists(), "it is tried again the next time"
 
 
-def test_what_npm_installs_is_pinned_to_the_hash_and_permissively_licensed() -> None:
+def test_npm_packages_are_pinned_to_the_hash_and_permissively_licensed() -> None:
     lock = json.loads((REPO / "plugins/wamp/tests/js/package-lock.json").read_text(encoding="utf-8"))
     packages = {name: each for name, each in lock["packages"].items() if name}
     assert {"node_modules/autobahn", "node_modules/autobahn-browser"} <= set(packages)
@@ -174,7 +174,7 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_reported_as_ski
 
     assert "the tests with them are skipped" in make("exit 1")
     assert not (tmp_path / made).exists(), "it is tried again the next time"
-    # What pip would bring: of it only the vectors are taken.
+    # The download by pip; only its vectors are used.
     source = tmp_path / "autobahn-1" / ".proto" / "testsuite" / "singlemessage" / "basic"
     source.mkdir(parents=True)
     (source / "event.json").write_text("{}", encoding="utf-8")
@@ -208,7 +208,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     places = [each for part in STAGES for side in part for each in side]
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
-    # What is left out in one place is run in another, by its own name.
+    # Tests excluded in one place are run in another, by their own name.
     assert sorted(left_out) == sorted([*TIMING_SENSITIVE, *MULTI_STREAMER, *LARGEST_SUITES, E2E])
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
     assert all((REPO / each).exists() for each in run)
@@ -234,7 +234,7 @@ def test_only_the_selected_places_are_run() -> None:
     assert "1 passed" in done.stdout
 
 
-def test_what_works_takes_what_those_that_wait_leave() -> None:
+def test_cpu_bound_tests_use_the_cores_that_waiting_tests_leave_idle() -> None:
     assert [
         pytest_command(where, ())[:3] == list(NICE) for where in (*WAITING_SUITES, *CPU_BOUND_SUITES)
     ] == [False] * 2 + [True] * 3
@@ -333,7 +333,7 @@ def test_on_a_developers_machine_the_missing_tshark_is_reported_and_the_tests_ru
     assert result.stdout == "make test was called, CI=false\n"
 
 
-def test_make_interop_installs_tshark_and_runs_what_is_there() -> None:
+def test_make_interop_installs_tshark_and_runs_the_available_tests() -> None:
     plan = dry_run("interop")
     assert plan.index(".ci/install tshark iproute2") < plan.index("-m pytest")
     files = re.findall(r"tests/e2e/\w+/test_\w+\.py", plan)

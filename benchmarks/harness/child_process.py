@@ -57,7 +57,7 @@ class Child:
                 return
 
     def poll_line(self) -> str | None:
-        """The next line of stdout; None if there is none yet. Raises ChildError if the process has ended."""
+        """The next line of stdout; None if none is available yet. Raises ChildError if the process has ended."""
         try:
             line = self._lines.get_nowait()
         except queue.Empty:

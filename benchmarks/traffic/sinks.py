@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sinks: count what arrives or, message by message, note how old it is.
+"""The sinks: count the received messages or, message by message, record their age.
 
     python -m benchmarks.traffic.sinks udp BOARD UDP_PORT              (udp-anywhere: at all addresses)
     python -m benchmarks.traffic.sinks zenoh-client BOARD ZENOH_PORT [other] [subscribe]

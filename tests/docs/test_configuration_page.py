@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/configuration.md explains every key there is, and no other."""
+"""docs/configuration.md explains every existing key, and no other."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def first_column(title: str) -> set[str]:
 
 
 def keys(*structs: type[msgspec.Struct]) -> set[str]:
-    """As `fields`, by what they are called in the file."""
+    """As `fields`, by their names in the file."""
     return {name for struct in structs for name in struct.__struct_encode_fields__}
 
 

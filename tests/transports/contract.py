@@ -337,7 +337,7 @@ class TransportContract(ABC):
         pair.b.register_listener(ANY, None, all_published)
         pair.b.register_listener(ANY, ANY, all_addressed)
         self.wait_connected(pair)
-        # Twice: when the second round is there, the first has passed every listener there is.
+        # Twice: when the second round has arrived, the first has passed every listener.
         sent = [*self.messages(), *self.messages()]
         for message in sent:
             pair.a.send(message)

@@ -369,7 +369,7 @@ ENUMS = {
 
 
 def find(path: str) -> Any:
-    """What is called path inside the package, e.g. "uri.UUri"."""
+    """The class with this path inside the package, e.g. "uri.UUri"."""
     module, *attributes = path.split(".")
     return reduce(getattr, attributes, importlib.import_module(f"{pb.__name__}.{module}"))
 
@@ -578,7 +578,7 @@ def test_stubs_match_the_messages_at_run_time(path: str, stub: ast.ClassDef) -> 
     for field in assignable:
         setattr(message, field, getattr(message, field))
     for field in read_only:
-        # TypeError: a Timestamp field may be assigned a datetime, of which the stub keeps silent.
+        # TypeError: a Timestamp field accepts a datetime, which the stub does not declare.
         with pytest.raises((AttributeError, TypeError)):
             setattr(message, field, getattr(message, field))
     for field in assignable | read_only | with_presence:

@@ -250,7 +250,7 @@ def test_above_its_bound_a_call_is_refused_before_anything_is_sent() -> None:
     assert calling.call(METHOD).payload == b"ok"
     assert refused == [UStatus(UCode.RESOURCE_EXHAUSTED, f"1 calls of {APP} are open")]
     assert len(line.sent) == 1
-    assert calling.call(METHOD).payload == b"ok"  # there is room again
+    assert calling.call(METHOD).payload == b"ok"  # there is space again
 
 
 def test_after_close_a_call_ends_with_its_deadline() -> None:

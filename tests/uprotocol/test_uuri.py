@@ -334,7 +334,7 @@ def test_without_wildcards_only_the_address_itself_matches(pattern: UUri, candid
         assert pattern.matches(candidate) is (pattern == candidate)
 
 
-FILTERS = [  # what the transport layer's table lists, and the specification's own example that it misses
+FILTERS = [  # the entries of the transport layer's table, and the specification's own example that it lacks
     ("one topic", "//vin/10AB/3/80CD", None),
     ("any topic", "//vin/FFFF/FF/FFFF", None),
     ("notifications of one resource", "//vin/10AB/3/80CD", "//hpc/1/1/0"),

@@ -121,7 +121,7 @@ def test_headers_of_other_implementations_are_decoded(id: UUID, attributes: UAtt
     decoder = HeaderDecoder()
     assert decode(bytes.fromhex(data)) == (id, attributes)
     assert decoder.decode(bytes.fromhex(data)) == (id, attributes)
-    assert decoder.decode(bytes.fromhex(data)) == (id, attributes)  # now by what it has kept
+    assert decoder.decode(bytes.fromhex(data)) == (id, attributes)  # now from its cache
 
 
 @vectors

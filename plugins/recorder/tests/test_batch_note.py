@@ -36,7 +36,7 @@ APP, METHOD = UUri("hpc", 7, 1, 0), UUri("chassis", 0x1234, 1, 1)
 
 
 def deliver_together(bench: "Bench", delivery: Delivery, messages: Sequence[UMessage], *ages_ns: int) -> None:
-    """A lane sends these together; they came so long ago, or now."""
+    """An endpoint queue sends these together; they were received long ago, or now."""
     now_ns = bench.time.now_ns
     times_ns = [now_ns - each for each in ages_ns] or [now_ns] * len(messages)
     bench.owner.taps = (bench._tap,)
@@ -49,7 +49,7 @@ def batch_sizes(bench: "Bench") -> list[int]:
 
 
 def one_by_one(bench: "Bench") -> None:
-    """What waits is written as if each message had been delivered by itself."""
+    """A waiting batch is written as if each message had been delivered alone."""
     notes, note_queue = bench.note_queue.notes, bench.note_queue
     while notes:
         note = notes.popleft()
@@ -204,7 +204,7 @@ def test_a_new_file_defines_each_target_before_its_rows(bench: "Bench") -> None:
 
 
 def test_a_batch_note_keeps_no_payload(bench: "Bench") -> None:
-    """Or what waits for the disk would be bounded in rows and not in bytes."""
+    """Otherwise the notes that wait for the disk would be limited in rows and not in bytes."""
     payloads = [bytes(1_000) for _ in range(64)]
     before = [sys.getrefcount(each) for each in payloads]
     deliver_together(bench, bench.delivery(), [bench.message(payload=each) for each in payloads])
@@ -283,7 +283,7 @@ def test_a_batch_above_the_queue_limit_is_recorded_in_part(build: "Callable[...,
 def test_a_file_of_batches_ends_before_it_expands_too_far(
     build: "Callable[..., Bench]",
 ) -> None:
-    """Whoever reads it has each row in full. Before it is as long as it may be, too."""
+    """A reader receives each row completely, also before the batch has its maximum size."""
     bench = build(segment_bytes=4_000_000, max_bytes=40_000_000)
     bench.drain()
     delivery = bench.delivery()

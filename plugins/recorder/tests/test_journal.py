@@ -84,7 +84,7 @@ def test_every_type_of_message_is_read_back_with_its_fields(bench: "Bench") -> N
     told = notification(bench.message().id, TOPIC, APP, ttl=0)
     messages = [bench.message(), asked, response(bench.message().id, asked), told]
     unicast = bench.delivery(topic=None)
-    for message in messages * 2:  # the second time by what is remembered of the first
+    for message in messages * 2:  # the second time from the cache of the first
         bench.settle(unicast, message=message)
     bench.drain()
     rows = of(bench, Row)
@@ -171,7 +171,7 @@ def test_the_fast_path_and_the_readable_path_write_the_same_bytes(
 
 
 def test_a_row_has_the_limit_of_its_decision(bench: "Bench") -> None:
-    """What was sent waits in a queue, and is settled when another limit holds already."""
+    """A sent message waits in a queue, and is settled when another limit is in force."""
     delivery = bench.delivery(period_ns=5)
     early_ns = bench.time.now_ns
     bench.time.advance(ms=10)

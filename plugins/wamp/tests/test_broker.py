@@ -15,7 +15,7 @@ URI = st.lists(COMPONENT, min_size=1, max_size=4).map(".".join)
     wishes=st.lists(st.tuples(st.sampled_from(MATCHES), URI), max_size=20),
     topics=st.lists(URI, max_size=10),
 )
-def test_the_index_finds_what_comparing_with_each_finds(
+def test_the_index_finds_the_same_subscriptions_as_a_linear_search(
     wishes: list[tuple[Match, str]], topics: list[str]
 ) -> None:
     broker: Broker[str] = Broker()

@@ -104,7 +104,7 @@ def test_ids_in_sequence_begin_again_after_the_last_one(
     assert client.request(34, 1, 4711)[:3] == [8, 34, 1]
 
 
-def test_a_reply_does_not_overtake_what_has_waited(rig: "RealmRig") -> None:
+def test_a_reply_does_not_overtake_queued_messages(rig: "RealmRig") -> None:
     client = rig.joined_client()
     id = client.subscribe("com.a")
     client.outbox.pause()
@@ -194,7 +194,7 @@ def test_no_more_messages_wait_for_the_loop_than_the_bound(
         car.wamp._enqueue(ENTITY, car.publish(SPEED, b"x"))
 
 
-def test_of_what_clients_publish_nothing_is_taken_once_the_streamer_stops(car: "Car") -> None:
+def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car") -> None:
     heard: list[object] = []
     monitor = UUri("wamp.hpc", 0x4711, 1, 0x8000)
     driver = car.peer().join_publisher("driver")

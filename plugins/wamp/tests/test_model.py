@@ -26,7 +26,7 @@ NUMBERS = st.integers(0, 3)
 
 
 class Sessions(RuleBasedStateMachine):
-    """Four clients; what each holds is a dict from (policy, topic) to the id that it was given."""
+    """Four clients; the subscriptions of each are a dict from (policy, topic) to the assigned id."""
 
     def __init__(self, make_rig: Callable[[], "RealmRig"]) -> None:
         super().__init__()

@@ -117,7 +117,7 @@ def test_attempts_before_queueing_are_counted(delivery: Delivery) -> None:
 
 
 def flood(delivery: Delivery, counts: Sequence[int]) -> EgressQueue:
-    """A queue with so many messages of each class, CS0 first; numbered within their class."""
+    """A queue with that many messages of each class, CS0 first; numbered within their class."""
     queue = EgressQueue(bounded(messages=10**6))
     for rank, many in enumerate(counts):
         for number in range(many):
@@ -276,7 +276,7 @@ def test_requeued_messages_in_flight_may_exceed_the_limits(delivery: Delivery) -
     assert (queue.messages, queue.bytes) == (0, 0)
 
 
-def test_a_queue_above_its_limits_refuses_what_no_eviction_can_fit(
+def test_a_queue_above_its_limits_rejects_a_message_that_no_eviction_can_fit(
     delivery: Delivery,
 ) -> None:
     """A queue with its unsent batch put back is above its limits, and more messages arrive."""
@@ -356,7 +356,7 @@ def on(topic: UUri, rank: int, number: int, size: int = 0) -> UMessage:
 
 
 def blocked(delivery: Delivery, limits: EgressLimits, *streams: tuple[UUri, int, int]) -> EgressQueue:
-    """A queue with messages (topic, class, number), each of which waits for the route "R"."""
+    """A queue with messages (topic, class, number) that all wait for the route "R"."""
     queue = EgressQueue(limits)
     for topic, rank, number in streams:
         assert queue.push(delivery, on(topic, rank, number), number) == []

@@ -326,7 +326,7 @@ class HandOvers(RuleBasedStateMachine):
 
     @rule(ns=st.sampled_from([1, GRACE_PERIOD_NS // 3, GRACE_PERIOD_NS - 1]))
     def time_passes(self, ns: int) -> None:
-        """Deliver what may not be delayed any longer."""
+        """Deliver the messages that may not be delayed any longer."""
         for which in range(len(self.streamers)):
             while (
                 self.received_counts[which] < len(self.history)

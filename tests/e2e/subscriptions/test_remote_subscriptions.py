@@ -495,7 +495,7 @@ def _name(function: Callable[[RemoteScenario], None]) -> str:
 
 # [itest->req~usubscription-remote-retry-indefinitely~1] [itest->req~usubscription-subscribe-persistency~1]
 @pytest.mark.parametrize(("state", "death"), CASES, ids=_name)
-def test_subscriptions_recover_from_a_death_of_either_side_in_any_state(
+def test_subscriptions_recover_from_a_kill_of_either_side_in_any_state(
     scene: RemoteScenario, state: Callable[[RemoteScenario], None], death: Callable[[RemoteScenario], None]
 ) -> None:
     state(scene)

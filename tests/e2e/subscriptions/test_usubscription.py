@@ -202,5 +202,5 @@ def test_an_empty_authority_in_a_topic_is_that_of_the_service(caller: ZenohEntit
 
 
 # [itest->req~usubscription-unsubscribe-multiple~1]
-def test_unsubscribing_what_was_never_subscribed_is_fine(vehicle: Vehicle, caller: ZenohEntity) -> None:
+def test_unsubscribe_without_a_subscription_succeeds(vehicle: Vehicle, caller: ZenohEntity) -> None:
     caller.unsubscribe(vehicle.unused_topic())

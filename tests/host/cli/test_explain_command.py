@@ -170,7 +170,7 @@ def test_source_and_sink_determine_the_message_type() -> None:
         (["--source", TOPIC, "--at", "moon"], "have: self, inside, outside"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
+def test_contradictory_arguments_are_a_usage_error(
     tmp_path: Path, explained: Explained, arguments: list[str], text: str
 ) -> None:
     code, out, err = explained(RunningStreamer(tmp_path).path, *arguments)

@@ -190,7 +190,7 @@ def test_routing_uses_no_decoder(running: RunningStreamer, run_command: RunComma
         (["u.toml", "--socket", "x"], "not allowed"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
+def test_contradictory_arguments_are_a_usage_error(
     run_command: RunCommand, arguments: list[str], text: str
 ) -> None:
     code, _, err = run_command(*arguments)

@@ -161,7 +161,7 @@ def test_the_ecu_counts_its_events_and_runs_at_its_rate(chassis: Chassis, stream
     assert chassis.rate(DOORS, 0x8777).events == 0
     chassis.reset_rates()
     assert chassis.rate(WHEELS, WHEEL_EVENTS["front left"]).events == 0
-    assert wheels.events >= 18  # what was read is a copy
+    assert wheels.events >= 18  # the result is a copy
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def test_order_survives_unavailable_links_and_every_message_arrives_once(
     inline=st.booleans(),
     before=st.integers(0, 6),
 )
-def test_whatever_the_link_does_what_is_sent_is_in_order_and_the_rest_are_dead_letters(
+def test_for_any_link_sent_messages_are_in_order_and_the_rest_are_dead_letters(
     script: list[UCode | None], inline: bool, before: int
 ) -> None:
     # `before` messages are offered before the queue starts, the others while it runs.
@@ -439,7 +439,7 @@ def test_pauses_begin_short_again_once_something_was_sent(
 def test_pauses_grow_on_while_messages_only_grow_too_old(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # An expired message was not sent, so it is no information about the link.
+    # An expired message was not sent, so it contains no information about the link.
     watch = Stopwatch()
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
     rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 1.0)

@@ -58,7 +58,7 @@ def as_json(made: logging.LogRecord) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- JSON
 
 
-def test_a_json_line_has_time_level_logger_event_and_the_fields_of_the_event_and_nothing_else() -> None:
+def test_a_json_line_has_time_level_logger_event_and_only_the_fields_of_the_event() -> None:
     line = as_json(record("egress.unavailable", logging.WARNING, endpoint="backbone", retries=3))
     assert line == {
         "time": "2024-02-29T23:59:58.007+00:00",

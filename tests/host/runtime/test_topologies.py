@@ -139,7 +139,7 @@ def test_of_two_parallel_streamers_the_one_with_the_subscription_forwards(
     assert forwarded(*streamers) == len(sent)
 
 
-def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_what_the_other_has_forwarded(
+def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_messages_of_the_other(
     rig: TopologyRig,
 ) -> None:
     """Topics in both directions, subscribers of both streamers on both sides: returning messages are denied."""

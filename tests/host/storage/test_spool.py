@@ -395,7 +395,7 @@ def wipe_roots(data: bytearray) -> None:
 
 def hit_leaf(data: bytearray) -> None:
     at = data.index((1000).to_bytes(4, "big") * 25) // 4096 * 4096
-    data[at + 10] ^= 0x02  # what kind of page it is
+    data[at + 10] ^= 0x02  # the kind of page
 
 
 HITS: list[tuple[Callable[[bytearray], None], int]] = [

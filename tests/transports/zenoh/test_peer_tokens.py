@@ -236,7 +236,7 @@ def test_with_peers_false_a_streamer_neither_watches_nor_announces(street: Token
 
 
 def test_access_control_restricts_the_declaration_of_tokens(locator: str) -> None:
-    """See docs/configuration.md: without access control a name is no proof."""
+    """See docs/configuration.md: without access control a name proves nothing."""
     rules = {
         "enabled": True,
         "default_permission": "allow",

@@ -191,7 +191,7 @@ def test_a_block_is_as_old_as_the_newest_in_it(late_ns: int, together: bool) -> 
     tailed(notes, 3, b"t")
     notes.now_ns += late_ns
     notes.append(2, 5, 1, together=together)
-    # The edge of the window belongs to it, and the next message is no part of the block.
+    # The edge of the window belongs to it, and the next message is not part of the block.
     notes.now_ns = begun_ns + late_ns + WINDOW_MS * NS_PER_MS
     notes.append(1, 5, 0, together=together)
     assert notes.stored() == notes.appended

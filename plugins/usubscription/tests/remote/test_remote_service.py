@@ -82,7 +82,7 @@ def test_the_first_subscriber_waits_for_the_other_device_and_receives_the_result
     assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
 
-def test_what_arrives_while_the_answer_is_on_its_way_is_routed_already(rig: "ServiceRig") -> None:
+def test_events_are_routed_while_the_response_is_pending(rig: "ServiceRig") -> None:
     rig.subscribe(REMOTE)
     assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
@@ -967,7 +967,7 @@ def test_no_subscriber_is_rejected_because_of_a_remote_expiry_without_space(
     assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
 
 
-def test_what_is_no_hint_or_too_large_for_one_does_not_queue(rig: "ServiceRig") -> None:
+def test_an_invalid_or_oversized_hint_is_not_queued(rig: "ServiceRig") -> None:
     granted(rig)
     before = rig.statistics("ignored")
     rig.remote_notifies(REMOTE, UNSUBSCRIBED, source=UUri(FAR, 7, 3, 0x8000))

@@ -136,9 +136,7 @@ def test_subscribing_again_is_answered_subscribed_and_moves_the_expiration(
 
 
 @in_both_versions
-def test_unsubscribing_what_was_not_subscribed_is_answered_ok_and_empty(
-    rig: "ServiceRig", version: int
-) -> None:
+def test_unsubscribe_without_a_subscription_is_answered_ok_and_empty(rig: "ServiceRig", version: int) -> None:
     """[utest->req~usubscription-unsubscribe-multiple~1] That is UNSUBSCRIBED (X-3)."""
     subscribe(rig, version, OTHER_TOPIC)
     subscribe(rig, version, caller=OTHER_APP)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read from requests, and written into answers."""
+"""Decoding of requests, and encoding of responses."""
 
 import math
 import struct

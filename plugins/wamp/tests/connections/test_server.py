@@ -46,7 +46,7 @@ Start = Callable[..., WampRouter]
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Wait for a condition, and give what it was."""
+    """Wait for a condition and return its value."""
     end = time.monotonic() + DEADLINE_S
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true in time"
@@ -238,7 +238,7 @@ def test_a_message_that_is_too_long_ends_the_connection(start: Start) -> None:
     "garbage",
     [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"POST /ws HTTP/1.1\r\n\r\n", b"\0" * 99 + b"\r\n"],
 )
-def test_what_is_no_handshake_is_closed(start: Start, garbage: bytes) -> None:
+def test_an_invalid_handshake_closes_the_connection(start: Start, garbage: bytes) -> None:
     router = start(hello_timeout_s=1)
     host, port = router.server.urls[0].removeprefix("ws://").removesuffix("/ws").split(":")
     with socket.create_connection((host, int(port))) as client:

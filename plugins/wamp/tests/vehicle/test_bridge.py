@@ -213,7 +213,7 @@ def test_a_rate_is_that_of_one_session_alone(car: Car) -> None:
     assert slow.receive()[4] == [b"all"]
 
 
-def test_what_usubscription_refuses_is_an_error(make_car: Callable[..., Car]) -> None:
+def test_a_rejection_by_usubscription_is_an_error(make_car: Callable[..., Car]) -> None:
     car = make_car(plugins='[plugins.usubscription]\ntopic_lifecycle = "enforce"')
     peer = car.peer().join()
     answer = peer.request(32, 1, {}, "up.hpc.2001.0.1.8001")
@@ -276,7 +276,7 @@ def test_more_subscriptions_than_parallel_calls_are_all_answered(car: Car) -> No
 )
 def test_a_pattern_receives_the_topics_that_pass(car: Car, match: str, topic: str) -> None:
     peer = car.peer().join()
-    car.publish(SPEED, b"early")  # so that there is a plan, which has to be made again
+    car.publish(SPEED, b"early")  # so that a route is cached, which must be rebuilt
     peer.send(32, 1, {"match": match}, topic)
     id = peer.receive()[2]
 

@@ -200,7 +200,7 @@ def test_the_endpoint_queue_has_limits_of_its_own(make_car: Callable[..., Car]) 
     assert process.load(car.path).config.limits("wamp").queue_messages == 7
 
 
-def test_what_is_counted_has_a_name_from_the_start(car: Car) -> None:
+def test_every_counter_exists_from_the_start(car: Car) -> None:
     counters = car.streamer.endpoints()["wamp"]
     assert counters["sessions_now"] == 0
     subscribed(car.peer().join(), SPEED_TOPIC)

@@ -143,7 +143,7 @@ def test_a_pattern_subscribes_configured_observed_and_later_topics(rig: PatternR
     assert (rig.patterns.topic_count, len(rig.usubscription)) == (0, 0)
 
 
-def test_what_is_configured_later_than_a_pattern_is_subscribed_too(rig: PatternRig) -> None:
+def test_a_topic_configured_after_a_pattern_is_subscribed_too(rig: PatternRig) -> None:
     rig.add_pattern("up.vcu.")
     rig.patterns.configure([SPEED])
     rig.answer_all()
@@ -267,7 +267,7 @@ def test_a_withdrawn_waiting_subscription_is_answered_at_once_also_where_a_patte
     assert rig.granted == {(ONE, SPEED): 20 * MS}
 
 
-def test_what_was_refused_by_its_name_leaves_nothing(rig: PatternRig) -> None:
+def test_a_rejected_topic_subscription_leaves_no_state(rig: PatternRig) -> None:
     for number in range(10):
         topic = UUri("vcu", 0x2001, 1, 0x8000 + number)
         rig.refuses.add(topic)
@@ -344,7 +344,7 @@ class Model:
 
 @settings(max_examples=300)
 @given(st.lists(step, min_size=10, max_size=60))
-def test_in_any_order_usubscription_has_what_names_and_patterns_come_to(
+def test_in_any_order_usubscription_matches_the_union_of_names_and_patterns(
     steps: list[tuple[str, UUri, object, int]],
 ) -> None:
     rig, model = PatternRig(), Model()
