@@ -243,10 +243,12 @@ def test_cpu_bound_tests_use_the_cores_that_waiting_tests_leave_idle() -> None:
 
 def test_bytecode_is_cached_where_none_may_be_next_to_the_sources() -> None:
     assert child_environment({"HOME": "/h"}) == {"HOME": "/h"}
-    told = child_environment({"HOME": "/h", "PYTHONDONTWRITEBYTECODE": "1"})
-    assert told.keys() == {"HOME", "PYTHONPYCACHEPREFIX"}
-    asked = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
-    done = subprocess.run([sys.executable, "-c", asked], env=told, capture_output=True, text=True, check=True)
+    notified = child_environment({"HOME": "/h", "PYTHONDONTWRITEBYTECODE": "1"})
+    assert notified.keys() == {"HOME", "PYTHONPYCACHEPREFIX"}
+    sent_request = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    done = subprocess.run(
+        [sys.executable, "-c", sent_request], env=notified, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", str(REPO / ".pytest_cache" / "bytecode")]
 
 

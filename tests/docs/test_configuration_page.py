@@ -141,8 +141,8 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
 
 def test_every_kind_of_payload_type_has_a_row_with_its_keys_and_their_defaults() -> None:
     rows = dict(re.findall(r'^\| `"(\w+)"` \| ([^|]*) \|', section("Plugin payloads"), re.MULTILINE))
-    told = {kind: dict(re.findall(r"`(\w+)`(?: \(`?([^)`]*)`?\))?", keys)) for kind, keys in rows.items()}
-    assert told == {
+    notified = {kind: dict(re.findall(r"`(\w+)`(?: \(`?([^)`]*)`?\))?", keys)) for kind, keys in rows.items()}
+    assert notified == {
         str(kind.__struct_config__.tag): {
             each.encode_name: ""
             if each.default in {msgspec.UNSET, msgspec.NODEFAULT}

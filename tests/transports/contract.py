@@ -119,7 +119,7 @@ def response_from(source: UUri, sink: UUri) -> UMessage:
 def four_messages() -> Sequence[UMessage]:
     """One message of each type from ALPHA to BETA, with every header field."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    asked = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
+    sent_request = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
     notified = notification(
         new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3
     )
@@ -129,9 +129,9 @@ def four_messages() -> Sequence[UMessage]:
         ),
         notified,
         msgspec.structs.replace(
-            asked,
+            sent_request,
             attributes=msgspec.structs.replace(
-                asked.attributes, permission_level=2, token="tok", traceparent=trace, commstatus=None
+                sent_request.attributes, permission_level=2, token="tok", traceparent=trace, commstatus=None
             ),
         ),
         response_from(METHOD, REMOTE_CLIENT),
@@ -182,7 +182,7 @@ BAD_FILTERS: Final[Mapping[str, tuple[UUri, UUri | None]]] = {
 
 
 def invalid_messages() -> Mapping[str, UMessage]:
-    asked = request(new_id(), CLIENT, REMOTE_METHOD, ttl=5000)
+    sent_request = request(new_id(), CLIENT, REMOTE_METHOD, ttl=5000)
     return {
         "a publication from a method": publish(new_id(), METHOD),
         "a publication from a wildcard": publish(new_id(), UUri(ALPHA, ANY_ENTITY, 1, 0x8001)),
@@ -196,7 +196,7 @@ def invalid_messages() -> Mapping[str, UMessage]:
         "a response without reqid": UMessage(
             new_id(), msgspec.structs.replace(response_from(METHOD, REMOTE_CLIENT).attributes, reqid=None)
         ),
-        "an id that is no UUIDv7": UMessage(UUID(1, 2), asked.attributes),
+        "an id that is no UUIDv7": UMessage(UUID(1, 2), sent_request.attributes),
         "no type": UMessage(new_id(), UAttributes(type=UMessageType.UNSPECIFIED, source=TOPIC)),
     }
 

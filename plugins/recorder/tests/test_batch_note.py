@@ -223,11 +223,11 @@ def test_different_attributes_make_no_batch(bench: "Bench") -> None:
 def test_responses_make_no_batch(bench: "Bench") -> None:
     """Each names another request."""
     delivery = bench.delivery(topic=None)
-    asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(3)]
-    assert batch_note_of(asked, delivery, [1, 2, 3], 3) is not None
-    deliver_together(bench, delivery, [response(bench.message().id, each) for each in asked])
+    sent_request = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(3)]
+    assert batch_note_of(sent_request, delivery, [1, 2, 3], 3) is not None
+    deliver_together(bench, delivery, [response(bench.message().id, each) for each in sent_request])
     bench.drain()
-    assert [row.request for row in rows(bench)] == [each.id for each in asked]
+    assert [row.request for row in rows(bench)] == [each.id for each in sent_request]
 
 
 @pytest.mark.parametrize("id", [UUID(1 << 64, 0), UUID(0, 1 << 64), UUID(-1, 0)])
@@ -370,11 +370,11 @@ def test_a_message_batch_with_a_number_that_does_not_fit_makes_no_note(bench: "B
 @pytest.mark.parametrize("number", [1, 2, 8, 128])
 def test_responses_have_a_note_each_with_their_request(bench: "Bench", number: int) -> None:
     delivery = bench.delivery(topic=None)
-    asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(number)]
-    messages = [response(bench.message().id, each, bytes(n % 5)) for n, each in enumerate(asked)]
+    sent_request = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(number)]
+    messages = [response(bench.message().id, each, bytes(n % 5)) for n, each in enumerate(sent_request)]
     ids = IdColumns([each.id.msb for each in messages], [each.id.lsb for each in messages])
     like = msgspec.structs.replace(messages[0].attributes, reqid=None)
-    run = MessageBatch(like, ids, [each.payload for each in messages], [each.id for each in asked])
+    run = MessageBatch(like, ids, [each.payload for each in messages], [each.id for each in sent_request])
     assert list(run) == messages
     assert batch_note_of(run, delivery, [1] * number, 1) is None
     deliver_together(bench, delivery, run)

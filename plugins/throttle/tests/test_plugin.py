@@ -45,7 +45,7 @@ class FakeDirectory:
         self.version += 1
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        return [wish for (wished, _), wish in self._subscriptions.items() if wished == topic]
+        return [desired for (wished, _), desired in self._subscriptions.items() if wished == topic]
 
 
 class RecordingEgress:
@@ -116,7 +116,7 @@ class Bench:
         return [message.payload for _, message in self.egresses[endpoint].messages]
 
     def ledger(self) -> LedgerSnapshot:
-        return self.dispatcher.ledger_snapshot([lane.ledger for lane in self.egresses.values()], queued=0)
+        return self.dispatcher.ledger_snapshot([queue.ledger for queue in self.egresses.values()], queued=0)
 
 
 def test_each_target_gets_its_own_rate_and_the_rest_is_counted_as_throttled() -> None:
@@ -335,9 +335,9 @@ def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() ->
     bench.directory.subscribe(SPEED, APP, 10)
     bench.publish()
     [(delivery, throttle)] = bench.plugin._throttles.items()
-    told: list[tuple[int, int]] = []
-    throttle.retune = lambda *times: told.append(times)  # type: ignore[method-assign]
+    notified: list[tuple[int, int]] = []
+    throttle.retune = lambda *times: notified.append(times)  # type: ignore[method-assign]
     bench.directory.subscribe(SPEED, APP, 20)
     bench.time.advance(ms=30)
     bench.publish()
-    assert told == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]
+    assert notified == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]

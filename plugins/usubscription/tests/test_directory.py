@@ -102,27 +102,27 @@ def test_ending_an_unknown_subscription_changes_nothing() -> None:
 
 
 def record_changes(known: InMemoryDirectory) -> list[tuple[Change, UUri, UUri, int]]:
-    told: list[tuple[Change, UUri, UUri, int]] = []
-    known.watch(lambda each, change: told.append((change, each.topic, each.subscriber, each.period_ns)))
-    return told
+    notified: list[tuple[Change, UUri, UUri, int]] = []
+    known.watch(lambda each, change: notified.append((change, each.topic, each.subscriber, each.period_ns)))
+    return notified
 
 
 def test_a_watcher_is_notified_of_all_loaded_subscriptions() -> None:
     known = InMemoryDirectory()
-    told = record_changes(known)
+    notified = record_changes(known)
     known.load_stored(
         packed([SubscriptionRecord(T2, S1, 5), SubscriptionRecord(T1, S2), SubscriptionRecord(T1, S1)])
     )
-    assert told == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
+    assert notified == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
 
 
 def test_a_watcher_is_notified_of_every_routing_change_and_of_no_other() -> None:
     known = directory(SubscriptionRecord(T1, S1))
-    told = record_changes(known)
+    notified = record_changes(known)
     for change, _, _ in CHANGES_OF_ONE:
         known.apply({(T1, S1): change})
     known.apply({(T1, S2): SubscriptionRecord(T1, S2, 3), (T2, S1): None})
-    assert told == [
+    assert notified == [
         (Change.CHANGED, T1, S1, 7),
         (Change.UNSUBSCRIBED, T1, S1, 7),
         (Change.SUBSCRIBED, T1, S1, 0),

@@ -723,8 +723,8 @@ def test_a_version_that_is_not_there_is_unimplemented(rig: "ServiceRig", version
 
 
 def test_a_response_without_a_pending_call_is_counted_and_ignored(rig: "ServiceRig") -> None:
-    asked = request(UUID(0x7000, 2 << 62), UUri(OWN, 0, 3, 0), UUri("device3", 0, 3, 1), ttl=1000)
-    rig.client.send(response(UUID(0x7001, 2 << 62), asked))
+    sent_request = request(UUID(0x7000, 2 << 62), UUri(OWN, 0, 3, 0), UUri("device3", 0, 3, 1), ttl=1000)
+    rig.client.send(response(UUID(0x7001, 2 << 62), sent_request))
     rig.client.send(publish(UUID(0x7000, 2 << 62), TOPIC))
     assert rig.statistics("ignored") == 1  # a publication does not even come here
 
@@ -752,9 +752,9 @@ def test_a_clock_step_neither_ends_nor_extends_queued_requests(rig: "ServiceRig"
 def test_a_request_from_before_a_clock_step_that_arrives_after_it_is_executed(rig: "ServiceRig") -> None:
     payload = rig.subscription_request().SerializeToString()
     made = UuidSource(lambda: rig.now_ms).next()
-    asked = request(made, APP, UUri(OWN, 0, 3, SUBSCRIBE), payload, UPayloadFormat.PROTOBUF, ttl=5000)
+    sent_request = request(made, APP, UUri(OWN, 0, 3, SUBSCRIBE), payload, UPayloadFormat.PROTOBUF, ttl=5000)
     rig.advance(s=26 * 365 * 86_400, wall_only=True)
-    rig.client.send(asked)
+    rig.client.send(sent_request)
     assert rig.wait_response(made).attributes.commstatus is None
 
 

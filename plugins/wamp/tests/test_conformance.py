@@ -566,10 +566,10 @@ def test_subscribers_of_meta_events_receive_them_in_order(rig: "RealmRig", clien
     third.subscribe("com.a")
     other.send(34, 2, id)
     third.session.on_connection_lost()
-    told = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.received()]
+    notified = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.received()]
     created = {"id": id, "uri": "com.a", "match": "exact", "created": "2023-11-14T22:13:20.000Z"}
     a, b = other.session.id, third.session.id
-    assert told == [
+    assert notified == [
         ("on_create", [a, created]),
         ("on_subscribe", [a, id]),
         ("on_subscribe", [b, id]),

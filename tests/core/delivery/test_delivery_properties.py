@@ -457,18 +457,18 @@ class Delivering(RuleBasedStateMachine):
 
     @rule(
         endpoint=st.sampled_from(["south", "west"]),
-        gone=st.sampled_from([1, 2]),
+        removed=st.sampled_from([1, 2]),
         copies=st.lists(st.integers(1, 4), min_size=1, max_size=4),
         priority=priorities,
     )
     def publish_while_one_of_two_is_away(
-        self, endpoint: str, gone: int, copies: list[int], priority: UPriority
+        self, endpoint: str, removed: int, copies: list[int], priority: UPriority
     ) -> None:
         # A topic without rates: later messages overtake those that a filter holds when its limit is removed.
         topic = UUri("north", 1, 1, 0x8001)
         for entity in (1, 2):
             self.gateway.directory.subscribe(topic, UUri(endpoint, entity, 3, 0))
-        self.disconnect(endpoint, UUri(endpoint, gone, 3, 0))
+        self.disconnect(endpoint, UUri(endpoint, removed, 3, 0))
         no_receiver = UUri("mars", 1, 1)
         for each in copies:
             self.receive(

@@ -245,8 +245,8 @@ class LedgerLaw(RuleBasedStateMachine):
 
     @rule(ingress=ingresses, source=entities, sink=entities, age_ms=ages_ms)
     def answer(self, ingress: str | None, source: UUri, sink: UUri, age_ms: int) -> None:
-        asked = request(self._id(0), sink, source.with_resource(1), ttl=50)
-        self._receive(ingress, response(self._id(age_ms), asked))
+        sent_request = request(self._id(0), sink, source.with_resource(1), ttl=50)
+        self._receive(ingress, response(self._id(age_ms), sent_request))
 
     @rule(
         ingress=ingresses,

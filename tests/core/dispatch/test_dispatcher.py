@@ -187,10 +187,10 @@ def test_the_directory_is_read_once_per_topic_and_version(world: "World") -> Non
 def test_a_change_while_a_route_is_built_makes_the_route_stale_and_not_wrong(
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = world.directory.subscribers
+    send_request = world.directory.subscribers
 
     def subscribers(topic: UUri) -> list[object]:
-        answer: list[object] = [*ask(topic)]
+        answer: list[object] = [*send_request(topic)]
         monkeypatch.undo()
         world.directory.subscribe(SPEED, DASH)  # by another thread, after the read
         return answer

@@ -311,7 +311,7 @@ def test_every_message_is_in_one_place_and_order_holds(
 ) -> None:
     world = unchecked()
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], TOPIC)
-    queue, arrivals, gone = EgressQueue(bounded(messages, size)), list[str](), list[str]()
+    queue, arrivals, removed = EgressQueue(bounded(messages, size)), list[str](), list[str]()
     in_air: list[QueuedMessage] = []
     put_back = False
     for number, (step, count_or_rank, payload) in enumerate(steps):
@@ -320,7 +320,7 @@ def test_every_message_is_in_one_place_and_order_holds(
             before = len(queue)
             displaced = queue.push(delivery, newcomer, number)
             arrivals.append(f"CS{count_or_rank}.{number}")
-            gone += names(displaced)
+            removed += names(displaced)
             if displaced and displaced[0].message is not newcomer:
                 assert all(rank_of(each) < count_or_rank for each in displaced)
             if not put_back:
@@ -333,13 +333,13 @@ def test_every_message_is_in_one_place_and_order_holds(
         else:
             # The endpoint queue puts back the end of a batch; the messages before it have been sent.
             sent, back = in_air[:count_or_rank], in_air[count_or_rank:]
-            gone += names(sent)
+            removed += names(sent)
             put_back = put_back or bool(back)
             queue.requeue(back)
             in_air = []
     rest = queue.pop_batch(10**6)
     assert (queue.messages, queue.bytes) == (0, 0)
-    assert sorted(arrivals) == sorted([*gone, *names(in_air), *names(rest)])
+    assert sorted(arrivals) == sorted([*removed, *names(in_air), *names(rest)])
     for rank in range(CLASSES):
         received = [each.received_ns for each in rest if rank_of(each) == rank]
         assert received == sorted(received)

@@ -355,8 +355,8 @@ def test_only_changed_announcements_are_reported() -> None:
         (),
         True,
     )
-    gone = me.on_announcements("one", frozenset())
-    assert (gone.joined, gone.departed) == ((), (RouterId("evil", "e" * 16),))
+    removed = me.on_announcements("one", frozenset())
+    assert (removed.joined, removed.departed) == ((), (RouterId("evil", "e" * 16),))
 
 
 def test_the_role_cache_is_bounded() -> None:

@@ -267,20 +267,20 @@ def soon() -> int:
 
 
 def test_an_endpoint_queue_is_unicast_if_its_transport_is() -> None:
-    asked: list[UUri | None] = []
+    sent_request: list[UUri | None] = []
 
     class Sessions(ScriptedTransport):
         unicast = True
 
         def transmitter(self, subscriber: UUri | None) -> SendOne:
-            asked.append(subscriber)
+            sent_request.append(subscriber)
             return self.send
 
     wire = Sessions()
     endpoint_queue = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
     subscriber = UUri("dash", 1, 1, 0)
     assert endpoint_queue.transmitter(subscriber) == wire.send
-    assert asked == [subscriber]
+    assert sent_request == [subscriber]
     assert endpoint_queue.unicast
     assert not EndpointQueue(
         "backbone", ScriptedTransport(), QUICK, SYSTEM_CLOCK, lambda item, status: None

@@ -120,9 +120,9 @@ def side_by_side(rig: TopologyRig, subscriptions_of: Sequence[Sequence[tuple[UUr
             name,
             rig.endpoint("one", "one", "a", "g1", "g2"),
             rig.endpoint("two", "two", "b"),
-            subscriptions=wishes,
+            subscriptions=desired,
         )
-        for name, wishes in zip(("g1", "g2"), subscriptions_of, strict=True)
+        for name, desired in zip(("g1", "g2"), subscriptions_of, strict=True)
     ]
 
 
@@ -235,12 +235,12 @@ def test_a_ring_of_three_causes_no_loop(
     for each in listeners:
         each.listen(topic)
     # Each subscriber uses the streamer of its own network.
-    asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
+    sent_request = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
     streamers = [
         rig.streamer(
             name,
             *(rig.endpoint(each, each, *who) for each, who in places.items()),
-            subscriptions=asked[name],
+            subscriptions=sent_request[name],
         )
         for name, places in homes.items()
     ]
@@ -289,11 +289,11 @@ def test_twenty_restarts_of_one_streamer_multiply_nothing(rig: TopologyRig) -> N
     speaker, listener = rig.app("one", "a"), rig.app("two", "b")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
-    wishes = [(topic, listener.address)]
+    desired = [(topic, listener.address)]
     endpoints = (rig.endpoint("one", "one", "a", "g1", "g2"), rig.endpoint("two", "two", "b"))
     rig.streamer("g2", *endpoints)  # in parallel, without a subscription
     for _ in range(20):
-        streamer = rig.streamer("g1", *endpoints, subscriptions=wishes)
+        streamer = rig.streamer("g1", *endpoints, subscriptions=desired)
         listener.received.clear()
         sent = exchange(speaker, topic, messages=20)
         rig.wait_idle()

@@ -258,15 +258,15 @@ def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
     """An event is never treated as answered, for any reqid of a response."""
     bench = make_bench()
     subscriber = bench.listen()
-    asked, event = (
+    sent_request, event = (
         [request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in range(3)],
         numbered(3),
     )
-    bench.put(*asked, event)
+    bench.put(*sent_request, event)
     assert received(subscriber, 4) == [0, 1, 2, 3]
-    bench.answered.add_reqids([asked[0].id, event.id])
+    bench.answered.add_reqids([sent_request[0].id, event.id])
     bench.unsubscribe(subscriber)
-    bench.answered.add_reqids([asked[2].id])  # while no subscriber was connected
+    bench.answered.add_reqids([sent_request[2].id])  # while no subscriber was connected
     subscriber = bench.listen()
     assert sorted(received(subscriber, 2)) == [1, 3]
     last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
@@ -361,8 +361,8 @@ def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:
 
 
 def answered(n: int, **changes: object) -> UMessage:
-    asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
-    answer = response(new_id(), asked, b"%d" % n)
+    sent_request = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
+    answer = response(new_id(), sent_request, b"%d" % n)
     return UMessage(answer.id, msgspec.structs.replace(answer.attributes, **changes), answer.payload)
 
 
@@ -605,12 +605,12 @@ def test_received_payloads_and_equal_attachments_are_put_without_copy(make_bench
     batch = as_received(similar(attributes, 20))
     assert type(batch.ids) is AttachmentColumns
     bench.sender.put_batch(batch)
-    for came, (payload, attachment) in zip(
+    for arrived, (payload, attachment) in zip(
         zip(batch.payloads, batch.ids.items, strict=True), puts.puts, strict=True
     ):
-        assert (payload, attachment) == came
-        assert payload is came[0]
-        assert attachment is came[1]
+        assert (payload, attachment) == arrived
+        assert payload is arrived[0]
+        assert attachment is arrived[1]
 
 
 def test_foreign_attributes_of_received_attachments_are_not_put(make_bench: MakeBench) -> None:

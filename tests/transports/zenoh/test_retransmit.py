@@ -125,8 +125,8 @@ def test_a_response_is_kept_with_its_reqid() -> None:
 
 
 def answer(number: int) -> UMessage:
-    asked = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
-    return response(UUID(number, 1 << 63 | number), asked, b"%d" % number)
+    sent_request = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
+    return response(UUID(number, 1 << 63 | number), sent_request, b"%d" % number)
 
 
 # --- blocks of several parts ------------------------------------------------------------------------------------------

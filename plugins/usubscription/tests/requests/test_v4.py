@@ -96,7 +96,7 @@ def take_notifications(rig: "ServiceRig") -> list[tuple[int, UUri | None, UUri, 
 
 
 @pytest.mark.parametrize(
-    ("method", "asked", "answered"),
+    ("method", "sent_request", "answered"),
     [
         (SUBSCRIBE, T_HEX + "120608cc93c2d10618e807", T_HEX + "1003"),
         (SUBSCRIBE, T_HEX, T_HEX + "1003"),
@@ -107,7 +107,7 @@ def take_notifications(rig: "ServiceRig") -> list[tuple[int, UUri | None, UUri, 
     ],
 )
 def test_version_4_has_the_bytes_of_the_standard(
-    rig: "ServiceRig", method: int, asked: str, answered: str
+    rig: "ServiceRig", method: int, sent_request: str, answered: str
 ) -> None:
     """[utest->req~usubscription-subscribe-request-signature~1]
     [utest->req~usubscription-subscribe-response-signature~1] [utest->req~usubscription-subscribe-method_id~1]
@@ -123,7 +123,7 @@ def test_version_4_has_the_bytes_of_the_standard(
     [utest->req~usubscription-unregister-notifications-response-signature~1]
     [utest->req~usubscription-unregister-notifications-method_id~1]
     """
-    answer = call(rig, method, bytes.fromhex(asked))
+    answer = call(rig, method, bytes.fromhex(sent_request))
     assert (answer.payload.hex(), answer.attributes.commstatus) == (answered, None)
 
 

@@ -97,9 +97,9 @@ def states(seed: int, count: int) -> list[frozenset[tuple[bytes, bytes]]]:
     result = [frozenset(now.items())]
     history = EventHistory(HISTORY)
     for changes in commits(seed, count):
-        told = history.changes_for(events_of(changes))
+        notified = history.changes_for(events_of(changes))
         history.on_committed(events_of(changes))
-        for key, value in (*changes, *told):
+        for key, value in (*changes, *notified):
             now.pop(key, None)
             if value is not None:
                 now[key] = value

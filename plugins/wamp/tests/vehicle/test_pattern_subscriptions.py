@@ -243,15 +243,15 @@ def test_observed_topics_are_stored_within_limits(rig: PatternRig, monkeypatch: 
 def test_a_subscriber_of_a_topic_by_name_as_well_is_notified_of_that_subscription(rig: PatternRig) -> None:
     rig.refuses.add(SPEED)
     rig.observe(SPEED)
-    told: list[object] = []
+    notified: list[object] = []
     rig.patterns.add_pattern(Pattern(ONE, "up.vcu.", "prefix"), 0)
-    rig.patterns.subscribe(ONE, SPEED, 0, told.append)
+    rig.patterns.subscribe(ONE, SPEED, 0, notified.append)
     rig.answer_all()
-    assert [each is not None for each in told] == [True]
+    assert [each is not None for each in notified] == [True]
     rig.refuses.clear()
-    rig.patterns.subscribe(ONE, SPEED, 5 * MS, told.append)
+    rig.patterns.subscribe(ONE, SPEED, 5 * MS, notified.append)
     rig.answer_all()
-    assert told[1:] == [None]
+    assert notified[1:] == [None]
 
 
 def test_a_withdrawn_waiting_subscription_is_answered_at_once_also_where_a_pattern_continues(
@@ -259,10 +259,10 @@ def test_a_withdrawn_waiting_subscription_is_answered_at_once_also_where_a_patte
 ) -> None:
     rig.observe(SPEED)
     rig.add_pattern("up.vcu.", period_ns=20 * MS)
-    told: list[object] = []
-    rig.patterns.subscribe(ONE, SPEED, 10 * MS, told.append)
+    notified: list[object] = []
+    rig.patterns.subscribe(ONE, SPEED, 10 * MS, notified.append)
     rig.patterns.unsubscribe(ONE, SPEED)
-    assert told == [None]
+    assert notified == [None]
     rig.answer_all()
     assert rig.granted == {(ONE, SPEED): 20 * MS}
 

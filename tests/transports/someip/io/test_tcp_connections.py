@@ -597,11 +597,11 @@ def test_a_flood_of_connections_is_bounded_and_a_peer_is_served(rig: MakeRig) ->
 
 
 def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
+    sent_request: list[float] = []
 
     def accept(door: TcpAcceptor, real: Callable[[TcpAcceptor], bool] = TcpAcceptor.accept_pending) -> bool:
-        asked.append(time.monotonic())
-        return len(asked) > 2 and real(door)
+        sent_request.append(time.monotonic())
+        return len(sent_request) > 2 and real(door)
 
     monkeypatch.setattr(TcpAcceptor, "accept_pending", accept)
     ours = rig()
@@ -609,8 +609,8 @@ def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytes
     client.sendall(numbered(1))
 
     wait_until(lambda: len(ours.received) == 1)
-    assert asked[1] - asked[0] > 0.05
-    assert asked[2] - asked[1] > 0.05
+    assert sent_request[1] - sent_request[0] > 0.05
+    assert sent_request[2] - sent_request[1] > 0.05
 
 
 # --- magic cookies ----------------------------------------------------------------------------------------------------
