@@ -200,7 +200,7 @@ def measured(directory: Path, rounds: int = 5, seconds: float = 1.5) -> list[dic
 
 
 def _wait_connected(caller: Child) -> None:
-    """Call until a response arrives: a new session may not know its peers yet."""
+    """Call until a response arrives: a new session may not have discovered its peers yet."""
     for _ in range(20):
         if _run_caller(caller, 1, 0.2, none_on_timeout=True) is not None:
             return
@@ -220,7 +220,7 @@ def _run_caller(
         time.sleep(0.01)
     if none_on_timeout:
         return None
-    raise ChildError(f"{caller.name}: no word within {_START_S:g} s{caller.log_tail()}")
+    raise ChildError(f"{caller.name}: no output within {_START_S:g} s{caller.log_tail()}")
 
 
 def _alternate(
@@ -270,7 +270,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
                 f"{first:<24}{name:<10}{shown[0]:>10}{shown[1]:>13}{shown[2]:>15}{shown[3]:>15}{lost:>6}"
             )
     return "\n".join(
-        [*lines, f"calls/s with {WINDOW} under way; median of rounds that take turns, ratios by neighbours"]
+        [*lines, f"calls/s with {WINDOW} pending; median of alternating rounds, ratios of adjacent rounds"]
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.rates`: share of messages that a rate limit passes, live, next to the usual limiter.
+"""`python -m benchmarks.rates`: the live share of messages that a rate limit passes, next to the usual limiter.
 
 An application publishes ten topics over Zenoh, each at a rate with jitter, to a running streamer. Each topic has one
 SOME/IP receiver with its own limit, which gets min(published, limit) if the limiter is exact. The usual limiter,
@@ -167,7 +167,8 @@ def publish(port: int, seconds: float) -> list[dict[str, float]]:
             time.sleep(left_ns / _NS_PER_S)
             continue
         now_ns = time.monotonic_ns()
-        if number and now_ns - began_ns > seconds * _NS_PER_S:  # the first message comes first, even if late
+        # the first message precedes the others, even if late
+        if number and now_ns - began_ns > seconds * _NS_PER_S:
             break
         head = wire.attachment_head(time.time_ns() // 1_000_000, published[row])
         puts[row](bytes(16), attachment=head + tails[row])

@@ -216,7 +216,7 @@ def table(figures: dict[str, float]) -> str:
             line("a row of a batch on the writer's thread, to the file", "batches_writing"),
             line("a row of a batch in all", "batches_in_all"),
             line(f"a block of {MAX_RECORDS} rows with pwrite, others may run", "pwrite_block"),
-            line("the same through a mapping, nobody may", "mmap_block"),
+            line("the same through a mapping, for comparison", "mmap_block"),
         ]
     )
 

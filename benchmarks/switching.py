@@ -65,7 +65,7 @@ class Application:
         return time.monotonic_ns()
 
     def wait_connected(self) -> None:
-        """Repeat the request until a response arrives: the session may not know its peers yet."""
+        """Repeat the request until a response arrives: the session may not have discovered its peers yet."""
         deadline = time.monotonic() + _TIMEOUT_S
         while self._requests[wire.UNSUBSCRIBE][1].try_recv() is None:
             assert time.monotonic() < deadline, f"no answer from the streamer within {_TIMEOUT_S:g} s"

@@ -56,11 +56,11 @@ CPU_BOUND_SUITES: Final = (
     ("pipeline/tests",),
     LARGEST_SUITES,
 )
-"""Tests that keep a core busy; they use what the others leave."""
+"""CPU-bound tests; they use the cores that the other tests leave idle."""
 STAGES: Final = ((TIMING_SENSITIVE,), (*WAITING_SUITES, *CPU_BOUND_SUITES))
 """Stages run one after the other, the suites of a stage in parallel."""
 NICE: Final = ("nice", "-n", "10")
-NO_TESTS_COLLECTED: Final = 5  # what pytest ends with if no test was asked for
+NO_TESTS_COLLECTED: Final = 5  # exit code of pytest if no test was selected
 
 
 def pytest_command(paths: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -69,7 +69,7 @@ def pytest_command(paths: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where no bytecode is to be left beside the sources, it is left elsewhere.
+    """Where bytecode must not be written next to the sources, it is written to another folder.
 
     Some hundred streamers and commands are started, and each would compile 20,000 lines: half of the CPU time that it takes.
     """
@@ -80,13 +80,16 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def exit_code_of(codes: Sequence[int]) -> int:
-    """What to end with: the first failure; that nothing was asked for only if it was so everywhere."""
+    """The exit code: the first failure, or "no test selected" only if this is the result of all parts."""
     codes_with_tests = [code for code in codes if code != NO_TESTS_COLLECTED]
     return next((code for code in codes_with_tests if code), 0 if codes_with_tests else NO_TESTS_COLLECTED)
 
 
 def run_parallel(first: Sequence[str], *others: Sequence[str]) -> list[int]:
-    """Run some commands at once; what the others say comes when all have ended, one after the other."""
+    """Run several commands in parallel.
+
+    The output of all but the first is printed after all have ended, one after the other.
+    """
     env = child_environment(os.environ)
     with ExitStack() as files:
         outputs: list[IO[str]] = [
@@ -115,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
         return run_parallel(pytest_command((), arguments))[0]
     codes: list[int] = []
     for part in STAGES:
-        # Each with a cache of its own: of what failed last, one would forget what the other knows.
+        # Each with a cache of its own: the list of last failures of one would overwrite that of the other.
         commands = [
             pytest_command(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{number}"))
             for number, where in enumerate(part)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers as a run, as a transport makes one of what comes in."""
+"""Responses as a batch, as a transport receives them."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,9 @@ from ustreamer.uprotocol.umessage import UMessage
 
 
 def batch_of_responses(messages: Sequence[UMessage]) -> MessageBatch | None:
-    """The columns of answers whose ids and reqids are valid; None if there are none, or they differ in anything else."""
+    """The columns of responses whose ids and reqids are valid; None if there are none, or they differ in any other
+    field.
+    """
     reqids = [each.attributes.reqid for each in messages if each.attributes.reqid is not None]
     shared_attributes = [msgspec.structs.replace(each.attributes, reqid=None) for each in messages]
     if (

@@ -20,7 +20,7 @@ def git(*arguments: str) -> str:
 
 
 def pairs(old: str, new: str) -> Iterator[tuple[str, str]]:
-    """Old and new path of each Python file; the new one is empty where git knows no successor."""
+    """Old and new path of each Python file; the new one is empty if git finds no successor."""
     renames = {}
     for line in git("diff", "-M20%", "-l0", "--name-status", old, new).splitlines():
         status, *paths = line.split("\t")

@@ -74,7 +74,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def dry_run(*targets: str) -> str:
-    """What make would run, on a fresh clone (-B: as if no stamp existed), without running it."""
+    """The commands of make on a fresh clone, without running them (-B: as if no stamp existed)."""
     command = ["make", "--no-print-directory", "-n", "-B", "PYTHON=python3.11", *targets]
     return subprocess.run(
         command, cwd=REPO, env=os.environ, capture_output=True, text=True, check=True
@@ -85,7 +85,7 @@ def dry_run(*targets: str) -> str:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_make_knows_the_target_and_help_explains_it(target: str) -> None:
+def test_make_has_the_target_and_help_describes_it(target: str) -> None:
     shown = subprocess.run(["make", "help"], cwd=REPO, capture_output=True, text=True, check=True).stdout
     assert dry_run(target)
     assert re.search(rf"^  make {target} +\S", shown, re.MULTILINE)
@@ -105,7 +105,7 @@ def test_the_demo_installs_the_streamer_and_its_plugins_and_nothing_for_developm
     assert {"ustreamer[zenoh,cli,uvloop,dev]", "./pipeline"} <= installed_by("test")
 
 
-def test_what_the_demo_installs_needs_no_spark_and_no_development_tool() -> None:
+def test_the_dependencies_of_the_demo_exclude_spark_and_development_tools() -> None:
     root = project(REPO)
     extras = root["optional-dependencies"]
     at_run_time = names(root["dependencies"]) | names(extras["zenoh"]) | names(extras["cli"])
@@ -124,7 +124,7 @@ def test_make_test_runs_every_check_and_then_the_tests() -> None:
         assert f"bin/mypy {tests.relative_to(REPO)}" in plan
 
 
-def test_without_npm_the_tests_with_autobahn_js_are_said_to_be_skipped(tmp_path: Path) -> None:
+def test_without_npm_the_tests_with_autobahn_js_are_reported_as_skipped(tmp_path: Path) -> None:
     where = "plugins/wamp/tests/js"
     (tmp_path / where).mkdir(parents=True)
     for name in ("Makefile", f"{where}/package.json", f"{where}/package-lock.json"):
@@ -145,7 +145,7 @@ def test_without_npm_the_tests_with_autobahn_js_are_said_to_be_skipped(tmp_path:
     assert not (tmp_path / command[-1]).exists(), "it is tried again the next time"
 
 
-def test_what_npm_installs_is_pinned_to_the_hash_and_permissively_licensed() -> None:
+def test_npm_packages_are_pinned_to_the_hash_and_permissively_licensed() -> None:
     lock = json.loads((REPO / "plugins/wamp/tests/js/package-lock.json").read_text(encoding="utf-8"))
     packages = {name: each for name, each in lock["packages"].items() if name}
     assert {"node_modules/autobahn", "node_modules/autobahn-browser"} <= set(packages)
@@ -154,7 +154,7 @@ def test_what_npm_installs_is_pinned_to_the_hash_and_permissively_licensed() -> 
         assert each["license"] in PERMISSIVE, name
 
 
-def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skipped(tmp_path: Path) -> None:
+def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_reported_as_skipped(tmp_path: Path) -> None:
     where = "plugins/wamp/tests/vectors.txt"
     (tmp_path / where).parent.mkdir(parents=True)
     for name in ("Makefile", where):
@@ -163,7 +163,7 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skip
     (tmp_path / ".venv" / "bin" / "pip").touch()
     python = tmp_path / ".venv" / "bin" / "python"
     made = "build/wamp-testsuite/.installed"
-    # Under `make test` it is a make within one, which tells its directory.
+    # Under `make test` this is a recursive make, which prints its directory.
     command = ["make", "--no-print-directory", made]
 
     def make(script: str) -> str:
@@ -175,7 +175,7 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skip
 
     assert "the tests with them are skipped" in make("exit 1")
     assert not (tmp_path / made).exists(), "it is tried again the next time"
-    # What pip would bring: of it only the vectors are taken.
+    # The download by pip; only its vectors are used.
     source = tmp_path / "autobahn-1" / ".proto" / "testsuite" / "singlemessage" / "basic"
     source.mkdir(parents=True)
     (source / "event.json").write_text("{}", encoding="utf-8")
@@ -186,7 +186,7 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skip
     assert taken == {"wamp-testsuite/singlemessage/basic/event.json"}
 
 
-def test_the_vectors_are_fetched_by_their_hash_and_every_test_knows_where_they_are() -> None:
+def test_the_vectors_are_fetched_by_their_hash_and_every_test_has_their_path() -> None:
     (wanted,) = re.findall(
         r"^autobahn==\S+ --hash=sha256:[0-9a-f]{64}$",
         (REPO / "plugins/wamp/tests/vectors.txt").read_text(encoding="utf-8"),
@@ -198,7 +198,7 @@ def test_the_vectors_are_fetched_by_their_hash_and_every_test_knows_where_they_a
     assert plan.index("build/wamp-testsuite") < plan.index("-m tests")
 
 
-def test_what_is_skipped_is_told_with_its_reason() -> None:
+def test_skipped_tests_are_reported_with_their_reason() -> None:
     assert "-rs" in pytest_command((), ())
 
 
@@ -225,7 +225,7 @@ def test_the_tests_fail_if_any_part_of_them_does(codes: list[int], expected: int
     assert exit_code_of(codes) == expected
 
 
-def test_what_is_asked_for_by_its_place_is_all_that_is_run() -> None:
+def test_only_the_selected_places_are_run() -> None:
     command = [
         sys.executable,
         "-m",
@@ -237,23 +237,25 @@ def test_what_is_asked_for_by_its_place_is_all_that_is_run() -> None:
     assert "1 passed" in done.stdout
 
 
-def test_what_works_takes_what_those_that_wait_leave() -> None:
+def test_cpu_bound_tests_use_the_cores_that_waiting_tests_leave_idle() -> None:
     assert [
         pytest_command(where, ())[:3] == list(NICE) for where in (*WAITING_SUITES, *CPU_BOUND_SUITES)
     ] == [False] * 3 + [True] * 3
     assert pytest_command(CPU_BOUND_SUITES[2], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
 
 
-def test_bytecode_is_kept_also_where_none_is_to_be_beside_the_sources() -> None:
+def test_bytecode_is_cached_where_none_may_be_next_to_the_sources() -> None:
     assert child_environment({"HOME": "/h"}) == {"HOME": "/h"}
-    told = child_environment({"HOME": "/h", "PYTHONDONTWRITEBYTECODE": "1"})
-    assert told.keys() == {"HOME", "PYTHONPYCACHEPREFIX"}
-    asked = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
-    done = subprocess.run([sys.executable, "-c", asked], env=told, capture_output=True, text=True, check=True)
+    notified = child_environment({"HOME": "/h", "PYTHONDONTWRITEBYTECODE": "1"})
+    assert notified.keys() == {"HOME", "PYTHONPYCACHEPREFIX"}
+    sent_request = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    done = subprocess.run(
+        [sys.executable, "-c", sent_request], env=notified, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", str(REPO / ".pytest_cache" / "bytecode")]
 
 
-def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_parts_run_in_parallel_and_all_outputs_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     # Each waits for the other: one after the other they would never end.
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
@@ -276,7 +278,7 @@ def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[s
     assert said.index("part 3") < said.index("part 4") < said.index("part 5")
 
 
-def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
+def test_a_failing_check_stops_make_and_its_output_is_printed(tmp_path: Path) -> None:
     recipe = (REPO / "Makefile").read_text(encoding="utf-8")
     definition = recipe[recipe.index("check = @") : recipe.index("\n\ndemo:")]
     body = "all:\n\t$(call check,good,true)\n\t$(call check,bad,echo the reason; exit 3)\n\t$(call check,never,true)\n"
@@ -287,7 +289,7 @@ def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> No
     assert "the reason" in result.stdout
 
 
-def test_without_a_python_that_is_new_enough_make_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_a_recent_python_make_prints_its_requirement(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_bytes((REPO / "Makefile").read_bytes())
     (tmp_path / "pyproject.toml").touch()
     command = ["make", "PYTHON=", "demo"]
@@ -301,7 +303,7 @@ def test_without_a_python_that_is_new_enough_make_says_what_it_needs(tmp_path: P
 
 
 def ci_run(tmp_path: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
-    """Run .ci/run on a machine that has neither tshark nor apt-get, and whose make only says that it ran."""
+    """Run .ci/run on a machine without tshark and apt-get. Its make only reports that it ran."""
     (tmp_path / ".ci").mkdir()
     script = tmp_path / ".ci" / "run"
     for name in ("run", "install"):
@@ -329,14 +331,14 @@ def test_in_ci_a_tshark_that_cannot_be_installed_is_a_failure_not_a_skipped_test
     assert "was called" not in result.stdout
 
 
-def test_on_a_developers_machine_the_missing_tshark_is_said_and_the_tests_run(tmp_path: Path) -> None:
+def test_on_a_developers_machine_the_missing_tshark_is_reported_and_the_tests_run(tmp_path: Path) -> None:
     result = ci_run(tmp_path, ci="false")
     assert result.returncode == 0
     assert "cannot install tshark" in result.stderr
     assert result.stdout == "make test was called, CI=false\n"
 
 
-def test_make_interop_installs_tshark_and_runs_what_is_there() -> None:
+def test_make_interop_installs_tshark_and_runs_the_available_tests() -> None:
     plan = dry_run("interop")
     assert plan.index(".ci/install tshark iproute2") < plan.index("-m pytest")
     files = re.findall(r"tests/e2e/\w+/test_\w+\.py", plan)

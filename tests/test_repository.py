@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every file of the repository, whoever wrote it."""
+"""Rules for every file of the repository."""
 
 import ast
 import importlib.metadata
@@ -34,11 +34,13 @@ SHIPPED_PATHS = r"ustreamer/|plugins/[^/]+/ustreamer_|pipeline/ustreamer_"
 
 @cache
 def repository_files() -> tuple[str, ...]:
-    """Every file that is or would be committed, as a path from the root; all but build leftovers where git cannot tell."""
+    """Every file that is committed or would be, as a path from the root; all but build leftovers if git cannot list
+    them.
+    """
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     if (REPO / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
-        if listed.returncode == 0:  # not in a checkout that belongs to somebody else
+        if listed.returncode == 0:  # not in a checkout of another user
             return tuple(sorted(name for name in listed.stdout.split("\0") if (REPO / name).is_file()))
     leftover = re.compile(
         r"(^|/)(\.git|\.venv|\.\w+_cache|\.hypothesis|__pycache__|build|dist|[^/]+\.egg-info)/"
@@ -48,7 +50,7 @@ def repository_files() -> tuple[str, ...]:
 
 
 def text_of(name: str) -> str:
-    """The file's text; what is not UTF-8 (a recording, a picture) has no words in it and counts as empty."""
+    """The file's text. A file that is not UTF-8 (a recording, a picture) counts as empty."""
     try:
         return (REPO / name).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -179,7 +181,7 @@ def installed(name: str) -> importlib.metadata.Distribution | None:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        return None  # wanted on another platform only
+        return None  # needed on another platform only
 
 
 def dependencies_of(
@@ -225,7 +227,7 @@ def licences_of_all_dependencies() -> dict[str, str]:
 
 
 def is_gpl(licence: str) -> bool:
-    """True for the GPL and the AGPL; the LGPL and the MPL leave our code as it is."""
+    """True for the GPL and the AGPL; the LGPL and the MPL do not affect our licence."""
     return re.search(r"(?<![A-Z])A?GPL|(?<!Lesser )General Public License|Affero", licence) is not None
 
 
@@ -250,14 +252,14 @@ def test_no_dependency_is_under_the_gpl() -> None:
         ("OLDAP-2.8", False),
     ],
 )
-def test_the_gpl_is_told_from_its_neighbours(licence: str, gpl: bool) -> None:
+def test_the_gpl_is_distinguished_from_similar_licences(licence: str, gpl: bool) -> None:
     assert is_gpl(licence) is gpl
 
 
 # ---------------------------------------------------------------------------------------------- every source file
 
 
-def test_every_source_file_says_its_licence_in_the_first_lines() -> None:
+def test_every_source_file_has_its_licence_in_the_first_lines() -> None:
     commented = (".py", ".proto", ".toml")
     names = [n for n in repository_files() if n.endswith(commented) or n in {"Makefile", ".ci/run"}]
     named = [n for n in names if not n.startswith(GENERATED_PATH)]
@@ -298,7 +300,9 @@ def test_no_path_of_a_builders_machine_is_in_the_repository() -> None:
 
 
 def unowned_tasks(tree: ast.AST) -> list[int]:
-    """Lines that start a task nobody owns; ruff bans the same in the sources and cannot tell it from a clock in tests."""
+    """Lines that start a task without an owner. ruff bans the same in the sources and cannot distinguish it from a
+    clock in tests.
+    """
     return [
         node.lineno
         for node in ast.walk(tree)
@@ -407,7 +411,7 @@ FORBIDDEN_IMPORTS = [
     (
         "plugins/throttle/ustreamer_throttle/wrong_4.py",
         "import ustreamer.transports",
-        "a plugin knows the hooks",
+        "a plugin imports the hooks",
     ),
     (
         "plugins/throttle/ustreamer_throttle/wrong_5.py",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and pages: no coined word, no class name twice, folders and lines that a reader can take in."""
+"""Names and pages: no coined word, no class name twice, small folders, short lines."""
 
 import ast
 import re

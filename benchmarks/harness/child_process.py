@@ -41,7 +41,7 @@ class Child:
         self._lines.put(None)
 
     def wait_line(self, expected: str, within_s: float) -> None:
-        """Wait for the line `wanted`. Raises ChildError if the process ends before or `within_s` goes by."""
+        """Wait for the line `wanted`. Raises ChildError if the process ends before, or after `within_s`."""
         deadline = time.monotonic() + within_s
         while True:
             try:
@@ -57,7 +57,7 @@ class Child:
                 return
 
     def poll_line(self) -> str | None:
-        """The next line of stdout; None if there is none yet. Raises ChildError if the process has ended."""
+        """The next line of stdout; None if none is available yet. Raises ChildError if the process has ended."""
         try:
             line = self._lines.get_nowait()
         except queue.Empty:

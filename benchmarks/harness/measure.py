@@ -53,9 +53,10 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one round showed. `cpu_us` is the forwarder's user and system time per message received by the sink (with no
-    forwarder: generator and sink together). `*_cores` is how busy each process was at saturation, 1 is one whole core;
-    `fast_*` are ages at `fast_hz`. `other_cores` is everybody else on this machine, the kernel's own work included.
+    """The results of one round. `cpu_us` is the forwarder's user and system time per message received by the sink
+    (with no forwarder: generator and sink together). `*_cores` is the load of each process at saturation; 1 is one
+    whole core. `fast_*` are ages at `fast_hz`. `other_cores` is the load of all other processes on this machine and
+    of the kernel.
     """
 
     messages_per_s: float

@@ -82,7 +82,7 @@ listen = ["tcp/{sockets.LOOPBACK}:{{zenoh}}"]
 [plugins.usubscription]
 [plugins.throttle]
 """
-"""A streamer between two Zenoh networks; subscribers live in the second."""
+"""A streamer between two Zenoh networks; subscribers are in the second."""
 
 
 class Direction(StrEnum):
@@ -313,7 +313,7 @@ def wait_connected(rig: Rig) -> Rig:
         if time.monotonic() > deadline:
             forwarder_log = rig.forwarder.log_tail() if rig.forwarder else ""
             raise ChildError(
-                f"{rig.direction}, {rig.subject}: none of {rig.counters[SENT]} messages came through within "
+                f"{rig.direction}, {rig.subject}: none of {rig.counters[SENT]} messages arrived within "
                 f"{_CONNECT_S:g} s{rig.generator.log_tail()}{rig.sink.log_tail()}{forwarder_log}"
             )
         rig.generator.send_command("ping")

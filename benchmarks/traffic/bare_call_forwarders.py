@@ -4,16 +4,15 @@
     python -m benchmarks.traffic.bare_call_forwarders bare-to-someip ZENOH_PORT PORT ECU | bare-to-zenoh ZENOH_PORT PORT
     python -m benchmarks.traffic.bare_call_forwarders blind-to-someip ZENOH_PORT PORT ECU | blind-to-zenoh ZENOH_PORT PORT
 
-The bare forwarder knows one service, one method and one Zenoh caller. It checks nothing, and forgets only answered
-calls.
-It needs one dict, because both protocols need correlation. A SOME/IP response belongs to a request by client and
-session, so two pending calls must differ in them. A uProtocol Response has its own id and the reqid of its request,
-otherwise no library delivers it. So each request gets a session or an id, and the dict keeps the data for its
-response.
+The bare forwarder supports one service, one method and one Zenoh caller. It checks nothing, and removes only answered
+calls. It needs one dict, because both protocols need correlation. A SOME/IP response belongs to a request by client
+and session, so two pending calls must differ in them. A uProtocol Response has its own id and the reqid of its
+request, otherwise no library delivers it. So each request has a session or an id, and the dict contains the data for
+its response.
 
-The blind one has no dict: every message has the same header, and a response goes to the last caller. One caller that
-numbers its calls in their payloads works with it, but no real client would. It shows the cost of sockets and sessions
-alone.
+The blind forwarder has no dict: every message has the same header, and a response is sent to the last caller. One
+caller that numbers its calls in their payloads works with it, but no real client would. It shows the cost of sockets
+and sessions alone.
 
 Both end when their stdin closes.
 """

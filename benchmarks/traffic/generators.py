@@ -4,8 +4,8 @@
     python -m benchmarks.traffic.generators udp  BOARD PAYLOAD UDP_PORT TARGET_PORT
     python -m benchmarks.traffic.generators zenoh BOARD PAYLOAD ZENOH_PORT
 
-Commands come on stdin, one per line, and are answered by `DONE` on stdout: `ping`, `flow WINDOW SECONDS` (ends when the
-board says so, or after SECONDS), `pace HZ COUNT`.
+Commands are read from stdin, one per line, and answered by `DONE` on stdout: `ping`, `flow WINDOW SECONDS`, `pace HZ
+COUNT`. `flow` ends on a signal of the shared counters, or after SECONDS.
 """
 
 import errno
@@ -37,7 +37,7 @@ class Generator(ABC):
 
     @abstractmethod
     def send_burst(self) -> None:
-        """Send BURST messages (or the burst of its own that `burst` says), unstamped, and advance `number`."""
+        """Send BURST messages, unstamped, and advance `number`. `burst` sets another number of messages."""
 
     @abstractmethod
     def send_one(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sinks: count what arrives or, message by message, note how old it is.
+"""The sinks: count the received messages or, message by message, record their age.
 
     python -m benchmarks.traffic.sinks udp BOARD UDP_PORT              (udp-anywhere: at all addresses)
     python -m benchmarks.traffic.sinks zenoh-client BOARD ZENOH_PORT [other] [subscribe]
@@ -102,7 +102,7 @@ def subscribe(session: zenoh.Session, topic: wire.Address, subscriber: wire.Addr
     deadline = time.monotonic() + _SUBSCRIBE_WITHIN_S
     last = "no answer"
     while time.monotonic() < deadline:
-        # The session may not know its peers yet, so the request is repeated.
+        # The session may not have discovered its peers yet, so the request is repeated.
         sent_ns = time.time_ns()
         request_publisher.put(
             wire.subscription_request(topic),

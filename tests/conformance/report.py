@@ -34,7 +34,7 @@ fails if a rule has no code or no test, if a test fails, or if a tag names no ru
 
 _LEGEND: Final = """\
 A test counts once for each of its parameters. "v4 too" marks a rule that version 4 has under the same id. X-n numbers
-the places where the specifications contradict each other or themselves; the text after it tells what we do there.
+the places where the specifications contradict each other or themselves; the text after it is our resolution.
 """
 
 

@@ -23,7 +23,7 @@ class RunOutcome(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "RunOutcome":
-        """The inverse of str. Raises ValueError for anything else."""
+        """The inverse of str. Raises ValueError for any other text."""
         if text == "not run":
             return cls()
         counts = dict(part.split(" ") for part in text.split(", "))

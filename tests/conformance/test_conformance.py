@@ -78,7 +78,7 @@ RULES = """\
 [[specifications]]
 name = "one"
 title = "One"
-source = "Of nobody."
+source = "Test data."
 
 [[rules.one]]
 id = "req~one-kept~1"
@@ -86,7 +86,7 @@ says = "It is kept."
 
 [[rules.one]]
 id = "LIF-1"
-says = "Nobody can tell."
+says = "It is undefined."
 needs = []
 note = "Left open."
 """
@@ -177,7 +177,7 @@ FAULTS = {
         TEST_FILE,
         "def test_",
         "def helper() -> None:\n    # [utest->LIF-1]\n    pass\n\n\ndef test_",
-        f"{TEST_FILE}:2: [utest->LIF-1]: stands on helper, expected a test",
+        f"{TEST_FILE}:2: [utest->LIF-1]: is on helper, expected a test",
     ),
     "a kind that is none": (
         SOURCE_FILE,
@@ -334,7 +334,7 @@ def test_a_file_that_pytest_does_not_collect_has_no_tests() -> None:
 
 # --- lists and outcomes -----------------------------------------------------------------------------------------------
 
-ONE = Specification("one", "One", "Of nobody.")
+ONE = Specification("one", "One", "Test data.")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which code meets a rule, which tests show it, and what is wrong with the tags."""
+"""The code that meets a rule, its tests, and the invalid tags."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -18,20 +18,20 @@ class CodeRef(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What there is of a rule, in order of file and place."""
+    """The tags of a rule, in order of file and place."""
 
     code: tuple[CodeRef, ...]
     tests: tuple[CaseRef, ...]
 
     def missing(self, rule: SpecRule) -> list[str]:
-        """What the rule needs and does not have, in words."""
+        """The missing parts of the rule, as text."""
         missing = {"impl": not self.code, "test": not self.tests}
         messages = {"impl": "no code is tagged", "test": "no test is tagged"}
         return [messages[need] for need in rule.needs if missing[need]]
 
 
 class Trace(NamedTuple):
-    """The rules of a tree, what there is of each, by its id, and the tags that are wrong, in words."""
+    """The rules of a tree, the tags of each rule by its id, and the invalid tags, as text."""
 
     rules: SpecRules
     evidence: Mapping[str, Evidence]
@@ -39,7 +39,7 @@ class Trace(NamedTuple):
 
     @property
     def gaps(self) -> list[str]:
-        """The rules that lack something, each with what it lacks."""
+        """The incomplete rules, each with its missing parts."""
         return [
             f"{rule.id}: {what}" for rule in self.rules.all for what in self.evidence[rule.id].missing(rule)
         ]
@@ -89,7 +89,7 @@ def _invalid_tags(
                 elif tag.rule not in ids and not tag.rule.startswith(UNLISTED_PREFIXES):
                     yield f"{tag}: no such rule{_hint(tag, ids)}"
                 elif "impl" not in kinds and not module.tests_of(tag):
-                    yield f"{tag}: stands on {tag.symbol or 'the module'}, expected a test"
+                    yield f"{tag}: is on {tag.symbol or 'the module'}, expected a test"
 
 
 def _hint(tag: Tag, ids: set[str]) -> str:

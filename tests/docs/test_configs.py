@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file in configs/ starts a streamer that comes up and goes down again."""
+"""A streamer starts and stops with each file in configs/."""
 
 import re
 import signal
@@ -28,7 +28,7 @@ def elsewhere(text: str, state: Path) -> str:
     return re.sub(r"^port = \d+", lambda match: f"port = {free_port()}", text, flags=re.MULTILINE)
 
 
-def test_there_are_the_two_that_the_readme_speaks_of() -> None:
+def test_the_two_files_of_the_readme_exist() -> None:
     assert {"minimal.toml", "vehicle.toml"} <= {path.name for path in CONFIGS}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/configuration.md explains every key there is, and no other."""
+"""docs/configuration.md explains every existing key, and no other."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def first_column(title: str) -> set[str]:
 
 
 def keys(*structs: type[msgspec.Struct]) -> set[str]:
-    """As `fields`, by what they are called in the file."""
+    """As `fields`, by their names in the file."""
     return {name for struct in structs for name in struct.__struct_encode_fields__}
 
 
@@ -141,8 +141,8 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
 
 def test_every_kind_of_payload_type_has_a_row_with_its_keys_and_their_defaults() -> None:
     rows = dict(re.findall(r'^\| `"(\w+)"` \| ([^|]*) \|', section("Plugin payloads"), re.MULTILINE))
-    told = {kind: dict(re.findall(r"`(\w+)`(?: \(`?([^)`]*)`?\))?", keys)) for kind, keys in rows.items()}
-    assert told == {
+    notified = {kind: dict(re.findall(r"`(\w+)`(?: \(`?([^)`]*)`?\))?", keys)) for kind, keys in rows.items()}
+    assert notified == {
         str(kind.__struct_config__.tag): {
             each.encode_name: ""
             if each.default in {msgspec.UNSET, msgspec.NODEFAULT}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/delivery.md names a test for each promise, in a footnote, and each test that it names exists."""
+"""docs/delivery.md names a test for each guarantee, in a footnote, and each named test exists."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ def test_each_test_that_is_named_exists(file: str, test: str) -> None:
     assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def test_each_promise_names_a_test() -> None:
+def test_each_guarantee_names_a_test() -> None:
     assert len(PROMISES) > 15
     notes = footnotes()
     assert [

@@ -48,7 +48,7 @@ def test_every_field_of_the_context_has_a_row() -> None:
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(PluginContext.__struct_fields__)
 
 
-def test_the_link_of_the_page_is_down_when_a_test_says_so() -> None:
+def test_the_link_of_the_page_is_down_when_a_test_sets_it_down() -> None:
     [made] = re.findall(r"`(LinkStates\(.*?\.get\))`", PAGE)
     [call] = re.findall(r"`(links\.set_state\(.*?\))`", PAGE)
     links = eval(made, {"LinkStates": LinkStates})
@@ -74,7 +74,7 @@ class ListQueue:
         delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns)
 
 
-def test_the_plugin_of_the_page_does_what_the_page_says() -> None:
+def test_the_plugin_of_the_page_behaves_as_documented() -> None:
     cls = night()
     clock = ManualClock().clock()
     config = msgspec.convert({"topic": str(DOOR)}, cls.Config)

@@ -18,7 +18,7 @@ def fenced(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_first_screen_says_what_it_is_what_it_is_not_and_the_two_commands() -> None:
+def test_the_first_screen_contains_purpose_limits_and_the_two_commands() -> None:
     first_screen = "\n".join(README.splitlines()[:40])
     for words in ("make demo", "make test", "**It is**", "**It is not**"):
         assert words in first_screen

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/scale.md says of the code is so; its figures are measured and only their arithmetic can be checked."""
+"""The statements of docs/scale.md about the code are correct.
+
+Of its measured figures only the arithmetic can be checked.
+"""
 
 import re
 from pathlib import Path

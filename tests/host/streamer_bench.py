@@ -179,9 +179,9 @@ class BenchApp:
     def publish(self, payload: bytes = b"", topic: UUri = TOPIC, ttl: int | None = None) -> None:
         self.transport.send(publish(new_id(), topic, payload, ttl=ttl))
 
-    def call_usubscription(self, method: int, asked: Any) -> UMessage:
+    def call_usubscription(self, method: int, sent_request: Any) -> UMessage:
         return self.rpc.call(
-            USUBSCRIPTION.with_resource(method), asked.SerializeToString(), UPayloadFormat.PROTOBUF
+            USUBSCRIPTION.with_resource(method), sent_request.SerializeToString(), UPayloadFormat.PROTOBUF
         )
 
     def subscribe(self, topic: UUri = TOPIC, *, period_ms: int | None = None) -> None:
@@ -197,7 +197,9 @@ class BenchApp:
         self.call_usubscription(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=topic.to_pb()))
 
     def serve(self, method: UUri, answer: Callable[[UMessage], UMessage]) -> None:
-        self.transport.register_listener(ANY, method, lambda asked: self.transport.send(answer(asked)))
+        self.transport.register_listener(
+            ANY, method, lambda sent_request: self.transport.send(answer(sent_request))
+        )
 
     def wait_received(self, n: int) -> list[bytes]:
         eventually(lambda: len(self.received) >= n, f"{n} messages at {self.address}, got {self.received}")

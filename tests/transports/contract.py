@@ -119,7 +119,7 @@ def response_from(source: UUri, sink: UUri) -> UMessage:
 def four_messages() -> Sequence[UMessage]:
     """One message of each type from ALPHA to BETA, with every header field."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    asked = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
+    sent_request = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
     notified = notification(
         new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3
     )
@@ -129,9 +129,9 @@ def four_messages() -> Sequence[UMessage]:
         ),
         notified,
         msgspec.structs.replace(
-            asked,
+            sent_request,
             attributes=msgspec.structs.replace(
-                asked.attributes, permission_level=2, token="tok", traceparent=trace, commstatus=None
+                sent_request.attributes, permission_level=2, token="tok", traceparent=trace, commstatus=None
             ),
         ),
         response_from(METHOD, REMOTE_CLIENT),
@@ -162,9 +162,9 @@ FILTERS: Final[Mapping[str, FilterCase]] = {
     "a topic of any type": FilterCase(UUri(ALPHA, 0x1FFFF, 1, 0x8001), None, frozenset({_P})),
     "a topic of any version": FilterCase(UUri(ALPHA, 0x1000A, 0xFF, 0x8001), None, frozenset({_P})),
     "all that has a sink": FilterCase(ANY, ANY, frozenset({_N, _Q, _R})),
-    "all that goes to an authority": FilterCase(ANY, any_at(BETA), frozenset({_N, _Q, _R})),
-    "all that goes to another authority": FilterCase(ANY, any_at(ALPHA), frozenset()),
-    "all that goes to a client": FilterCase(ANY, REMOTE_CLIENT, frozenset({_N, _R})),
+    "all messages to an authority": FilterCase(ANY, any_at(BETA), frozenset({_N, _Q, _R})),
+    "all messages to another authority": FilterCase(ANY, any_at(ALPHA), frozenset()),
+    "all messages to a client": FilterCase(ANY, REMOTE_CLIENT, frozenset({_N, _R})),
     "notifications of one topic": FilterCase(TOPIC, REMOTE_CLIENT, frozenset({_N})),
     "responses of one method": FilterCase(METHOD, REMOTE_CLIENT, frozenset({_R})),
     "requests to one method": FilterCase(ANY, REMOTE_METHOD, frozenset({_Q})),
@@ -182,7 +182,7 @@ BAD_FILTERS: Final[Mapping[str, tuple[UUri, UUri | None]]] = {
 
 
 def invalid_messages() -> Mapping[str, UMessage]:
-    asked = request(new_id(), CLIENT, REMOTE_METHOD, ttl=5000)
+    sent_request = request(new_id(), CLIENT, REMOTE_METHOD, ttl=5000)
     return {
         "a publication from a method": publish(new_id(), METHOD),
         "a publication from a wildcard": publish(new_id(), UUri(ALPHA, ANY_ENTITY, 1, 0x8001)),
@@ -196,7 +196,7 @@ def invalid_messages() -> Mapping[str, UMessage]:
         "a response without reqid": UMessage(
             new_id(), msgspec.structs.replace(response_from(METHOD, REMOTE_CLIENT).attributes, reqid=None)
         ),
-        "an id that is no UUIDv7": UMessage(UUID(1, 2), asked.attributes),
+        "an id that is no UUIDv7": UMessage(UUID(1, 2), sent_request.attributes),
         "no type": UMessage(new_id(), UAttributes(type=UMessageType.UNSPECIFIED, source=TOPIC)),
     }
 
@@ -211,7 +211,7 @@ def code_of(call: Callable[[], object]) -> UCode:
 
 
 class TransportContract(ABC):
-    """The contract. Each test is a promise of `EndpointTransport` or `UTransport`."""
+    """The contract. Each test checks a guarantee of `EndpointTransport` or `UTransport`."""
 
     limit_of_listeners: ClassVar[int] = 5_000
     """More listeners than the transport accepts."""
@@ -256,7 +256,7 @@ class TransportContract(ABC):
 
     # --- carrying -----------------------------------------------------------------------------------------------------
 
-    def test_every_message_arrives_as_it_was_sent(self, pair: Pair) -> None:
+    def test_every_message_arrives_unchanged(self, pair: Pair) -> None:
         publications, addressed = Mailbox(), Mailbox()
         pair.b.register_listener(ANY, None, publications)
         pair.b.register_listener(ANY, any_at(BETA), addressed)
@@ -337,7 +337,7 @@ class TransportContract(ABC):
         pair.b.register_listener(ANY, None, all_published)
         pair.b.register_listener(ANY, ANY, all_addressed)
         self.wait_connected(pair)
-        # Twice: when the second round is there, the first has passed every listener there is.
+        # Twice: when the second round has arrived, the first has passed every listener.
         sent = [*self.messages(), *self.messages()]
         for message in sent:
             pair.a.send(message)
@@ -463,7 +463,7 @@ class TransportContract(ABC):
         pair.a.send(publish(new_id(), TOPIC, b"ping"))
         assert [m.payload for m in replies.wait(1)] == [b"ping"]
         self.wait_connected(pair)
-        pair.a.send(publish(new_id(), TOPIC, b"nobody listens"))
+        pair.a.send(publish(new_id(), TOPIC, b"no listener"))
         pair.a.send(publish(new_id(), OTHER_TOPIC, b"late"))
         assert [m.payload for m in late.wait(1)] == [b"late"]
         assert len(replies.messages) == len(done.messages) == 1

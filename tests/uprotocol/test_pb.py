@@ -369,7 +369,7 @@ ENUMS = {
 
 
 def find(path: str) -> Any:
-    """What is called path inside the package, e.g. "uri.UUri"."""
+    """The class with this path inside the package, e.g. "uri.UUri"."""
     module, *attributes = path.split(".")
     return reduce(getattr, attributes, importlib.import_module(f"{pb.__name__}.{module}"))
 
@@ -441,7 +441,7 @@ descriptor_pool.Default().AddSerializedFile(uri.DESCRIPTOR.serialized_pb)
 """
 
 
-def run_beside_a_package_named_uprotocol(
+def run_next_to_a_package_named_uprotocol(
     script: str, folder: Path, implementation: str
 ) -> subprocess.CompletedProcess[str]:
     theirs = folder / "uprotocol" / "__init__.py"
@@ -462,12 +462,12 @@ def run_beside_a_package_named_uprotocol(
 def test_uprotocol_messages_of_another_library_load_next_to_ours(
     order: str, implementation: str, tmp_path: Path
 ) -> None:
-    finished = run_beside_a_package_named_uprotocol(order + CHECKS, tmp_path, implementation)
+    finished = run_next_to_a_package_named_uprotocol(order + CHECKS, tmp_path, implementation)
     assert (finished.stderr, finished.stdout) == ("", "both loaded\n")
 
 
 def test_both_libraries_clash_in_one_pool(tmp_path: Path) -> None:
-    finished = run_beside_a_package_named_uprotocol(CLASH, tmp_path, "upb")
+    finished = run_next_to_a_package_named_uprotocol(CLASH, tmp_path, "upb")
     assert "TypeError: Couldn't build proto file into descriptor pool" in finished.stderr
 
 
@@ -578,7 +578,7 @@ def test_stubs_match_the_messages_at_run_time(path: str, stub: ast.ClassDef) -> 
     for field in assignable:
         setattr(message, field, getattr(message, field))
     for field in read_only:
-        # TypeError: a Timestamp field may be assigned a datetime, of which the stub keeps silent.
+        # TypeError: a Timestamp field accepts a datetime, which the stub does not declare.
         with pytest.raises((AttributeError, TypeError)):
             setattr(message, field, getattr(message, field))
     for field in assignable | read_only | with_presence:

@@ -65,18 +65,22 @@ def refusal(call: Callable[[], object]) -> UStatus:
 def test_a_call_is_a_request_from_the_reply_address_to_the_method() -> None:
     line = Line()
     client(line).call(METHOD, b"200", UPayloadFormat.RAW, ttl=700, priority=UPriority.CS5)
-    [asked] = line.sent
-    attributes = asked.attributes
+    [sent_request] = line.sent
+    attributes = sent_request.attributes
     assert (attributes.type, attributes.source, attributes.sink) == (UMessageType.REQUEST, APP, METHOD)
     assert (attributes.ttl, attributes.priority) == (700, UPriority.CS5)
-    assert (asked.payload, attributes.payload_format) == (b"200", UPayloadFormat.RAW)
+    assert (sent_request.payload, attributes.payload_format) == (b"200", UPayloadFormat.RAW)
 
 
 def test_a_call_defaults_to_cs4_and_5_s() -> None:
     line = Line()
     client(line).call(METHOD)
-    [asked] = line.sent
-    assert (asked.attributes.ttl, asked.attributes.priority, asked.payload) == (5_000, UPriority.CS4, b"")
+    [sent_request] = line.sent
+    assert (sent_request.attributes.ttl, sent_request.attributes.priority, sent_request.payload) == (
+        5_000,
+        UPriority.CS4,
+        b"",
+    )
 
 
 def test_a_client_listens_at_its_address() -> None:
@@ -175,15 +179,17 @@ def test_an_invalid_call_is_refused_without_waiting(how: dict[str, int], word: s
 # ---------------------------------------------------------------------------------------- pairing, and its bounds
 
 
-def other_than_the_answer(asked: UMessage) -> list[UMessage]:
-    other = response(IDS.next(), UMessage(IDS.next(), asked.attributes), b"of another call")
+def other_than_the_answer(sent_request: UMessage) -> list[UMessage]:
+    other = response(IDS.next(), UMessage(IDS.next(), sent_request.attributes), b"of another call")
     notified = notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP)
     return [
         other,
-        UMessage(notified.id, msgspec.structs.replace(notified.attributes, reqid=asked.id), b"no response"),
+        UMessage(
+            notified.id, msgspec.structs.replace(notified.attributes, reqid=sent_request.id), b"no response"
+        ),
         publish(IDS.next(), UUri("hpc", 1, 1, 0x8000)),
         notified,
-        asked,
+        sent_request,
     ]
 
 
@@ -223,8 +229,8 @@ def calls_at_once(line: Line, calling: RpcClient, n: int) -> list[bytes]:
     while len(line.sent) < n:
         assert time.monotonic() < end
         time.sleep(0.001)
-    for asked in reversed(line.sent):
-        line.arrive(response(IDS.next(), asked, b"re " + asked.payload))
+    for sent_request in reversed(line.sent):
+        line.arrive(response(IDS.next(), sent_request, b"re " + sent_request.payload))
     for thread in threads:
         thread.join(DEADLINE_S)
     return answers
@@ -250,7 +256,7 @@ def test_above_its_bound_a_call_is_refused_before_anything_is_sent() -> None:
     assert calling.call(METHOD).payload == b"ok"
     assert refused == [UStatus(UCode.RESOURCE_EXHAUSTED, f"1 calls of {APP} are open")]
     assert len(line.sent) == 1
-    assert calling.call(METHOD).payload == b"ok"  # there is room again
+    assert calling.call(METHOD).payload == b"ok"  # there is space again
 
 
 def test_after_close_a_call_ends_with_its_deadline() -> None:

@@ -55,11 +55,11 @@ def test_the_factory_arguments_are_in_the_message() -> None:
     assert made.payload_format is UPayloadFormat.TEXT
 
 
-def test_a_request_goes_from_the_client_to_the_method() -> None:
+def test_a_request_has_the_client_as_source_and_the_method_as_sink() -> None:
     assert (CALL.attributes.source, CALL.attributes.sink, CALL.payload) == (CLIENT, METHOD, b"question")
 
 
-def test_a_response_goes_back_with_priority_ttl_and_id_of_the_request() -> None:
+def test_a_response_returns_with_priority_ttl_and_id_of_the_request() -> None:
     answer = response(NEXT_ID, CALL, b"answer", UPayloadFormat.RAW)
     made = answer.attributes
     assert (answer.id, answer.payload, made.payload_format) == (NEXT_ID, b"answer", UPayloadFormat.RAW)

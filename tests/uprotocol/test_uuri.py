@@ -80,7 +80,7 @@ def test_the_scheme_the_case_and_leading_zeros_are_free_on_input(text: str, uuri
     assert UUri.parse(text) == uuri
 
 
-REJECTED = {  # text: what its error says, after naming the text
+REJECTED = {  # text: the end of its error message, after the text itself
     "": "expected up://authority/... or up:/..., no other scheme",
     "  ": "no other scheme",
     "$$": "no other scheme",
@@ -334,7 +334,7 @@ def test_without_wildcards_only_the_address_itself_matches(pattern: UUri, candid
         assert pattern.matches(candidate) is (pattern == candidate)
 
 
-FILTERS = [  # what the transport layer's table lists, and the specification's own example that it misses
+FILTERS = [  # the entries of the transport layer's table, and the specification's own example that it lacks
     ("one topic", "//vin/10AB/3/80CD", None),
     ("any topic", "//vin/FFFF/FF/FFFF", None),
     ("notifications of one resource", "//vin/10AB/3/80CD", "//hpc/1/1/0"),

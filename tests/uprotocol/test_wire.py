@@ -121,7 +121,7 @@ def test_headers_of_other_implementations_are_decoded(id: UUID, attributes: UAtt
     decoder = HeaderDecoder()
     assert decode(bytes.fromhex(data)) == (id, attributes)
     assert decoder.decode(bytes.fromhex(data)) == (id, attributes)
-    assert decoder.decode(bytes.fromhex(data)) == (id, attributes)  # now by what it has kept
+    assert decoder.decode(bytes.fromhex(data)) == (id, attributes)  # now from its cache
 
 
 @vectors
@@ -281,7 +281,7 @@ def id_field(id: UUID) -> bytes:
 
 SWAPPED_HALVES = b"\x0a\x12\x11" + ID_FIELD[12:20] + b"\x09" + ID_FIELD[3:11]
 SPLIT_ID = b"\x0a\x09" + ID_FIELD[2:11] + b"\x0a\x09" + ID_FIELD[11:20]
-HOSTILE = {  # a header that teaches the decoder, and another of which it may think that it knows the rest
+HOSTILE = {  # a header that fills the decoder's cache, and another that resembles it
     "another id": (PUBLICATION, id_field(SECOND) + TYPE_AND_SOURCE),
     "the id again, last": (
         PUBLICATION + id_field(FIRST),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description that makes no sense is refused at the start, with its place and what would be right."""
+"""An invalid description is rejected at the start, with its place and the valid form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +78,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("types", "text"), WRONG)
-def test_what_makes_no_sense_is_named(types: dict[str, Any], text: str) -> None:
+def test_an_invalid_description_is_reported_with_its_place(types: dict[str, Any], text: str) -> None:
     assert refusal(types) == text
 
 
@@ -114,7 +114,9 @@ def test_a_type_that_many_use_is_compiled_once() -> None:
     assert compiler.codec_named("L0", "") is compiler.codec_named("L0", "")
 
 
-def test_a_tlv_member_goes_without_its_own_length_and_elsewhere_keeps_it(described: Described) -> None:
+def test_a_tlv_member_has_no_length_field_of_its_own_but_other_uses_of_its_type_do(
+    described: Described,
+) -> None:
     types = {
         "P": {"kind": "struct", "length": 8, "members": members(x="u8")},
         "T": {"kind": "tlv", "static_length": 8, "members": [{"id": 1, "name": "p", "type": "P"}, {"id": 2, "name": "l", "type": array("P", length=8)}]},

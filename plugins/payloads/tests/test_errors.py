@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors name the byte, the member, what was found and what would have been right."""
+"""Errors contain the byte, the member, the value and the expected form."""
 
 from collections.abc import Callable
 from typing import Any

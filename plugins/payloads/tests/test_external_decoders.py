@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload classes from elsewhere: what they look like is all that counts.
+"""External payload classes: only their interface counts. The classes here behave as those of well-known libraries.
 
 Those here behave as well-known libraries' do.
 """
@@ -111,7 +111,7 @@ class Needy:
     def deserialize(self, payload: bytes) -> None: ...
 
 
-class Mute:
+class NoMethod:
     pass
 
 
@@ -126,7 +126,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("door_payloads", None)
 
 
-def test_attributes_become_a_dict_and_wrappers_what_they_hold() -> None:
+def test_attributes_become_a_dict_and_wrappers_their_value() -> None:
     payload = bytes.fromhex("0001 0002") + b"FL"
     assert class_decoder(Wheels)(payload) == {
         "speeds": [1, 2],
@@ -152,7 +152,7 @@ def test_each_payload_has_an_object_of_its_own() -> None:
     assert first == decode(bytes.fromhex("0001 0002") + b"FL")
 
 
-def test_what_the_class_raises_is_raised() -> None:
+def test_an_exception_of_the_class_is_raised() -> None:
     with pytest.raises(struct.error):
         class_decoder(Wheels)(b"")
 
@@ -181,9 +181,9 @@ def test_a_class_that_cannot_be_used_is_named(module: str, path: str, text: str)
 
 
 @pytest.mark.parametrize(
-    ("cls", "text"), [(Needy, "cannot be made without arguments: TypeError"), (Mute, "has no method")]
+    ("cls", "text"), [(Needy, "cannot be made without arguments: TypeError"), (NoMethod, "has no method")]
 )
-def test_a_class_that_cannot_be_made_or_asked_is_named(
+def test_a_class_that_cannot_be_instantiated_is_reported_by_its_name(
     cls: type[Any], text: str, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     payload_class(f"{module}:Door")
@@ -192,7 +192,7 @@ def test_a_class_that_cannot_be_made_or_asked_is_named(
         payload_class(f"{module}:Other")
 
 
-def test_what_goes_round_in_circles_or_has_no_end_is_refused() -> None:
+def test_recursive_or_endless_objects_are_rejected() -> None:
     circle: dict[str, Any] = {}
     circle["self"] = circle
     with pytest.raises(

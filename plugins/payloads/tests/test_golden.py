@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads byte for byte, as the standard lays them out: each is what its value is written as, and reads as that
+"""Payloads byte for byte, as in the standard. Each value is encoded to its bytes, and the bytes are decoded to the
 value.
 """
 
@@ -197,7 +197,7 @@ GOLDEN = [
 def test_a_value_and_its_bytes_are_made_of_each_other(
     described: Described, type: Any, value: object, hexed: str
 ) -> None:
-    # As a member between two others, and alone: what stands before a type and behind it is none of its business.
+    # As a member between two others, and alone: the bytes before and after a type do not affect it.
     alone = described(T={"kind": "struct", "members": members(it=type)})
     assert alone.encode({"it": value}).hex() == hexed.replace(" ", "")
     assert alone.decode(bytes.fromhex(hexed)) == {"it": value}
@@ -232,7 +232,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("why", "type", "hexed", "value"), READ)
-def test_what_others_write_is_read_and_what_follows_it_too(
+def test_payloads_of_other_senders_are_decoded_with_the_members_after_them(
     described: Described, why: str, type: Any, hexed: str, value: object
 ) -> None:
     between = described(T={"kind": "struct", "members": members(it=type, next="u16")})
@@ -289,5 +289,5 @@ def test_tags_that_lie_are_refused(described: Described, hexed: str, text: str) 
     assert str(refused.value) == text
 
 
-def test_what_follows_the_last_member_is_not_looked_at(described: Described) -> None:
+def test_bytes_after_the_last_member_are_ignored(described: Described) -> None:
     assert described("struct", members=members(a="u8")).decode(b"\x01\xff\xff") == {"a": 1}

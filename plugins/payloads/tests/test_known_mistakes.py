@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other serializers are known to get wrong, each as a test of ours."""
+"""Known faults of other serializers, each as a test."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,13 +31,13 @@ def test_a_text_is_as_long_as_its_bytes_not_its_characters(
     assert "Grüße".encode() in payload
 
 
-def test_an_array_of_strings_says_its_own_length(described: Described) -> None:
+def test_an_array_of_strings_has_a_length_field_of_its_own(described: Described) -> None:
     description = described("struct", members=members(names={"kind": "array", "of": STRING}, next="u16"))
     payload = there_and_back(description, {"names": ["abb", "bb"], "next": 0xBEEF})
     assert int.from_bytes(payload[:4], "big") == len(payload) - 4 - 2
 
 
-def test_an_array_of_structs_with_arrays_in_them_says_its_own_length(described: Described) -> None:
+def test_an_array_of_structs_with_arrays_has_a_length_field_of_its_own(described: Described) -> None:
     inner = {"kind": "struct", "members": members(list=BYTES)}
     description = described("struct", members=members(all={"kind": "array", "of": inner}, next="u8"))
     payload = there_and_back(
@@ -69,7 +69,7 @@ def test_one_description_reads_payloads_of_any_length_in_any_order(described: De
         assert {each: description.decode(each) for each in payloads} == payloads
 
 
-def test_what_a_struct_has_more_than_is_known_is_skipped(described: Described) -> None:
+def test_extra_bytes_of_a_struct_are_skipped(described: Described) -> None:
     inner = {"kind": "struct", "length": 32, "members": members(a="u8")}
     description = described("struct", members=members(inner=inner, next="u16"))
     assert description.decode(bytes.fromhex("00000003 01ffff beef")) == {"inner": {"a": 1}, "next": 0xBEEF}

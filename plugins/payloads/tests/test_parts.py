@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts know of themselves: sizes, what can follow what, which scalars are read together."""
+"""Properties of the codecs: sizes, permitted successors, and the scalars that are decoded together."""
 
 import struct
 
@@ -43,9 +43,7 @@ NUMBER = Variant(1, "n", U16)
         (TlvRecordCodec([Tagged(1, "a", U8, scalar=True)], 4), None, 0, True),
     ],
 )
-def test_what_is_known_of_the_bytes_of_a_type(
-    codec: Codec, size: int | None, least: int, open_ended: bool
-) -> None:
+def test_the_sizes_of_a_type(codec: Codec, size: int | None, least: int, open_ended: bool) -> None:
     assert (codec.size, codec.min_size, codec.open_ended) == (size, least, open_ended)
 
 
@@ -60,7 +58,7 @@ def test_scalars_of_one_byte_order_are_read_together_and_by_their_thousands() ->
     assert values[999] == {"a": 1998 % 256, "b": 1999 % 256}
 
 
-def test_nothing_beyond_the_end_is_looked_at() -> None:
+def test_no_byte_after_the_end_is_read() -> None:
     assert U16.decode(b"\0\1\0\2", 2, 4) == (2, 4)
     for codec in (U16, FLAT, FixedArray(U16, 2), Bytes(2), Union([NUMBER], 0, 1, 1)):
         with pytest.raises(ValueError, match="are left"):
@@ -68,11 +66,11 @@ def test_nothing_beyond_the_end_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("encoding", MARKS)
-def test_a_mark_says_what_follows_it_whatever_is_described(encoding: str) -> None:
+def test_a_byte_order_mark_overrides_the_configured_encoding(encoding: str) -> None:
     assert all(read_text(MARKS[encoding] + "é".encode(encoding), other, 0) == "é" for other in MARKS)
 
 
-def test_what_says_nothing_of_its_length_has_32_bits_of_it_if_its_size_changes() -> None:
+def test_a_type_of_variable_size_has_a_length_field_of_32_bits_by_default() -> None:
     assert (StringShape().length_bits, BytesShape(size=3).length_bits) == (32, 0)
     assert (ArrayShape(of="u8").length_bits, ArrayShape(of="u8", count=3).length_bits) == (32, 0)
     assert ArrayShape(of="u8", count=3, length=8).length_bits == 8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which topic has which payload; and that `ustreamer check` says what is wrong, and where."""
+"""The payload of each topic; and the errors that `ustreamer check` reports, with their place."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_topic_is_described_once(topics: list[str], text: str) -> None:
         ["//a/FFFF0001/1/8001", "//a/1FFFF/1/8002"],
     ],
 )
-def test_patterns_that_never_meet_may_stand_beside_each_other(topics: list[str]) -> None:
+def test_disjoint_patterns_may_be_configured_together(topics: list[str]) -> None:
     config(topics=[topic(each) for each in topics])
 
 

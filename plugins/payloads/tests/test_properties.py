@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any description that is accepted: what is written is read again, and no bytes do more harm than a PayloadError."""
+"""For any accepted description: encoded values are decoded again, and arbitrary bytes raise nothing but PayloadError."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def texts(draw: st.DrawFn) -> Drawn:
     shape: dict[str, Any] = {"kind": "string", "encoding": encoding, "nul": draw(st.booleans())}
     shape["bom"] = draw(st.booleans())
     shape |= draw(st.sampled_from([{}, {"length": 16}, {"size": 40}, {"size": 40, "length": 8}]))
-    # Without a mark of its own, a text may not begin with what would be taken for one.
+    # A text without a byte order mark may not begin with the bytes of one.
     letters = st.characters(
         exclude_categories=["Cs"], exclude_characters="\0" if shape["bom"] else "\0\ufeff\ufffe\uefbb"
     )
@@ -170,7 +170,7 @@ ROOMY = settings(
 
 @ROOMY
 @given(st.data(), ROOTS)
-def test_what_is_written_is_read_again(data: st.DataObject, drawn: Drawn) -> None:
+def test_encoded_values_are_decoded_again(data: st.DataObject, drawn: Drawn) -> None:
     type, values = drawn
     description, value = compiled(type), data.draw(values)
     payload = description.encode(value)
@@ -203,6 +203,7 @@ def test_every_payload_that_is_cut_short_is_refused_or_means_less(data: st.DataO
     payload = description.encode(value)
     for end in range(len(payload)):
         if refusal(description, payload[:end]) is None:
-            # Only what may be left out was: TLV members, and padding and unread ends of what has a size of its own.
+            # Only optional bytes were omitted: TLV members, padding, and ignored bytes at the end of a type with a
+            # length.
             less = description.decode(payload[:end])
             assert description.decode(description.encode(less)) == less

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the README is right, and is what it says."""
+"""The configuration of the README is valid and behaves as documented."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ def examples() -> list[PayloadsConfig]:
     return [msgspec.convert(tomllib.loads(each)["plugins"]["payloads"], PayloadsConfig) for each in found]
 
 
-def test_the_description_of_the_page_reads_what_it_writes() -> None:
+def test_the_description_of_the_page_decodes_its_own_encoding() -> None:
     description = examples()[0].descriptions()["ChassisState"]
     state = {
         "wheels": [{"speed": 13.5, "slip": -1}] * 4,
@@ -34,13 +34,13 @@ def test_the_description_of_the_page_reads_what_it_writes() -> None:
         description.decode(payload[:12])
 
 
-def test_the_error_of_the_page_is_what_is_said() -> None:
+def test_the_error_of_the_page_is_raised() -> None:
     [said] = re.findall(r"`(at byte .*?)`", PAGE, re.DOTALL)
     with pytest.raises(PayloadError) as refused:
         examples()[0].descriptions()["ChassisState"].decode(b"\0\x1c" + bytes(28))
     assert str(refused.value) == " ".join(said.split())
 
 
-def test_a_class_stands_where_a_type_would() -> None:
+def test_a_class_can_replace_a_type() -> None:
     [topic] = examples()[1].topics
     assert (topic.type, topic.class_) == (None, "vehicle_payloads:WheelSpeed")

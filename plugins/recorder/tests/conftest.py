@@ -113,12 +113,12 @@ class Bench:
         return message
 
     def drain(self) -> None:
-        """What the writer's thread does at each flush."""
+        """The steps of the writer's thread at each flush."""
         self.journal.write(self.note_queue.notes, len(self.note_queue.notes), self.note_queue)
         self.journal.tick(self.note_queue.pop_skipped())
 
     def events(self) -> list[Event]:
-        """All that stands in the directory; nothing in it is damaged."""
+        """The files of the directory; none of them is damaged."""
         found = [
             event
             for file in list_segments(self.directory)

@@ -36,7 +36,7 @@ APP, METHOD = UUri("hpc", 7, 1, 0), UUri("chassis", 0x1234, 1, 1)
 
 
 def deliver_together(bench: "Bench", delivery: Delivery, messages: Sequence[UMessage], *ages_ns: int) -> None:
-    """A lane sends these together; they came so long ago, or now."""
+    """An endpoint queue sends these together; they were received long ago, or now."""
     now_ns = bench.time.now_ns
     times_ns = [now_ns - each for each in ages_ns] or [now_ns] * len(messages)
     bench.owner.taps = (bench._tap,)
@@ -49,7 +49,7 @@ def batch_sizes(bench: "Bench") -> list[int]:
 
 
 def one_by_one(bench: "Bench") -> None:
-    """What waits is written as if each message had been delivered by itself."""
+    """A waiting batch is written as if each message had been delivered alone."""
     notes, note_queue = bench.note_queue.notes, bench.note_queue
     while notes:
         note = notes.popleft()
@@ -204,7 +204,7 @@ def test_a_new_file_defines_each_target_before_its_rows(bench: "Bench") -> None:
 
 
 def test_a_batch_note_keeps_no_payload(bench: "Bench") -> None:
-    """Or what waits for the disk would be bounded in rows and not in bytes."""
+    """Otherwise the notes that wait for the disk would be limited in rows and not in bytes."""
     payloads = [bytes(1_000) for _ in range(64)]
     before = [sys.getrefcount(each) for each in payloads]
     deliver_together(bench, bench.delivery(), [bench.message(payload=each) for each in payloads])
@@ -223,11 +223,11 @@ def test_different_attributes_make_no_batch(bench: "Bench") -> None:
 def test_responses_make_no_batch(bench: "Bench") -> None:
     """Each names another request."""
     delivery = bench.delivery(topic=None)
-    asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(3)]
-    assert batch_note_of(asked, delivery, [1, 2, 3], 3) is not None
-    deliver_together(bench, delivery, [response(bench.message().id, each) for each in asked])
+    sent_request = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(3)]
+    assert batch_note_of(sent_request, delivery, [1, 2, 3], 3) is not None
+    deliver_together(bench, delivery, [response(bench.message().id, each) for each in sent_request])
     bench.drain()
-    assert [row.request for row in rows(bench)] == [each.id for each in asked]
+    assert [row.request for row in rows(bench)] == [each.id for each in sent_request]
 
 
 @pytest.mark.parametrize("id", [UUID(1 << 64, 0), UUID(0, 1 << 64), UUID(-1, 0)])
@@ -283,7 +283,7 @@ def test_a_batch_above_the_queue_limit_is_recorded_in_part(build: "Callable[...,
 def test_a_file_of_batches_ends_before_it_expands_too_far(
     build: "Callable[..., Bench]",
 ) -> None:
-    """Whoever reads it has each row in full. Before it is as long as it may be, too."""
+    """A reader receives each row completely, also before the batch has its maximum size."""
     bench = build(segment_bytes=4_000_000, max_bytes=40_000_000)
     bench.drain()
     delivery = bench.delivery()
@@ -370,11 +370,11 @@ def test_a_message_batch_with_a_number_that_does_not_fit_makes_no_note(bench: "B
 @pytest.mark.parametrize("number", [1, 2, 8, 128])
 def test_responses_have_a_note_each_with_their_request(bench: "Bench", number: int) -> None:
     delivery = bench.delivery(topic=None)
-    asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(number)]
-    messages = [response(bench.message().id, each, bytes(n % 5)) for n, each in enumerate(asked)]
+    sent_request = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(number)]
+    messages = [response(bench.message().id, each, bytes(n % 5)) for n, each in enumerate(sent_request)]
     ids = IdColumns([each.id.msb for each in messages], [each.id.lsb for each in messages])
     like = msgspec.structs.replace(messages[0].attributes, reqid=None)
-    run = MessageBatch(like, ids, [each.payload for each in messages], [each.id for each in asked])
+    run = MessageBatch(like, ids, [each.payload for each in messages], [each.id for each in sent_request])
     assert list(run) == messages
     assert batch_note_of(run, delivery, [1] * number, 1) is None
     deliver_together(bench, delivery, run)

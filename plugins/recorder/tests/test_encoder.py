@@ -47,7 +47,7 @@ def batch_note(count: int, times_ns: "int | list[int]" = 40, sizes: "int | list[
     """Ids are such that a column of them looks like records of this kind."""
     return BatchNote(
         ATTRIBUTES,
-        Delivery.__new__(Delivery),  # nobody looks at it here
+        Delivery.__new__(Delivery),  # not used here
         array("Q", [(0x0101_0101_0101_0101 * Kind.BATCH + n) & 2**64 - 1 for n in range(count)]),
         array("Q", [1 << 63 | n for n in range(count)]),
         array("I", [sizes] * count if isinstance(sizes, int) else sizes),
@@ -79,7 +79,7 @@ def expected(given: BatchNote, number: int, seq: int, ttl_ms: int | None = None)
 
 
 class EncodedSegment:
-    """A segment with a target, whose encoder goes on."""
+    """A segment with a target; its encoder continues."""
 
     def __init__(self) -> None:
         self.parts = [HEAD.pack()]
@@ -102,7 +102,7 @@ class EncodedSegment:
         return [each for each in read_segment(self.data()) if not isinstance(each, Target)]
 
     def records(self) -> bytes:
-        """What waits for the end of the block, but for the target and the texts."""
+        """The data that waits for the end of the block, without the target and the texts."""
         return self.encoder.pending[1][5 * RECORD :]
 
 
@@ -232,7 +232,7 @@ def test_an_inconsistent_batch_is_damage(at: int, form: str, value: object, reas
     made, given = EncodedSegment(), batch_note(20)
     made.pack(given)
     offset = 5 * RECORD
-    made.encoder.answer(1, 2)  # of no row: what is behind the columns
+    made.encoder.answer(1, 2)  # of no row: the data after the columns
     data = rewritten(made.data(), offset + at, form, value)
     found = [each for each in read_segment(data) if not isinstance(each, Target)]
     assert all(isinstance(each, Damage) for each in found)

@@ -77,11 +77,11 @@ def test_a_row_has_every_argument_of_the_tap(bench: "Bench") -> None:
 
 
 def test_every_type_of_message_is_read_back_with_its_fields(bench: "Bench") -> None:
-    asked = request(bench.message().id, APP, METHOD, ttl=500)
-    told = notification(bench.message().id, TOPIC, APP, ttl=0)
-    messages = [bench.message(), asked, response(bench.message().id, asked), told]
+    sent_request = request(bench.message().id, APP, METHOD, ttl=500)
+    notified = notification(bench.message().id, TOPIC, APP, ttl=0)
+    messages = [bench.message(), sent_request, response(bench.message().id, sent_request), notified]
     unicast = bench.delivery(topic=None)
-    for message in messages * 2:  # the second time by what is remembered of the first
+    for message in messages * 2:  # the second time from the cache of the first
         bench.settle(unicast, message=message)
     bench.drain()
     rows = of(bench, Row)
@@ -90,7 +90,7 @@ def test_every_type_of_message_is_read_back_with_its_fields(bench: "Bench") -> N
     assert [row.ttl_ms for row in rows[:4]] == [None, 500, 500, 0]
     assert [row.priority for row in rows[:4]] == [1, 4, 4, 1]
     assert [row.sink for row in rows[:4]] == [None, str(METHOD), str(APP), str(APP)]
-    assert [row.request for row in rows] == [None, None, asked.id, None] * 2
+    assert [row.request for row in rows] == [None, None, sent_request.id, None] * 2
     assert {row.target.topic for row in rows} == {None}
 
 
@@ -120,7 +120,7 @@ def test_an_inline_send_that_reads_no_clock_has_the_time_of_its_end(bench: "Benc
 
 
 def test_a_row_has_the_limit_of_its_decision(bench: "Bench") -> None:
-    """What was sent waits in a queue, and is settled when another limit holds already."""
+    """A sent message waits in a queue, and is settled when another limit is in force."""
     delivery = bench.delivery(period_ns=5)
     early_ns = bench.time.now_ns
     bench.time.advance(ms=10)
@@ -195,10 +195,10 @@ def test_a_row_has_the_epoch_of_its_decision(bench: "Bench") -> None:
 
 
 def test_every_change_of_a_subscription_is_recorded_with_its_time(bench: "Bench") -> None:
-    wish = Subscription(TOPIC, APP, 5)
+    desired = Subscription(TOPIC, APP, 5)
     for change in Change:
         bench.time.advance(ns=10)
-        bench.note_queue.on_subscription_change(wish, change)
+        bench.note_queue.on_subscription_change(desired, change)
     bench.drain()
     assert of(bench, SubscriptionChange) == [
         SubscriptionChange(n, 1_000_000_010 + 10 * n, change, str(TOPIC), str(APP), 5)

@@ -90,8 +90,8 @@ class Streamer:
         self.hook = manager.hook
         self.hook.ustreamer_configured(settings=self.settings(100))
         directory = StaticDirectory([Subscription(SPEED, APP, 1000)])
-        for told in self.hook.ustreamer_subscription_watch():
-            directory.watch(told)
+        for notified in self.hook.ustreamer_subscription_watch():
+            directory.watch(notified)
         self.dispatcher = Dispatcher(
             "hpc",
             clock,
@@ -106,8 +106,8 @@ class Streamer:
             schedule=lambda when, action: None,
             on_dead_letter=self.letters.append,
         )
-        for lane in self.egresses.values():
-            lane.dispatcher = self.dispatcher
+        for queue in self.egresses.values():
+            queue.dispatcher = self.dispatcher
         self.ids = UuidSource(clock.wall_ms)
 
     def _filters(self, delivery: Delivery) -> list[Filter]:
@@ -120,7 +120,7 @@ class Streamer:
         )
 
     def ledger(self) -> LedgerSnapshot:
-        return self.dispatcher.ledger_snapshot([lane.ledger for lane in self.egresses.values()], 0)
+        return self.dispatcher.ledger_snapshot([queue.ledger for queue in self.egresses.values()], 0)
 
     def receive(self, kind: str) -> None:
         self.refusing.on = kind == "refused"

@@ -158,7 +158,7 @@ HEAD = SegmentHeader("hpc.vin1", run=77, number=3, mono_ns=5, wall_ms=1_700_000_
 
 
 def segment(given: list[Event], per_block: int = 0) -> bytes:
-    """A file with these events, with a block of its own for so many of them, or as few blocks as will do."""
+    """A file with these events, in blocks of that many events, or in as few blocks as possible."""
     parts = [HEAD.pack()]
     encoder = SegmentEncoder(HEAD, parts.append)
     for number, event in enumerate(given):
@@ -251,7 +251,7 @@ def test_a_segment_with_too_many_texts_reports_that_it_is_full() -> None:
 
 
 def small() -> tuple[bytes, list[Event]]:
-    """Four blocks, with all that refers to what stands elsewhere."""
+    """Four blocks, with all references to other blocks."""
     here, there = Target(1, 1, "chassis", "backbone", "topic"), Target(2, 2, "chassis")
     given: list[Event] = [
         row(0, here),
@@ -297,7 +297,7 @@ def test_a_wrong_bit_costs_its_block_and_rows_that_refer_to_it() -> None:
     assert [(each.torn, each.reason) for each in damage] == [(False, "no whole block 2 until block 3")]
 
 
-def test_a_row_whose_target_is_lost_is_set_aside_and_not_guessed() -> None:
+def test_a_row_whose_target_is_lost_is_quarantined_and_not_guessed() -> None:
     given: list[Event] = [row(0), row(1)]
     data = bytearray(segment(given, per_block=1))
     data[HEADER + RECORD] ^= 1  # the first text, and so the whole first block

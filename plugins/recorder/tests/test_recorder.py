@@ -48,7 +48,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 class Running:
-    """A recorder, and somebody who has it note one row after the other."""
+    """A recorder, and a caller that records one row after the other."""
 
     def __init__(self, directory: Path, **config: object) -> None:
         settings = {
@@ -156,7 +156,7 @@ def test_each_run_has_a_greater_number(tmp_path: Path) -> None:
 def test_runs_rise_also_when_the_wall_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest leave first, and their numbers say which those are."""
+    """The oldest segments are deleted first, and their numbers identify them."""
     clock = CLOCK
     for rows, days_back in enumerate((0, 1, 9_000, 5), 1):
         wall_ms = clock.wall_ms() - days_back * 86_400_000
@@ -179,7 +179,7 @@ def test_a_run_with_the_last_number_stops_no_other(tmp_path: Path, taken: int) -
 def test_a_run_that_was_drawn_before_is_not_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wall clock of an ECU may begin anew with every start."""
+    """The wall clock of an ECU may start at the same value with every start."""
     monkeypatch.setattr("os.urandom", bytes)
     monkeypatch.setattr(sys.modules[__name__], "CLOCK", Clock(time.monotonic_ns, lambda: 946_684_800_000))
     for _ in range(3):
@@ -217,7 +217,7 @@ def test_a_second_streamer_on_the_directory_is_refused_by_name(tmp_path: Path) -
             second.recorder.open()
         assert refusal.value.code is UCode.UNAVAILABLE
         second.close()
-        third = Running(tmp_path)  # who was refused has not taken the lock with him
+        third = Running(tmp_path)  # a rejected process has not taken the lock
         with pytest.raises(UStatusError):
             third.recorder.open()
     with running(tmp_path) as made:
@@ -247,8 +247,8 @@ def test_a_directory_that_cannot_be_created_is_retried(
 
 
 def test_the_oldest_segments_are_deleted_at_the_quota(tmp_path: Path) -> None:
-    stranger = tmp_path / "somebody-elses.useg"
-    stranger.write_bytes(bytes(1_000_000))
+    foreign = tmp_path / "of-another-owner.useg"
+    foreign.write_bytes(bytes(1_000_000))
     most = 0
     with running(tmp_path) as made:
         for _ in range(12):
@@ -259,7 +259,7 @@ def test_the_oldest_segments_are_deleted_at_the_quota(tmp_path: Path) -> None:
     rows = rows_in(tmp_path)
     assert [row.seq for row in rows] == list(range(rows[0].seq, 48_000))
     assert rows[0].seq > 10_000
-    assert stranger.exists()
+    assert foreign.exists()
 
 
 def test_the_oldest_runs_are_deleted_first(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_the_oldest_runs_are_deleted_first(tmp_path: Path) -> None:
         with running(tmp_path, max_bytes=2 * SMALLEST) as made:
             made.note(3000)
         made_runs.append(list_segments(tmp_path)[-1].run)
-    # What a slow machine writes in more pieces has more bytes: so they may be one fewer.
+    # On a slow machine the same rows have more blocks and more bytes, so one row fewer may fit.
     left = sorted({file.run for file in list_segments(tmp_path)})
     assert left in (made_runs[-2:], made_runs[-3:])
     assert [row.seq for row in rows_in(tmp_path)] == list(range(3000)) * len(left)

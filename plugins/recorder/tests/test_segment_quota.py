@@ -29,11 +29,11 @@ def left(directory: Path) -> list[tuple[int, int]]:
     return [(file.run, file.number) for file in list_segments(directory)]
 
 
-def test_segments_are_in_the_order_of_their_age_and_nothing_else_counts(tmp_path: Path) -> None:
+def test_segments_are_ordered_by_their_age_only(tmp_path: Path) -> None:
     for run, number, suffix in [(2, 0, ""), (1, 11, ".open"), (1, 2, ""), (1, 9, ".bad")]:
         segment(tmp_path, run, number, suffix=suffix)
-    for stranger in (".lock", "readme.txt", "0123.useg", "0" * 16 + "-000000.useg.gz"):
-        (tmp_path / stranger).write_text("x")
+    for foreign in (".lock", "readme.txt", "0123.useg", "0" * 16 + "-000000.useg.gz"):
+        (tmp_path / foreign).write_text("x")
     assert left(tmp_path) == [(1, 2), (1, 9), (1, 11), (2, 0)]
 
 
@@ -77,7 +77,7 @@ def test_the_disk_keeps_its_free_space(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="would be left free") as refusal:
         enforce_quota(tmp_path, PLENTY._replace(keep_free_bytes=10**18), 4096, NOW_MS)
     assert refusal.value.errno == errno.ENOSPC
-    assert left(tmp_path) == []  # what could be given back was
+    assert left(tmp_path) == []  # all removable segments were removed
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ class SegmentEncoder:
             columns.append(times_ns)
             at_ns, flags, width = 0, flags | TIMES, 24
         each = sizes.tobytes()
-        if each != each[:4] * len(sizes):  # a tenth of what count() takes
+        if each != each[:4] * len(sizes):  # a tenth of the time of count()
             columns.append(sizes)
             size, flags, width = 0, flags | SIZES, width + 4
         count = len(sizes)

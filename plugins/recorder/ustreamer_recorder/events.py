@@ -135,7 +135,8 @@ class End(msgspec.Struct, frozen=True):
 class Damage(msgspec.Struct, frozen=True):
     """Unusable bytes: `length` from `offset` on.
 
-    `torn`: the end of a file whose process died, which is no error. `raw`: the record with an unknown reference.
+    `torn`: the end of a file whose process was killed, which is not an error. `raw`: the record with an unknown
+    reference.
     """
 
     offset: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a limiter must satisfy: the right rate, no burst, no catching up, whatever arrivals and clock do."""
+"""The properties of a limiter for any arrivals and clock: the exact rate, no burst, no catching up."""
 
 import copy
 import math
@@ -50,7 +50,7 @@ TABLE = [
     Row(100, 0.20, 40),
     Row(99, 0.20, 100),
     Row(20, 0.01, 20),
-    Row(101, 0.20, 100),  # just above the limit: what is dropped must be no more than the surplus
+    Row(101, 0.20, 100),  # just above the limit: the dropped messages must not exceed the surplus
     Row(70, 0.20, 100),  # slower than the limit, but with gaps shorter than its period
 ]
 
@@ -134,7 +134,7 @@ def burst(passed: list[int], period: int) -> Fraction:
 
 
 def bound(tolerance: float) -> Fraction:
-    """What no burst may exceed."""
+    """The limit that no burst may exceed."""
     return 2 + Fraction(tolerance) if tolerance else Fraction(1)
 
 
@@ -244,7 +244,7 @@ def test_a_pause_is_lateness_of_more_than_two_and_a_half_periods() -> None:
     assert admitted_at(0, 351, 351) == [True, True, False]
 
 
-def test_a_gate_refuses_what_is_not_a_limit() -> None:
+def test_a_gate_rejects_an_invalid_limit() -> None:
     with pytest.raises(
         ValueError, match="^period_ns 0: must be within 1 and 1000000000000000000; no limit needs no gate"
     ):
@@ -263,7 +263,7 @@ def test_a_gate_refuses_a_tolerance_out_of_range(tolerance: float) -> None:
         Gate(100, tolerance)
 
 
-def test_a_refused_change_leaves_the_limit_as_it_was() -> None:
+def test_a_rejected_change_does_not_change_the_limit() -> None:
     gate = Gate(100, DEFAULT_TOLERANCE)
     assert gate.admit(0)
     with pytest.raises(ValueError, match="period_ns 0"):
@@ -327,7 +327,7 @@ TOLERANCES = [0.0, 0.01, DEFAULT_TOLERANCE, 0.25, MAX_TOLERANCE]
 
 
 class Wait(NamedTuple):
-    """The clock moves on by so many periods of the limit in force, or back; then a message arrives."""
+    """The clock moves by a number of periods of the current limit, forward or back; then a message arrives."""
 
     periods: Fraction
 
@@ -368,7 +368,7 @@ Tape = list[Wait | Retune] | list[Wait]
 
 class Step(NamedTuple):
     now: int
-    elapsed: int  # in PERIODTHS: how many periods the clock has moved on, each counted as long as it was then
+    elapsed: int  # in PERIODTHS: the number of elapsed periods, each counted with its length at that time
     admitted: bool
 
 
@@ -404,7 +404,7 @@ def test_no_window_holds_more_than_the_bound(period: int, tolerance: float, tape
 def test_neither_changes_of_the_limit_nor_clock_steps_buy_a_message(
     period: int, tolerance: float, tape: Tape
 ) -> None:
-    """A step back is no time that passed: what counts is how far the clock has moved on."""
+    """A step back is not elapsed time: only forward movement of the clock counts."""
     changes = sum(isinstance(event, Retune) for event in tape)
     rounding = Fraction(changes, min(PERIODS))  # of the tolerance to whole ns: under one at each change
     assert Played(period, tolerance, tape).burst() <= bound(tolerance) + rounding
@@ -473,15 +473,15 @@ def test_latest_a_timer_that_is_late_loses_to_a_newer_item() -> None:
     assert sampler.release(300) is None
 
 
-def test_latest_gives_back_what_it_holds_unsent() -> None:
+def test_latest_returns_its_held_message_unsent() -> None:
     sampler = Sampler[str](Gate(100, DEFAULT_TOLERANCE))
     sampler.offer("a", 0)
     sampler.offer("b", 10)
     assert [sampler.cancel(), sampler.cancel(), sampler.due_ns] == ["b", None, None]
-    assert sampler.offer("c", 90) == (True, None)  # what was withdrawn was not counted
+    assert sampler.offer("c", 90) == (True, None)  # withdrawn messages were not counted
 
 
-def test_latest_a_change_of_the_limit_moves_what_is_held() -> None:
+def test_latest_a_change_of_the_limit_moves_the_held_message() -> None:
     sampler = Sampler[str](Gate(1000, DEFAULT_TOLERANCE))
     sampler.offer("a", 0)
     sampler.offer("b", 10)

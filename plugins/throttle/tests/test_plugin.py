@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin in the real dispatcher: right rates per target, right words in the ledger."""
+"""The plugin in the real dispatcher: correct rates per target, correct verdicts in the ledger."""
 
 import gc
 from collections.abc import Sequence
@@ -45,11 +45,11 @@ class FakeDirectory:
         self.version += 1
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        return [wish for (wished, _), wish in self._subscriptions.items() if wished == topic]
+        return [desired for (wished, _), desired in self._subscriptions.items() if wished == topic]
 
 
 class RecordingEgress:
-    """A lane that delivers at once and remembers when."""
+    """An egress that delivers at once and records the times."""
 
     unicast = False
 
@@ -116,7 +116,7 @@ class Bench:
         return [message.payload for _, message in self.egresses[endpoint].messages]
 
     def ledger(self) -> LedgerSnapshot:
-        return self.dispatcher.ledger_snapshot([lane.ledger for lane in self.egresses.values()], queued=0)
+        return self.dispatcher.ledger_snapshot([queue.ledger for queue in self.egresses.values()], queued=0)
 
 
 def test_each_target_gets_its_own_rate_and_the_rest_is_counted_as_throttled() -> None:
@@ -159,7 +159,7 @@ def test_topics_do_not_use_up_each_others_rate() -> None:
     assert len(bench.got("backbone")) == 2
 
 
-def test_somebody_elses_subscription_does_not_give_a_target_a_fresh_start() -> None:
+def test_a_subscription_of_another_subscriber_does_not_reset_a_target() -> None:
     bench = Bench(Config())
     bench.directory.subscribe(SPEED, APP, 1)
     bench.publish()
@@ -219,7 +219,7 @@ def test_in_mode_latest_the_last_value_always_arrives(config: Config) -> None:
     assert ledger.throttled == 1000 - ledger.delivered
 
 
-def test_what_is_held_goes_nowhere_after_an_unsubscribe() -> None:
+def test_a_held_message_is_not_sent_after_an_unsubscribe() -> None:
     bench = Bench(Config(mode="latest"))
     bench.directory.subscribe(SPEED, APP, 1)
     bench.publish(payload=b"first")
@@ -231,7 +231,7 @@ def test_what_is_held_goes_nowhere_after_an_unsubscribe() -> None:
     assert (ledger.no_subscriber, ledger.queued, ledger.unaccounted) == (1, 0, 0)
 
 
-def test_what_is_held_comes_when_the_new_limit_lets_it() -> None:
+def test_a_held_message_is_sent_when_the_new_limit_permits_it() -> None:
     bench = Bench(Config(mode="latest"))
     bench.directory.subscribe(SPEED, APP, 1)
     bench.publish(payload=b"first")
@@ -280,7 +280,7 @@ def test_another_tolerance_holds_from_the_next_message_on_for_old_and_new_target
     assert bench.got("backbone") == [b"1", b"2", b"3", b"4"]
 
 
-def test_what_is_held_over_a_change_of_the_tolerance_comes_once() -> None:
+def test_a_message_held_during_a_change_of_the_tolerance_is_sent_once() -> None:
     bench = Bench(Config(mode="latest"))
     bench.directory.subscribe(SPEED, APP, 10)
     bench.publish(payload=b"first")
@@ -330,14 +330,14 @@ def test_a_pattern_that_is_no_address_is_refused_with_its_place() -> None:
 
 
 def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() -> None:
-    """Not at another reading of the clock: who replays what was recorded has only this one."""
+    """Not at another value of the clock, because a replay of a recording has only this value."""
     bench = Bench(Config())
     bench.directory.subscribe(SPEED, APP, 10)
     bench.publish()
     [(delivery, throttle)] = bench.plugin._throttles.items()
-    told: list[tuple[int, int]] = []
-    throttle.retune = lambda *times: told.append(times)  # type: ignore[method-assign]
+    notified: list[tuple[int, int]] = []
+    throttle.retune = lambda *times: notified.append(times)  # type: ignore[method-assign]
     bench.directory.subscribe(SPEED, APP, 20)
     bench.time.advance(ms=30)
     bench.publish()
-    assert told == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]
+    assert notified == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]

@@ -139,7 +139,7 @@ class ServiceRig:
 
     @contextmanager
     def service_blocked(self) -> Iterator[None]:
-        """Hold the service's thread in the middle of an answer, so that what is posted meanwhile piles up behind it."""
+        """Block the service's thread in the middle of a response, so that requests posted meanwhile are queued."""
         blocked, go = threading.Event(), threading.Event()
 
         def hold(_: UMessage) -> None:

@@ -63,7 +63,7 @@ def test_subscriptions_are_listed_with_rate_and_end(
     ]
 
 
-def test_what_another_device_has_not_answered_is_pending(
+def test_a_subscription_without_a_response_of_the_other_device_is_pending(
     make_rig: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig = make_rig().start()
@@ -209,7 +209,7 @@ def test_a_read_next_to_a_writer_is_a_consistent_snapshot(
     with StoreReader("snapshot", tmp_path / "s") as child:
         chunks = child.chunks()
         first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
-        for _ in range(4):  # what one transaction frees, the second one after it uses
+        for _ in range(4):  # pages freed by one transaction are reused by the second one after it
             store.commit(changes(after))
         found = store_contents.contents_from_chunks(tmp_path / "s", [first, *chunks])
     assert {entry.details for entry in found.subscriptions} == {before}

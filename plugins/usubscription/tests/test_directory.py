@@ -86,7 +86,7 @@ def test_every_topic_of_a_change_is_changed_also_after_the_first_that_matters() 
     assert (subscribers(known, T1), subscribers(known, T2)) == ([S1], [S1, S2])
 
 
-def test_what_a_reader_holds_does_not_change_under_it() -> None:
+def test_a_snapshot_of_a_reader_does_not_change() -> None:
     known = directory(SubscriptionRecord(T1, S1), SubscriptionRecord(T1, S2))
     held = known.subscribers(T1)
     known.apply({(T1, S1): None, (T1, S10): SubscriptionRecord(T1, S10)})
@@ -94,7 +94,7 @@ def test_what_a_reader_holds_does_not_change_under_it() -> None:
     assert subscribers(known) == [S10, S2]
 
 
-def test_ending_what_is_not_there_changes_nothing() -> None:
+def test_ending_an_unknown_subscription_changes_nothing() -> None:
     known = directory(SubscriptionRecord(T1, S1))
     version = known.version
     known.apply({(T1, S2): None, (T2, S1): None})
@@ -102,27 +102,27 @@ def test_ending_what_is_not_there_changes_nothing() -> None:
 
 
 def record_changes(known: InMemoryDirectory) -> list[tuple[Change, UUri, UUri, int]]:
-    told: list[tuple[Change, UUri, UUri, int]] = []
-    known.watch(lambda each, change: told.append((change, each.topic, each.subscriber, each.period_ns)))
-    return told
+    notified: list[tuple[Change, UUri, UUri, int]] = []
+    known.watch(lambda each, change: notified.append((change, each.topic, each.subscriber, each.period_ns)))
+    return notified
 
 
 def test_a_watcher_is_notified_of_all_loaded_subscriptions() -> None:
     known = InMemoryDirectory()
-    told = record_changes(known)
+    notified = record_changes(known)
     known.load_stored(
         packed([SubscriptionRecord(T2, S1, 5), SubscriptionRecord(T1, S2), SubscriptionRecord(T1, S1)])
     )
-    assert told == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
+    assert notified == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
 
 
 def test_a_watcher_is_notified_of_every_routing_change_and_of_no_other() -> None:
     known = directory(SubscriptionRecord(T1, S1))
-    told = record_changes(known)
+    notified = record_changes(known)
     for change, _, _ in CHANGES_OF_ONE:
         known.apply({(T1, S1): change})
     known.apply({(T1, S2): SubscriptionRecord(T1, S2, 3), (T2, S1): None})
-    assert told == [
+    assert notified == [
         (Change.CHANGED, T1, S1, 7),
         (Change.UNSUBSCRIBED, T1, S1, 7),
         (Change.SUBSCRIBED, T1, S1, 0),
@@ -232,7 +232,7 @@ def as_loaded() -> InMemoryDirectory:
     return known
 
 
-def test_what_was_loaded_is_decoded_topic_by_topic_and_once() -> None:
+def test_loaded_subscriptions_are_decoded_topic_by_topic_and_once() -> None:
     known = as_loaded()
     assert known.count == 4
     assert known._by_topic == {}
@@ -291,7 +291,7 @@ def test_loaded_and_then_changed_is_as_if_never_stored(
 
 
 def test_readers_see_no_row_that_the_writer_has_replaced() -> None:
-    """Readers decode while the writer ends subscriptions: what has ended must not be cached again."""
+    """Readers decode while the writer ends subscriptions: an ended subscription must not be cached again."""
     many = [SubscriptionRecord(UUri("a", 1, 1, 0x8000 + number), S1) for number in range(2000)]
     known = InMemoryDirectory()
     known.load_stored(packed(many))

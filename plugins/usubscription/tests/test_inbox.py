@@ -21,7 +21,7 @@ def filled(count: int, limit: int = 10_000) -> ServiceInbox[UMessage]:
     return inbox
 
 
-def test_what_waits_is_taken_together_and_in_order() -> None:
+def test_waiting_messages_are_taken_together_and_in_order() -> None:
     inbox = filled(3)
     assert inbox.wait_batch() == [message(0), message(1), message(2)]
     assert len(inbox) == 0
@@ -33,7 +33,7 @@ def test_a_batch_has_a_bound() -> None:
     assert sizes == [MAX_BATCH, 1]
 
 
-def test_a_full_inbox_refuses_and_keeps_what_it_has() -> None:
+def test_a_full_inbox_rejects_messages_and_retains_its_own() -> None:
     inbox = filled(2, limit=2)
     with pytest.raises(UStatusError, match="2 requests wait for core.usubscription") as refused:
         inbox.put_nowait(message())

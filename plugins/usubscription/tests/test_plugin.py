@@ -72,7 +72,7 @@ def test_it_hosts_core_usubscription_at_its_own_and_every_served_authority(tmp_p
     ]
 
 
-def test_bounds_change_while_it_runs_and_nothing_else_does(tmp_path: Path) -> None:
+def test_only_bounds_change_at_run_time(tmp_path: Path) -> None:
     plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
     wanted = UsubscriptionConfig(max_subscriptions=5, page_size=7)
     apply = plugin.reconfigure(wanted)

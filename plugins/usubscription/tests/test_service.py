@@ -156,7 +156,7 @@ def test_subscribing_again_updates_an_expire_that_differs(rig: "ServiceRig", sec
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["new", "subscribed"])
-def test_an_expire_in_the_past_is_answered_unsubscribed_and_ends_what_there_was(
+def test_an_expire_in_the_past_is_answered_unsubscribed_and_ends_the_existing_subscription(
     rig: "ServiceRig", before: bool
 ) -> None:
     if before:
@@ -332,7 +332,7 @@ def test_unsubscribing_is_answered_with_an_empty_message(rig: "ServiceRig") -> N
 
 
 @pytest.mark.parametrize("topic", [TOPIC, UUri("device3", 1, 1, 0x8000)], ids=["local", "remote"])
-def test_unsubscribing_what_was_not_subscribed_succeeds_and_writes_nothing(
+def test_unsubscribe_without_a_subscription_succeeds_and_writes_nothing(
     rig: "ServiceRig", topic: UUri
 ) -> None:
     """[utest->req~usubscription-unsubscribe-multiple~1]"""
@@ -590,7 +590,7 @@ def test_a_subscription_ends_when_its_expire_has_passed(rig: "ServiceRig") -> No
     assert rig.pairs() == [(TOPIC, OTHER_APP)]
 
 
-def test_what_has_ended_leaves_the_store(rig: "ServiceRig") -> None:
+def test_ended_subscriptions_are_removed_from_the_store(rig: "ServiceRig") -> None:
     rig.subscribe(expire_ms=rig.now_ms + 500)
     before = rig.statistics("transactions")
     rig.advance(ms=501)
@@ -631,7 +631,7 @@ def test_a_subscription_that_ended_and_was_made_again_stays(rig: "ServiceRig") -
     rig.subscribe(expire_ms=rig.now_ms + 500)
     rig.advance(s=1, wall_only=True)  # no timer: the end and the new beginning share a transaction
     rig.subscribe()
-    rig.subscribe(OTHER_TOPIC)  # and what was deleted once is not deleted again with the next
+    rig.subscribe(OTHER_TOPIC)  # and records deleted once are not deleted again with the next
     rig.restart()
     assert rig.pairs() == [(OTHER_TOPIC, APP), (TOPIC, APP)]
 
@@ -723,8 +723,8 @@ def test_a_version_that_is_not_there_is_unimplemented(rig: "ServiceRig", version
 
 
 def test_a_response_without_a_pending_call_is_counted_and_ignored(rig: "ServiceRig") -> None:
-    asked = request(UUID(0x7000, 2 << 62), UUri(OWN, 0, 3, 0), UUri("device3", 0, 3, 1), ttl=1000)
-    rig.client.send(response(UUID(0x7001, 2 << 62), asked))
+    sent_request = request(UUID(0x7000, 2 << 62), UUri(OWN, 0, 3, 0), UUri("device3", 0, 3, 1), ttl=1000)
+    rig.client.send(response(UUID(0x7001, 2 << 62), sent_request))
     rig.client.send(publish(UUID(0x7000, 2 << 62), TOPIC))
     assert rig.statistics("ignored") == 1  # a publication does not even come here
 
@@ -752,9 +752,9 @@ def test_a_clock_step_neither_ends_nor_extends_queued_requests(rig: "ServiceRig"
 def test_a_request_from_before_a_clock_step_that_arrives_after_it_is_executed(rig: "ServiceRig") -> None:
     payload = rig.subscription_request().SerializeToString()
     made = UuidSource(lambda: rig.now_ms).next()
-    asked = request(made, APP, UUri(OWN, 0, 3, SUBSCRIBE), payload, UPayloadFormat.PROTOBUF, ttl=5000)
+    sent_request = request(made, APP, UUri(OWN, 0, 3, SUBSCRIBE), payload, UPayloadFormat.PROTOBUF, ttl=5000)
     rig.advance(s=26 * 365 * 86_400, wall_only=True)
-    rig.client.send(asked)
+    rig.client.send(sent_request)
     assert rig.wait_response(made).attributes.commstatus is None
 
 
@@ -830,7 +830,7 @@ def test_a_change_is_stored_and_routed_by_before_it_is_acknowledged(make_rig: Ma
     assert seen == [(1, before + 1)]
 
 
-def test_what_was_accepted_before_the_stop_is_finished(rig: "ServiceRig") -> None:
+def test_accepted_requests_are_finished_before_the_stop(rig: "ServiceRig") -> None:
     with rig.service_blocked():
         waiting = [rig.send_request(SUBSCRIBE, rig.subscription_request(), caller=app(n)) for n in range(10)]
         stopping = threading.Thread(target=rig.stop)

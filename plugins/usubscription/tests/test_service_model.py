@@ -39,7 +39,7 @@ TOPICS_V4 = TOPICS | st.sampled_from([UUri(a, 0xFFFF0001, 1, 0x8000) for a in ("
 UNSUBSCRIBED, PENDING, SUBSCRIBED, UNSUBSCRIBE_PENDING = range(4)
 SUBSCRIBE, UNSUBSCRIBE = 1, 2
 MEANINGS = {SUBSCRIBED: "granted", PENDING: "deferred", UNSUBSCRIBED: "refused"}
-# As the standard's diagram has it; what is not in here changes nothing.
+# As in the diagram of the standard; other inputs change nothing.
 MACHINE = {
     (UNSUBSCRIBED, "wanted"): PENDING,
     (PENDING, "granted"): SUBSCRIBED,
@@ -70,7 +70,7 @@ NotifiedChange = tuple[int, UUri, UUri, UUri, int]
 
 def take_notifications(rig: "ServiceRig") -> list[NotifiedChange]:
     """Every notification since the last call; the state in the numbers of version 3."""
-    rig.fetch()  # ends what has expired
+    rig.fetch()  # ends expired subscriptions
     rig.fetch()  # once this response arrives, all earlier notifications have arrived
     received, rig.notifications[:] = list(rig.notifications), []
     found = []
@@ -111,7 +111,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def current_model(self) -> dict[tuple[UUri, UUri], DesiredSubscription]:
-        """The model without what has expired."""
+        """The model without expired subscriptions."""
         now = self.rig.now_ms
         for pair, desired in list(self.model.items()):
             if desired.expire_ms is not None and desired.expire_ms < now:
@@ -450,13 +450,13 @@ def drive(make_rig: "Callable[..., ServiceRig]", examples: int, steps: int) -> i
     return made
 
 
-def test_the_service_is_what_a_dict_is(make_rig: "Callable[..., ServiceRig]") -> None:
+def test_the_service_matches_a_dict(make_rig: "Callable[..., ServiceRig]") -> None:
     """[utest->dsn~usubscription-state-machine~1]"""
     assert drive(make_rig, examples=20, steps=25) > 200
 
 
 @pytest.mark.soak
-def test_the_service_is_what_a_dict_is_for_many_steps(make_rig: "Callable[..., ServiceRig]") -> None:
+def test_the_service_matches_a_dict_for_many_steps(make_rig: "Callable[..., ServiceRig]") -> None:
     """Hypothesis chooses how many steps an example has, so they are counted."""
     made = examples = 0
     while made < 100_000:

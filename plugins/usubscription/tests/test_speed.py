@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs, measured: `make soak ARGS="-s -k speed"` prints the figures that the README quotes.
+"""The cost of operations, measured: `make soak ARGS="-s -k speed"` prints the figures of the README.
 
 Ratios are asserted, not times: they hold on any machine.
 """
@@ -29,7 +29,7 @@ def test_speed_of_subscribing_alone_and_in_company(make_rig: "Callable[..., Serv
         return done / seconds
 
     def company(seconds: float, clients: int) -> float:
-        """Each of so many clients has one request under way at any time."""
+        """Each client has one pending request at any time."""
         done, end = 0, time.perf_counter() + seconds
         waiting = [
             rig.send_request(1, rig.subscription_request(), caller=UUri("device1", n, 2, 0))

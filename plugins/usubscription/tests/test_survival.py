@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was acknowledged is there after a kill -9."""
+"""Every acknowledged change is stored after a kill -9."""
 
 import os
 import random

@@ -38,7 +38,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def add_subscriptions_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `subscriptions` and what it can do."""
+    """Add the command `subscriptions` with its options."""
     top = commands.add_parser("subscriptions", help="what the store of a streamer holds")
     actions = top.add_subparsers(metavar="ACTION", required=True)
     place = argparse.ArgumentParser(add_help=False)

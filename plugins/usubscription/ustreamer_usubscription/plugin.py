@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin: what `[plugins.usubscription]` switches on."""
+"""The plugin: activates the section `[plugins.usubscription]`."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class UsubscriptionPlugin:
 
     @hookimpl
     def ustreamer_stored_subscriptions(self) -> SubscriptionDirectory:
-        """Raises what `contents.read` raises."""
+        """Raises the errors of `contents.read`."""
         directory = InMemoryDirectory()
         store = self._context.state_dir / STORE_DIRECTORY
         if store.exists():

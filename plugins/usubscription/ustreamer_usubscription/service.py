@@ -131,7 +131,7 @@ class UsubscriptionService:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, bus: UTransport) -> None:
-        """Open the store, load the directory, listen. Raises what `SubscriptionStore.open` raises.
+        """Open the store, load the directory, listen. Raises the errors of `SubscriptionStore.open`.
 
         [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-persistency~1] Subscriptions that were
         acknowledged before a restart are in effect before the first message.

@@ -41,7 +41,7 @@ DEADLINE_S = 30.0
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Wait for a condition, and give what it was."""
+    """Wait for a condition and return its value."""
     end = time.monotonic() + DEADLINE_S
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true in time"

@@ -65,7 +65,7 @@ def sign(key: Ed25519PrivateKey, extra: dict[str, Any]) -> str:
 
 
 def outcome(client: "Client", signature: str) -> tuple[int, Any]:
-    """What AUTHENTICATE leads to: (2, details of WELCOME) or (3, reason)."""
+    """The result of AUTHENTICATE: (2, details of WELCOME) or (3, reason)."""
     answer = client.request(5, signature, {})
     return answer[0], answer[2]
 
@@ -171,7 +171,7 @@ def test_a_key_that_is_not_known_does_not(rig: "RealmRig") -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "00", "zz" * 96, "00" * 96, "é" * 192])
-def test_what_is_no_signature_does_not(rig: "RealmRig", signature: str) -> None:
+def test_an_invalid_signature_does_not_authenticate(rig: "RealmRig", signature: str) -> None:
     client = rig.client()
     client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))
     assert outcome(client, signature) == (3, DENIED)

@@ -16,7 +16,7 @@ from ustreamer_wamp.router import WampRouter
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what autobahn and its own dependencies do at import is not ours
+    warnings.simplefilter("ignore")  # warnings of autobahn and its dependencies at import
     import txaio
 
     txaio.use_asyncio()
@@ -31,7 +31,7 @@ with warnings.catch_warnings():
 
 DEADLINE_S = 30.0
 PIPES: list[asyncio.BaseTransport] = []
-"""What the clients of a test hold open; autobahn leaves closing to the garbage collector."""
+"""Open resources of the clients of a test; autobahn leaves closing to the garbage collector."""
 SERIALIZERS = {"json": JsonSerializer, "msgpack": MsgPackSerializer, "cbor": CBORSerializer}
 TICKET = {"authmethods": ["ticket"], "authid": "tick"}
 

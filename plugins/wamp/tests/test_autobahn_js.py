@@ -26,7 +26,7 @@ else:
 
 JS = Path(__file__).resolve().parent / "js"
 MODULES = JS.parents[3] / "build" / "autobahn-js" / "node_modules"
-"""Where `make test` installs what js/package.json names."""
+"""The directory into which `make test` installs the packages of js/package.json."""
 NODE = shutil.which("node")
 DEADLINE_S = 30.0
 HTML = "<!doctype html><script src=autobahn.min.js></script><script src=story.js></script>"
@@ -38,7 +38,7 @@ Reports = Callable[[], dict[str, Any]]
 @pytest.fixture(autouse=True, scope="module")
 def autobahn_js() -> None:
     if not (MODULES / "autobahn").is_dir():
-        # Also in CI: npm's registry is not ours, and a day without it is no mistake of this project.
+        # Also in CI: npm's registry is a third-party service, and its outage is no fault of this project.
         pytest.skip(f"Autobahn|JS is not in {MODULES}: `make test` installs it, by npm")
 
 
@@ -92,7 +92,7 @@ def notified(
     router.server.run_on_loop(
         router.realm.fan_out, Publication(router.realm.new_id(), "com.bytes", [b"\0\xff"], {})
     )
-    # Autobahn|JS leaves it to the application what WAMP makes of bytes in JSON: a NUL and Base64.
+    # Autobahn|JS does not decode the WAMP form of bytes in JSON: a NUL and Base64. The application decodes it.
     shown = "\0AP8=" if serializer == "json" else {"bytes": "00ff"}
     assert next_report()["events"] == [["bytes", [shown], {}, "com.bytes"]]
 

@@ -12,19 +12,21 @@ URI = st.lists(COMPONENT, min_size=1, max_size=4).map(".".join)
 
 
 @given(
-    wishes=st.lists(st.tuples(st.sampled_from(MATCHES), URI), max_size=20),
+    desired=st.lists(st.tuples(st.sampled_from(MATCHES), URI), max_size=20),
     topics=st.lists(URI, max_size=10),
 )
-def test_the_index_finds_what_comparing_with_each_finds(
-    wishes: list[tuple[Match, str]], topics: list[str]
+def test_the_index_finds_the_same_subscriptions_as_a_linear_search(
+    desired: list[tuple[Match, str]], topics: list[str]
 ) -> None:
     broker: Broker[str] = Broker()
-    for match, pattern in wishes:
+    for match, pattern in desired:
         broker.subscribe("me", pattern, match, 0)
     for topic in [*topics, *topics]:  # the second time from the cache
         found = [(each.match, each.topic) for each in broker.matching(topic)]
         assert len(found) == len(set(found))
-        assert set(found) == {(match, pattern) for match, pattern in wishes if matches(pattern, match, topic)}
+        assert set(found) == {
+            (match, pattern) for match, pattern in desired if matches(pattern, match, topic)
+        }
     for id in list(broker.subscriptions_of("me")):
         broker.unsubscribe("me", id)
     assert len(broker) == 0

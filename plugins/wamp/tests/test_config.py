@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section of the configuration: what makes sense, and where what does not is wrong."""
+"""The section of the configuration: valid sections, and the place of each error."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The raw cases: what a router has to do with every kind of message, right or wrong, in each serializer."""
+"""The raw cases: the reaction of a router to every kind of message, valid or invalid, in each serializer."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -129,7 +129,7 @@ def test_a_rate_that_is_none_is_an_error(client: "Client", hertz: float) -> None
 # --- UNSUBSCRIBE --------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_held_cannot_be_unsubscribed(rig: "RealmRig", client: "Client") -> None:
+def test_an_unknown_subscription_cannot_be_unsubscribed(rig: "RealmRig", client: "Client") -> None:
     assert error(client, 34, 1, 4711) == "wamp.error.no_such_subscription"
     foreign = rig.joined_client().subscribe("com.a")
     assert error(client, 34, 2, foreign) == "wamp.error.no_such_subscription"
@@ -236,7 +236,7 @@ WRONG: list[Any] = [
     [17, 1, 1],
     [36, 1, 1, {}],
     [8, 32, 1, {}, "com.error"],
-    [64, 1, {}, "com.procedure"],  # REGISTER: this router is no Dealer
+    [64, 1, {}, "com.procedure"],  # REGISTER: this router is not a Dealer
     [99],
     [0],
     [-1],
@@ -254,7 +254,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("message", WRONG, ids=repr)
-def test_what_is_no_message_ends_the_session_with_a_reason(
+def test_an_invalid_message_ends_the_session_with_a_reason(
     rig: "RealmRig", serializer: str, message: Any
 ) -> None:
     client = rig.joined_client(serializer)
@@ -287,7 +287,8 @@ def test_what_is_no_message_ends_the_session_with_a_reason(
 )
 def test_bytes_that_are_nothing_end_the_session(rig: "RealmRig", serializer: str, data: bytes) -> None:
     if serializer == "json" and data.endswith(b"] "):
-        data = b'[32,1.0,{},"com.a"]'  # white space is JSON; a fraction is no id, though Python thinks so
+        # white space is JSON; a fraction is not an id, although Python accepts it
+        data = b'[32,1.0,{},"com.a"]'
     client = rig.joined_client(serializer)
     client.session.on_message(data)
     ((code, _, reason),) = client.received()
@@ -296,7 +297,7 @@ def test_bytes_that_are_nothing_end_the_session(rig: "RealmRig", serializer: str
 
 BINARY_TRAPS = {
     "msgpack": [
-        b"\x94\x20\x01\x81\x01\x02\xa5com.a",  # a key that is no string
+        b"\x94\x20\x01\x81\x01\x02\xa5com.a",  # a key that is not a string
         b"\x94\x20\x01\x80\xa5com.a\x00",  # a byte behind the message
         b"\xc7\x00\x05",  # an extension
         b"\x95\x10\x01\x80\xa5com.a\x91\xd6\xff\x00\x00\x00\x00",  # a time
@@ -565,10 +566,10 @@ def test_subscribers_of_meta_events_receive_them_in_order(rig: "RealmRig", clien
     third.subscribe("com.a")
     other.send(34, 2, id)
     third.session.on_connection_lost()
-    told = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.received()]
+    notified = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.received()]
     created = {"id": id, "uri": "com.a", "match": "exact", "created": "2023-11-14T22:13:20.000Z"}
     a, b = other.session.id, third.session.id
-    assert told == [
+    assert notified == [
         ("on_create", [a, created]),
         ("on_subscribe", [a, id]),
         ("on_subscribe", [b, id]),

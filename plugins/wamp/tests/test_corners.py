@@ -53,9 +53,9 @@ def test_an_event_arrives_only_under_ids_that_the_session_subscribed(car: "Car")
     assert until(event)[1] == other
     car.publish(SPEED, b"y")
     for peer, id in ((exact, one), (wide, other)):
-        while (heard := peer.receive())[4] != [b"y"]:
-            assert heard[1] == id
-        assert heard[1] == id
+        while (received_messages := peer.receive())[4] != [b"y"]:
+            assert received_messages[1] == id
+        assert received_messages[1] == id
         assert peer.request(34, 9, 4711)[0] == 8, "and that was all"
 
 
@@ -104,7 +104,7 @@ def test_ids_in_sequence_begin_again_after_the_last_one(
     assert client.request(34, 1, 4711)[:3] == [8, 34, 1]
 
 
-def test_a_reply_does_not_overtake_what_has_waited(rig: "RealmRig") -> None:
+def test_a_reply_does_not_overtake_queued_messages(rig: "RealmRig") -> None:
     client = rig.joined_client()
     id = client.subscribe("com.a")
     client.outbox.pause()
@@ -194,13 +194,13 @@ def test_no_more_messages_wait_for_the_loop_than_the_bound(
         car.wamp._enqueue(ENTITY, car.publish(SPEED, b"x"))
 
 
-def test_of_what_clients_publish_nothing_is_taken_once_the_streamer_stops(car: "Car") -> None:
-    heard: list[object] = []
+def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car") -> None:
+    received_messages: list[object] = []
     monitor = UUri("wamp.hpc", 0x4711, 1, 0x8000)
     driver = car.peer().join_publisher("driver")
     car.wamp._registrations = ()
-    car.wamp.register_listener(monitor, None, heard.append)
+    car.wamp.register_listener(monitor, None, received_messages.append)
     assert driver.request(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
     car.wamp._receiving = False
     driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
-    assert (len(heard), car.wamp.counts["refused_stopping"]) == (1, 1)
+    assert (len(received_messages), car.wamp.counts["refused_stopping"]) == (1, 1)

@@ -26,7 +26,7 @@ NUMBERS = st.integers(0, 3)
 
 
 class Sessions(RuleBasedStateMachine):
-    """Four clients; what each holds is a dict from (policy, topic) to the id that it was given."""
+    """Four clients; the subscriptions of each are a dict from (policy, topic) to the assigned id."""
 
     def __init__(self, make_rig: Callable[[], "RealmRig"]) -> None:
         super().__init__()
@@ -42,30 +42,32 @@ class Sessions(RuleBasedStateMachine):
         self.requests += 1
         return self.requests
 
-    @rule(number=NUMBERS, wish=WISHES)
-    def subscribe(self, number: int, wish: tuple[str, str]) -> None:
-        match, topic = wish
+    @rule(number=NUMBERS, desired=WISHES)
+    def subscribe(self, number: int, desired: tuple[str, str]) -> None:
+        match, topic = desired
         request = self.request()
         answer = self.clients[number].request(32, request, {"match": match}, topic)
         assert answer[:2] == [33, request]
         id = answer[2]
-        assert self.given.setdefault(id, wish) == wish, "an id belongs to one topic and policy, for ever"
-        others = {each[wish] for each in self.held if wish in each}
+        assert self.given.setdefault(id, desired) == desired, (
+            "an id belongs to one topic and policy, for ever"
+        )
+        others = {each[desired] for each in self.held if desired in each}
         assert others <= {id}, "all holders have the same id, and it stays the same while held"
-        self.held[number][wish] = id
+        self.held[number][desired] = id
 
     @rule(number=NUMBERS, data=st.data())
     def unsubscribe(self, number: int, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from([*self.given, 2**53]))
         request = self.request()
         answer = self.clients[number].request(34, request, id)
-        wish = next((wish for wish, held in self.held[number].items() if held == id), None)
-        if wish is None:
+        desired = next((desired for desired, held in self.held[number].items() if held == id), None)
+        if desired is None:
             assert answer[:3] == [8, 34, request]
             assert answer[4] == "wamp.error.no_such_subscription"
         else:
             assert answer == [35, request]
-            del self.held[number][wish]
+            del self.held[number][desired]
 
     @rule(number=NUMBERS, topic=st.sampled_from(TOPICS), exclude_me=st.booleans(), value=st.integers())
     def publish(self, number: int, topic: str, exclude_me: bool, value: int) -> None:
@@ -74,15 +76,15 @@ class Sessions(RuleBasedStateMachine):
         options = {"acknowledge": True, "exclude_me": exclude_me}
         self.clients[number].send(16, request, options, topic, [value])
         for each, held in zip(self.clients, self.held, strict=True):
-            heard = each.received()
+            received_messages = each.received()
             if each is self.clients[number]:
-                assert heard.pop()[:2] == [17, request]
+                assert received_messages.pop()[:2] == [17, request]
             wanted = {id for (match, pattern), id in held.items() if matches(pattern, match, topic)}  # type: ignore[arg-type]
             if each is self.clients[number] and exclude_me:
                 wanted = set()
-            assert sorted(event[1] for event in heard) == sorted(wanted)
-            assert all(event[4] == [value] for event in heard)
-            assert len({event[2] for event in heard}) <= 1
+            assert sorted(event[1] for event in received_messages) == sorted(wanted)
+            assert all(event[4] == [value] for event in received_messages)
+            assert len({event[2] for event in received_messages}) <= 1
 
     @rule(number=NUMBERS, how=st.sampled_from(["lost", "goodbye", "nonsense"]))
     def drop(self, number: int, how: str) -> None:
@@ -99,7 +101,7 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def the_broker_holds_what_the_model_holds(self) -> None:
         broker: Broker[Any] = self.rig.realm.broker
-        wanted = {wish for held in self.held for wish in held}
+        wanted = {desired for held in self.held for desired in held}
         assert {(each.match, each.topic) for each in broker} == wanted
         assert len(self.rig.realm.sessions) == len(self.clients)
         for client, held in zip(self.clients, self.held, strict=True):

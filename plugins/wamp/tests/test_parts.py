@@ -36,9 +36,9 @@ def vehicle(calls: list[UMessage]) -> VehicleBridge:
     monotonic_ns, wall_ms = ManualClock().clock()
     ids = UuidSource(wall_ms, random.Random(1).getrandbits)
     counts: Counter[str] = Counter()
-    wishes = UsubscriptionClient("hpc", ids, calls.append, monotonic_ns, counts)
-    reach, patterns = PatternSubscriptions(wishes, 256, ("hpc",)), PatternDirectory(lambda: None)
-    return VehicleBridge("wamp.hpc", ids, wishes, reach, patterns, calls.append, lambda _: None, counts)
+    desired = UsubscriptionClient("hpc", ids, calls.append, monotonic_ns, counts)
+    reach, patterns = PatternSubscriptions(desired, 256, ("hpc",)), PatternDirectory(lambda: None)
+    return VehicleBridge("wamp.hpc", ids, desired, reach, patterns, calls.append, lambda _: None, counts)
 
 
 def test_a_session_number_is_not_reused_while_messages_are_pending_for_it() -> None:

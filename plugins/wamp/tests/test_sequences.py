@@ -37,7 +37,7 @@ CHOSEN_BY_THE_ROUTER = ("subscription_id", "publication_id")
 
 
 class Ids:
-    """What the ids of a vector are here."""
+    """The ids of a vector and their values in this run."""
 
     def __init__(self) -> None:
         self._real: dict[tuple[str, int], int] = {}

@@ -50,11 +50,11 @@ OWN: dict[str, Any] = {
         {"description": "as it should be", "wmsg": [34, 7, 5]},
     ],
 }
-"""In the same form, so that what judges is judged where the others are not there."""
+"""In the same form, so that the checker is tested where the vectors are not installed."""
 
 
 def failures_of_serializing(sample: dict[str, Any]) -> list[str]:
-    """What of the bytes of a sample is not read, or not written, as it should be."""
+    """The first difference in decoding or encoding the bytes of a sample; "" if none."""
     values, found = [], []
     for serializer in SERIALIZERS:
         variants = [
@@ -82,7 +82,7 @@ def failure_of_validation(sample: dict[str, Any]) -> str:
 
 
 def failures(vectors: dict[str, Any]) -> list[str]:
-    """What is wrong about the samples of one file."""
+    """The faults in the samples of one file."""
     code, found = vectors["wamp_message_code"], []
     for sample in vectors["samples"]:
         wrong: list[str] = []

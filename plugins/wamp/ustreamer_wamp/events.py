@@ -52,7 +52,7 @@ class Publication:
         live: bool = False,
         binary: bool | None = None,
     ) -> None:
-        """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like.
+        """`size` is the approximate memory use in bytes; arguments are values as `codec` returns them.
 
         `binary`: whether the arguments may contain bytes, None if unknown. `live`: retained only while its topic has
         a subscriber. Without a subscriber the value would not be updated.

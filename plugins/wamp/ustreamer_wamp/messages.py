@@ -41,7 +41,7 @@ class ProtocolViolation(Exception):
 
 
 class Message(NamedTuple):
-    """A message of the right shape: its code and what follows, without optional fields that were left out."""
+    """A message of a valid form: its code and its fields, without absent optional fields."""
 
     code: Code
     fields: tuple[Any, ...]
@@ -70,7 +70,7 @@ def _is_list(value: object) -> bool:
 
 
 def _is_dict(value: object) -> bool:
-    return type(value) is dict  # all keys are strings: what has others is refused by `codec`
+    return type(value) is dict  # all keys are strings: `codec` rejects others
 
 
 def _is_number(value: object) -> bool:

@@ -72,7 +72,7 @@ def _fixed_prefix(pattern: str) -> str:
 
 
 def check_prefixes(key: str, prefixes: tuple[str, ...]) -> None:
-    """ValueError naming a text that is no prefix of a URI."""
+    """ValueError naming a text that is not a prefix of a URI."""
     for index, prefix in enumerate(prefixes):
         if trouble := uri.problem(prefix, "prefix"):
             raise ValueError(f"{key}[{index}]: {trouble}")

@@ -33,7 +33,7 @@ def test_keys_without_an_order_can_share_a_deadline() -> None:
     assert queue.pop_all_due(5) == [2j, 1j, 3j]
 
 
-def test_a_key_scheduled_again_for_the_same_time_goes_to_the_end() -> None:
+def test_a_key_scheduled_again_for_the_same_time_moves_to_the_end() -> None:
     """A round of streams that send at one time: each has its turn."""
     queue = DeadlineQueue([(5, "a"), (5, "b")])
     queue.schedule("a", 5)

@@ -42,7 +42,7 @@ def offer(world: "World", delivery: Delivery) -> Offer:
     return offer
 
 
-def test_without_filters_every_message_goes_to_the_egress(
+def test_without_filters_every_message_reaches_the_egress(
     world: "World", delivery: Delivery, offer: Offer
 ) -> None:
     message = offer(now_ns=5)
@@ -219,7 +219,9 @@ def test_a_tap_receives_the_times_of_arrival_release_send_and_settling(
     assert delivery._arrival_ns == {}
 
 
-@pytest.mark.parametrize("end", ["superseded", "stopped behind", "given up", "holder fails", "not wanted"])
+@pytest.mark.parametrize(
+    "end", ["superseded", "stopped behind", "abandoned", "holder fails", "not requested"]
+)
 def test_a_tap_receives_the_arrival_time_of_a_held_message_for_every_verdict(
     world: "World",
     delivery: Delivery,
@@ -237,7 +239,7 @@ def test_a_tap_receives_the_arrival_time_of_a_held_message_for_every_verdict(
             delivery.abandon_held(300, UStatus(UCode.ABORTED))
         case "stopped behind":
             delivery.release_held(holder, 200)
-        case "given up":
+        case "abandoned":
             delivery.abandon_held(200, UStatus(UCode.ABORTED))
         case "holder fails":
             holder.release_due = lambda _: 1 / 0  # type: ignore[method-assign, assignment, return-value]

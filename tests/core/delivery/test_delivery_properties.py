@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delivery promises in random scenarios: the real core, the real endpoint queues, the real throttle.
+"""The delivery guarantees in random scenarios: the real core, the real endpoint queues, the real throttle.
 
 Random networks, subscriptions with and without a rate, messages of every type, links and routes that fail, slow links,
 clock steps. Endpoint queues run here without threads until they would wait, so a scenario can be repeated and the
@@ -101,7 +101,7 @@ class Wire(EndpointTransport):
             if subscriber in self.away:
                 raise UStatusError(UCode.UNAVAILABLE, "takes nothing at present")
             if message.attributes.source in self.closed:
-                raise RouteUnavailable(message.attributes.source, "nobody there")
+                raise RouteUnavailable(message.attributes.source, "no receiver")
             self.sent.append(taken)
 
         return transmit
@@ -227,7 +227,7 @@ class Gateway:
             self.queues[name]._run()
         except WouldWait:
             return
-        raise AssertionError(f"the lane {name!r} has ended")
+        raise AssertionError(f"the queue {name!r} is closed")
 
     def advance(self, ms: int) -> None:
         """Advance the time and run everything that becomes due."""
@@ -271,7 +271,7 @@ sinks = st.sampled_from(
     [
         *[UUri(name, 1, 3) for name in (*FAR, *FAR, "north")],
         UUri("hpc", 4, 1),  # hosted here
-        UUri("mars", 1, 1),  # nowhere, or behind the endpoint of everyone else
+        UUri("mars", 1, 1),  # at no endpoint, or at the endpoint with the wildcard
     ]
 )
 periods_ms = st.sampled_from([0, 0, 10, 25])
@@ -457,18 +457,18 @@ class Delivering(RuleBasedStateMachine):
 
     @rule(
         endpoint=st.sampled_from(["south", "west"]),
-        gone=st.sampled_from([1, 2]),
+        removed=st.sampled_from([1, 2]),
         copies=st.lists(st.integers(1, 4), min_size=1, max_size=4),
         priority=priorities,
     )
     def publish_while_one_of_two_is_away(
-        self, endpoint: str, gone: int, copies: list[int], priority: UPriority
+        self, endpoint: str, removed: int, copies: list[int], priority: UPriority
     ) -> None:
         # A topic without rates: later messages overtake those that a filter holds when its limit is removed.
         topic = UUri("north", 1, 1, 0x8001)
         for entity in (1, 2):
             self.gateway.directory.subscribe(topic, UUri(endpoint, entity, 3, 0))
-        self.disconnect(endpoint, UUri(endpoint, gone, 3, 0))
+        self.disconnect(endpoint, UUri(endpoint, removed, 3, 0))
         no_receiver = UUri("mars", 1, 1)
         for each in copies:
             self.receive(

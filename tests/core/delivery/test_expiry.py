@@ -125,7 +125,7 @@ SCENARIOS = [
     Scenario("created before the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
     Scenario("created after the step", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
     Scenario("created after the step, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
-    # By a sender whose clock was always right.
+    # By a sender whose clock was always correct.
     Scenario("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
     Scenario("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
     # By a sender that booted in 2000 too and has had no clock step yet.
@@ -208,7 +208,7 @@ def test_a_thread_suspended_between_two_readings_detects_no_clock_step() -> None
     assert expiry.clock_steps == 0
 
 
-def test_the_number_of_remembered_clock_steps_is_bounded() -> None:
+def test_the_number_of_stored_clock_steps_is_bounded() -> None:
     watch = Watch(TODAY_MS)
     for _ in range(1_000):
         watch.step(HOUR_MS)
@@ -303,15 +303,15 @@ def test_messages_in_flight_during_a_clock_step_are_delivered(world: "World") ->
         ("dash", UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), Verdict.DENIED),
         ("backbone", UUri("hpc", 16, 1, 0), UUri("cloud", 1, 1, 1), Verdict.NO_SUBSCRIBER),
     ],
-    ids=["who lives elsewhere", "on the way to a neighbour"],
+    ids=["of another endpoint", "in transit to a peer"],
 )
 def test_a_message_without_target_is_not_checked_for_expiry(
     world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict
 ) -> None:
     """A late peer gets no response from us, and an unknown sender cannot fill the dead letters with old ids."""
-    asked = request(world.id(), source, sink, ttl=10)
+    sent_request = request(world.id(), source, sink, ttl=10)
     world.time.advance(ms=100)
-    world.receive(ingress, asked)
+    world.receive(ingress, sent_request)
     assert (world.verdicts(), len(world.dispatcher.dead_letters)) == ([verdict], 0)
     world.run()
     notified = [each.attributes.commstatus for each in world.egress[ingress].messages]
@@ -328,10 +328,10 @@ def test_the_clock_is_observed_every_second(world: "World") -> None:
 
 
 def test_a_clock_that_was_never_set_is_reported(world: "World") -> None:
-    asked = request(
+    sent_request = request(
         UUID(BOOT_MS << 16 | 0x7000, 1 << 63), UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), ttl=1_000
     )
-    world.receive("backbone", asked)
+    world.receive("backbone", sent_request)
     world.run()
     (answer,) = world.egress["backbone"].messages
     days = (world.clock.wall_ms() - BOOT_MS) // DAY_MS
@@ -360,10 +360,10 @@ def test_unexpired_yields_messages_up_to_the_first_expired_one_each_checked_on_d
     assert list(expiry.unexpired(messages)) == messages
     time.advance(ms=11)
     time.step(s=step_s)
-    asked = iter(expiry.unexpired(messages))
-    assert [next(asked) for _ in range(3)] == messages[:3]
+    sent_request = iter(expiry.unexpired(messages))
+    assert [next(sent_request) for _ in range(3)] == messages[:3]
     time.advance(ms=60)
-    assert list(asked) == []
+    assert list(sent_request) == []
     assert list(expiry.unexpired(messages)) == messages[:3]
 
 
@@ -416,9 +416,9 @@ def test_a_batch_returned_whole_stays_unexpired_for_the_send_time() -> None:
     run = batch_made([now_ms - 400, now_ms], 400 + BATCH_SEND_MS)
     assert expiry.unexpired(run) is run
     time.advance(ms=BATCH_SEND_MS)
-    asked = expiry.unexpired(run)
-    assert asked is not run
-    assert list(asked) == list(run)
+    sent_request = expiry.unexpired(run)
+    assert sent_request is not run
+    assert list(sent_request) == list(run)
     time.advance(ms=1)
     assert list(expiry.unexpired(run)) == []
 
@@ -427,10 +427,10 @@ def test_a_batch_that_may_expire_is_checked_message_by_message() -> None:
     time = ManualClock()
     expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
     run = batch_made([now_ms, now_ms, now_ms - 45, now_ms], 50)
-    asked = iter(expiry.unexpired(run))
-    assert [next(asked), next(asked)] == list(run)[:2]
+    sent_request = iter(expiry.unexpired(run))
+    assert [next(sent_request), next(sent_request)] == list(run)[:2]
     time.advance(ms=6)
-    assert list(asked) == []
+    assert list(sent_request) == []
 
 
 def test_an_empty_batch_has_no_unexpired_messages() -> None:

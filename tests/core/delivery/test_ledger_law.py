@@ -42,7 +42,7 @@ FAILURES = (
 )
 
 endpoints = st.sampled_from([*NAMES, SELF])
-ingresses = st.sampled_from([None] * 15 + [*NAMES, SELF])  # None: where the source lives
+ingresses = st.sampled_from([None] * 15 + [*NAMES, SELF])  # None: the endpoint of the source
 authorities = st.sampled_from([*NAMES] * 4 + ["hpc", "hpc", "mars"])
 topics = st.one_of(
     st.builds(UUri, authorities, st.just(1), st.just(1), st.just(0x8000)),
@@ -133,7 +133,7 @@ class Chains:
         kind = self._kinds[self._given % len(self._kinds)]
         self._given += 1
         chain = self._chain(kind, delivery)
-        if kind != "forgets":
+        if kind != "not registered":
             self._made[delivery] = chain
         return chain
 
@@ -142,7 +142,7 @@ class Chains:
         match kind:
             case "drops":
                 return [sometimes]
-            case "holds" | "forgets":
+            case "holds" | "not registered":
                 return [self._holding(delivery, 20_000_000)]
             case "holds and drops":
                 return [self._holding(delivery, 20_000_000), sometimes]
@@ -150,15 +150,15 @@ class Chains:
                 return [Moody(), sometimes]
             case "holds and raises":
                 return [Moody(), MoodyHolder(delivery), Moody(times=5)]
-            case "talks nonsense":
+            case "invalid verdicts":
                 return [self._answering([None, Verdict.DELIVERED, "yes"] * 50)]  # type: ignore[list-item]
             case "holds twice":
                 return [self._holding(delivery, 5_000_000), self._holding(delivery, 20_000_000)]
         return []
 
 
-KINDS = ["none", "drops", "holds", "forgets", "holds and drops", "holds twice"]
-kinds = st.sampled_from([*KINDS, "raises", "holds and raises", "talks nonsense"])
+KINDS = ["none", "drops", "holds", "not registered", "holds and drops", "holds twice"]
+kinds = st.sampled_from([*KINDS, "raises", "holds and raises", "invalid verdicts"])
 
 
 class LedgerLaw(RuleBasedStateMachine):
@@ -245,8 +245,8 @@ class LedgerLaw(RuleBasedStateMachine):
 
     @rule(ingress=ingresses, source=entities, sink=entities, age_ms=ages_ms)
     def answer(self, ingress: str | None, source: UUri, sink: UUri, age_ms: int) -> None:
-        asked = request(self._id(0), sink, source.with_resource(1), ttl=50)
-        self._receive(ingress, response(self._id(age_ms), asked))
+        sent_request = request(self._id(0), sink, source.with_resource(1), ttl=50)
+        self._receive(ingress, response(self._id(age_ms), sent_request))
 
     @rule(
         ingress=ingresses,

@@ -114,13 +114,13 @@ def test_an_invalid_verdict_is_a_failure_of_the_filter(
     )
 
 
-def ask(world: "World") -> UMessage:
-    asked = request(world.id(), APP, METHOD, ttl=1000)
-    world.receive("backbone", asked)
+def send_request(world: "World") -> UMessage:
+    sent_request = request(world.id(), APP, METHOD, ttl=1000)
+    world.receive("backbone", sent_request)
     world.run()
     (answer,) = world.egress["backbone"].messages
     answer.check(strict=True)
-    assert (answer.attributes.reqid, answer.attributes.source) == (asked.id, METHOD)
+    assert (answer.attributes.reqid, answer.attributes.source) == (sent_request.id, METHOD)
     assert decode_status(answer.payload).code is answer.attributes.commstatus
     return answer
 
@@ -136,12 +136,12 @@ def ask(world: "World") -> UMessage:
 def test_a_request_dropped_by_a_filter_gets_an_error_response(
     build: "type[World]", answering: "type[VerdictFilter]", verdict: Verdict, code: UCode
 ) -> None:
-    answer = ask(build(lambda _: [answering([verdict])]))
+    answer = send_request(build(lambda _: [answering([verdict])]))
     assert answer.attributes.commstatus is code
 
 
-def test_a_request_whose_filter_raises_gets_an_internal_error_response(build: "type[World]") -> None:
-    answer = ask(build(lambda _: [Broken()]))
+def test_a_request_whose_filter_raises_receives_an_internal_error_response(build: "type[World]") -> None:
+    answer = send_request(build(lambda _: [Broken()]))
     assert decode_status(answer.payload).message == "filter Broken raised KeyError: 'speed'"
 
 
@@ -149,14 +149,17 @@ def test_a_held_request_replaced_by_a_newer_one_gets_an_error_response(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(lambda delivery: [holding(delivery, 10)])
-    asked = [request(world.id(), APP, METHOD, ttl=1000) for _ in range(2)]
-    for each in asked:
+    sent_request = [request(world.id(), APP, METHOD, ttl=1000) for _ in range(2)]
+    for each in sent_request:
         world.receive("backbone", each)
     world.time.advance(ns=10)
     world.run()
     (answer,) = world.egress["backbone"].messages
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked[0].id, UCode.RESOURCE_EXHAUSTED)
-    assert world.egress["chassis"].messages == [asked[1]]
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (
+        sent_request[0].id,
+        UCode.RESOURCE_EXHAUSTED,
+    )
+    assert world.egress["chassis"].messages == [sent_request[1]]
 
 
 def test_held_messages_become_dead_letters_if_release_raises(

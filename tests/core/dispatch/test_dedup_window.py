@@ -23,7 +23,7 @@ def id_of(number: int) -> UUID:
 
 
 @given(st.integers(1, 8), st.lists(st.integers(0, 20)))
-def test_an_id_is_remembered_for_one_to_two_windows(window: int, numbers: list[int]) -> None:
+def test_an_id_is_stored_for_one_to_two_windows(window: int, numbers: list[int]) -> None:
     recent = DedupWindow(window)
     taken: list[int] = []
     for number in numbers:
@@ -74,7 +74,7 @@ def test_a_loop_endpoint_drops_duplicates_while_it_is_one(build: "type[World]") 
     message = publish(world.id(), TOPIC)
     for _ in range(3):
         world.receive("chassis", message)
-    world.dispatcher.set_loop_endpoints(frozenset({"chassis"}))  # the remembered ids stay
+    world.dispatcher.set_loop_endpoints(frozenset({"chassis"}))  # the stored ids stay
     world.receive("chassis", message)
     world.send()
     assert world.egress["dash"].messages == [message]

@@ -72,7 +72,7 @@ def letters(world: "World") -> list[pb.DeadLetter]:
 # ------------------------------------------------------------------------------------------------ the path of a message
 
 
-def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
+def test_an_event_is_forwarded_from_the_chassis_to_the_cloud(world: "World") -> None:
     # Without a subscriber: one delivery with the verdict NO_SUBSCRIBER.
     unwanted = event(world, payload=b"\x01")
     world.receive("chassis", unwanted)
@@ -107,7 +107,7 @@ def test_an_event_goes_from_the_chassis_to_the_cloud(world: "World") -> None:
     }
 
 
-def test_a_call_goes_to_the_chassis_and_its_response_returns(world: "World") -> None:
+def test_a_call_is_forwarded_to_the_chassis_and_its_response_returns(world: "World") -> None:
     own_request = call(world)
     world.receive("backbone", own_request)
     world.send()
@@ -187,10 +187,10 @@ def test_the_directory_is_read_once_per_topic_and_version(world: "World") -> Non
 def test_a_change_while_a_route_is_built_makes_the_route_stale_and_not_wrong(
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = world.directory.subscribers
+    send_request = world.directory.subscribers
 
     def subscribers(topic: UUri) -> list[object]:
-        answer: list[object] = [*ask(topic)]
+        answer: list[object] = [*send_request(topic)]
         monkeypatch.undo()
         world.directory.subscribe(SPEED, DASH)  # by another thread, after the read
         return answer
@@ -560,7 +560,7 @@ UNANSWERED: dict[str, Callable[["World"], UMessage]] = {
     "a request to a topic": lambda world: broken(call(world), sink=SPEED),
     "a request to any instance of a method": lambda world: broken(call(world), sink=UUri("chassis", 0xFFFF1234, 1, 1)),
     "a request from a method": lambda world: broken(call(world), source=APP.with_resource(1)),
-    "a request from anybody": lambda world: broken(call(world), source=UUri("*", 1, 1, 0)),
+    "a request from any source": lambda world: broken(call(world), source=UUri("*", 1, 1, 0)),
     "a publication on a method": lambda world: event(world, UUri("hpc", 0x10, 1, 1)),
     "a publication with an id of version 4": lambda world: with_id(event(world, UUri("hpc", 1, 1, 0x8000)), 4),
     "a notification without a sink": lambda world: broken(notification(world.id(), SPEED, APP), sink=None),
@@ -632,7 +632,7 @@ def test_a_spoofed_event_is_denied_counted_and_neither_answered_nor_a_dead_lette
 
 
 @pytest.mark.parametrize("source", [APP, UUri("hpc", 0, 3, 0), UUri("mars", 1, 1, 0)], ids=str)
-def test_the_error_response_to_a_spoofed_request_goes_to_its_endpoint_and_not_to_its_source(
+def test_the_error_response_to_a_spoofed_request_is_sent_to_its_endpoint_and_not_to_its_source(
     world: "World", source: UUri
 ) -> None:
     own_request = call(world, METHOD, source)
@@ -687,7 +687,7 @@ def test_a_failed_request_of_a_hosted_service_is_answered_to_that_service(world:
     assert (answer.attributes.reqid, answer.attributes.commstatus) == (own_request.id, UCode.UNAVAILABLE)
 
 
-def test_a_message_to_the_endpoint_it_came_in_at_has_no_subscriber(world: "World") -> None:
+def test_a_message_to_its_own_ingress_has_no_subscriber(world: "World") -> None:
     world.directory.subscribe(DEAD_LETTERS, APP)
     world.receive("backbone", call(world, UUri("cloud", 1, 1, 1)))
     assert world.verdicts() == [Verdict.NO_SUBSCRIBER]
@@ -884,7 +884,7 @@ def test_a_full_queue_refuses_the_newest_message_as_a_dead_letter(build: "type[W
     assert world.egress["dash"].messages == messages[:2]
 
 
-def test_a_message_of_higher_priority_evicts_another_whose_requester_gets_an_error(
+def test_a_message_of_higher_priority_evicts_another_whose_requester_receives_an_error(
     build: "type[World]",
 ) -> None:
     world = build(limits=EgressLimits(queue_messages=1))
@@ -1023,7 +1023,7 @@ def test_a_held_notification_needs_no_subscription(
 
 
 class SlowFilter(Filter):
-    """A filter whose first call waits for a second thread; records how many threads were inside."""
+    """A filter whose first call waits for a second thread; records the number of threads inside."""
 
     def __init__(self) -> None:
         self.most_inside = 0
@@ -1121,7 +1121,7 @@ def test_concurrent_dispatch_neither_loses_nor_duplicates(build: "type[World]") 
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_the_law_holds_while_everything_changes_at_once(  # noqa: C901  one scenario, told in order
+def test_the_law_holds_while_everything_changes_at_once(  # noqa: C901  one scenario, in order
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     """Three endpoints receive, queues send, fail and overflow, subscriptions change, filters hold, time passes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Router and ingress know other streamers by their forwarding policy only, and call it when they build a route."""
+"""Router and ingress use other streamers only by their forwarding policy, and call it when they build a route."""
 
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING

@@ -97,15 +97,15 @@ def test_a_message_held_during_a_swap_is_still_sent(
 def test_no_message_is_dispatched_during_a_swap(world: "World") -> None:
     world.directory.subscribe(SPEED, CLOUD)
     emit(world, b"first")
-    came = Event()
+    arrived = Event()
 
     def come_in() -> None:
         emit(world, b"meanwhile")
-        came.set()
+        arrived.set()
 
     def changes() -> None:
         thread.start()
-        assert not came.wait(0.05)
+        assert not arrived.wait(0.05)
 
     thread = Thread(target=come_in)
     world.dispatcher.swap_router(router(world, chassis="chassis", cloud="dash"), changes)

@@ -116,7 +116,7 @@ def test_attempts_before_queueing_are_counted(delivery: Delivery) -> None:
 
 
 def flood(delivery: Delivery, counts: Sequence[int]) -> EgressQueue:
-    """A queue with so many messages of each class, CS0 first; numbered within their class."""
+    """A queue with that many messages of each class, CS0 first; numbered within their class."""
     queue = EgressQueue(bounded(messages=10**6))
     for rank, many in enumerate(counts):
         for number in range(many):
@@ -275,7 +275,7 @@ def test_requeued_messages_in_flight_may_exceed_the_limits(delivery: Delivery) -
     assert (queue.messages, queue.bytes) == (0, 0)
 
 
-def test_a_queue_above_its_limits_refuses_what_no_eviction_can_fit(
+def test_a_queue_above_its_limits_rejects_a_message_that_no_eviction_can_fit(
     delivery: Delivery,
 ) -> None:
     """A queue with its unsent batch put back is above its limits, and more messages arrive."""
@@ -310,7 +310,7 @@ def test_every_message_is_in_one_place_and_order_holds(
 ) -> None:
     world = unchecked()
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], TOPIC)
-    queue, arrivals, gone = EgressQueue(bounded(messages, size)), list[str](), list[str]()
+    queue, arrivals, removed = EgressQueue(bounded(messages, size)), list[str](), list[str]()
     in_air: list[QueuedMessage] = []
     put_back = False
     for number, (step, count_or_rank, payload) in enumerate(steps):
@@ -319,7 +319,7 @@ def test_every_message_is_in_one_place_and_order_holds(
             before = len(queue)
             displaced = queue.push(delivery, newcomer, number)
             arrivals.append(f"CS{count_or_rank}.{number}")
-            gone += names(displaced)
+            removed += names(displaced)
             if displaced and displaced[0].message is not newcomer:
                 assert all(rank_of(each) < count_or_rank for each in displaced)
             if not put_back:
@@ -332,13 +332,13 @@ def test_every_message_is_in_one_place_and_order_holds(
         else:
             # The endpoint queue puts back the end of a batch; the messages before it have been sent.
             sent, back = in_air[:count_or_rank], in_air[count_or_rank:]
-            gone += names(sent)
+            removed += names(sent)
             put_back = put_back or bool(back)
             queue.requeue(back)
             in_air = []
     rest = queue.pop_batch(10**6)
     assert (queue.messages, queue.bytes) == (0, 0)
-    assert sorted(arrivals) == sorted([*gone, *names(in_air), *names(rest)])
+    assert sorted(arrivals) == sorted([*removed, *names(in_air), *names(rest)])
     for rank in range(CLASSES):
         received = [each.received_ns for each in rest if rank_of(each) == rank]
         assert received == sorted(received)
@@ -355,7 +355,7 @@ def on(topic: UUri, rank: int, number: int, size: int = 0) -> UMessage:
 
 
 def blocked(delivery: Delivery, limits: EgressLimits, *streams: tuple[UUri, int, int]) -> EgressQueue:
-    """A queue with messages (topic, class, number), each of which waits for the route "R"."""
+    """A queue with messages (topic, class, number) that all wait for the route "R"."""
     queue = EgressQueue(limits)
     for topic, rank, number in streams:
         assert queue.push(delivery, on(topic, rank, number), number) == []

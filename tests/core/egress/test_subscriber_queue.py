@@ -238,7 +238,7 @@ def test_requeued_messages_wait_in_place_until_their_queue_resumes() -> None:
     assert taken(queue) == ["CS1.0", "CS1.1"]
 
 
-def test_a_link_that_comes_up_ends_all_pauses_and_resets_failures() -> None:
+def test_link_up_ends_all_pauses_and_resets_failures() -> None:
     queue = filled(bounded(), (ANN, 1), (BOB, 1), (None, 1))
     for own_queue in (*queue.subscriber_queues(), queue.shared_queue):
         own_queue.failures = 3
@@ -275,7 +275,7 @@ def test_only_messages_of_the_same_queue_must_not_be_overtaken() -> None:
     assert [queue.is_empty_for(each) for each in (ANN, BOB, CAT, None)] == [False, False, True, True]
     [item] = queue.pop_batch(1)
     queue.block(serving_queue(queue), item, "R", 0)
-    assert queue.may_bypass(FOR[ANN], on(OTHER, 1, 9))  # another stream, and another route for all we know
+    assert queue.may_bypass(FOR[ANN], on(OTHER, 1, 9))  # another stream, and possibly another route
     assert not queue.may_bypass(FOR[ANN], on(TOPIC, 1, 9))
     assert not queue.is_empty_for(ANN)
     queue.pause(serving_queue(queue), NS_PER_S)
@@ -394,17 +394,19 @@ class Scenario(RuleBasedStateMachine):
             assert displaced[0].evicted_by_subscriber_limit == in_own
             assert in_own or self._too_much([each for each in everybody if each not in may_go], own=False)
             return
-        gone = [self.inside.pop(item.received_ns) for item in displaced]
+        removed = [self.inside.pop(item.received_ns) for item in displaced]
         for_its_own = [
-            each for each, item in zip(gone, displaced, strict=True) if item.evicted_by_subscriber_limit
+            each for each, item in zip(removed, displaced, strict=True) if item.evicted_by_subscriber_limit
         ]
         for_all = [
-            each for each, item in zip(gone, displaced, strict=True) if not item.evicted_by_subscriber_limit
+            each
+            for each, item in zip(removed, displaced, strict=True)
+            if not item.evicted_by_subscriber_limit
         ]
         self._check_victims(for_its_own, own_may_go, own, own=True)
         left = [each for each in everybody if each not in for_its_own]
         self._check_victims(for_all, [each for each in may_go if each not in for_its_own], left, own=False)
-        self.blocked_items -= {each.number for each in gone}
+        self.blocked_items -= {each.number for each in removed}
         self.inside[new.number] = new
         streams = {
             (each.subscriber, each.topic, each.rank)
@@ -425,15 +427,20 @@ class Scenario(RuleBasedStateMachine):
         self.blocked_items |= blocked_items & {new.number}
 
     def _check_victims(
-        self, gone: list[ModelMessage], may_go: list[ModelMessage], waiting: list[ModelMessage], *, own: bool
+        self,
+        removed: list[ModelMessage],
+        may_go: list[ModelMessage],
+        waiting: list[ModelMessage],
+        *,
+        own: bool,
     ) -> None:
         """They were evictable, lowest class first, of these the newest of a stream; and no more than needed."""
-        assert set(gone) <= set(may_go)
-        assert not self._too_much([each for each in waiting if each not in gone], own)
-        if gone:
-            assert self._too_much([each for each in waiting if each not in gone[:-1]], own)
-        stay = [each for each in may_go if each not in gone]
-        for each in gone:
+        assert set(removed) <= set(may_go)
+        assert not self._too_much([each for each in waiting if each not in removed], own)
+        if removed:
+            assert self._too_much([each for each in waiting if each not in removed[:-1]], own)
+        stay = [each for each in may_go if each not in removed]
+        for each in removed:
             assert all(other.rank >= each.rank for other in stay)
             # Blocked messages of a stream precede its later messages.
             beside = [

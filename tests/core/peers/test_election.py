@@ -63,7 +63,7 @@ class PeerNetwork:
         sink: str | None,
         expected_role: ForwardingRole = ForwardingRole.FORWARD,
     ) -> list[str]:
-        """The streamers on a network with this role for a message that came in there."""
+        """The streamers on a network with this role for a message received there."""
         return [
             name
             for name, router in self.streamers.items()
@@ -117,7 +117,7 @@ def test_a_named_authority_has_precedence_over_the_star() -> None:
         assert peers.has("one", "a", "c") == [names[1]]
 
 
-def test_a_peer_that_does_not_know_the_source_does_not_compete() -> None:
+def test_a_peer_without_the_source_does_not_compete() -> None:
     peers = PeerNetwork({"g0": {"one": ["a", "new"], "two": ["b"]}, "g1": {"one": ["a"], "two": ["b"]}})
     assert peers.has("one", "new", "b") == ["g0"]
     assert peers.has("one", "new", "b", ForwardingRole.FORWARD_SILENTLY) == ["g1"]
@@ -159,7 +159,7 @@ AUTHORITIES = ("a", "b", "c", ANY_AUTHORITY)
 
 @st.composite
 def peer_networks(draw: st.DrawFn) -> dict[str, Homes]:
-    """Streamers between two networks; each has each authority on one of them, or does not know it."""
+    """Streamers between two networks. Each has each authority on one of the networks, or has no route to it."""
     streamers: dict[str, Homes] = {}
     for name in draw(
         st.lists(st.sampled_from(["g0", "g1", "g2", "a", "b"]), min_size=1, max_size=5, unique=True)
@@ -355,8 +355,8 @@ def test_only_changed_announcements_are_reported() -> None:
         (),
         True,
     )
-    gone = me.on_announcements("one", frozenset())
-    assert (gone.joined, gone.departed) == ((), (RouterId("evil", "e" * 16),))
+    removed = me.on_announcements("one", frozenset())
+    assert (removed.joined, removed.departed) == ((), (RouterId("evil", "e" * 16),))
 
 
 def test_the_role_cache_is_bounded() -> None:
@@ -507,7 +507,7 @@ def test_an_echo_of_an_own_message_is_not_spoofed(build: "type[World]") -> None:
         world.dispatcher.invalidate_routes()
 
 
-def test_a_request_from_a_source_that_a_peer_knows_is_denied_without_a_response(build: "type[World]") -> None:
+def test_a_request_from_a_source_of_a_peer_is_denied_without_a_response(build: "type[World]") -> None:
     world = world_with_peer(
         build,
         (AnnouncementRole.LOCAL, "new"),

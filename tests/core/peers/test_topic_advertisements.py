@@ -129,7 +129,7 @@ def test_when_the_forwarding_streamer_leaves_another_takes_over() -> None:
         streamers = [each for each in streamers if each.name != one]
 
 
-def test_without_peers_no_topic_is_advertised_or_remembered() -> None:
+def test_without_peers_no_topic_is_advertised_or_stored() -> None:
     [alone] = connected_streamers(1)
     alone.period_ns = 0
     assert alone.period() == 0
@@ -326,7 +326,7 @@ class HandOvers(RuleBasedStateMachine):
 
     @rule(ns=st.sampled_from([1, GRACE_PERIOD_NS // 3, GRACE_PERIOD_NS - 1]))
     def time_passes(self, ns: int) -> None:
-        """Deliver what may not be delayed any longer."""
+        """Deliver the messages that may not be delayed any longer."""
         for which in range(len(self.streamers)):
             while (
                 self.received_counts[which] < len(self.history)
@@ -488,7 +488,7 @@ def test_other_targets_of_a_deferred_topic_are_still_served(build: "type[World]"
 
 
 def test_defers_to_peer_depends_on_the_endpoint(build: "type[World]") -> None:
-    """Needed to redrive a dead letter, which comes from no network."""
+    """Needed to redrive a dead letter, which has no ingress network."""
     rig = PeerRig(build)
     dash = UUri("dash", 3, 1, 0)
     rig.world.directory.subscribe(EVENT, dash)

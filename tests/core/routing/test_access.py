@@ -167,7 +167,7 @@ def test_the_rules_of_an_endpoint_apply_to_incoming_messages_only() -> None:
     assert router(rule(NO)).decide("chassis", back).targets == (Target("phone"),)
 
 
-def test_no_rule_accepts_a_source_that_lives_behind_another_endpoint() -> None:
+def test_no_rule_accepts_a_source_of_another_endpoint() -> None:
     decision = router(rule(YES)).decide("phone", publish(ID, METHOD.with_resource(0x8001)).attributes)
     assert (decision.verdict, decision.denied_as) == (Verdict.DENIED, "spoofed")
 
@@ -175,17 +175,17 @@ def test_no_rule_accepts_a_source_that_lives_behind_another_endpoint() -> None:
 def test_rules_are_checked_per_route_and_not_per_message(
     build: "type[World]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[UAttributes] = []
+    sent_request: list[UAttributes] = []
     access = AccessPolicy("chassis", [rule(NO)])
     decide = access.deny_reason
 
     def refusal(attributes: UAttributes) -> UStatus | None:
-        asked.append(attributes)
+        sent_request.append(attributes)
         return decide(attributes)
 
     monkeypatch.setattr(access, "deny_reason", refusal)
     world = build(access={"chassis": access})
     for _ in range(10):
         world.receive("chassis", publish(world.id(), UUri("chassis", 1, 1, 0x8001)))
-    assert (len(asked), world.verdicts()) == (1, [Verdict.DENIED] * 10)
+    assert (len(sent_request), world.verdicts()) == (1, [Verdict.DENIED] * 10)
     assert {why: n for why, n in world.dispatcher.refused_counts()["chassis"].items() if n} == {"access": 10}

@@ -55,7 +55,7 @@ def decided(each: UAttributes) -> RoutingDecision | str:
 
 @given(attributes, attributes)
 def test_attributes_with_equal_keys_have_equal_decisions(one: UAttributes, other: UAttributes) -> None:
-    # Most random pairs differ in what matters, so the second one gets source and sink of the first.
+    # Most random pairs differ in the relevant fields. So the second one copies source and sink of the first.
     other = msgspec.structs.replace(other, source=one.source, sink=one.sink)
     if cache_key(one) == cache_key(other):
         assert decided(one) == decided(other)

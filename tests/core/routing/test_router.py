@@ -71,7 +71,7 @@ def router(*subscriptions: tuple[UUri, UUri, int], authorities: dict[str, str] |
         ("someip", SPEED, [(any_at("chassis"), DASH, 4)], [Target("wamp", DASH, 4)]),
     ],
 )  # fmt: skip
-def test_a_publication_goes_to_its_subscribers(
+def test_a_publication_is_routed_to_its_subscribers(
     ingress: str, topic: UUri, subscriptions: list[tuple[UUri, UUri, int]], targets: list[Target]
 ) -> None:
     assert router(*subscriptions).decide(ingress, publish(ID, topic).attributes) == RoutingDecision(
@@ -121,7 +121,7 @@ def answer(source: UUri, sink: UUri) -> UAttributes:
         ("someip", notify(SPEED, UUri("hpc", 0x10000, 3, 0)), "zenoh"),
     ],
 )
-def test_a_message_with_a_sink_goes_to_the_endpoint_of_the_sink(
+def test_a_message_with_a_sink_is_routed_to_the_endpoint_of_the_sink(
     ingress: str, attributes: UAttributes, endpoint: str
 ) -> None:
     assert router().decide(ingress, attributes) == RoutingDecision((Target(endpoint),))
@@ -134,7 +134,7 @@ def test_a_message_with_a_sink_does_not_read_the_directory(make: Callable[[UUri,
     assert decision == RoutingDecision((Target("wamp"),))
 
 
-def test_no_message_returns_to_the_endpoint_it_came_in_at() -> None:
+def test_no_message_returns_to_its_ingress() -> None:
     decision = router().decide("zenoh", call(APP, UUri("cloud", 1, 1, 1)))
     assert (decision.targets, decision.verdict) == ((), Verdict.NO_SUBSCRIBER)
     assert decision.reason is not None
@@ -149,7 +149,7 @@ def test_an_unknown_sink_is_unavailable() -> None:
     assert decision.reason.message == "no endpoint for authority 'mars' of sink up://mars/1/1/1"
 
 
-def test_unnamed_authorities_live_behind_the_endpoint_with_the_star() -> None:
+def test_unnamed_authorities_are_behind_the_endpoint_with_the_star() -> None:
     everyone = router(authorities={"chassis": "someip", "*": "zenoh"})
     assert everyone.decide("someip", notify(SPEED, UUri("mars", 1, 1, 0))).targets == (Target("zenoh"),)
     assert everyone.decide("zenoh", call(UUri("mars", 1, 1, 0), CHASSIS_METHOD)).targets == (
@@ -176,16 +176,14 @@ def test_a_star_is_not_the_name_of_an_authority() -> None:
         ("wamp", notify(SPEED, APP), "'someip'"),
         ("zenoh", publish(ID, UUri("mars", 1, 1, 0x8000)).attributes, "None"),
         ("zenoh", publish(ID, UUri("", 1, 1, 0x8000)).attributes, "None"),
-        # Its authority lives here, but the service is hosted by the streamer.
+        # Its authority is here, but the streamer hosts the service.
         ("zenoh", publish(ID, CHANGES).attributes, "'self'"),
         ("zenoh", publish(ID, UUri("hpc", 0, 9, 0x8000)).attributes, "'self'"),
         ("someip", answer(UUri("chassis", 0, 3, 1), APP), "'self'"),
         (SELF, publish(ID, HPC_TOPIC).attributes, "'zenoh'"),
     ],
 )
-def test_a_source_that_lives_behind_another_endpoint_is_denied(
-    ingress: str, attributes: UAttributes, home: str
-) -> None:
+def test_a_source_behind_another_endpoint_is_denied(ingress: str, attributes: UAttributes, home: str) -> None:
     decision = router((SPEED, DASH, 0), (CHANGES, DASH, 0)).decide(ingress, attributes)
     assert (decision.targets, decision.verdict) == ((), Verdict.DENIED)
     assert decision.reason is not None
@@ -225,7 +223,7 @@ def test_known_deviations_of_other_libraries_are_accepted() -> None:
         ({**AUTHORITIES, "*": "wamp"}, "chassis", "someip"),
     ],
 )
-def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_default_one(
+def test_an_authority_is_behind_the_endpoint_that_names_it_or_the_default_one(
     authorities: dict[str, str], authority: str, endpoint: str | None
 ) -> None:
     assert AuthorityTable(authorities, HOSTED).endpoint_of_authority(authority) == endpoint

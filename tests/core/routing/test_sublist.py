@@ -62,7 +62,7 @@ class Naive:
 @settings(max_examples=100, deadline=None)
 @given(changes, st.lists(addresses | patterns, min_size=1, max_size=8))
 def test_a_match_equals_a_search_through_all_patterns(
-    changes: list[tuple[bool, UUri, int]], asked: list[UUri]
+    changes: list[tuple[bool, UUri, int]], sent_request: list[UUri]
 ) -> None:
     sublist, naive = Sublist[int](), Naive()
     for adds, pattern, value in changes:
@@ -76,7 +76,7 @@ def test_a_match_equals_a_search_through_all_patterns(
         assert (sublist.generation > before) is same
     assert len(sublist) == len(naive.pairs)
     assert Counter(sublist) == Counter(value for _, value in naive.pairs)
-    for address in asked:
+    for address in sent_request:
         assert Counter(sublist.match(address)) == Counter(naive.match(address))
 
 

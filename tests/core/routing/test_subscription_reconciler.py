@@ -185,7 +185,7 @@ def test_an_assumed_subscription_is_ended_by_one_unsubscribe() -> None:
     assert peers.at_peer == {("peer0", 0): None}
 
 
-def test_the_answer_to_a_forgotten_key_is_ignored() -> None:
+def test_the_response_to_a_removed_key_is_ignored() -> None:
     peers, entry = make_entry(opposite_supersedes=False)
     peers.reconciler.forget(entry.key)
     assert peers.reconciler.on_response(1) is None
@@ -196,7 +196,7 @@ def test_the_answer_to_a_forgotten_key_is_ignored() -> None:
     assert peers.reconciler.next_due_ns() is None
 
 
-def test_a_link_that_comes_up_repeats_every_call_of_its_peer() -> None:
+def test_link_up_repeats_every_call_of_its_peer() -> None:
     peers, entry = make_entry(opposite_supersedes=False)
     peers.answer(0, "granted")
     peers.set_link("peer0", up=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads of core.usubscription: the reader of each payload reads what its writer wrote."""
+"""Payloads of core.usubscription: each reader decodes the payload of its writer."""
 
 import pytest
 

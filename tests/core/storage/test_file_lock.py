@@ -22,7 +22,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-def test_acquire_reports_whether_the_last_holder_died(tmp_path: Path, orderly: bool) -> None:
+def test_acquire_reports_whether_the_last_holder_was_killed(tmp_path: Path, orderly: bool) -> None:
     lock = FileLock(tmp_path / "lock")
     assert lock.acquire() is False
     lock.release(orderly=orderly)

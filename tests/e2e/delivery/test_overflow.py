@@ -135,7 +135,7 @@ def test_10_000_messages_for_a_queue_of_1_000_are_kept_or_dead_letters_and_reque
         assert all((letter.attributes, letter.payload) == by_id[letter.attributes.id] for letter in found)
 
         # A subscriber returns: the kept messages arrive in order, and are exactly those that were not dropped.
-        asked = [attributes.id for attributes in sent if attributes.type == wire.REQUEST]
+        sent_request = [attributes.id for attributes in sent if attributes.type == wire.REQUEST]
         with ZenohEntity(net.cloud_port, "cloud", CLOUD) as cloud:
             kept = wait_received(cloud, set(by_id), 1_000)
             for sample in kept:
@@ -149,17 +149,19 @@ def test_10_000_messages_for_a_queue_of_1_000_are_kept_or_dead_letters_and_reque
                 of_kind = [sample.head.id for sample in kept if sample.head.type == kind]
                 assert of_kind == [each.id for each in sent if each.type == kind and each.id not in dead]
 
-            answers = net.app.inbox.wait_count(_responds_to_one_of(set(asked)), len(asked), WITHIN_S)
+            answers = net.app.inbox.wait_count(
+                _responds_to_one_of(set(sent_request)), len(sent_request), WITHIN_S
+            )
             verdicts = {sample.head.reqid: sample.head.commstatus or wire.OK for sample in answers}
-            assert len(answers) == len(verdicts) == len(asked) == 3_000
-            assert verdicts == {id: RESOURCE_EXHAUSTED if id in dead else wire.OK for id in asked}
+            assert len(answers) == len(verdicts) == len(sent_request) == 3_000
+            assert verdicts == {id: RESOURCE_EXHAUSTED if id in dead else wire.OK for id in sent_request}
             net.process.send_sigterm()
             assert net.process.wait_exit() == 0
     books = net.process.ledger
     assert_ledger_balanced(books)
     calls = 2  # of uSubscription: a request, its response and its update
     assert books["dead_lettered"] == 9_000
-    assert books["delivered"] == 1_000 + 9_000 + len(asked) + 3 * calls
+    assert books["delivered"] == 1_000 + 9_000 + len(sent_request) + 3 * calls
     assert books["expired"] == books["denied"] == books["throttled"] == 0
 
 

@@ -247,8 +247,8 @@ def test_a_restarted_streamer_has_its_share_again(make: Make) -> None:
 def test_peers_are_listed_and_a_reload_is_announced(make: Make) -> None:
     nets = make("one", "two")
     gateways = launch_side_by_side(nets)
-    told = run_command("routes", gateways[0].config).stdout
-    assert re.search(r"^one +zenoh +up +a.vin1 g1 g2\n +peers g2$", told, re.MULTILINE)
+    notified = run_command("routes", gateways[0].config).stdout
+    assert re.search(r"^one +zenoh +up +a.vin1 g1 g2\n +peers g2$", notified, re.MULTILINE)
     more = {
         "one": SIDE_BY_SIDE["one"],
         "two": (*FAR_AUTHORITIES, *(f"c{number}.vin1" for number in range(8))),

@@ -331,10 +331,10 @@ def test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_o
         payloads = [b"event %d" % number for number in range(MESSAGES_EACH)]
         for payload in payloads:
             source.send_event(payload)
-        asked = [
+        sent_request = [
             app.send_request(Uri("a", SPEED, 1, ECHO), b"call %d" % number) for number in range(MESSAGES_EACH)
         ]
-        for id in asked:
+        for id in sent_request:
             assert app.wait_response(id).head.commstatus in {None, wire.OK}
         receiver.ecu.notifications.wait_one(lambda seen: seen == SdNotification("offered", LAMPS))
         receiver.send_call(b"from b", LAMPS)
@@ -347,7 +347,7 @@ def test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_o
         assert {received_events(each) for each in payloads} == {1}
         assert receiver.receive_counts(payloads) == {1}
         assert {source.call_count(b"call %d" % number) for number in range(MESSAGES_EACH)} == {1}
-        assert {len(app.responses(id)) for id in asked} == {1}
+        assert {len(app.responses(id)) for id in sent_request} == {1}
         assert [each.payload for each in app.inbox.items() if each.head.sink == lamps.at(1)] == [b"from b"]
         assert receiver.response_count(b"to b") == 1
         assert [each.process.ledger["dead_lettered"] for each in gateways] == [0, 0]

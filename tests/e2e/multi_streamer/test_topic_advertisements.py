@@ -193,11 +193,11 @@ def test_two_streamers_without_peer_detection_both_forward_a_topic(make: Make) -
     for each in gateways:  # not awaited: each streamer takes the responses of the other for spoofed ones
         subscribe = Uri(each.authority, 0, 3).at(wire.SUBSCRIBE)
         listener.send_request(subscribe, wire.subscription_request(topic))
-    asked: list[Id] = []
+    sent_request: list[Id] = []
 
     def passes_through_both() -> bool:
-        asked.append(near.publish(topic))
-        return 2 in receive_counts(listener, asked)
+        sent_request.append(near.publish(topic))
+        return 2 in receive_counts(listener, sent_request)
 
     eventually(passes_through_both, True)
     events = [near.publish(topic) for _ in range(MESSAGES_EACH)]
@@ -345,11 +345,11 @@ def test_in_a_ring_of_three_that_name_each_other_a_publication_arrives_once_on_e
     for each in (bc, ca):
         subscribe_at(far, each, topic)
     wait_deferred_by(near, topic, {ca: "a", bc: "b"})
-    asked: list[Id] = []
+    sent_request: list[Id] = []
 
     def received_count() -> bool:
-        asked.append(near.publish(topic))
-        return 1 in receive_counts(far, asked) and 1 in receive_counts(middle, asked)
+        sent_request.append(near.publish(topic))
+        return 1 in receive_counts(far, sent_request) and 1 in receive_counts(middle, sent_request)
 
     eventually(received_count, True)
     events = [near.publish(topic) for _ in range(MESSAGES_EACH)]

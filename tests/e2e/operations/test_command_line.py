@@ -99,7 +99,7 @@ def test_check_finds_a_port_in_use_unless_offline(
     assert run_command("check", config).returncode == 0
 
 
-def test_plugins_lists_what_is_installed() -> None:
+def test_plugins_lists_the_installed_plugins() -> None:
     listed = run_command("plugins", "--json")
     assert listed.returncode == 0, listed.stderr
     found = {plugin["name"]: plugin for plugin in json.loads(listed.stdout)}

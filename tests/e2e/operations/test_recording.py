@@ -30,7 +30,7 @@ def recording_config(place: Path, ports: VehiclePorts, **keys: object) -> Path:
 
 
 def changes_in(events: list[Event | Damage]) -> list[tuple[Change, str]]:
-    """Changes of topics of the ECU: what is offered to it has subscribers that the configuration fixes."""
+    """Changes of topics of the ECU: services offered to the ECU have subscribers that the configuration fixes."""
     changes = [event for event in events if isinstance(event, SubscriptionChange)]
     return [(each.change, each.topic) for each in changes if each.topic.startswith("up://chassis/")]
 

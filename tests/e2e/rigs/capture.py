@@ -119,7 +119,7 @@ class Capture:
 
 
 class Dissection(NamedTuple):
-    """What tshark finds in a capture."""
+    """The frames that tshark found in a capture."""
 
     malformed_frames: list[str]
     """Frames that tshark could not decode completely, as tshark prints them."""

@@ -147,7 +147,7 @@ class Subscriber(ZenohEntity):
         return [Update.decode(each.payload).state for each in self.inbox.items(self._is_update_on(topic))]
 
     def wait_notified(self, topic: Uri, state: int, times: int = 1) -> Update:
-        """Wait until it received that state so many times; returns the last Update with that state."""
+        """Wait until it received that state that many times; returns the last Update with that state."""
         about = self._is_update_on(topic)
         updates = self.inbox.wait_count(
             lambda each: about(each) and Update.decode(each.payload).state == state, times

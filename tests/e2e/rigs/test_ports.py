@@ -17,9 +17,13 @@ def test_no_port_is_given_twice() -> None:
 def test_another_process_is_given_other_ports_though_none_is_in_use() -> None:
     blocks = {port // 100 for port in tcp_ports(120)}
     assert len(blocks) > 1
-    ask = "from tests.e2e.rigs.ports import tcp_ports; print(*tcp_ports(120))"
+    send_request = "from tests.e2e.rigs.ports import tcp_ports; print(*tcp_ports(120))"
     done = subprocess.run(
-        [sys.executable, "-c", ask], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+        [sys.executable, "-c", send_request],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert blocks.isdisjoint(int(port) // 100 for port in done.stdout.split())
 

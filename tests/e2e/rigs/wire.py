@@ -52,7 +52,7 @@ def fixed64(number: int, value: int) -> bytes:
 
 
 def fields(data: bytes) -> dict[int, list[int | bytes]]:
-    """The fields of a message by number, in order; ValueError if `data` is no message."""
+    """The fields of a message by number, in order; ValueError if `data` is not a message."""
     found: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(data):
@@ -242,7 +242,7 @@ class Attributes(NamedTuple):
 
 
 class Status(NamedTuple):
-    """UStatus: what an error Response carries."""
+    """UStatus: the content of an error Response."""
 
     code: int
     message: str

@@ -79,13 +79,13 @@ def test_a_denied_caller_gets_one_error_and_the_call_is_not_forwarded(
     peer: ZenohEntity = request.getfixturevalue(caller)
     method = SERVICE.at(ECHO if caller == "outsider" else SILENT)
     payload = f"forbidden to {caller}".encode()
-    asked = peer.send_request(method, payload)
-    answer = peer.wait_response(asked)
+    sent_request = peer.send_request(method, payload)
+    answer = peer.wait_response(sent_request)
     assert (answer.head.source, answer.head.commstatus) == (method, wire.PERMISSION_DENIED)
     assert answer.status.code == wire.PERMISSION_DENIED
     assert "endpoints.cloud.access" in answer.status.message
     peer.subscribe(Uri("hpc.vin1", 0x1001, 1, 0x80FF))  # everything before has been decided
-    assert peer.responses(asked) == [answer]
+    assert peer.responses(sent_request) == [answer]
     assert (
         guarded.ecu.inbox.items(lambda frame: frame.message is not None and frame.message.payload == payload)
         == []

@@ -164,7 +164,7 @@ def test_a_stream_is_unharmed_by_all_other_input(own_vehicle: Vehicle) -> None:
 
     with (
         ZenohEntity(ports.backbone, "hpc.vin1") as app,
-        ZenohEntity(ports.backbone, STRANGER.authority, STRANGER.ue_id) as stranger,
+        ZenohEntity(ports.backbone, STRANGER.authority, STRANGER.ue_id) as outsider,
         ZenohEntity(ports.cloud, "cloud") as fleet,
         SomeipNode(host="127.0.0.2") as impostor,
         SomeipNode() as prober,
@@ -180,18 +180,18 @@ def test_a_stream_is_unharmed_by_all_other_input(own_vehicle: Vehicle) -> None:
             go_on()
             for made in NO_MESSAGES.values():
                 key, attachment = made()
-                stranger.put_raw(key, attachment, in_the_vehicle)
+                outsider.put_raw(key, attachment, in_the_vehicle)
                 fleet.put_raw(key, attachment, in_the_cloud)
                 go_on()
             for invalid in INVALID.values():
-                stranger.send_message(invalid(), in_the_vehicle)
+                outsider.send_message(invalid(), in_the_vehicle)
                 go_on()
             for spoofed in SPOOFED.values():
                 fleet.send_message(spoofed(), in_the_cloud)
                 go_on()
-            stranger.session.delete(wire.key(OWN_TOPIC), attachment=_published().attachment)
+            outsider.session.delete(wire.key(OWN_TOPIC), attachment=_published().attachment)
             go_on()
-        stranger.publish(OWN_TOPIC, b"the only true one")
+        outsider.publish(OWN_TOPIC, b"the only true one")
 
         assert [sample.payload for sample in app.wait_events(TOPIC, len(sent))] == sent
         assert [sample.payload for sample in fleet.wait_events(OWN_TOPIC)] == [b"the only true one"]

@@ -89,11 +89,11 @@ def test_calls_and_notifications_go_to_the_network_of_their_sink(
     sample = fleet.inbox.wait_one(lambda each: each.head.type == wire.NOTIFICATION)
     assert (sample.key, sample.head, sample.payload) == (notified.key, notified, b"look at this")
 
-    asked = fleet.send_request(app.address.at(0x0001), b"how are you", ttl=3000)
-    question = app.inbox.wait_one(lambda each: each.head.id == asked)
+    sent_request = fleet.send_request(app.address.at(0x0001), b"how are you", ttl=3000)
+    question = app.inbox.wait_one(lambda each: each.head.id == sent_request)
     assert question.payload == b"how are you"
     app.respond(question, b"fine")
-    answer = fleet.wait_response(asked)
+    answer = fleet.wait_response(sent_request)
     assert (answer.payload, answer.head.ttl, answer.head.source) == (b"fine", 3000, app.address.at(0x0001))
 
 
@@ -106,9 +106,9 @@ def test_a_publication_with_a_foreign_authority_is_refused(
     app.subscribe(marker)
     fleet.publish(topic, b"forged")
     # First the publications of the cloud are followed to their decision, then the way to the vehicle is to its end.
-    told = f"{authority} was forged".encode()
-    fleet.publish(CLOUD_PROVIDER.at(0x8001), told)
-    vehicle.receiver.inbox.wait_one(lambda frame: frame.head.payload == told)
+    notifications = f"{authority} was forged".encode()
+    fleet.publish(CLOUD_PROVIDER.at(0x8001), notifications)
+    vehicle.receiver.inbox.wait_one(lambda frame: frame.head.payload == notifications)
     vehicle.send_event(marker)
     app.wait_events(marker)
     assert app.events(topic) == []

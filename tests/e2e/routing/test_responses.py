@@ -51,15 +51,15 @@ ENDS: dict[str, tuple[int, Uri, dict[str, Callable[[], object]]]] = {
 def test_a_request_is_answered_once_by_the_method_it_called(
     vehicle: Vehicle, app: ZenohEntity, code: int, sink: Uri, changes: dict[str, Callable[[], object]]
 ) -> None:
-    asked = request_attributes(app, sink, **{name: make() for name, make in changes.items()})
-    app.send_message(asked, b"?")
-    answer = app.wait_response(asked.id)
+    sent_request = request_attributes(app, sink, **{name: make() for name, make in changes.items()})
+    app.send_message(sent_request, b"?")
+    answer = app.wait_response(sent_request.id)
     head = answer.head
-    assert (head.type, head.source, head.sink) == (wire.RESPONSE, sink, asked.source)
+    assert (head.type, head.source, head.sink) == (wire.RESPONSE, sink, sent_request.source)
     assert (head.commstatus, answer.status.code) == (code, code)
     assert answer.status.message
     app.call(USUBSCRIPTION.at(wire.FETCH_SUBSCRIBERS), wire.topic_request(app.address.at(0x8000)))
-    assert app.responses(asked.id) == [answer]
+    assert app.responses(sent_request.id) == [answer]
 
 
 def test_only_requests_get_responses(vehicle: Vehicle, app: ZenohEntity) -> None:
@@ -87,13 +87,13 @@ def test_only_requests_get_responses(vehicle: Vehicle, app: ZenohEntity) -> None
 
 def test_a_pending_call_gets_a_response_before_the_stop(own_vehicle: Vehicle) -> None:
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1") as app:
-        asked = app.send_request(METHOD, b"are you there", ttl=60_000)
+        sent_request = app.send_request(METHOD, b"are you there", ttl=60_000)
         own_vehicle.ecu.inbox.wait_one(_carrying(b"are you there"))
         own_vehicle.process.stop()
-        answer = app.wait_response(asked)
+        answer = app.wait_response(sent_request)
         assert (answer.head.source, answer.head.commstatus) == (METHOD, wire.UNAVAILABLE)
         assert "the streamer was stopped before 127.0.0.1" in answer.status.message
-        assert app.responses(asked) == [answer]
+        assert app.responses(sent_request) == [answer]
 
 
 def test_a_pending_someip_request_gets_not_ready_before_the_stop(tmp_path: Path) -> None:
@@ -111,16 +111,19 @@ def test_a_pending_someip_request_gets_not_ready_before_the_stop(tmp_path: Path)
         session = send_call(client, Vehicle(ports, process, ecu, receiver), b"to the silent")
         provider.inbox.wait_one(_with_payload(b"to the silent"))
         process.stop()
-        told = wait_response(client, session).head
-        assert (told.message_type.value, told.return_code.value) == (wire.SOMEIP_ERROR, wire.E_NOT_READY)
+        notified = wait_response(client, session).head
+        assert (notified.message_type.value, notified.return_code.value) == (
+            wire.SOMEIP_ERROR,
+            wire.E_NOT_READY,
+        )
 
 
 def test_a_request_that_waits_for_a_network_that_is_away_is_answered_when_its_ttl_is_over(
     own_vehicle: Vehicle,
 ) -> None:
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1") as app:
-        asked = app.send_request(Uri("cloud", 0x99, 1, 1), b"a request", ttl=300)
-        answer = app.wait_response(asked)
+        sent_request = app.send_request(Uri("cloud", 0x99, 1, 1), b"a request", ttl=300)
+        answer = app.wait_response(sent_request)
         assert answer.head.commstatus == wire.DEADLINE_EXCEEDED
         assert "cloud" in answer.status.message
 
@@ -130,15 +133,15 @@ def test_a_request_that_waits_for_a_network_at_the_stop_is_answered_before_the_e
         running_vehicle(tmp_path, "--drain", "2") as vehicle,
         ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as app,
     ):
-        asked = app.send_request(Uri("cloud", 0x99, 1, 1), b"a request", ttl=60_000)
+        sent_request = app.send_request(Uri("cloud", 0x99, 1, 1), b"a request", ttl=60_000)
         vehicle.process.stderr.wait_one(lambda line: "egress.unavailable" in line)
         vehicle.process.send_sigterm()
-        answer = app.wait_response(asked)
+        answer = app.wait_response(sent_request)
         assert (answer.head.source, answer.head.commstatus) == (Uri("cloud", 0x99, 1, 1), wire.UNAVAILABLE)
         assert answer.status.message == "the streamer was stopped before this could be sent"
         assert vehicle.process.wait_exit() == 75  # a message that could not be sent in time is reported
         assert vehicle.process.ledger["queued"] == 0
-        assert app.responses(asked) == [answer]
+        assert app.responses(sent_request) == [answer]
 
 
 def _carrying(payload: bytes) -> Callable[[SomeipFrame], bool]:

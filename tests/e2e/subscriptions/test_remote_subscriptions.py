@@ -205,7 +205,7 @@ def test_messages_of_a_library_are_decoded_by_hand() -> None:
 # [itest->req~usubscription-subscribe-remote-response~1] [itest->req~usubscription-unsubscribe-last-remote~1]
 # [itest->dsn~usubscription-subscribe-remote-subscriber-change~1]
 def test_a_remote_topic_flows_from_the_first_subscriber_to_the_last(scene: RemoteScenario) -> None:
-    reader, second, neighbour = scene.reader, scene.near_application(), scene.far_application()
+    reader, second, other_host = scene.reader, scene.near_application(), scene.far_application()
     topic, spy = scene.topic, scene.spy()
 
     assert reader.request_subscription(topic) == SUBSCRIBE_PENDING
@@ -215,24 +215,24 @@ def test_a_remote_topic_flows_from_the_first_subscriber_to_the_last(scene: Remot
     assert scene.far.subscribers(topic) == [NEAR_USUBSCRIPTION]
     scene.assert_flows(reader, spy)
 
-    assert neighbour.request_subscription(topic) == SUBSCRIBED  # a local subscription is granted at once
-    assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, neighbour.address])
+    assert other_host.request_subscription(topic) == SUBSCRIBED  # a local subscription is granted at once
+    assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, other_host.address])
     assert second.request_subscription(topic) == SUBSCRIBED  # the topic flows already
     assert scene.near.listed_states(topic) == {reader.address: SUBSCRIBED, second.address: SUBSCRIBED}
-    scene.assert_flows(reader, second, neighbour, spy)
+    scene.assert_flows(reader, second, other_host, spy)
 
     reader.unsubscribe(topic)
     reader.wait_notified(topic, UNSUBSCRIBED)
     assert scene.near.listed_states(topic) == {second.address: SUBSCRIBED}
-    scene.assert_flows(second, neighbour, spy)
-    assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, neighbour.address])
+    scene.assert_flows(second, other_host, spy)
+    assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, other_host.address])
 
     second.unsubscribe(topic)
     second.wait_notified(topic, UNSUBSCRIBED)
     assert scene.near.listed_states(topic) == NO_SUBSCRIBERS
-    eventually(lambda: scene.far.subscribers(topic), [neighbour.address])
+    eventually(lambda: scene.far.subscribers(topic), [other_host.address])
     scene.assert_quiet(spy)
-    scene.assert_flows(neighbour)
+    scene.assert_flows(other_host)
     assert len(spy.events(topic)) == len(reader.events(topic)) == 3
 
 
@@ -259,10 +259,10 @@ def test_every_change_is_published_as_well(scene: RemoteScenario) -> None:
 )
 def test_calls_of_the_far_side_conform_to_the_standard(scene: RemoteScenario, rate: dict[str, int]) -> None:
     topic, spy = scene.topic, scene.spy()
-    asked = subscribe_call(topic, **rate)
-    scene.reader.subscribe_and_wait(topic, asked.payload)
+    sent_request = subscribe_call(topic, **rate)
+    scene.reader.subscribe_and_wait(topic, sent_request.payload)
     scene.reader.unsubscribe(topic)
-    assert_calls(spy, topic, asked, unsubscribe_call(topic))
+    assert_calls(spy, topic, sent_request, unsubscribe_call(topic))
     for method, sample in zip((1, 2), spy.inbox.items(_is_call_about(topic)), strict=True):
         assert_is_call(sample, NEAR_USUBSCRIPTION, FAR_USUBSCRIPTION.at(method))
         assert sample.key == f"up/a.vin1/0/0/3/0/b.vin1/0/0/3/{method}"
@@ -495,7 +495,7 @@ def _name(function: Callable[[RemoteScenario], None]) -> str:
 
 # [itest->req~usubscription-remote-retry-indefinitely~1] [itest->req~usubscription-subscribe-persistency~1]
 @pytest.mark.parametrize(("state", "death"), CASES, ids=_name)
-def test_subscriptions_recover_from_a_death_of_either_side_in_any_state(
+def test_subscriptions_recover_from_a_kill_of_either_side_in_any_state(
     scene: RemoteScenario, state: Callable[[RemoteScenario], None], death: Callable[[RemoteScenario], None]
 ) -> None:
     state(scene)
@@ -645,14 +645,14 @@ def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: 
 
     answer = reader.call_successfully(near.at(wire.SUBSCRIBE), subscribe_request_v4(topic, period_ms=40))
     assert answer.payload == wire.field(1, topic.encode()) + wire.field(2, SUBSCRIBE_PENDING + 1)
-    told = reader.inbox.wait_count(
+    notified = reader.inbox.wait_count(
         lambda each: (
             (each.head.type, each.head.source, each.head.sink)
             == (wire.NOTIFICATION, near.at(SUBSCRIPTION_CHANGE), reader.address)
         ),
         2,
     )
-    assert [Update.decode_v4(each.payload) for each in told] == [
+    assert [Update.decode_v4(each.payload) for each in notified] == [
         Update(topic, reader.address, SUBSCRIBE_PENDING),
         Update(topic, reader.address, SUBSCRIBED),
     ]

@@ -55,8 +55,8 @@ def refusal_message(answer: ZenohSample, code: int) -> str:
 def test_the_answer_to_subscribe_belongs_to_its_request(vehicle: Vehicle, caller: ZenohEntity) -> None:
     topic = vehicle.unused_topic()
     method = USUBSCRIPTION.at(wire.SUBSCRIBE)
-    asked = caller.send_request(method, wire.subscription_request(topic), ttl=4321, priority=wire.CS5)
-    answer = caller.wait_response(asked)
+    sent_request = caller.send_request(method, wire.subscription_request(topic), ttl=4321, priority=wire.CS5)
+    answer = caller.wait_response(sent_request)
     assert answer.key == wire.key(method, caller.address)
     assert answer.head.id.is_version_7
     assert answer.head._replace(commstatus=None) == wire.Attributes(
@@ -66,7 +66,7 @@ def test_the_answer_to_subscribe_belongs_to_its_request(vehicle: Vehicle, caller
         caller.address,
         priority=wire.CS5,
         ttl=4321,
-        reqid=asked,
+        reqid=sent_request,
         payload_format=wire.PROTOBUF,
     )
     assert answer.head.commstatus in {None, wire.OK}
@@ -134,8 +134,10 @@ def test_an_invalid_topic_is_refused(caller: ZenohEntity, method: str, topic: st
 @pytest.mark.parametrize("subscriber", INVALID_ADDRESSES)
 # [itest->dsn~usubscription-fetch-subscriptions-invalid-subscriber~1]
 def test_an_invalid_subscriber_is_refused(caller: ZenohEntity, subscriber: str) -> None:
-    asked = wire.subscriber_request(INVALID_ADDRESSES[subscriber])
-    refusal_message(caller.call(USUBSCRIPTION.at(wire.FETCH_SUBSCRIPTIONS), asked), wire.INVALID_ARGUMENT)
+    sent_request = wire.subscriber_request(INVALID_ADDRESSES[subscriber])
+    refusal_message(
+        caller.call(USUBSCRIPTION.at(wire.FETCH_SUBSCRIPTIONS), sent_request), wire.INVALID_ARGUMENT
+    )
 
 
 @pytest.mark.parametrize("method", ["Subscribe", "Unsubscribe", "FetchSubscribers"])
@@ -154,8 +156,8 @@ def test_garbage_for_a_request_is_refused(caller: ZenohEntity, method: str, garb
 
 @pytest.mark.parametrize("max_frequency", [0.0, -1.0, float("inf"), float("nan")])
 def test_an_invalid_frequency_is_refused(vehicle: Vehicle, caller: ZenohEntity, max_frequency: float) -> None:
-    asked = wire.subscription_request(Uri("chassis", 0x1234, 1, 0x8001), max_frequency=max_frequency)
-    refusal_message(caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked), wire.INVALID_ARGUMENT)
+    sent_request = wire.subscription_request(Uri("chassis", 0x1234, 1, 0x8001), max_frequency=max_frequency)
+    refusal_message(caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), sent_request), wire.INVALID_ARGUMENT)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +169,8 @@ def test_an_unknown_method_is_unimplemented(caller: ZenohEntity, method: Uri) ->
 
 def test_requests_and_answers_may_be_wrapped_in_any(vehicle: Vehicle, caller: ZenohEntity) -> None:
     topic = vehicle.unused_topic()
-    asked = wire.pack_any("SubscriptionRequest", wire.subscription_request(topic))
-    answer = caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked, payload_format=wire.WRAPPED_IN_ANY)
+    sent_request = wire.pack_any("SubscriptionRequest", wire.subscription_request(topic))
+    answer = caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), sent_request, payload_format=wire.WRAPPED_IN_ANY)
     assert answer.head.commstatus in {None, wire.OK}, answer.status
     payload = answer.payload
     if answer.head.payload_format == wire.WRAPPED_IN_ANY:
@@ -179,8 +181,8 @@ def test_requests_and_answers_may_be_wrapped_in_any(vehicle: Vehicle, caller: Ze
 
 
 def test_an_any_of_another_type_is_refused(vehicle: Vehicle, caller: ZenohEntity) -> None:
-    asked = wire.pack_any("UnsubscribeRequest", wire.topic_request(Uri("chassis", 0x1234, 1, 0x8001)))
-    answer = caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked, payload_format=wire.WRAPPED_IN_ANY)
+    sent_request = wire.pack_any("UnsubscribeRequest", wire.topic_request(Uri("chassis", 0x1234, 1, 0x8001)))
+    answer = caller.call(USUBSCRIPTION.at(wire.SUBSCRIBE), sent_request, payload_format=wire.WRAPPED_IN_ANY)
     refusal_message(answer, wire.INVALID_ARGUMENT)
 
 
@@ -202,5 +204,5 @@ def test_an_empty_authority_in_a_topic_is_that_of_the_service(caller: ZenohEntit
 
 
 # [itest->req~usubscription-unsubscribe-multiple~1]
-def test_unsubscribing_what_was_never_subscribed_is_fine(vehicle: Vehicle, caller: ZenohEntity) -> None:
+def test_unsubscribe_without_a_subscription_succeeds(vehicle: Vehicle, caller: ZenohEntity) -> None:
     caller.unsubscribe(vehicle.unused_topic())

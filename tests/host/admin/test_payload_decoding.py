@@ -103,20 +103,20 @@ def test_a_payload_with_a_format_needs_no_plugin(format: UPayloadFormat, payload
 
 
 def test_each_decoder_is_looked_up_once_in_a_bounded_cache() -> None:
-    asked: list[UUri] = []
+    sent_request: list[UUri] = []
 
     def find(topic: UUri) -> Callable[[bytes], object]:
-        asked.append(topic)
+        sent_request.append(topic)
         return bytes.hex
 
     readable = PayloadDecoder(find)
     topics = [UUri("chassis", number, 1, 0x8001) for number in range(MAX_TOPICS + 1)]
     for topic in [*topics[:2], *topics, topics[-1]]:
         readable.decode_payload(attributes(topic), b"")
-    assert asked == topics
+    assert sent_request == topics
     assert len(readable._decoders) <= MAX_TOPICS
     readable.decode_payload(attributes(topics[0]), b"")
-    assert asked == [*topics, topics[0]]
+    assert sent_request == [*topics, topics[0]]
 
 
 def test_a_decoded_value_reaches_the_reader_unchanged() -> None:

@@ -160,18 +160,18 @@ def test_a_payload_is_decoded_on_request(world: "World", open_reader: OpenTapRea
 
 
 def test_no_decoder_runs_on_the_message_path(world: "World", open_reader: OpenTapReader) -> None:
-    asked: list[UUri] = []
+    sent_request: list[UUri] = []
 
     def find(topic: UUri) -> Callable[[bytes], object]:
-        asked.append(topic)
+        sent_request.append(topic)
         return bytes.hex
 
     reader = open_reader(find=find, decode=True)
     for _ in range(3):
         world.receive("chassis", event(world))
-    assert asked == []
+    assert sent_request == []
     assert [str(each.decoded) for each in seen(reader)] == ['"3132"'] * 3
-    assert asked == [SPEED]
+    assert sent_request == [SPEED]
 
 
 def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(
@@ -195,9 +195,9 @@ def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(
 
 def test_a_token_is_never_shown(world: "World", open_reader: OpenTapReader) -> None:
     reader = open_reader(payload=True)
-    asked = request(world.id(), APP, METHOD, ttl=5000)
-    with_token = msgspec.structs.replace(asked.attributes, token="ignition-key-4711")
-    world.receive("backbone", UMessage(asked.id, with_token, asked.payload))
+    sent_request = request(world.id(), APP, METHOD, ttl=5000)
+    with_token = msgspec.structs.replace(sent_request.attributes, token="ignition-key-4711")
+    world.receive("backbone", UMessage(sent_request.id, with_token, sent_request.payload))
     world.run()
     [line] = reader.wait_lines(0)
     assert "4711" not in repr(line)

@@ -92,7 +92,7 @@ def bench() -> Iterator[Bench]:
 # --------------------------------------------------------------------------------------------------- start and stop
 
 
-def test_a_caller_stops_and_starts_what_it_subscribed(bench: Bench) -> None:
+def test_a_caller_starts_and_stops_its_own_subscription(bench: Bench) -> None:
     assert bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb())) == b""
     assert (bench.paused.paused_by(APP), bench.replans) == ([SPEED], 1)
     assert bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb())) == b""

@@ -33,7 +33,7 @@ RunCommand = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningStreamer]:
-    """A streamer whose link to `outside` refuses all messages."""
+    """A streamer whose link to `outside` rejects all messages."""
     with RunningStreamer(tmp_path, PLUGINS, SMALL) as running:
         yield running
 
@@ -72,7 +72,7 @@ def lost(payload: bytes = b"\x01\x02") -> UMessage:
 
 
 def call() -> UMessage:
-    return request(new_id(), UUri("hpc", 0x10, 1, 0), UUri("cloud", 1, 1, 1), b"open the door", ttl=60_000)
+    return request(new_id(), UUri("hpc", 0x10, 1, 0), UUri("cloud", 1, 1, 1), b"unlock", ttl=60_000)
 
 
 def repaired(running: RunningStreamer, run_command: RunCommand) -> list[UMessage]:
@@ -300,7 +300,7 @@ def test_all_dead_letters_except_calls_are_redriven(
     eventually(lambda: len(received) == 3, "the notifications")
     assert run_command("dead-letters redrive", "2")[0] == 0
     eventually(lambda: len(received) == 4, "the call")
-    assert [each.payload for each in received] == [b"1", b"2", b"3", b"open the door"]
+    assert [each.payload for each in received] == [b"1", b"2", b"3", b"unlock"]
 
 
 def test_a_streamer_that_is_about_to_stop_redrives_and_reloads_nothing(

@@ -191,15 +191,15 @@ def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
 
 def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (config.parent / "state").mkdir()
-    asked: list[tuple[Path, int]] = []
+    sent_request: list[tuple[Path, int]] = []
 
     def denied(path: Path, mode: int) -> bool:
-        asked.append((path, mode))
+        sent_request.append((path, mode))
         return False
 
     monkeypatch.setattr(os, "access", denied)  # root, in containers, may write anywhere
     assert len(check(config, offline=False).problems) == 1
-    assert asked == [(config.parent / "state", os.W_OK | os.X_OK)]
+    assert sent_request == [(config.parent / "state", os.W_OK | os.X_OK)]
 
 
 def test_all_problems_of_the_environment_are_reported(config: Path) -> None:

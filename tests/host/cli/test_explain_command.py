@@ -170,7 +170,7 @@ def test_source_and_sink_determine_the_message_type() -> None:
         (["--source", TOPIC, "--at", "moon"], "have: self, inside, outside"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
+def test_contradictory_arguments_are_a_usage_error(
     tmp_path: Path, explained: Explained, arguments: list[str], text: str
 ) -> None:
     code, out, err = explained(RunningStreamer(tmp_path).path, *arguments)
@@ -183,7 +183,7 @@ def test_an_invalid_configuration_is_reported_as_by_check(tmp_path: Path, explai
     assert explained(tmp_path / "u.toml", "--source", TOPIC)[0] == 78
 
 
-def test_a_damaged_store_is_not_believed(tmp_path: Path, explained: Explained) -> None:
+def test_a_damaged_store_is_not_trusted(tmp_path: Path, explained: Explained) -> None:
     with RunningStreamer(tmp_path, PLUGINS) as running:
         subscribe(running, UUri("cloud", 1, 1, 0), 40)
     [data] = running.state_dir.rglob("usubscription/data.mdb")

@@ -242,7 +242,7 @@ def test_wrong_usage_ends_with_2_and_prints_the_usage(
     assert err.startswith("usage: ustreamer")
 
 
-def test_the_exit_codes_are_the_ones_that_supervisors_know() -> None:
+def test_the_exit_codes_match_the_conventions_of_supervisors() -> None:
     assert {code.name: code.value for code in ExitCode} == {
         "OK": 0,
         "FAILURE": 1,
@@ -333,7 +333,7 @@ def test_a_missing_plugin_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: O
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_plugin_adds_a_command_whose_number_is_the_exit_code(tester: Path, capsys: Output) -> None:
+def test_a_plugin_adds_a_command_whose_return_value_is_the_exit_code(tester: Path, capsys: Output) -> None:
     assert ended("greet", "--name", "hpc") == 3
     assert capsys.readouterr().out == "hello hpc\n"
 

@@ -166,11 +166,11 @@ class Decoders:
 def test_routing_uses_no_decoder(running: RunningStreamer, run_command: RunCommand) -> None:
     decoders = Decoders()
     running.streamer.plugins.register(decoders)
-    heard, app = running.listen("outside", "cloud", CLOUD), running.app(INSIDE, "hpc")
+    received_messages, app = running.listen("outside", "cloud", CLOUD), running.app(INSIDE, "hpc")
     for _ in range(100):
         app.send(publish(new_id(), SOURCE, b"speed"))
         app.send(notification(new_id(), SOURCE, CLOUD, b"\x01\x02"))
-    eventually(lambda: len(heard) == 100, "what was sent")
+    eventually(lambda: len(received_messages) == 100, "what was sent")
     assert (decoders.asked, decoders.decoded) == (0, 0)
     with traffic(running):
         assert run_command(str(running.path), "--count", "2", "--payload")[0] == 0
@@ -190,7 +190,7 @@ def test_routing_uses_no_decoder(running: RunningStreamer, run_command: RunComma
         (["u.toml", "--socket", "x"], "not allowed"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
+def test_contradictory_arguments_are_a_usage_error(
     run_command: RunCommand, arguments: list[str], text: str
 ) -> None:
     code, _, err = run_command(*arguments)

@@ -476,10 +476,10 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     # --- names and combinations -----------------------------------------------------------------------------
     ("an authority in capitals", [('"hpc.vin1"  ', '"HPC.vin1" #!')], "authority", "did you mean 'hpc.vin1'?"),
     ("an authority written as a URI", [('["chassis"]', '["up://chassis/"] #!')], "endpoints.chassis.authorities[0]", "did you mean 'chassis'?"),
-    ("everyone as the own authority", [('"hpc.vin1"  ', '"*" #!')], "authority", ""),
+    ("wildcard as the own authority", [('"hpc.vin1"  ', '"*" #!')], "authority", ""),
     ("an authority in two places", [('["chassis"]', '["chassis", "cloud"] #!')], "endpoints.chassis.authorities[1]", "keep it in one place"),
-    ("everyone in two places", [('"cloud"]', '"*"]'), ('["chassis"]', '["*"] #!')], "endpoints.chassis.authorities[0]", "keep it in one place"),
-    ("nobody behind an endpoint", [('["chassis"]', "[] #!")], "endpoints.chassis.authorities", 'name its authorities, or write ["*"] for all not named elsewhere'),
+    ("wildcard in two places", [('"cloud"]', '"*"]'), ('["chassis"]', '["*"] #!')], "endpoints.chassis.authorities[0]", "keep it in one place"),
+    ("no authority behind an endpoint", [('["chassis"]', "[] #!")], "endpoints.chassis.authorities", 'name its authorities, or write ["*"] for all not named elsewhere'),
     ("an endpoint with capitals", [("[endpoints.backbone] ", "[endpoints.Back_Bone] #!")], "endpoints.Back_Bone", "did you mean 'back_bone'?"),
     ("an endpoint with a reserved name", [("[endpoints.backbone] ", "[endpoints.self] #!")], "endpoints.self", ""),
     ("an endpoint called default", [("[endpoints.backbone] ", "[endpoints.default] #!")], "endpoints.default", ""),
@@ -487,7 +487,7 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("limits for an endpoint that is none", [("[egress.default] ", "[egress.chasis] #!")], "egress.chasis", "did you mean 'chassis'?"),
     ("a first pause longer than the longest", [("first_ms = 100, max_ms = 5000 }", "first_ms = 9000, max_ms = 5000 } #!")], "egress.default.retry.first_ms", "choose at most 5000"),
     ("a spool where nothing is kept", [("[plugins.usub", "[egress.backbone]\nspool_messages = 5 #!\n[plugins.usub")], "egress.backbone.spool_messages", "add durable = true to [endpoints.backbone]"),
-    ("durable for those who end with us", [("[egress.default] ", '[endpoints.inside]\ntransport = "local"\nauthorities = ["x"]\ndurable = true #!\n[egress.default] ')], "endpoints.inside.durable", ""),
+    ("durable for subscribers in this process", [("[egress.default] ", '[endpoints.inside]\ntransport = "local"\nauthorities = ["x"]\ndurable = true #!\n[egress.default] ')], "endpoints.inside.durable", ""),
     ("a plugin that is not installed", [("[plugins.recorder]", "[plugins.recoder] #!")], "plugins.recoder", "did you mean 'recorder'?"),
 ]  # fmt: skip
 
@@ -691,7 +691,7 @@ def with_bringing(*edits: tuple[str, str]) -> StreamerConfig:
     return configuration.check(TomlDocument(Path("vehicle.toml"), text), TRANSPORTS, plugins)
 
 
-def test_an_endpoint_that_a_section_brings_along_is_as_if_it_stood_in_the_file() -> None:
+def test_an_endpoint_that_a_section_adds_is_equal_to_one_in_the_file() -> None:
     config = with_bringing()
     assert config.endpoints["screens"].authorities == ("screens.hpc.vin1",)
     assert list(config.endpoints) == ["backbone", "chassis", "screens"]

@@ -38,7 +38,7 @@ CONSTRUCTS: list[tuple[str, str, dict[KeyPath, int]]] = [
         "\n[t.u]\na = 1",
         {("t",): 2, ("t", "u"): 2, ("t", "u", "a"): 3},
     ),
-    ("a header that comes after the one below it", "[t.u]\n[v]\n[t]", {("t",): 3, ("t", "u"): 1, ("v",): 2}),
+    ("a header that follows its subsection", "[t.u]\n[v]\n[t]", {("t",): 3, ("t", "u"): 1, ("v",): 2}),
     (
         "a table continued elsewhere",
         "[t.a]\n[u]\n[t.b]\nx = 1",

@@ -154,7 +154,7 @@ SEVERAL = [
     ),
     ("a needed key that is misspelt, but not that it is missing", "[needy]\nnumbr = 1", ["f:2: needy.numbr"]),
     (
-        "a misspelt key beside the right one",
+        "a misspelt key next to the right one",
         "[needy]\nnumbr = 1\nnumber = 'x'",
         ["f:2: needy.numbr", "f:3: needy.number"],
     ),

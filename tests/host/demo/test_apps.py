@@ -84,9 +84,7 @@ def subscription(network: Network) -> pb.SubscriptionRequest:
     return pb.SubscriptionRequest.FromString(asked.payload)
 
 
-def test_a_subscription_without_a_limit_names_the_topic_and_nothing_else(
-    app: DemoApp, network: Network
-) -> None:
+def test_a_subscription_without_a_limit_contains_only_the_topic(app: DemoApp, network: Network) -> None:
     app.subscribe(TOPIC)
     request = subscription(network)
     assert UUri.from_pb(request.topic) == TOPIC

@@ -161,7 +161,7 @@ def test_the_ecu_counts_its_events_and_runs_at_its_rate(chassis: Chassis, stream
     assert chassis.rate(DOORS, 0x8777).events == 0
     chassis.reset_rates()
     assert chassis.rate(WHEELS, WHEEL_EVENTS["front left"]).events == 0
-    assert wheels.events >= 18  # what was read is a copy
+    assert wheels.events >= 18  # the result is a copy
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_the_climate_method_responds_and_other_methods_are_unknown(
 ) -> None:
     chassis.stop_publishing()
     chassis.start()
-    asked = SomeIpMessage(
+    sent_request = SomeIpMessage(
         service, method, 0x0102, 0x0304, MAJOR, MessageType.REQUEST, ReturnCode.E_OK, b"\x00\xd7"
     )
-    streamer.sendto(encode(asked), chassis._socket.getsockname())
+    streamer.sendto(encode(sent_request), chassis._socket.getsockname())
     message = received(streamer)
     while message.message_type == MessageType.NOTIFICATION:  # a tick in progress
         message = received(streamer)
@@ -201,8 +201,10 @@ def test_a_message_other_than_a_request_gets_no_response(chassis: Chassis, strea
     chassis.start()
     to = chassis._socket.getsockname()
     for kind in (MessageType.REQUEST_NO_RETURN, MessageType.RESPONSE, MessageType.REQUEST):
-        asked = SomeIpMessage(CLIMATE, SET_TEMPERATURE, 1, 2, MAJOR, kind, ReturnCode.E_OK, bytes([kind]))
-        streamer.sendto(encode(asked), to)
+        sent_request = SomeIpMessage(
+            CLIMATE, SET_TEMPERATURE, 1, 2, MAJOR, kind, ReturnCode.E_OK, bytes([kind])
+        )
+        streamer.sendto(encode(sent_request), to)
     streamer.sendto(b"no SOME/IP at all", to)
     assert received(streamer).payload == bytes([MessageType.REQUEST])
     assert chassis.calls == 1

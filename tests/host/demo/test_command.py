@@ -86,7 +86,7 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(("outcome", "code"), [(GOOD, 0), (BAD, 1)])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_the_demo_ends_with_0_only_if_all_is_as_promised(
+def test_the_demo_exits_with_0_only_if_all_checks_pass(
     monkeypatch: pytest.MonkeyPatch, outcome: DemoOutcome, code: int, as_json: bool
 ) -> None:
     monkeypatch.setattr(StubVehicle, "outcome", outcome)
@@ -135,7 +135,7 @@ def test_the_summary_has_a_line_per_target_the_calls_and_the_ledger(capsys: Outp
     ]
 
 
-def test_the_summary_ends_with_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+def test_the_summary_ends_with_the_failed_checks(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.setattr(StubVehicle, "outcome", BAD)
     command.run(seconds=0.0, as_json=False)
     assert capsys.readouterr().out.splitlines()[-3:] == [

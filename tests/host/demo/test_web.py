@@ -44,25 +44,25 @@ def test_live_values_are_readable_and_at_the_requested_rate() -> None:
             assert first[1] == wheel
             assert 13.9 <= first[4][0]["speed"] <= 15.9
             assert first[5]["source"] == "up://chassis/1234/1/8001"
-            assert_comes_at(10, client)
+            assert_arrives_at(10, client)
         outcome = vehicle.finish()
     assert outcome.unaccounted == 0
     assert outcome.endpoints["wamp"]["sessions"] == 1
 
 
-def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> None:
+def assert_arrives_at(hz: float, client: ClientConnection, events: int = 21) -> None:
     """Within a fifth: never more, and less only by the time that the machine paused."""
     ticks: list[float] = []
-    came: list[tuple[float, float]] = []
+    arrived: list[tuple[float, float]] = []
     with Metronome(100, lambda _: ticks.append(time.monotonic())):
-        while len(came) < events:
+        while len(arrived) < events:
             made_ms = UUID(json.loads(client.recv(timeout=30))[5]["id"]).int >> 80
-            came.append((made_ms / 1000, time.time()))
+            arrived.append((made_ms / 1000, time.time()))
     stalled_s = sum(
         gap for gap in (later - earlier for earlier, later in pairwise(ticks)) if gap > STALL_GAP_S
     )
     # The time of passing the gate is not reported: it is between creation and arrival.
-    (first_made_s, first_came_s), (last_made_s, last_came_s) = came[0], came[-1]
+    (first_made_s, first_came_s), (last_made_s, last_came_s) = arrived[0], arrived[-1]
     assert (events - 1) / (last_came_s - first_made_s) <= 1.2 * hz
     assert (events - 1) / (last_made_s - first_came_s - stalled_s) >= 0.8 * hz
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A durable queue in a separate process, for tests that kill it: `python -m tests.host.egress.durable_queue_process DIRECTORY LIFE`.
 
-It offers numbers as fast as it is told on a link that comes and goes, appends each number that is sent to DIRECTORY/sent, and
-writes to stdout up to which number all are sent or on disk. The queue is real, and so are its disk and its threads; only
-the wire is a file. With LIFE -1 it offers nothing, and ends when nothing waits.
+It offers numbers at the given rate on a link that goes down and up, and appends each sent number to DIRECTORY/sent.
+It writes to stdout the number up to which all are sent or on disk. The queue, its disk and its threads are real; only
+the wire is a file. With LIFE -1 it offers nothing, and ends when the queue is empty.
 """
 
 import os

@@ -115,7 +115,7 @@ class DurableQueueRig:
             self.queue._run()
         except WouldWait:
             return
-        raise AssertionError("the lane has ended")
+        raise AssertionError("the queue is closed")
 
     def limit_spool(self, messages: int, size: int = 10_000_000) -> None:
         """Make the disk full at other limits than the queue's."""

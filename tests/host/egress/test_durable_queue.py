@@ -244,7 +244,7 @@ def test_a_message_sent_just_before_a_kill_is_sent_again(start: MakeDurableQueue
 # ------------------------------------------------------------------------------------------------ memory and limits
 
 
-def test_messages_beyond_the_memory_limit_are_on_disk_only_and_are_sent_complete(
+def test_messages_above_the_memory_limit_are_on_disk_only_and_are_sent_complete(
     start: MakeDurableQueueRig,
 ) -> None:
     life = start(down(), with_limits(queue_messages=10))
@@ -260,7 +260,7 @@ def test_messages_beyond_the_memory_limit_are_on_disk_only_and_are_sent_complete
     assert life.wire.sent == messages
 
 
-def test_a_message_beyond_the_spool_limit_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
+def test_a_message_above_the_spool_limit_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(queue_messages=10, spool_messages=20))
     for n in range(25):
         life.offer(life.number(n))
@@ -371,7 +371,7 @@ def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRi
 @pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
 @pytest.mark.parametrize(
     ("reboot", "step_ms"),
-    # A clock step cannot be told from time with the machine off.
+    # A clock step cannot be distinguished from time in which the machine was off.
     [(False, 0), (False, -DAY_MS), (False, DAY_MS), (True, 0)],
 )
 def test_a_restart_neither_shortens_nor_extends_a_wait(
@@ -419,7 +419,7 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
         ("2026", -26 * 365 * DAY_MS, 1_000),  # its deadline has passed
     ],
 )
-def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
+def test_only_a_plausible_wall_clock_is_trusted_after_a_reboot(
     stored_at: str, read_at: int, left: int
 ) -> None:
     began_ms = {"2026": 1_780_000_000_000, "2000": 946_684_800_000}[stored_at]
@@ -580,7 +580,7 @@ def test_an_unexpected_disk_error_does_not_end_the_writer_thread(start: MakeDura
 
     def once(*arguments: object) -> list[bytes]:
         if not raised:
-            raised.append(ValueError("nobody foresaw this"))
+            raised.append(ValueError("an unexpected error"))
             raise raised[0]
         return commit(*arguments)  # type: ignore[arg-type]
 

@@ -32,7 +32,7 @@ def kill_process(directory: Path, life: int, rng: random.Random) -> int:
             process.wait(rng.random() * LONGEST_S)
         process.kill()
         output = first + process.stdout.read()
-    assert first, "it died by itself"
+    assert first, "it exited unexpectedly"
     return int(struct.unpack_from(">I", output, len(output) // 4 * 4 - 4)[0])
 
 

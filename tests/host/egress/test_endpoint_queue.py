@@ -267,20 +267,20 @@ def soon() -> int:
 
 
 def test_an_endpoint_queue_is_unicast_if_its_transport_is() -> None:
-    asked: list[UUri | None] = []
+    sent_request: list[UUri | None] = []
 
     class Sessions(ScriptedTransport):
         unicast = True
 
         def transmitter(self, subscriber: UUri | None) -> SendOne:
-            asked.append(subscriber)
+            sent_request.append(subscriber)
             return self.send
 
     wire = Sessions()
     endpoint_queue = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
     subscriber = UUri("dash", 1, 1, 0)
     assert endpoint_queue.transmitter(subscriber) == wire.send
-    assert asked == [subscriber]
+    assert sent_request == [subscriber]
     assert endpoint_queue.unicast
     assert not EndpointQueue(
         "backbone", ScriptedTransport(), QUICK, SYSTEM_CLOCK, lambda item, status: None
@@ -319,7 +319,7 @@ def test_order_survives_unavailable_links_and_every_message_arrives_once(
     inline=st.booleans(),
     before=st.integers(0, 6),
 )
-def test_whatever_the_link_does_what_is_sent_is_in_order_and_the_rest_are_dead_letters(
+def test_for_any_link_sent_messages_are_in_order_and_the_rest_are_dead_letters(
     script: list[UCode | None], inline: bool, before: int
 ) -> None:
     # `before` messages are offered before the queue starts, the others while it runs.
@@ -439,7 +439,7 @@ def test_pauses_begin_short_again_once_something_was_sent(
 def test_pauses_grow_on_while_messages_only_grow_too_old(
     make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # An expired message was not sent, so it is no information about the link.
+    # An expired message was not sent, so it contains no information about the link.
     watch = Stopwatch()
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
     rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 0.0)
@@ -461,7 +461,7 @@ def test_pauses_grow_on_while_messages_only_grow_too_old(
 SLOW = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=3_600_000)
 
 
-def test_a_pause_ends_when_the_link_comes_up(make_rig: MakeRig) -> None:
+def test_a_pause_ends_at_link_up(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
     rig.offer(*events(3))
     rig.wait_retries(1)
@@ -578,7 +578,7 @@ def test_higher_priorities_overtake_messages_waiting_for_a_retry(make_rig: MakeR
 
 
 class EndingSubscriberTransport(ScriptedTransport):
-    """A transport whose subscriber ends after so many messages."""
+    """A transport whose subscriber ends after that number of messages."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -1006,7 +1006,7 @@ def test_the_queue_is_unlocked_during_the_undelivered_callback(
 def test_an_inline_queue_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
     rig = make_rig(InlineTransport()).start()
     rig.offer(*events(3))
-    assert rig.sent == [0, 1, 2]  # without waiting for anybody
+    assert rig.sent == [0, 1, 2]  # without waiting for other threads
     assert set(rig.wire.threads) == {threading.get_ident()}
     assert rig.verdicts == [(n, Verdict.DELIVERED, None, 1) for n in range(3)]
 
@@ -1159,11 +1159,11 @@ def test_wait_empty_waits_for_the_undelivered_callback(
     # It causes an error response, which a stop must not miss.
     telling, notified = threading.Event(), threading.Event()
 
-    def tell(item: QueuedMessage, status: UStatus) -> None:
+    def notify(item: QueuedMessage, status: UStatus) -> None:
         telling.set()
         assert notified.wait(DEADLINE_S)
 
-    rig = make_rig(wire, undelivered=tell).start()
+    rig = make_rig(wire, undelivered=notify).start()
     rig.offer(message)
     assert telling.wait(DEADLINE_S)
     empty = rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
@@ -1172,7 +1172,7 @@ def test_wait_empty_waits_for_the_undelivered_callback(
     assert rig.queue.wait_empty(soon())
 
 
-def test_wait_empty_gives_up_at_its_deadline_while_the_link_is_down(make_rig: MakeRig) -> None:
+def test_wait_empty_returns_at_its_deadline_while_the_link_is_down(make_rig: MakeRig) -> None:
     rig = make_rig(ScriptedTransport(then=DOWN)).start()
     rig.offer(event(0))
     deadline_ns = time.monotonic_ns() + 20 * NS_PER_MS

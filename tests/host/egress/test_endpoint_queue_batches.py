@@ -197,7 +197,7 @@ def test_a_transport_that_raises_over_many_costs_none_of_them_and_is_reported_on
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_none_or_one_is_no_helping(make_rig: MakeRig, count: int) -> None:  # noqa: F811
+def test_none_or_one_is_not_a_batch(make_rig: MakeRig, count: int) -> None:  # noqa: F811
     wire = BatchSizeTransport()
     rig = make_rig(wire)
     offer_all(rig, events(count))

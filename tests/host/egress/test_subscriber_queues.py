@@ -232,13 +232,13 @@ def test_5_000_that_are_released_delay_the_first_of_another_by_a_turn(scene: Mak
 
     taken = threading.Event()
 
-    def stands_still_once() -> None:
+    def stall_once() -> None:
         rig.transport.faults.clear()
         taken.set()
         assert rig.wire.gate.wait(DEADLINE_S)
 
     rig.wire.gate.clear()
-    rig.transport.faults[ANN] = stands_still_once
+    rig.transport.faults[ANN] = stall_once
     rig.queue.on_route_open("the way there")
     assert taken.wait(DEADLINE_S)
     rig.offer_to(BOB, event(9_000), event(9_001))
@@ -302,7 +302,7 @@ def test_while_one_is_away_others_are_sent_to_at_once_and_in_one_go(
     wire = SubscriberBatchTransport({ANN: fault})
     rig = scene(wire, SLOW).start()
     rig.offer_to(ANN, event(0))
-    eventually(lambda: rig.queue.statistics().retries >= 2, "the lane's own thread to have tried")
+    eventually(lambda: rig.queue.statistics().retries >= 2, "the first attempt of the send thread")
     eventually(lambda: rig.queue._in_flight == 0, "the message to wait")
     rig.offer_to(BOB, event(1))
     rig.offer_batch_to(BOB, [event(n) for n in range(2, 51)])

@@ -370,7 +370,7 @@ def test_values_missing_in_the_file_come_from_options() -> None:
     assert (endpoint.authorities, service.major, service.provider) == (("chassis",), 3, "//hpc.vin1/1235/3/0")
 
 
-def test_a_version_in_the_file_is_believed() -> None:
+def test_a_version_in_the_file_is_used() -> None:
     data = {
         "unicast": "127.0.0.1",
         "services": [{"service": 1, "instance": 1, "major": "2", "unreliable": 5}],

@@ -196,16 +196,16 @@ def made(trouble: FailureCase, message: UMessage) -> UMessage:
 @pytest.mark.parametrize("trouble", FAILURE_CASES.values(), ids=FAILURE_CASES)
 def test_a_request_that_ends_badly_is_answered_once(bench: Bench, trouble: FailureCase) -> None:
     streamer, app = streamer_in(trouble, bench)
-    asked = made(trouble, request(new_id(), APP, trouble.sink, b"?", UPayloadFormat.RAW, ttl=TTL_MS))
-    app.receive_message(asked)
+    sent_request = made(trouble, request(new_id(), APP, trouble.sink, b"?", UPayloadFormat.RAW, ttl=TTL_MS))
+    app.receive_message(sent_request)
     trouble.after(streamer)
     eventually(lambda: bool(app.sent), "an answer")
     eventually(lambda: streamer.ledger().queued == 0, "quiet")
     [(_, answer)] = app.sent
     answer.check(strict=True)
     attributes = answer.attributes
-    assert (attributes.type, attributes.reqid) == (UMessageType.RESPONSE, asked.id)
-    assert (attributes.source, attributes.sink) == (trouble.sink, asked.attributes.source)
+    assert (attributes.type, attributes.reqid) == (UMessageType.RESPONSE, sent_request.id)
+    assert (attributes.source, attributes.sink) == (trouble.sink, sent_request.attributes.source)
     status = decode_status(answer.payload)
     assert (attributes.commstatus, status.code) == (trouble.code, trouble.code)
     assert trouble.text in status.message
@@ -214,11 +214,11 @@ def test_a_request_that_ends_badly_is_answered_once(bench: Bench, trouble: Failu
 
 def unanswerable(sink: UUri) -> list[UMessage]:
     """One message of each type that gets no response, to the address of `sink`."""
-    asked = request(new_id(), sink.with_resource(0), APP.with_resource(1), ttl=TTL_MS)
+    sent_request = request(new_id(), sink.with_resource(0), APP.with_resource(1), ttl=TTL_MS)
     return [
         publish(new_id(), APP.with_resource(0x8001), ttl=TTL_MS),
         notification(new_id(), APP.with_resource(0x8001), sink.with_resource(0), ttl=TTL_MS),
-        response(new_id(), asked),
+        response(new_id(), sent_request),
     ]
 
 
@@ -239,11 +239,11 @@ def test_a_failed_call_of_a_hosted_service_gets_an_error_response(bench: Bench) 
     received: list[UMessage] = []
     bus = streamer._bus
     bus.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), SILENT.with_resource(0), received.append)
-    asked = request(new_id(), SILENT.with_resource(0), UUri("mars", 1, 1, 1), ttl=TTL_MS)
-    bus.send(asked)
+    sent_request = request(new_id(), SILENT.with_resource(0), UUri("mars", 1, 1, 1), ttl=TTL_MS)
+    bus.send(sent_request)
     eventually(lambda: bool(received), "an answer")
     assert [(each.attributes.reqid, each.attributes.commstatus) for each in received] == [
-        (asked.id, UCode.UNAVAILABLE)
+        (sent_request.id, UCode.UNAVAILABLE)
     ]
     assert link(streamer, "chassis").sent == []
 
@@ -272,7 +272,7 @@ class ClosedRoute:
 
     def _refuse(self, subscriber: UUri | None, message: UMessage) -> None:
         if self._closed:
-            raise RouteUnavailable("route", "nobody listens yet")
+            raise RouteUnavailable("route", "no listener yet")
         self._transmit(subscriber, message)
 
     def _waited(self, deadline_ns: int) -> bool:
@@ -286,11 +286,11 @@ class ClosedRoute:
 def test_a_stop_waits_briefly_for_a_route_of_a_response(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     ClosedRoute(streamer, "app", times=1)
-    asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
-    link(streamer, "chassis").receive_message(response(new_id(), asked))
+    sent_request = request(new_id(), APP, METHOD, ttl=TTL_MS)
+    link(streamer, "chassis").receive_message(response(new_id(), sent_request))
     eventually(lambda: streamer._egress_queues["app"].blocked == 1, "the response to be blocked")
     assert streamer.stop(0) == 0
-    assert [each.attributes.reqid for _, each in link(streamer, "app").sent] == [asked.id]
+    assert [each.attributes.reqid for _, each in link(streamer, "app").sent] == [sent_request.id]
     assert streamer.ledger().dead_lettered == 0
 
 
@@ -298,9 +298,9 @@ def test_error_responses_of_a_stop_have_time_to_be_sent(bench: Bench) -> None:
     streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.UNAVAILABLE
     ClosedRoute(streamer, "app", times=2)
-    asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
-    link(streamer, "app").receive_message(asked)
+    sent_request = request(new_id(), APP, METHOD, ttl=TTL_MS)
+    link(streamer, "app").receive_message(sent_request)
     assert streamer.stop(0) == 1
     [(_, answer)] = link(streamer, "app").sent
-    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (sent_request.id, UCode.UNAVAILABLE)
     assert streamer.ledger().dead_lettered == 1  # the request only

@@ -58,7 +58,7 @@ def as_json(made: logging.LogRecord) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- JSON
 
 
-def test_a_json_line_has_time_level_logger_event_and_the_fields_of_the_event_and_nothing_else() -> None:
+def test_a_json_line_has_time_level_logger_event_and_only_the_fields_of_the_event() -> None:
     line = as_json(record("egress.unavailable", logging.WARNING, endpoint="backbone", retries=3))
     assert line == {
         "time": "2024-02-29T23:59:58.007+00:00",
@@ -88,7 +88,7 @@ def test_a_traceback_is_a_field_and_the_line_stays_one_line() -> None:
 
 class Unspeakable:
     def __str__(self) -> str:
-        raise RuntimeError("has no words")
+        raise RuntimeError("has no text")
 
     __repr__ = __str__
 
@@ -125,7 +125,7 @@ def test_a_field_may_be_anything(value: object, shown: object) -> None:
         pytest.param({("a", 1): 2}, id="a map by tuple"),
         pytest.param({b"key": {None: 1}}, id="a map by bytes"),
         pytest.param(circular(), id="a list in itself"),
-        pytest.param(Unspeakable(), id="an object without words"),
+        pytest.param(Unspeakable(), id="an object without text"),
         pytest.param(float("nan"), id="no number"),
         pytest.param([float("inf")], id="no finite number"),
     ],
@@ -168,9 +168,7 @@ FIELD_VALUES = st.recursive(
 @example({"event": 1, "event_": 2, "level": [], "self": {}}, JsonLines)
 @settings(max_examples=25)
 @given(st.dictionaries(FIELD_NAMES, FIELD_VALUES, max_size=4), st.sampled_from([JsonLines, Console]))
-def test_whatever_the_fields_are_a_line_comes_out(
-    fields: dict[str, Any], form: type[logging.Formatter]
-) -> None:
+def test_a_line_is_written_for_any_fields(fields: dict[str, Any], form: type[logging.Formatter]) -> None:
     line = form().format(record("seen", **fields))
     if form is JsonLines:
         assert fields.keys() <= json.loads(line).keys()
@@ -253,5 +251,5 @@ def test_streamer_log_lines_do_not_reach_the_root_logger(caplog: pytest.LogCaptu
     logs.configure_logging(json_lines=True, stream=io.StringIO())
     with caplog.at_level("DEBUG"):
         LOGGER.info("ours")
-        logging.getLogger("somebody.else").warning("theirs")
+        logging.getLogger("another.component").warning("theirs")
     assert [each.getMessage() for each in caplog.records] == ["theirs"]

@@ -35,8 +35,8 @@ class Scene:
         self._car = running.app(INSIDE, "car")
         fleet = running.app(OUTSIDE, "cloud")
         rpc = RpcClient(fleet, UUri("cloud", 7, 1, 0), UuidSource(lambda: new_id().time_ms))
-        asked = pb.SubscriptionRequest(topic=TOPIC.to_pb()).SerializeToString()
-        rpc.call(UUri("hpc", 0, 3, 1), asked, UPayloadFormat.PROTOBUF)
+        sent_request = pb.SubscriptionRequest(topic=TOPIC.to_pb()).SerializeToString()
+        rpc.call(UUri("hpc", 0, 3, 1), sent_request, UPayloadFormat.PROTOBUF)
         ours = election_key(RouterId("hpc", ""), str(TOPIC))
         names = (f"gateway{number}" for number in range(100))
         self._name = next(name for name in names if election_key(RouterId(name, ""), str(TOPIC)) > ours)
@@ -73,7 +73,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def test_a_peer_advertisement_applies_from_the_next_message_on(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
-    eventually(lambda: len(scene.received) == 1, "the first, which nobody else puts")
+    eventually(lambda: len(scene.received) == 1, "the first, which no other streamer forwards")
     word = scene.peer_advertises()
     scene.publish()
     eventually(lambda: scene.deferred == 1, "the second to be left to the other")
@@ -86,18 +86,18 @@ def test_a_peer_advertisement_applies_from_the_next_message_on(scene: Scene) -> 
 def test_a_reload_withdraws_every_topic_advertisement_first(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
-    eventually(lambda: scene.advertised == {TOPIC}, "our word")
+    eventually(lambda: scene.advertised == {TOPIC}, "our advertisement")
     scene.running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
     scene.streamer.reload(process.load(scene.running.path).config)
     assert scene.advertised == set()
     scene.publish()
-    eventually(lambda: scene.advertised == {TOPIC}, "our word")
+    eventually(lambda: scene.advertised == {TOPIC}, "our advertisement")
 
 
 def test_a_stop_keeps_forwarding_during_the_hand_over(scene: Scene) -> None:
     scene.add_peer()
     scene.publish()
-    eventually(lambda: scene.advertised == {TOPIC}, "our word")
+    eventually(lambda: scene.advertised == {TOPIC}, "our advertisement")
     began = time.monotonic()
     scene.streamer._advertiser.hand_over()
     assert time.monotonic() - began >= HANDOVER_S
@@ -106,4 +106,4 @@ def test_a_stop_keeps_forwarding_during_the_hand_over(scene: Scene) -> None:
         not scene.streamer._advertisements.withdraw_all_for_shutdown()
     )  # no advertisement is left to hand over
     scene.publish()
-    eventually(lambda: len(scene.received) == 2, "what comes in meanwhile")
+    eventually(lambda: len(scene.received) == 2, "messages received meanwhile")

@@ -50,12 +50,12 @@ def test_an_unredrivable_dead_letter_gives_the_reason(bench: Bench) -> None:
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"large"))
     [number] = wait_persisted_letters(streamer, 1)
-    for asked, code, text in (
+    for sent_request, code, text in (
         (number, UCode.FAILED_PRECONDITION, "payload of 5 bytes was too large"),
         (number + 1, UCode.NOT_FOUND, "none of this number"),
     ):
         with pytest.raises(UStatusError, match=text) as refused:
-            streamer.redrive(asked)
+            streamer.redrive(sent_request)
         assert refused.value.code is code
 
 

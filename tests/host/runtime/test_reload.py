@@ -33,12 +33,12 @@ def reload(running: RunningStreamer) -> list[str]:
     return running.streamer.reload(process.load(running.path).config)
 
 
-def tell(running: RunningStreamer, sink: UUri, payload: bytes = b"") -> None:
+def notify(running: RunningStreamer, sink: UUri, payload: bytes = b"") -> None:
     running.app(INSIDE, "hpc").send(notification(new_id(), TOPIC, sink, payload))
 
 
-def payloads(heard: list[UMessage]) -> list[bytes]:
-    return [message.payload for message in heard]
+def payloads(received: list[UMessage]) -> list[bytes]:
+    return [message.payload for message in received]
 
 
 # --- permitted changes -----------------------------------------------------------------------------------------------
@@ -48,17 +48,17 @@ def test_nothing_changes_when_nothing_has_changed(running: RunningStreamer) -> N
     assert reload(running) == []
 
 
-def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_believed_from_then_on(
+def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_trusted_from_then_on(
     running: RunningStreamer,
 ) -> None:
     fleet = UUri("fleet", 1, 1, 0)
-    heard = running.listen(OUTSIDE, "fleet", fleet)
-    tell(running, fleet, b"before")  # no transport listens for it
+    received = running.listen(OUTSIDE, "fleet", fleet)
+    notify(running, fleet, b"before")  # no transport listens for it
     running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
     assert reload(running) == ["endpoints.outside.authorities"]
-    tell(running, fleet, b"after")
-    eventually(lambda: len(heard) == 1, "the notification")
-    assert payloads(heard) == [b"after"]
+    notify(running, fleet, b"after")
+    eventually(lambda: len(received) == 1, "the notification")
+    assert payloads(received) == [b"after"]
     back = running.listen(INSIDE, "hpc", UUri("hpc", 9, 1, 0))
     source = UUri("fleet", 1, 1, 0x8001)
     running.app(OUTSIDE, "fleet").send(notification(new_id(), source, UUri("hpc", 9, 1, 0), b"back"))
@@ -78,11 +78,11 @@ def test_plugins_see_which_authorities_have_a_place_now(running: RunningStreamer
 
 def test_messages_follow_an_authority_to_its_new_endpoint(running: RunningStreamer) -> None:
     car = UUri("car", 1, 1, 0)
-    heard = running.listen(OUTSIDE, "car", car)
+    received = running.listen(OUTSIDE, "car", car)
     running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "car")})
     reload(running)
-    tell(running, car, b"x")
-    eventually(lambda: payloads(heard) == [b"x"], "the notification")
+    notify(running, car, b"x")
+    eventually(lambda: payloads(received) == [b"x"], "the notification")
     assert {each.name: each.authorities for each in running.streamer.routes().endpoints} == {
         INSIDE: ("hpc",),
         OUTSIDE: ("cloud", "car"),
@@ -112,15 +112,15 @@ def test_there_and_back_leaves_the_listeners_that_were_there(running: RunningStr
 
 
 def test_a_reload_changes_queue_limits(running: RunningStreamer) -> None:
-    heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
+    received = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
     running.write(PLUGINS, "[egress.outside]\nqueue_bytes = 1")
     assert reload(running) == ["egress.outside.queue_bytes"]
-    tell(running, UUri("cloud", 1, 1, 0), b"too large for the queue")
+    notify(running, UUri("cloud", 1, 1, 0), b"too large for the queue")
     eventually(lambda: running.streamer.ledger().dead_lettered == 1, "the dead letter")
     running.write(PLUGINS)
     reload(running)
-    tell(running, UUri("cloud", 1, 1, 0), b"fits")
-    eventually(lambda: payloads(heard) == [b"fits"], "the notification")
+    notify(running, UUri("cloud", 1, 1, 0), b"fits")
+    eventually(lambda: payloads(received) == [b"fits"], "the notification")
 
 
 def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
@@ -128,7 +128,7 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
 ) -> None:
     notified: list[tuple[int, object, list[int]]] = []
 
-    class Told:
+    class Notified:
         @hookimpl
         def ustreamer_configured(self, settings: StreamerSettings) -> None:
             tuned = [each.period_since_ns for each in made]
@@ -140,10 +140,10 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
             made.append(delivery)
 
     made: list[Delivery] = []
-    running.streamer.plugins.register(Told())
-    heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
-    tell(running, UUri("cloud", 1, 1, 0))
-    eventually(lambda: len(heard) == 1, "the notification")
+    running.streamer.plugins.register(Notified())
+    received = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
+    notify(running, UUri("cloud", 1, 1, 0))
+    eventually(lambda: len(received) == 1, "the notification")
     before = [each.period_since_ns for each in made]
     limits = "[egress.outside]\nqueue_messages = 7"
     running.write("[plugins.usubscription]\nmap_size_mb = 1\n[plugins.throttle]\ntolerance = 0.2", limits)
@@ -295,18 +295,18 @@ def test_a_trusted_authority_is_not_left_to_the_wildcard_endpoint(tmp_path: Path
 
 
 def test_another_rule_of_access_holds_from_the_next_message_on(running: RunningStreamer) -> None:
-    heard = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
-    tell(running, UUri("cloud", 1, 1, 0), b"1")
+    received = running.listen(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
+    notify(running, UUri("cloud", 1, 1, 0), b"1")
     text = running.path.read_text()
     rule = '\naccess = [{ allow = false, type = "notification" }]\n'
     running.path.write_text(text.replace('["hpc", "car"]', f'["hpc", "car"]{rule}'))
     assert reload(running) == ["endpoints.inside.access"]
-    tell(running, UUri("cloud", 1, 1, 0), b"2")
+    notify(running, UUri("cloud", 1, 1, 0), b"2")
     running.path.write_text(text)
     assert reload(running) == ["endpoints.inside.access"]
-    tell(running, UUri("cloud", 1, 1, 0), b"3")
-    eventually(lambda: len(heard) == 2, "two notifications")
-    assert payloads(heard) == [b"1", b"3"]
+    notify(running, UUri("cloud", 1, 1, 0), b"3")
+    eventually(lambda: len(received) == 2, "two notifications")
+    assert payloads(received) == [b"1", b"3"]
     assert running.streamer.ledger().denied == 1
 
 
@@ -368,13 +368,13 @@ def test_publications_continue_during_a_reload(running: RunningStreamer) -> None
     from ustreamer.uprotocol.uuid import UuidSource
 
     fleet = running.app(OUTSIDE, "cloud")
-    heard = running.listen(OUTSIDE, "cloud", None)
+    received = running.listen(OUTSIDE, "cloud", None)
     rpc = RpcClient(fleet, UUri("cloud", 7, 1, 0), UuidSource(lambda: new_id().time_ms))
-    asked = pb.SubscriptionRequest(topic=TOPIC.to_pb()).SerializeToString()
-    rpc.call(UUri("hpc", 0, 3, 1), asked, UPayloadFormat.PROTOBUF)
+    sent_request = pb.SubscriptionRequest(topic=TOPIC.to_pb()).SerializeToString()
+    rpc.call(UUri("hpc", 0, 3, 1), sent_request, UPayloadFormat.PROTOBUF)
     sensor = running.app(INSIDE, "hpc")
     for round_ in range(20):
         running.write(PLUGINS, authorities={OUTSIDE: ("cloud", f"fleet{round_}")})
         sensor.send(publish(new_id(), TOPIC, b"%d" % round_))
         reload(running)
-    eventually(lambda: payloads(heard) == [b"%d" % each for each in range(20)], "every publication, once")
+    eventually(lambda: payloads(received) == [b"%d" % each for each in range(20)], "every publication, once")

@@ -73,7 +73,7 @@ def test_a_publication_reaches_a_subscriber_until_it_unsubscribes(bench: Bench) 
     assert [message.payload for message in fleet.received] == [b"during"]
 
 
-def test_a_publication_arrives_as_it_was_sent(bench: Bench) -> None:
+def test_a_publication_arrives_unchanged(bench: Bench) -> None:
     bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     fleet.subscribe()
@@ -158,7 +158,7 @@ def test_without_plugins_messages_with_a_sink_pass(bench: Bench) -> None:
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
     fleet.listen()
     fleet.listen(ANY, fleet.address)
-    sensor.publish(b"to nobody")
+    sensor.publish(b"no receiver")
     sensor.transport.send(notification(new_id(), TOPIC, fleet.address, b"to you"))
     assert fleet.wait_received(1) == [b"to you"]
     ledger = streamer.ledger()
@@ -194,8 +194,8 @@ def test_a_subscriber_stops_and_starts_a_topic_for_itself(bench: Bench) -> None:
         app.subscribe()
     for method, payload in ((None, b"1"), (2, b"2"), (1, b"3")):
         if method is not None:
-            asked = pb_ustreamer.StopDispatchingRequest(topic=TOPIC.to_pb())
-            fleet.rpc.call(UUri(OWN, 4, 1, method), asked.SerializeToString(), UPayloadFormat.PROTOBUF)
+            sent_request = pb_ustreamer.StopDispatchingRequest(topic=TOPIC.to_pb())
+            fleet.rpc.call(UUri(OWN, 4, 1, method), sent_request.SerializeToString(), UPayloadFormat.PROTOBUF)
         sensor.publish(payload)
     assert (ecu.wait_received(3), fleet.wait_received(2)) == ([b"1", b"2", b"3"], [b"1", b"3"])
     assert streamer.statistics().unaccounted == 0
@@ -227,7 +227,9 @@ def test_a_streamer_reports_routes_and_statistics_over_uprotocol(bench: Bench) -
 def test_a_request_and_its_response_cross_networks(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
-    climate.serve(METHOD, lambda asked: response(new_id(), asked, asked.payload + b" done"))
+    climate.serve(
+        METHOD, lambda sent_request: response(new_id(), sent_request, sent_request.payload + b" done")
+    )
     assert fleet.rpc.call(METHOD, b"21.5").payload == b"21.5 done"
     ledger = streamer.ledger()
     assert (ledger.received, ledger.delivered) == (2, 2)
@@ -237,7 +239,7 @@ def test_an_error_response_of_the_callee_reaches_the_caller_unchanged(bench: Ben
     bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
     climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
     status = UStatus(UCode.OUT_OF_RANGE, "80 degrees")
-    climate.serve(METHOD, lambda asked: error_response(new_id(), asked, status))
+    climate.serve(METHOD, lambda sent_request: error_response(new_id(), sent_request, status))
     with pytest.raises(UStatusError) as refused:
         fleet.rpc.call(METHOD)
     assert refused.value.status == status

@@ -94,31 +94,31 @@ def test_an_expired_persisted_request_gets_an_error_response_at_its_ingress(
     bench: Bench,
 ) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
-    asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk takes time
+    sent_request = request(new_id(), caller, method, ttl=2_000)  # a busy disk takes time
     first = start(bench, CAR, dash(), up=False)
-    link(first, "car").receive_message(asked)
+    link(first, "car").receive_message(sent_request)
     eventually(lambda: persisted_count(first) == 1, "the message to be on disk")
     assert first.stop() == 0
     assert link(first, "car").sent == []
 
-    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
+    eventually(lambda: sent_request.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
     second = start(bench, CAR, dash(), up=True)
     eventually(lambda: len(link(second, "car").sent) == 1, "an answer")
     [(_, answer)] = link(second, "car").sent
     assert answer.attributes.type is UMessageType.RESPONSE
-    assert (answer.attributes.reqid, answer.attributes.sink) == (asked.id, caller)
+    assert (answer.attributes.reqid, answer.attributes.sink) == (sent_request.id, caller)
     assert answer.attributes.commstatus is UCode.DEADLINE_EXCEEDED
     assert second.ledger().expired == 1
 
 
 def test_an_expired_request_of_a_removed_endpoint_causes_no_error(bench: Bench) -> None:
     method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
-    asked = request(new_id(), caller, method, ttl=2_000)
+    sent_request = request(new_id(), caller, method, ttl=2_000)
     first = start(bench, CAR, dash(), up=False)
-    link(first, "car").receive_message(asked)
+    link(first, "car").receive_message(sent_request)
     eventually(lambda: persisted_count(first) == 1, "the message to be on disk")
     first.stop()
-    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
+    eventually(lambda: sent_request.id.time_ms + 2_001 < new_id().time_ms, "its ttl to end")
     second = start(bench, dash(), up=True)
     eventually(lambda: second.ledger().expired == 1, "the request to expire")
     assert second.stop() == 0

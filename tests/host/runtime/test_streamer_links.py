@@ -108,7 +108,7 @@ def test_a_link_up_affects_only_its_own_queue_and_authorities(bench: Bench) -> N
     chassis.set_link(up=False)
     chassis.fault = uplink.fault = None
     chassis.set_link(up=True)
-    eventually(lambda: len(chassis.sent) == 1, "the message behind the link that came up")
+    eventually(lambda: len(chassis.sent) == 1, "the message for the restored link")
     assert (chassis.attempts, uplink.attempts) == (2, 1)
     assert LinkWatch.seen == [((True, 0), (False, 0)), ((True, 0), (True, 1))]
 

@@ -39,7 +39,7 @@ def wait_until_called(timers: TimerThread, when_ns: int = 0) -> None:
     timers.schedule(when_ns, called.set)
     end = time.monotonic() + DEADLINE_S
     while not called.wait(0.01):
-        assert timers._thread.is_alive(), "the timer thread has died"
+        assert timers._thread.is_alive(), "the timer thread has ended"
         assert time.monotonic() < end, f"not called within {DEADLINE_S} s"
 
 

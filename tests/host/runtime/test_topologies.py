@@ -94,7 +94,7 @@ def rig(tmp_path: Path) -> Iterator[TopologyRig]:
     rig.finish()
 
 
-def talk(app: BenchApp, topic: UUri, messages: int = MESSAGES) -> list[bytes]:
+def exchange(app: BenchApp, topic: UUri, messages: int = MESSAGES) -> list[bytes]:
     sent = [b"%d" % number for number in range(messages)]
     for payload in sent:
         app.transport.send(publish(new_id(), topic, payload))
@@ -120,9 +120,9 @@ def side_by_side(rig: TopologyRig, subscriptions_of: Sequence[Sequence[tuple[UUr
             name,
             rig.endpoint("one", "one", "a", "g1", "g2"),
             rig.endpoint("two", "two", "b"),
-            subscriptions=wishes,
+            subscriptions=desired,
         )
-        for name, wishes in zip(("g1", "g2"), subscriptions_of, strict=True)
+        for name, desired in zip(("g1", "g2"), subscriptions_of, strict=True)
     ]
 
 
@@ -133,13 +133,13 @@ def test_of_two_parallel_streamers_the_one_with_the_subscription_forwards(
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
     streamers = side_by_side(rig, [[(topic, listener.address)], []])
-    sent = talk(speaker, topic)
+    sent = exchange(speaker, topic)
     rig.wait_idle()
     assert per_subscriber(listener, sent) == 1.0
     assert forwarded(*streamers) == len(sent)
 
 
-def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_what_the_other_has_forwarded(
+def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_messages_of_the_other(
     rig: TopologyRig,
 ) -> None:
     """Topics in both directions, subscribers of both streamers on both sides: returning messages are denied."""
@@ -148,8 +148,8 @@ def test_each_of_two_streamers_serves_its_own_subscribers_and_neither_forwards_w
     left.listen(leftwards)
     right.listen(rightwards)
     streamers = side_by_side(rig, [[(rightwards, right.address)], [(leftwards, left.address)]])
-    sent = talk(left, rightwards)
-    assert talk(right, leftwards) == sent
+    sent = exchange(left, rightwards)
+    assert exchange(right, leftwards) == sent
     rig.wait_idle()
     assert (per_subscriber(left, sent), per_subscriber(right, sent)) == (1.0, 1.0)
     assert forwarded(*streamers) == 2 * len(sent)
@@ -171,7 +171,7 @@ def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(rig: To
         rig.endpoint("three", "three", "c"),
         subscriptions=[(topic, far.address)],
     )
-    sent = talk(speaker, topic)
+    sent = exchange(speaker, topic)
     rig.wait_idle()
     assert per_subscriber(listener, sent) == 2.0
     assert forwarded(*streamers) == 2 * len(sent)
@@ -214,7 +214,7 @@ RING: Final = ("a", "b", "c")
                 "bc": {"b": ("b", "a"), "c": ("c",)},
                 "ca": {"c": ("c",), "a": ("a", "b")},
             },
-            id="everybody knows the way round",
+            id="all streamers have both routes",
         ),
         pytest.param(
             {
@@ -222,7 +222,7 @@ RING: Final = ("a", "b", "c")
                 "bc": {"b": ("b",), "c": ("c",)},
                 "ca": {"c": ("c",), "a": ("a",)},
             },
-            id="neighbours only",
+            id="adjacent streamers only",
         ),
     ],
 )
@@ -235,16 +235,16 @@ def test_a_ring_of_three_causes_no_loop(
     for each in listeners:
         each.listen(topic)
     # Each subscriber uses the streamer of its own network.
-    asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
+    sent_request = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
     streamers = [
         rig.streamer(
             name,
             *(rig.endpoint(each, each, *who) for each, who in places.items()),
-            subscriptions=asked[name],
+            subscriptions=sent_request[name],
         )
         for name, places in homes.items()
     ]
-    sent = talk(apps["a"], topic)
+    sent = exchange(apps["a"], topic)
     rig.wait_idle()
     assert [per_subscriber(each, sent) for each in listeners] == [1.0, 1.0]
     assert forwarded(*streamers) == 2 * len(sent)
@@ -267,7 +267,7 @@ def duplicate_network(rig: TopologyRig, window: int) -> tuple[Streamer, BenchApp
 
 def test_a_message_returning_through_another_endpoint_is_forwarded_once(rig: TopologyRig) -> None:
     streamer, speaker, topic = duplicate_network(rig, window=1_000)
-    sent = talk(speaker, topic)
+    sent = exchange(speaker, topic)
     rig.wait_idle()
     assert forwarded(streamer) == len(sent)
     assert streamer.endpoints()["first"]["refused_duplicate"] == len(sent)
@@ -278,7 +278,7 @@ def test_without_a_dedup_window_a_ring_would_loop(rig: TopologyRig) -> None:
     tests/e2e/multi_streamer/test_peer_streamers.py.
     """
     streamer, speaker, topic = duplicate_network(rig, window=0)
-    talk(speaker, topic, messages=1)
+    exchange(speaker, topic, messages=1)
     eventually(lambda: forwarded(streamer) > 100, "a storm")
 
 
@@ -289,13 +289,13 @@ def test_twenty_restarts_of_one_streamer_multiply_nothing(rig: TopologyRig) -> N
     speaker, listener = rig.app("one", "a"), rig.app("two", "b")
     topic = speaker.address.with_resource(0x8000)
     listener.listen(topic)
-    wishes = [(topic, listener.address)]
+    desired = [(topic, listener.address)]
     endpoints = (rig.endpoint("one", "one", "a", "g1", "g2"), rig.endpoint("two", "two", "b"))
     rig.streamer("g2", *endpoints)  # in parallel, without a subscription
     for _ in range(20):
-        streamer = rig.streamer("g1", *endpoints, subscriptions=wishes)
+        streamer = rig.streamer("g1", *endpoints, subscriptions=desired)
         listener.received.clear()
-        sent = talk(speaker, topic, messages=20)
+        sent = exchange(speaker, topic, messages=20)
         rig.wait_idle()
         assert per_subscriber(listener, sent) == 1.0
         assert forwarded(streamer) == len(sent)

@@ -202,7 +202,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("an unknown key", lambda path: overwritten(path, b"1", b"\x01" + b"\0" * 30), "expected 8"),
     ("no next number", lambda path: overwritten(path, NEXT, b""), "expected at least"),
     ("a next number in use", lambda path: overwritten(path, *encode_record(0, 1)), "is in use"),
-    ("gone beside its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
+    ("missing next to its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
 ]
 
 
@@ -331,16 +331,16 @@ def test_letters_above_the_queue_limit_are_counted_without_waiting(
 ) -> None:
     monkeypatch.setattr(writer_module, "MAX_QUEUED", 3)
     writer = start_writer()
-    stuck, asked, append = Event(), Event(), writer.store.append
+    stuck, sent_request, append = Event(), Event(), writer.store.append
 
     def hanging(letters: list[StoredDeadLetter]) -> None:
-        asked.set()
+        sent_request.set()
         assert stuck.wait(DEADLINE_S)
         append(letters)
 
     monkeypatch.setattr(writer.store, "append", hanging)
     writer.enqueue_letter(letter("in the disk"))
-    assert asked.wait(DEADLINE_S)
+    assert sent_request.wait(DEADLINE_S)
     for text in "abcde":
         writer.enqueue_letter(letter(text))
     assert (writer.statistics()["waiting"], writer.statistics()["not_persisted"]) == (3, 2)

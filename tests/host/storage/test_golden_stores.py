@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores that an earlier version wrote are read, and a record of today has the same bytes.
 
-The spool has 20 messages over all classes, of which the first three were removed. The dead letters are 1 to 10
-without 2 and 5. Both files were written before `ustreamer.core.storage` existed.
+The spool has 20 messages over all classes; the first three were removed. The dead letters are 1 to 10 without 2 and
+5. Both files were written before `ustreamer.core.storage` existed.
 """
 
 import gzip

@@ -116,13 +116,13 @@ def test_reads_start_at_a_key_and_are_bounded_by_number_and_size(spool: Spool) -
     assert spool.read(1, keys[-1], 100, 1 << 30) == []
 
 
-def test_deleted_messages_are_gone_and_counted(spool: Spool) -> None:
+def test_deleted_messages_are_removed_and_counted(spool: Spool) -> None:
     keys = add(spool, *range(300))
     before = spool.bytes
     spool.delete_messages(keys[100:])
     assert (spool.messages, numbers(spool)) == (100, list(range(100)))
     spool.commit([(1, numbered(300))], deleted_keys=keys[:99])
-    spool.delete_messages([keys[0], encode_key(3, 12345)])  # gone already, and never there
+    spool.delete_messages([keys[0], encode_key(3, 12345)])  # already deleted, or never stored
     assert numbers(spool) == [99, 300]
     assert (spool.messages, spool.bytes) == (2, before // 150)
     found = spool.bytes
@@ -390,12 +390,12 @@ def truncate(data: bytearray) -> None:
 
 def wipe_roots(data: bytearray) -> None:
     for at in (0, 4096):
-        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the world
+        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the file
 
 
 def hit_leaf(data: bytearray) -> None:
     at = data.index((1000).to_bytes(4, "big") * 25) // 4096 * 4096
-    data[at + 10] ^= 0x02  # what kind of page it is
+    data[at + 10] ^= 0x02  # the kind of page
 
 
 HITS: list[tuple[Callable[[bytearray], None], int]] = [
@@ -415,7 +415,7 @@ def test_an_unreadable_file_is_moved_aside_and_its_readable_messages_stay(
     data = bytearray((spool.path / "data.mdb").read_bytes())
     hit(data)
     (spool.path / "data.mdb").write_bytes(data)
-    (spool.path.parent / "backbone.lock").write_bytes(b"1")  # its user died
+    (spool.path.parent / "backbone.lock").write_bytes(b"1")  # its user was killed
     spool.open()
     found = numbers(spool)
     assert found == sorted(found)
@@ -476,7 +476,7 @@ def test_damaged_records_are_skipped_counted_and_logged(
     [said] = [record for record in caplog.records if record.message == "spool.messages_lost"]
     assert vars(said)["messages"] == 2
     spool.close()
-    assert spool.open()[1] == 99  # they are gone, so this is said once
+    assert spool.open()[1] == 99  # they are deleted, so this is logged once
     assert spool.lost == 2
     spool.close()
 

@@ -67,18 +67,18 @@ def test_a_request_without_listener_is_refused_on_a_closed_network(refuses: bool
     sender = LocalTransport(network, ALPHA, refuses_requests_without_listener=refuses)
     sender.open()
     reply_to, method = UUri(ALPHA, 1, 1, 0), UUri(BETA, 1, 1, 1)
-    asked = request(new_id(), reply_to, method, ttl=1_000)
+    sent_request = request(new_id(), reply_to, method, ttl=1_000)
     if refuses:
         with pytest.raises(UStatusError, match=f"no service listens for calls of {method}") as refused:
-            sender.send(asked)
+            sender.send(sent_request)
         assert refused.value.code is UCode.UNIMPLEMENTED
     else:
-        sender.send(asked)
+        sender.send(sent_request)
     sender.send(publish(new_id(), reply_to.with_resource(0x8000)))  # which needs no listener
     inbox = Mailbox()
     service.register_listener(ANY, method, inbox)
-    sender.send(asked)
-    assert inbox.messages == [asked]
+    sender.send(sent_request)
+    assert inbox.messages == [sent_request]
 
 
 def test_a_name_means_the_same_network_while_it_is_referenced() -> None:

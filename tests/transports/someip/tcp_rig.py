@@ -30,7 +30,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def numbered(number: int, size: int = 0) -> bytes:
-    """A message whose payload begins with its number."""
+    """A message whose payload starts with its number."""
     payload = number.to_bytes(4, "big") + bytes(size)
     return encode(SomeIpMessage(0x1234, 0x8001, 0, 1, 1, MessageType.NOTIFICATION, 0, payload))
 

@@ -230,7 +230,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a misspelt key of a service": (_services(REMOTE | {"event": []}), ["`event`", "services[0]"]),
     "no concrete authority": ({"authorities": ["*"]}, ["authorities", "chassis"]),
     "no authority": ({"authorities": []}, ["authorities", "chassis"]),
-    "discovery without saying how": ({"sd": True}, ["sd: true", "multicast"]),
+    "discovery without its settings": ({"sd": True}, ["sd: true", "multicast"]),
     "a host name to bind": ({"bind": "localhost"}, ["bind", "'localhost'", "IPv4"]),
     "an IPv6 address to bind": ({"bind": "::1"}, ["bind", "'::1'", "IPv4"]),
     "a port above 65535": ({"port": 65_536}, ["port", "65535"]),
@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services({"service": 1, "major": 1, "methods": [1]}),
         ["services[0].remote", "missing", "10.0.0.2:30501"],
     ),
-    "no address for what goes over UDP": (
+    "no address for UDP messages": (
         _services({"service": 1, "major": 1, "methods": [1], "remote_tcp": "10.0.0.2:1"}),
         ["services[0].remote", "missing"],
     ),

@@ -67,7 +67,7 @@ def stated(message: UMessage, **changes: object) -> bytes:
 
 @both_ways
 @pytest.mark.parametrize("position", range(4))
-def test_a_message_is_decoded_as_it_was_encoded(read: Decode, position: int) -> None:
+def test_a_decoded_message_equals_the_encoded_message(read: Decode, position: int) -> None:
     message = four_messages()[position]
     assert read(key_of(message), attachment_of(message), message.payload) == message
 
@@ -422,8 +422,8 @@ def test_equal_headers_decode_to_a_batch_equal_to_single_messages(count: int) ->
     assert [each.id.is_valid for each in batch] == [True] * count
     # Unchanged, so that a sender with the same header can reuse them.
     assert type(batch.ids) is AttachmentColumns
-    assert all(each is came for each, came in zip(batch.ids.items, attachments, strict=True))
-    assert all(each is came for each, came in zip(batch.payloads, payloads, strict=True))
+    assert all(each is arrived for each, arrived in zip(batch.ids.items, attachments, strict=True))
+    assert all(each is arrived for each, arrived in zip(batch.payloads, payloads, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -561,8 +561,8 @@ def test_a_batch_equals_its_samples_decoded_one_by_one(
         isinstance(each, UMessage)
         and each.id.is_valid
         and each.attributes == PUBLICATION.attributes
-        and attachment_of(each) == came
-        for each, came in zip(read, attachments, strict=True)
+        and attachment_of(each) == arrived
+        for each, arrived in zip(read, attachments, strict=True)
     )
     assert (batch is not None) is sound
     if batch is not None:
@@ -635,7 +635,7 @@ def test_equal_responses_decode_to_a_batch_equal_to_single_messages(like: bytes,
     assert all(each.id.is_valid for each in batch)
     assert all(each.is_valid for each in batch.reqids)
     assert len(set(batch.reqids)) == count
-    assert all(each is came for each, came in zip(batch.payloads, payloads, strict=True))
+    assert all(each is arrived for each, arrived in zip(batch.payloads, payloads, strict=True))
 
 
 def test_unknown_responses_give_no_batch() -> None:
@@ -770,7 +770,7 @@ def test_a_response_batch_equals_its_samples_decoded_one_by_one(
     expected = decode_sample(A_KEY, like, b"")
     assert isinstance(expected, UMessage)
 
-    def is_sound(each: UMessage | SampleRefusal, came: bytes) -> bool:
+    def is_sound(each: UMessage | SampleRefusal, arrived: bytes) -> bool:
         """True if all its bytes equal those of the first except id and reqid, which are valid."""
         if isinstance(each, SampleRefusal) or each.attributes.reqid is None:
             return False
@@ -778,7 +778,7 @@ def test_a_response_batch_equals_its_samples_decoded_one_by_one(
         stated = VERSION_BYTE + encode(each.id, ANSWER.attributes)[:20]
         whole = stated + like[HEAD_SIZE:begin] + reqid_field(reqid) + like[begin + 20 :]
         attributes = msgspec.structs.replace(expected.attributes, reqid=reqid)
-        return each.id.is_valid and reqid.is_valid and came == whole and each.attributes == attributes
+        return each.id.is_valid and reqid.is_valid and arrived == whole and each.attributes == attributes
 
     sound = all(is_sound(*each) for each in zip(read, attachments, strict=True))
     assert (batch is not None) is sound
@@ -787,7 +787,7 @@ def test_a_response_batch_equals_its_samples_decoded_one_by_one(
 
 
 def test_id_columns_of_attachments_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    sent_request: list[str] = []
 
     def counting(record: str, records: bytes) -> list[tuple[Any, ...]]:
         asked.append(record)
@@ -798,8 +798,8 @@ def test_id_columns_of_attachments_are_computed_once(monkeypatch: pytest.MonkeyP
     attachments = AttachmentColumns(each, TAIL)
     first = attachments.msb_lsb_columns()
     assert attachments.msb_lsb_columns() is first
-    assert len(asked) == 1
+    assert len(sent_request) == 1
     part = attachments.sliced(slice(3, 9))
     assert list(map(UUID, *part.msb_lsb_columns())) == [read_id(one) for one in each[3:9]]
     assert list(map(UUID, *attachments.msb_lsb_columns())) == [read_id(one) for one in each]
-    assert (part.tail, len(asked)) == (TAIL, 2)
+    assert (part.tail, len(sent_request)) == (TAIL, 2)

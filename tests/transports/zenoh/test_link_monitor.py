@@ -28,7 +28,7 @@ class Kernel:
         self.received_at_ms = 0
         self.frozen = self.is_cut = False
         self.in_flight = 0
-        """What is never acknowledged yet when somebody looks: so it is with a busy link."""
+        """The data without acknowledgement at the time of the check, as on a busy link."""
         self.ended = self.closed = False
 
     def state(self) -> TcpState | None:
@@ -76,7 +76,7 @@ def test_a_node_that_closes_its_session_has_read_everything(kernel: Kernel) -> N
     assert kernel.lost_ms() == 0
 
 
-def test_a_node_whose_socket_zenoh_closed_has_read_everything(kernel: Kernel) -> None:
+def test_a_node_whose_socket_zenoh_closed_has_read_all_data(kernel: Kernel) -> None:
     kernel.closed = True
     assert kernel.lost_ms() == 0
 
@@ -112,7 +112,7 @@ def test_a_killed_node_that_was_sending_loses_the_last_moments(kernel: Kernel) -
 
 
 def test_puts_since_a_node_froze_are_lost(kernel: Kernel) -> None:
-    kernel.frozen = True  # its kernel keeps acknowledging; its last data came at 20 000
+    kernel.frozen = True  # its kernel keeps acknowledging; its last data arrived at 20 000
     kernel.run(9_300)
     kernel.closed = True
     assert kernel.lost_ms() == 10_000 + 100

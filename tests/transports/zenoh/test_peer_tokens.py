@@ -204,7 +204,7 @@ def test_an_identity_is_announced_last_and_withdrawn_first(street: TokenNetwork,
         wait_declared(unknown_sender)
         one = street.streamer()
         one.announce(announcements_of())
-        wait_until(lambda: len(order) == len(announcements_of()), "all is said")
+        wait_until(lambda: len(order) == len(announcements_of()), "all tokens are declared")
         one.announce(frozenset())
         wait_until(lambda: len(order) == 2 * len(announcements_of()), "all is taken back")
     middle = len(announcements_of())
@@ -236,7 +236,7 @@ def test_with_peers_false_a_streamer_neither_watches_nor_announces(street: Token
 
 
 def test_access_control_restricts_the_declaration_of_tokens(locator: str) -> None:
-    """See docs/configuration.md: without access control a name is no proof."""
+    """See docs/configuration.md: without access control a name proves nothing."""
     rules = {
         "enabled": True,
         "default_permission": "allow",

@@ -112,7 +112,7 @@ class Bench:
         self._marks_seen += 1
 
     def wait_arrived(self) -> None:
-        """Wait until the visitor has received all puts: a mark of the lowest priority comes last."""
+        """Wait until the visitor has received all puts: a mark of the lowest priority arrives last."""
         seen = self._marks_seen
         self._marks.put(b"")
         wait_until(lambda: self._marks_seen > seen, "the mark")
@@ -122,7 +122,7 @@ class Bench:
 
     def put(self, *messages: UMessage) -> None:
         for message in messages:
-            wait_until(lambda: self.is_accepted(message), "somebody to listen")  # noqa: B023  called at once
+            wait_until(lambda: self.is_accepted(message), "a listener")  # noqa: B023  called at once
 
     def is_accepted(self, message: UMessage) -> bool:
         try:
@@ -258,15 +258,15 @@ def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
     """An event is never treated as answered, for any reqid of a response."""
     bench = make_bench()
     subscriber = bench.listen()
-    asked, event = (
+    sent_request, event = (
         [request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in range(3)],
         numbered(3),
     )
-    bench.put(*asked, event)
+    bench.put(*sent_request, event)
     assert received(subscriber, 4) == [0, 1, 2, 3]
-    bench.answered.add_reqids([asked[0].id, event.id])
+    bench.answered.add_reqids([sent_request[0].id, event.id])
     bench.unsubscribe(subscriber)
-    bench.answered.add_reqids([asked[2].id])  # while no subscriber was connected
+    bench.answered.add_reqids([sent_request[2].id])  # while no subscriber was connected
     subscriber = bench.listen()
     assert sorted(received(subscriber, 2)) == [1, 3]
     last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
@@ -321,7 +321,7 @@ def test_the_bounds_apply_to_all_routes_together(make_bench: MakeBench) -> None:
     assert sorted(received(bench.listen(), 3)) == [2, 3, 4]
 
 
-def test_messages_older_than_the_window_are_forgotten(make_bench: MakeBench) -> None:
+def test_messages_older_than_the_window_are_removed(make_bench: MakeBench) -> None:
     bench = make_bench(ms=1)
     subscriber = bench.listen()
     bench.put(numbered(0))
@@ -342,7 +342,7 @@ def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: Make
     assert bench.sender.not_replayed == 1
 
 
-def test_a_list_is_put_in_order_and_remembered(make_bench: MakeBench) -> None:
+def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
     bench.put(numbered(0), numbered(1, 1))
@@ -361,8 +361,8 @@ def test_a_list_is_put_in_order_and_remembered(make_bench: MakeBench) -> None:
 
 
 def answered(n: int, **changes: object) -> UMessage:
-    asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
-    answer = response(new_id(), asked, b"%d" % n)
+    sent_request = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
+    answer = response(new_id(), sent_request, b"%d" % n)
     return UMessage(answer.id, msgspec.structs.replace(answer.attributes, **changes), answer.payload)
 
 
@@ -378,7 +378,7 @@ def read(subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]", count: int
     return [each for each in found if isinstance(each, UMessage)]
 
 
-def test_responses_are_put_alike_one_by_one_in_batches_and_again(
+def test_responses_are_put_identically_one_by_one_in_batches_and_again(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[UAttributes] = []
@@ -465,13 +465,13 @@ def test_a_batch_ends_when_the_link_goes_down(make_bench: MakeBench, together: A
     similar = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
     assert bench.sender.put_batch(together(similar)) == 3
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
-    assert [each.payload for each in remembered(bench)] == [b"0", b"1", b"2", b"3"]
+    assert [each.payload for each in stored(bench)] == [b"0", b"1", b"2", b"3"]
     assert bench.sender.put_batch(together(similar)) == 0
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
 
 
 @every_iterable
-def test_equal_messages_are_put_and_remembered_like_single_ones(
+def test_equal_messages_are_put_and_stored_like_single_ones(
     make_bench: MakeBench, together: AsIterable
 ) -> None:
     """An iterator yields each message after the previous put, so it has no columns."""
@@ -483,9 +483,9 @@ def test_equal_messages_are_put_and_remembered_like_single_ones(
     bench.freeze()
     assert bench.sender.put_batch(together(many)) == 70
     assert read(subscriber, 71)[1:] == many
-    remembered = bench.sender._retransmit_buffer.messages_of(bench.sender._headers[attributes].publisher)
-    assert [message for _, message in remembered][1:] == many
-    times_ns = [put_ns for put_ns, _ in remembered]
+    stored = bench.sender._retransmit_buffer.messages_of(bench.sender._headers[attributes].publisher)
+    assert [message for _, message in stored][1:] == many
+    times_ns = [put_ns for put_ns, _ in stored]
     assert times_ns == sorted(times_ns)
     assert bench.sender.sent == 71
 
@@ -512,7 +512,7 @@ def test_a_batch_ends_at_a_put_that_zenoh_refuses(make_bench: MakeBench, togethe
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def remembered(bench: Bench) -> list[UMessage]:
+def stored(bench: Bench) -> list[UMessage]:
     [publisher] = bench.sender._publishers.values()
     return [message for _, message in bench.sender._retransmit_buffer.messages_of(publisher)]
 
@@ -559,24 +559,24 @@ def assert_put_as_one_by_one(
     """A batch, the list of its messages, single messages and slices cause the same puts and memories."""
     bench.freeze()
     puts.puts.clear()
-    before, count, sent = remembered(bench), len(messages), bench.sender.sent
+    before, count, sent = stored(bench), len(messages), bench.sender.sent
     assert bench.sender.put_batch(batch) == count
     assert bench.sender.put_batch(messages) == count
     for message in messages:
         bench.sender.put_message(message)
     expected = [(each.payload, VERSION_BYTE + encode(each.id, each.attributes)) for each in messages]
     assert puts.puts == expected * 3
-    assert remembered(bench) == [*before, *messages * 3]
+    assert stored(bench) == [*before, *messages * 3]
     assert bench.sender.sent == sent + 3 * count
     # Slices, too.
     assert bench.sender.put_batch(batch[count // 2 :]) == count - count // 2
     assert bench.sender.put_batch(batch[count:]) == 0
     assert puts.puts == [*expected * 3, *expected[count // 2 :]]
-    assert remembered(bench) == [*before, *messages * 3, *messages[count // 2 :]]
+    assert stored(bench) == [*before, *messages * 3, *messages[count // 2 :]]
 
 
 @every_batch
-def test_a_batch_is_put_and_remembered_like_single_messages(
+def test_a_batch_is_put_and_stored_like_single_messages(
     make_bench: MakeBench, batch_of: Callable[[list[UMessage]], MessageBatch]
 ) -> None:
     bench = make_bench()
@@ -587,9 +587,7 @@ def test_a_batch_is_put_and_remembered_like_single_messages(
 
 
 @every_iterable
-def test_a_batch_is_remembered_with_the_time_of_its_last_put(
-    make_bench: MakeBench, together: AsIterable
-) -> None:
+def test_a_batch_is_stored_with_the_time_of_its_last_put(make_bench: MakeBench, together: AsIterable) -> None:
     """A link lost during the puts has lost some of them."""
     bench = make_bench()
     attributes, puts = open_route(bench)
@@ -607,12 +605,12 @@ def test_received_payloads_and_equal_attachments_are_put_without_copy(make_bench
     batch = as_received(similar(attributes, 20))
     assert type(batch.ids) is AttachmentColumns
     bench.sender.put_batch(batch)
-    for came, (payload, attachment) in zip(
+    for arrived, (payload, attachment) in zip(
         zip(batch.payloads, batch.ids.items, strict=True), puts.puts, strict=True
     ):
-        assert (payload, attachment) == came
-        assert payload is came[0]
-        assert attachment is came[1]
+        assert (payload, attachment) == arrived
+        assert payload is arrived[0]
+        assert attachment is arrived[1]
 
 
 def test_foreign_attributes_of_received_attachments_are_not_put(make_bench: MakeBench) -> None:
@@ -644,9 +642,9 @@ TAKEN = [0, 1, 7, 19, 20]
 def assert_ends_after(
     bench: Bench, puts: RecordedPuts, batch: MessageBatch, messages: list[UMessage], how: str, taken: int
 ) -> None:
-    """Only the successful puts are counted and remembered, also if that is none or all."""
+    """Only the successful puts are counted and stored, whether all or none."""
     bench.freeze()
-    before, sent = remembered(bench), bench.sender.sent
+    before, sent = stored(bench), bench.sender.sent
     puts.puts.clear()
     if how == "refused":
         puts.max_puts = taken
@@ -656,7 +654,7 @@ def assert_ends_after(
     assert bench.sender.put_batch(batch) == taken
     assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
     assert bench.sender.sent == sent + taken
-    assert remembered(bench) == before + messages[:taken]
+    assert stored(bench) == before + messages[:taken]
     assert bench.links.up is (how == "refused")
 
 
@@ -749,7 +747,7 @@ def open_response_route(bench: Bench, **changes: object) -> RecordedPuts:
 
 @every_response_batch
 @pytest.mark.parametrize("changes", KINDS_OF_RESPONSES.values(), ids=KINDS_OF_RESPONSES)
-def test_a_response_batch_is_put_and_remembered_like_single_messages(
+def test_a_response_batch_is_put_and_stored_like_single_messages(
     make_bench: MakeBench,
     batch_of: Callable[[list[UMessage]], MessageBatch],
     changes: dict[str, object],
@@ -856,12 +854,12 @@ def test_a_batch_with_ttl_ends_when_its_puts_take_too_long(
         puts = RecordedPuts(bench, first.attributes, subscriber)
         messages = similar(first.attributes, 20)
         batch = as_id_columns(messages)
-    before = remembered(bench)
+    before = stored(bench)
     SlowPut(bench, puts, each_ns)
     assert bench.sender.put_batch(batch) == taken
     assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
     assert bench.sender.sent == 1 + taken
-    assert remembered(bench) == before + messages[:taken]
+    assert stored(bench) == before + messages[:taken]
 
 
 class _LockThatWaits:

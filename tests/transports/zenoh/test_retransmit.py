@@ -125,8 +125,8 @@ def test_a_response_is_kept_with_its_reqid() -> None:
 
 
 def answer(number: int) -> UMessage:
-    asked = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
-    return response(UUID(number, 1 << 63 | number), asked, b"%d" % number)
+    sent_request = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
+    return response(UUID(number, 1 << 63 | number), sent_request, b"%d" % number)
 
 
 # --- blocks of several parts ------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_block_is_as_old_as_the_newest_in_it(late_ns: int, together: bool) -> 
     tailed(notes, 3, b"t")
     notes.now_ns += late_ns
     notes.append(2, 5, 1, together=together)
-    # The edge of the window belongs to it, and the next message is no part of the block.
+    # The edge of the window belongs to it, and the next message is not part of the block.
     notes.now_ns = begun_ns + late_ns + WINDOW_MS * NS_PER_MS
     notes.append(1, 5, 0, together=together)
     assert notes.stored() == notes.appended

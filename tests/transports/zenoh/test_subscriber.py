@@ -70,12 +70,12 @@ def answers() -> list[UMessage]:
 
 
 def test_a_listener_receives_no_message_twice_by_other_filters(answers: list[UMessage]) -> None:
-    asked = [*answers, *(response_from(METHOD.with_resource(2), REMOTE_CLIENT) for _ in range(3))]
+    sent_request = [*answers, *(response_from(METHOD.with_resource(2), REMOTE_CLIENT) for _ in range(3))]
     mine = ListenerFilters(METHOD, ANY)
-    assert delivered(asked, mine).batches == [asked[5:]]
+    assert delivered(sent_request, mine).batches == [sent_request[5:]]
     assert delivered(answers, mine).batches == []
     assert delivered(answers[:1], mine).singles == []
-    assert delivered(asked[5:6], mine).singles == asked[5:6]
+    assert delivered(sent_request[5:6], mine).singles == sent_request[5:6]
 
 
 def test_a_listener_with_other_filters_also_receives_batches(answers: list[UMessage]) -> None:
@@ -448,13 +448,13 @@ def test_a_response_batch_is_not_delivered_twice_by_other_filters(given: UUri) -
 def test_answered_requests_are_recorded_for_single_and_batch_responses(count: int) -> None:
     receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
     first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(1 + count))
-    asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=1_000)
-    receiving.run_samples([sample(first), sample(asked)])
+    sent_request = request(new_id(), REMOTE_CLIENT, METHOD, ttl=1_000)
+    receiving.run_samples([sample(first), sample(sent_request)])
     receiving.run_samples(list(map(sample, messages)))
     assert receiving.subscription.received == 2 + count
     reqids = [each.attributes.reqid for each in (first, *messages)]
     assert all(each is not None and each in receiving.answered for each in reqids)
-    assert asked.id not in receiving.answered
+    assert sent_request.id not in receiving.answered
 
 
 def test_an_invalid_sample_answers_no_request() -> None:

@@ -29,7 +29,7 @@ def advertisement(number: int = 1, period_ns: int = 0, instance: str = G1) -> To
 
 
 class AdvertisementRecorder:
-    """The advertisements that a watcher knows by its notifications."""
+    """The advertisements in the notifications to a watcher."""
 
     def __init__(self) -> None:
         self.now: frozenset[TopicAdvertisement] = frozenset()
@@ -154,8 +154,8 @@ def test_a_changed_rate_is_advertised_before_the_old_one_is_withdrawn(street: To
         one.advertise_topics(frozenset([advertisement(1, period_ns)]))
         street.watched.wait(frozenset([advertisement(1, period_ns)]))
     known: set[TopicAdvertisement] = set()
-    for came, went in street.watched.history:
-        known = (known | came) - went
+    for arrived, went in street.watched.history:
+        known = (known | arrived) - went
         assert known  # at every moment at least one advertisement is visible
 
 

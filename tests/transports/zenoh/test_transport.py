@@ -122,7 +122,7 @@ time.sleep(60)
                 sender.send(publish(new_id(), TOPIC, payload))
                 longest_s = max(longest_s, time.monotonic() - before)
                 sent += 1
-                assert sent < 10_000, "80 MB were taken for somebody who does not read"
+                assert sent < 10_000, "80 MB were accepted for a receiver that does not read"
             assert sent
             # A blocked put waits until the reader continues, which this one never does, or for 5 s.
             assert longest_s < 4.5
@@ -584,7 +584,7 @@ def test_a_failing_link_watcher_is_logged_once_per_type(
     here = free_locator()
     transport = endpoint(ALPHA, listen=(here,))
     transport.watch_link(broken)
-    notes = LinkNotes(transport)  # comes after the broken one
+    notes = LinkNotes(transport)  # follows the broken one
     with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
         transport.open()
         try:

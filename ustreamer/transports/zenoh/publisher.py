@@ -235,7 +235,7 @@ class ZenohSender:
             return len(heads)
 
     # Fast path of put_message (oracle); compared by
-    # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_remembered_like_single_messages
+    # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages
     def _put_column_batch(self, run: MessageBatch) -> int:
         """Equal to `put_batch` for equal attributes: no work between two puts.
 

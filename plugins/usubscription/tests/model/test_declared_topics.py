@@ -45,7 +45,7 @@ def declare(rig: "ServiceRig", method: int, topic: UUri = TOPIC) -> None:
     assert (answer.payload, answer.attributes.commstatus) == (b"", None)
 
 
-# Steps of a producer, and what a Subscribe is answered afterwards in each mode; None is SUBSCRIBED.
+# Steps of a producer, and the response to a Subscribe afterwards in each mode; None is SUBSCRIBED.
 LIFE: list[tuple[list[int], UCode | None, UCode | None]] = [
     ([], None, UCode.NOT_FOUND),
     ([CREATE], None, None),
@@ -95,7 +95,7 @@ def test_without_a_lifecycle_its_methods_are_not_there(rig: "ServiceRig", method
     assert rig.call_refused(method, wanted, caller=PRODUCER).code is UCode.UNIMPLEMENTED
 
 
-def test_without_a_lifecycle_what_was_declared_before_does_not_matter_and_is_kept(
+def test_without_a_lifecycle_earlier_declarations_have_no_effect_and_remain_stored(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig(topic_lifecycle="track").start()
@@ -107,7 +107,7 @@ def test_without_a_lifecycle_what_was_declared_before_does_not_matter_and_is_kep
 
 
 @pytest.mark.parametrize(("mode", "code"), [("track", None), ("enforce", UCode.NOT_FOUND)])
-def test_deprecating_what_was_never_created(make_rig: MakeRig, mode: str, code: UCode | None) -> None:
+def test_deprecating_a_topic_that_was_not_created(make_rig: MakeRig, mode: str, code: UCode | None) -> None:
     rig = make_rig(topic_lifecycle=mode).start()
     wanted = pb.DeprecateTopicRequest(topic=TOPIC.to_pb())
     assert rig.call(DEPRECATE, wanted, caller=PRODUCER).attributes.commstatus == code
@@ -196,7 +196,7 @@ def test_enforcing_ends_the_subscriptions_of_topics_that_were_not_created(make_r
     assert rig.pairs() == [(created, APP)]
 
 
-def test_a_reset_leaves_what_producers_have_declared(make_rig: MakeRig) -> None:
+def test_a_reset_does_not_change_the_declarations_of_producers(make_rig: MakeRig) -> None:
     rig = make_rig(topic_lifecycle="enforce").start()
     declare(rig, CREATE)
     rig.reset()

@@ -221,8 +221,8 @@ def test_the_opposite_call_supersedes_a_pending_one() -> None:
 
 
 @pytest.mark.parametrize("well", [True, False])
-@pytest.mark.parametrize("gone", [True, False])
-def test_an_answer_to_a_superseded_call_changes_nothing(well: bool, gone: bool) -> None:
+@pytest.mark.parametrize("removed", [True, False])
+def test_an_answer_to_a_superseded_call_changes_nothing(well: bool, removed: bool) -> None:
     """The answer arrived, but before its commit the entry was dropped, or superseded."""
     rig = RemoteCallsRig(refresh_ms=1)
     rig.set_desired()
@@ -230,22 +230,22 @@ def test_an_answer_to_a_superseded_call_changes_nothing(well: bool, gone: bool) 
     remote_call = rig.calls.on_response(call, "b")
     assert remote_call is not None
     rig.set_desired(period_ns=5)
-    if gone:
+    if removed:
         rig.calls.clear_desired(T)
     else:
         rig.set_undesired()
     (rig.calls.on_success if well else rig.calls.on_failure)(remote_call, 0, 0)
     assert rig.calls.counts["remote_retries"] == 0
-    assert len(rig.due()) == (not gone)
-    assert rig.requested[T] == (desired_subscription(T) if gone else None)
+    assert len(rig.due()) == (not removed)
+    assert rig.requested[T] == (desired_subscription(T) if removed else None)
     assert rig.due(CALL_TIMEOUT_MS - 1) == []
 
 
 def test_devices_without_calls_are_dropped() -> None:
-    asked = []
+    sent_request = []
 
     def link_of(authority: str) -> LinkState:
-        asked.append(authority)
+        sent_request.append(authority)
         return LinkState(up=True, up_count=0)
 
     calls = RemoteCalls(link_of)
@@ -255,8 +255,8 @@ def test_devices_without_calls_are_dropped() -> None:
         calls.set_desired(of, None)
         if number:
             calls.clear_desired(of)
-    asked.clear()
-    assert [remote_call.key.authority_name for remote_call in calls.pop_due(0)] == asked == ["b0"]
+    sent_request.clear()
+    assert [remote_call.key.authority_name for remote_call in calls.pop_due(0)] == sent_request == ["b0"]
 
 
 def test_calls_wait_while_the_link_is_down_and_start_at_link_up() -> None:
@@ -445,20 +445,20 @@ def test_many_topics_are_called_in_linear_time() -> None:
 def test_unreachable_devices_cost_nothing_while_no_link_changes() -> None:
     """Subscribers choose the names: a check of each in every batch would delay all Requests."""
     rig = RemoteCallsRig(link={f"b{number}": LinkState(up=False, up_count=0) for number in range(1000)})
-    asked: list[str] = []
+    sent_request: list[str] = []
     link_of = rig.calls._reconciler._link_of
 
     def noted(authority: str) -> LinkState:
-        asked.append(authority)
+        sent_request.append(authority)
         return link_of(authority)
 
     rig.calls._reconciler._link_of = noted
     for authority in rig.link:
         rig.set_desired(topic(authority=authority))
     assert rig.due() == []
-    asked.clear()
+    sent_request.clear()
     assert rig.due() == []
-    assert asked == []
+    assert sent_request == []
     rig.link["b7"] = LinkState(up=True, up_count=1)
     assert len(rig.due()) == 1
 

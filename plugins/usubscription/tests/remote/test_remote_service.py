@@ -51,9 +51,9 @@ def changes(rig: "ServiceRig") -> list[tuple[UUri, str]]:
     ]
 
 
-def granted(rig: "ServiceRig", **wish: int) -> None:
+def granted(rig: "ServiceRig", **desired: int) -> None:
     """Let APP's subscription of REMOTE be granted."""
-    rig.subscribe(REMOTE, **wish)  # type: ignore[arg-type]
+    rig.subscribe(REMOTE, **desired)  # type: ignore[arg-type]
     rig.remote_grants(rig.take_remote_request())
     rig.take_v3_notifications()
 
@@ -82,7 +82,7 @@ def test_the_first_subscriber_waits_for_the_other_device_and_receives_the_result
     assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
 
-def test_what_arrives_while_the_answer_is_on_its_way_is_routed_already(rig: "ServiceRig") -> None:
+def test_events_are_routed_while_the_response_is_pending(rig: "ServiceRig") -> None:
     rig.subscribe(REMOTE)
     assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
@@ -588,9 +588,9 @@ def test_details_that_are_too_long_together_are_left_out(rig: "ServiceRig") -> N
         for call in rig.take_remote_requests():
             rig.remote_grants(call)
     assert call is not None
-    asked = pb.SubscriptionRequest.FromString(call.payload)
-    assert len(asked.attributes.SerializeToString()) <= MAX_DETAILS
-    assert sorted(len(each.value) for each in asked.attributes.details) == [900, 3000]
+    sent_request = pb.SubscriptionRequest.FromString(call.payload)
+    assert len(sent_request.attributes.SerializeToString()) <= MAX_DETAILS
+    assert sorted(len(each.value) for each in sent_request.attributes.details) == [900, 3000]
 
 
 def test_the_producer_gets_the_details_of_all(rig: "ServiceRig") -> None:
@@ -602,8 +602,8 @@ def test_the_producer_gets_the_details_of_all(rig: "ServiceRig") -> None:
         call = rig.take_remote_request()
         rig.remote_grants(call)
     assert call is not None
-    asked = pb.SubscriptionRequest.FromString(call.payload)
-    assert sorted(each.value for each in asked.attributes.details) == [b"one", b"two"]
+    sent_request = pb.SubscriptionRequest.FromString(call.payload)
+    assert sorted(each.value for each in sent_request.attributes.details) == [b"one", b"two"]
 
 
 def test_a_topic_of_every_instance_is_requested_in_version_4(rig: "ServiceRig") -> None:
@@ -840,9 +840,9 @@ def test_link_up_requests_all_topics_again(rig: "ServiceRig") -> None:
     assert states(rig) == {APP: SUBSCRIBED}  # a confirmation is not announced
 
 
-@pytest.mark.parametrize("died", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("before", ["subscribe", "granted", "unsubscribe"])
-def test_after_a_restart_pending_calls_continue(make_rig: MakeRig, before: str, died: bool) -> None:
+def test_after_a_restart_pending_calls_continue(make_rig: MakeRig, before: str, crashed: bool) -> None:
     """[utest->req~usubscription-subscribe-persistency~1] [utest->req~usubscription-remote-retry-indefinitely~1]"""
     rig = make_rig().start()
     if before == "unsubscribe":
@@ -853,7 +853,7 @@ def test_after_a_restart_pending_calls_continue(make_rig: MakeRig, before: str, 
         if before == "granted":
             rig.remote_grants(call)
             rig.fetch()
-    if died:
+    if crashed:
         rig.plugin.service._store._close_env()  # nothing more is written
         rig.plugin.service._store._lock.release(orderly=False)
     rig.restart()
@@ -967,7 +967,7 @@ def test_no_subscriber_is_rejected_because_of_a_remote_expiry_without_space(
     assert rig.take_remote_request().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
 
 
-def test_what_is_no_hint_or_too_large_for_one_does_not_queue(rig: "ServiceRig") -> None:
+def test_an_invalid_or_oversized_hint_is_not_queued(rig: "ServiceRig") -> None:
     granted(rig)
     before = rig.statistics("ignored")
     rig.remote_notifies(REMOTE, UNSUBSCRIBED, source=UUri(FAR, 7, 3, 0x8000))

@@ -45,7 +45,7 @@ def requested_attributes(upstream: RemoteTopics) -> SubscribeAttributes:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "period_ms", "expire_ms"),
+    ("desired", "period_ms", "expire_ms"),
     [
         ([(100 * MS, 5), (20 * MS, 9)], 20, 9),
         ([(100 * MS, 5), (0, 9)], 0, 9),
@@ -55,10 +55,10 @@ def requested_attributes(upstream: RemoteTopics) -> SubscribeAttributes:
     ids=["fastest and latest", "every message", "for ever", "one alone"],
 )
 def test_the_fastest_rate_and_the_latest_end_are_requested(
-    wishes: list[tuple[int, int | None]], period_ms: int, expire_ms: int | None
+    desired: list[tuple[int, int | None]], period_ms: int, expire_ms: int | None
 ) -> None:
     """[utest->LIF-20]"""
-    entries = [SubscriptionRecord(TOPIC, app, *wish) for app, wish in zip(APPS, wishes, strict=False)]
+    entries = [SubscriptionRecord(TOPIC, app, *wish) for app, wish in zip(APPS, desired, strict=False)]
     attributes = requested_attributes(subscribed(*entries)[1])
     assert attributes.sample_period_ms == period_ms
     assert (attributes.expire.ToMilliseconds() if attributes.HasField("expire") else None) == expire_ms

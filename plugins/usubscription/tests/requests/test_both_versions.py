@@ -136,9 +136,7 @@ def test_subscribing_again_is_answered_subscribed_and_moves_the_expiration(
 
 
 @in_both_versions
-def test_unsubscribing_what_was_not_subscribed_is_answered_ok_and_empty(
-    rig: "ServiceRig", version: int
-) -> None:
+def test_unsubscribe_without_a_subscription_is_answered_ok_and_empty(rig: "ServiceRig", version: int) -> None:
     """[utest->req~usubscription-unsubscribe-multiple~1] That is UNSUBSCRIBED (X-3)."""
     subscribe(rig, version, OTHER_TOPIC)
     subscribe(rig, version, caller=OTHER_APP)
@@ -256,13 +254,15 @@ def test_a_change_of_status_expiration_or_period_is_announced_and_nothing_after_
     unsubscribe(rig, 4)
     subscribe(rig, 4, caller=OTHER_APP)
     unsubscribe(rig, 4, caller=OTHER_APP)
-    told = take_v4_notifications(rig)
+    notified = take_v4_notifications(rig)
     assert [
         (change.status, change.expiration.ToMilliseconds(), change.sample_period)
-        for to, change in told
+        for to, change in notified
         if to == APP
     ] == [(3, 0, 0), (3, soon, 0), (3, soon, 5), (1, 0, 0)]
-    assert [(to, UUri.from_pb(change.subscriber)) for to, change in told[4:]] == [(OTHER_APP, OTHER_APP)] * 2
+    assert [(to, UUri.from_pb(change.subscriber)) for to, change in notified[4:]] == [
+        (OTHER_APP, OTHER_APP)
+    ] * 2
 
 
 # --- receivers of notifications under the topic lifecycle ---------------------------------------------------

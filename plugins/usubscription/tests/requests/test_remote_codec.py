@@ -30,9 +30,9 @@ def answer(payload: bytes, version: int = 3) -> UMessage:
     return response(ID, call, payload, UPayloadFormat.PROTOBUF)
 
 
-def change(version: int, told: Message) -> UMessage:
+def change(version: int, notified: Message) -> UMessage:
     source = UUri(FAR, 0, version, 0x8000)
-    return notification(ID, source, US, told.SerializeToString(), UPayloadFormat.PROTOBUF)
+    return notification(ID, source, US, notified.SerializeToString(), UPayloadFormat.PROTOBUF)
 
 
 def test_only_a_topic_of_every_instance_needs_version_4() -> None:
@@ -48,8 +48,8 @@ REQUESTS = [
 
 @pytest.mark.parametrize(("version", "expected"), REQUESTS)
 def test_a_subscribe_has_the_bytes_of_the_standard(version: int, expected: str) -> None:
-    wish = SubscriptionRecord(TOPIC, US, 1_000_000_000, 1_781_565_900_000)
-    assert CLIENT_CODECS[version].encode_subscribe(wish).SerializeToString().hex() == expected
+    desired = SubscriptionRecord(TOPIC, US, 1_000_000_000, 1_781_565_900_000)
+    assert CLIENT_CODECS[version].encode_subscribe(desired).SerializeToString().hex() == expected
 
 
 ANSWERS = [
@@ -87,10 +87,10 @@ def test_a_notification_of_change_is_read_in_both_versions() -> None:
         status=pb3.SubscriptionStatus(state=pb3.SubscriptionStatus.SUBSCRIBED),
     )
     subscription = pb4.Subscription(topic=TOPIC.to_pb(), subscriber=US.to_pb(), status=pb4.STATUS_SUBSCRIBED)
-    told = SubscriptionUpdate(TOPIC, US, Status.SUBSCRIBED)
+    notified = SubscriptionUpdate(TOPIC, US, Status.SUBSCRIBED)
     assert (subscription_update_in(change(3, update)), subscription_update_in(change(4, subscription))) == (
-        told,
-        told,
+        notified,
+        notified,
     )
     assert subscription_update_in(change(5, update)) is None
 

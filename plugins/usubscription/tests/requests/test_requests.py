@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read from requests, and written into answers."""
+"""Decoding of requests, and encoding of responses."""
 
 import math
 import struct
@@ -48,8 +48,8 @@ def milliseconds(value: int) -> bytes:
     return pb.SubscribeAttributes(sample_period_ms=value).SerializeToString()
 
 
-def tracked(wish: bytes) -> SubscriptionRecord:
-    return subscription_record(TOPIC, APP, pb.SubscribeAttributes.FromString(wish))
+def tracked(desired: bytes) -> SubscriptionRecord:
+    return subscription_record(TOPIC, APP, pb.SubscribeAttributes.FromString(desired))
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ PERIODS = [
 ]
 
 
-@pytest.mark.parametrize(("wish", "period_ns", "case"), PERIODS, ids=[case for *_, case in PERIODS])
-def test_the_period_is_read_in_both_wire_types(wish: bytes, period_ns: int, case: str) -> None:
-    assert tracked(wish).period_ns == period_ns, case
+@pytest.mark.parametrize(("desired", "period_ns", "case"), PERIODS, ids=[case for *_, case in PERIODS])
+def test_the_period_is_read_in_both_wire_types(desired: bytes, period_ns: int, case: str) -> None:
+    assert tracked(desired).period_ns == period_ns, case
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, 1e-10, math.nan, math.inf, -math.inf])
@@ -198,9 +198,9 @@ def test_a_frequency_that_is_none_is_refused(value: float) -> None:
     ],
 )
 def test_expire_is_kept_in_ms_and_never_early(seconds: int, nanos: int, expire_ms: int) -> None:
-    wish = pb.SubscribeAttributes()
-    wish.expire.seconds, wish.expire.nanos = seconds, nanos
-    assert subscription_record(TOPIC, APP, wish).expire_ms == expire_ms
+    desired = pb.SubscribeAttributes()
+    desired.expire.seconds, desired.expire.nanos = seconds, nanos
+    assert subscription_record(TOPIC, APP, desired).expire_ms == expire_ms
 
 
 @pytest.mark.parametrize(
@@ -208,19 +208,19 @@ def test_expire_is_kept_in_ms_and_never_early(seconds: int, nanos: int, expire_m
     [(253_402_300_800, 0), (-62_135_596_801, 0), (0, -1), (0, 1_000_000_000), (2**63 - 1, 0)],
 )
 def test_an_expire_outside_of_protobufs_calendar_is_refused(seconds: int, nanos: int) -> None:
-    wish = pb.SubscribeAttributes()
-    wish.expire.seconds, wish.expire.nanos = seconds, nanos
+    desired = pb.SubscribeAttributes()
+    desired.expire.seconds, desired.expire.nanos = seconds, nanos
     with pytest.raises(UStatusError, match=f"expire {seconds} s {nanos} ns: expected the years 1 to 9999"):
-        subscription_record(TOPIC, APP, wish)
+        subscription_record(TOPIC, APP, desired)
 
 
 def test_details_for_the_producer_are_kept_up_to_a_bound() -> None:
-    wish = pb.SubscribeAttributes(details=[Any(type_url="t/x", value=b"v" * 4000)], sample_period_ms=5)
-    entry = subscription_record(TOPIC, APP, wish)
-    assert subscribe_attributes_of(entry) == wish
-    wish.details.add().value = b"v" * 100
+    desired = pb.SubscribeAttributes(details=[Any(type_url="t/x", value=b"v" * 4000)], sample_period_ms=5)
+    entry = subscription_record(TOPIC, APP, desired)
+    assert subscribe_attributes_of(entry) == desired
+    desired.details.add().value = b"v" * 100
     with pytest.raises(UStatusError, match=f"details: 41.. bytes, at most {MAX_DETAILS} are kept"):
-        subscription_record(TOPIC, APP, wish)
+        subscription_record(TOPIC, APP, desired)
 
 
 @pytest.mark.parametrize(

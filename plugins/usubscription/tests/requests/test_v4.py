@@ -96,7 +96,7 @@ def take_notifications(rig: "ServiceRig") -> list[tuple[int, UUri | None, UUri, 
 
 
 @pytest.mark.parametrize(
-    ("method", "asked", "answered"),
+    ("method", "sent_request", "answered"),
     [
         (SUBSCRIBE, T_HEX + "120608cc93c2d10618e807", T_HEX + "1003"),
         (SUBSCRIBE, T_HEX, T_HEX + "1003"),
@@ -107,7 +107,7 @@ def take_notifications(rig: "ServiceRig") -> list[tuple[int, UUri | None, UUri, 
     ],
 )
 def test_version_4_has_the_bytes_of_the_standard(
-    rig: "ServiceRig", method: int, asked: str, answered: str
+    rig: "ServiceRig", method: int, sent_request: str, answered: str
 ) -> None:
     """[utest->req~usubscription-subscribe-request-signature~1]
     [utest->req~usubscription-subscribe-response-signature~1] [utest->req~usubscription-subscribe-method_id~1]
@@ -123,7 +123,7 @@ def test_version_4_has_the_bytes_of_the_standard(
     [utest->req~usubscription-unregister-notifications-response-signature~1]
     [utest->req~usubscription-unregister-notifications-method_id~1]
     """
-    answer = call(rig, method, bytes.fromhex(asked))
+    answer = call(rig, method, bytes.fromhex(sent_request))
     assert (answer.payload.hex(), answer.attributes.commstatus) == (answered, None)
 
 
@@ -148,7 +148,7 @@ def test_there_are_six_methods(rig: "ServiceRig") -> None:
 
 
 @pytest.mark.parametrize("mode", ["off", "track", "enforce"])
-def test_methods_4_and_5_mean_what_they_mean_in_their_own_version(make_rig: MakeRig, mode: str) -> None:
+def test_methods_4_and_5_have_the_meaning_of_their_own_version(make_rig: MakeRig, mode: str) -> None:
     rig = make_rig(topic_lifecycle=mode).start()
     call(rig, REGISTER)
     assert (rig.statistics("registrations"), rig.statistics("topics")) == (1, 0)
@@ -230,7 +230,9 @@ def test_version_3_still_refuses_such_a_topic(rig: "ServiceRig") -> None:
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["new", "subscribed"])
-def test_a_past_expiration_registers_nothing_and_ends_what_there_was(rig: "ServiceRig", before: bool) -> None:
+def test_a_past_expiration_registers_nothing_and_ends_the_existing_subscription(
+    rig: "ServiceRig", before: bool
+) -> None:
     """[utest->req~usubscription-past-subscription-expiration~1]
     [utest->req~usubscription-subscribe-expiration-extension-past~1]
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random single-bit flips in a whole store: none gives wrong data, silently missing data, or a crash of the streamer.
 
-A child process flips each bit, reads the store as the verify process does and accepts what its parent accepts. A bit
-that ends the child would have ended the verify process, which is found damage. test_damage.py does the same with a
+A child process flips each bit, reads the store as the verify process does and accepts the same stores. A bit that
+crashes the child would crash the verify process, which counts as detected damage. test_damage.py does the same with a
 few flips and the whole start.
 """
 
@@ -45,7 +45,7 @@ HARMLESS: Final = {"unnoticed", "found", "gone", "died, found", "died, gone"}
 
 
 def filled(path: Path) -> None:
-    """Write a store with records of every kind and size, some of which have been changed or deleted again."""
+    """Write a store with records of every kind and size. Some records were changed or deleted again."""
     store = SubscriptionStore(path, 16 << 20, history=100)
     store.open()
     rng = random.Random(1)
@@ -239,7 +239,7 @@ def one_node_twice(data: bytearray) -> None:
 
 
 def former_page(data: bytearray) -> None:
-    """Have the root lead to what one of its pages was before the last transaction."""
+    """Point the root to an older version of one of its pages, from before the last transaction."""
     tree = LmdbTree(bytes(data))
     free, root = tree.free_pages(), tree._meta_pages[0].root * PAGE
 

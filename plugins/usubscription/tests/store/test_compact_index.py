@@ -86,7 +86,7 @@ EVERY_KIND = [
 
 
 def sent(changes: list[RecordChange], size: int) -> Iterator[RecordChunk]:
-    """As a reader would send it, so many records at a time."""
+    """In batches of that many records, as a reader would send them."""
     for at in range(0, len(changes), size):
         some = changes[at : at + size]
         keys, values = [change.key for change in some], [change.value or b"" for change in some]

@@ -99,7 +99,7 @@ def wipe(data: bytearray) -> None:
     data[:] = b"\0" * len(data)
 
 
-# What is done to the file, and how much of what was in it must come back.
+# The damage to the file, and the share of its records that must be restored.
 HITS: list[tuple[Callable[[bytearray], None], float]] = [
     (truncate, 0.2),
     (hit_record, 0.999),
@@ -200,7 +200,7 @@ def test_after_a_crash_the_free_pages_are_verified_too(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     filled(path)
     damage(path, hit_free_list)
-    store_contents.read_store(path, "walk")  # what holds the records is whole
+    store_contents.read_store(path, "walk")  # the pages with the records are valid
     (tmp_path / "usubscription.lock").write_text("4711\n")
     with pytest.raises(StoreDamaged, match="freeDB"):
         a_store(path, "refuse").open()
@@ -308,7 +308,7 @@ def test_a_streamer_starts_with_the_salvaged_records_and_logs_it(
     assert (rig.statistics("store_salvaged"), rig.statistics("store_lost")) == (
         2 + 3,
         1,
-    )  # and what happened
+    )  # and the events
     assert "usubscription.store_damaged" in caplog.messages
     rig.subscribe(caller=UUri("device1", 2, 1, 0))  # the state after the damage
     assert len(rig.routed_subscribers()) == 3

@@ -74,7 +74,7 @@ class UnsyncedStore(SubscriptionStore):
 
 
 def events_of(changes: list[RecordChange]) -> list[Happened]:
-    """What is to go into the history with these changes."""
+    """The history events for these changes."""
     return [
         Happened(number, TOPIC, TOPIC, Status.SUBSCRIBED, repr(change.key))
         for number, change in enumerate(changes)
@@ -82,7 +82,7 @@ def events_of(changes: list[RecordChange]) -> list[Happened]:
 
 
 def write(kind: type[SubscriptionStore], path: Path, seed: int, count: int) -> None:
-    """What runs under strace: a byte on stdout acknowledges a commit."""
+    """The program that runs under strace: a byte on stdout acknowledges a commit."""
     store = kind(path, MAP, history=HISTORY)
     store.open()
     for changes in commits(seed, count):
@@ -92,14 +92,14 @@ def write(kind: type[SubscriptionStore], path: Path, seed: int, count: int) -> N
 
 
 def states(seed: int, count: int) -> list[frozenset[tuple[bytes, bytes]]]:
-    """What the store holds before the first commit and after each."""
+    """The content of the store before the first commit and after each commit."""
     now: dict[bytes, bytes] = {}
     result = [frozenset(now.items())]
     history = EventHistory(HISTORY)
     for changes in commits(seed, count):
-        told = history.changes_for(events_of(changes))
+        notified = history.changes_for(events_of(changes))
         history.on_committed(events_of(changes))
-        for key, value in (*changes, *told):
+        for key, value in (*changes, *notified):
             now.pop(key, None)
             if value is not None:
                 now[key] = value
@@ -165,7 +165,7 @@ def events(trace: Path, data: Path) -> Iterator[TraceEvent]:
 
 
 class Disk:
-    """A file of which some writes may not have reached the disk."""
+    """A file with some writes that may not have reached the disk."""
 
     def __init__(self, base: bytes) -> None:
         self._safe = bytearray(base)
@@ -313,7 +313,7 @@ def image_reader(directory: Path) -> Iterator[ImageReader]:
 def cut(
     directory: Path, kind: str, images: int, seed: int, *, after: float = 0.0, most: float = 1.0
 ) -> PowerCutResult:
-    """Cut the power so many times, at random moments of one history.
+    """Cut the power that many times, at random moments of one history.
 
     Of that `after` passes before the first cut; `most` as for `Disk.image`.
     """

@@ -76,7 +76,8 @@ def test_the_limit_counts_changes_of_the_transaction() -> None:
     with pytest.raises(UStatusError, match="2 subscriptions are kept, max_subscriptions is 2") as refused:
         transaction.put_subscription(SubscriptionRecord(T1, S10))
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
-    transaction.put_subscription(SubscriptionRecord(T1, S2, 5))  # a change of what is there needs no room
+    # a change of an existing record needs no space
+    transaction.put_subscription(SubscriptionRecord(T1, S2, 5))
     transaction.remove_subscription((T1, S1))
     transaction.put_subscription(SubscriptionRecord(T1, S10))
     assert set(transaction.subscriptions.changes) == {(T1, S1), (T1, S2), (T1, S10)}

@@ -10,7 +10,7 @@ from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
 
 TopicEntityPair: TypeAlias = tuple[UUri, UUri]
-"""(topic, subscriber) or (topic, entity): what identifies a subscription or a registration."""
+"""(topic, subscriber) or (topic, entity): the identity of a subscription or a registration."""
 
 
 class SubscriptionRecord(Subscription, frozen=True, gc=False):

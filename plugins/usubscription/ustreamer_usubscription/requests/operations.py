@@ -20,7 +20,7 @@ MutationHandler: TypeAlias = Callable[[CallContext, Transaction], Message]
 """Applies a Request to the transaction; the response is valid after the commit. Raises UStatusError."""
 
 QueryHandler: TypeAlias = Callable[[CallContext, ServiceState, int], Message]
-"""Answers from the committed state, with at most so many records. Raises UStatusError."""
+"""Answers from the committed state, with a limited number of records. Raises UStatusError."""
 
 log = logging.getLogger("ustreamer.usubscription")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages to the uSubscription of another device, in each version of the interface.
 
-Version 3 is what every device has; only a topic of every instance of an entity needs version 4 (X-16).
+Every device supports version 3. Only a topic of every instance of an entity needs version 4 (X-16).
 """
 
 from collections.abc import Callable, Mapping

@@ -169,7 +169,7 @@ QUERIES: Final[Mapping[tuple[int, int], QueryHandler]] = {(VERSION, 3): fetch_su
 
 
 def encode_change(change: SubscriptionStatusChange) -> pb.Subscription:
-    """What topic 0x8000 carries.
+    """The payload on topic 0x8000.
 
     [impl->req~usubscription-change-message-type~1]
     """

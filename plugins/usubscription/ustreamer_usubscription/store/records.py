@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of the store, byte by byte.
 
-Layout 3. One unnamed database; the first bytes of a key say what kind of record it is:
+Layout 3. One unnamed database; the first bytes of a key identify the kind of record:
 
     key                                        value
     layout                                     frame [layout version]

@@ -32,7 +32,7 @@ def received(client: "Client") -> list[tuple[str | int, ...]]:
     ]
 
 
-def test_what_is_read_at_once_is_all_there_in_one_piece(rig: "RealmRig") -> None:
+def test_frames_read_at_once_form_one_piece(rig: "RealmRig") -> None:
     client = member(rig)
     client.subscribe("", {"match": "prefix"})
     client.received()

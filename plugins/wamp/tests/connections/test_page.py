@@ -184,32 +184,32 @@ def test_the_client_of_the_page_works_and_reconnects(router: WampRouter, tmp_pat
         assert node.stdin is not None
         assert node.stdout is not None
         assert node.stderr is not None
-        told = []
+        notified = []
         for line in node.stdout:
-            told.append(line.strip())
-            if told[-1] == "publish":
+            notified.append(line.strip())
+            if notified[-1] == "publish":
                 publish()
-            elif told[-1] == "restart":
+            elif notified[-1] == "restart":
                 running[-1].server.close()
                 running.append(made(listen=url))
-            elif told[-1] == "unsubscribed":
+            elif notified[-1] == "unsubscribed":
                 end = time.monotonic() + 10
                 while len(running[-1].realm.broker):
                     assert time.monotonic() < end, "it was not unsubscribed"
                     time.sleep(0.005)
             node.stdin.write("\n")
             node.stdin.flush()
-            if told[-1] == "done":
+            if notified[-1] == "done":
                 break
         failure = node.stderr.read()
     for each in running[1:]:
         each.server.close()
-    assert (told, failure) == (["publish", "restart", "publish", "unsubscribed", "done"], "")
+    assert (notified, failure) == (["publish", "restart", "publish", "unsubscribed", "done"], "")
 
 
 def test_every_name_that_the_page_requests_is_in_it() -> None:
     _, body = page.pages("realm1")("/ws")["/"]()
     text = body.decode()
-    asked = set(re.findall(r'\$\("(\w+)"\)', text))
-    assert asked <= set(re.findall(r'\bid="(\w+)"', text))
+    sent_request = set(re.findall(r'\$\("(\w+)"\)', text))
+    assert sent_request <= set(re.findall(r'\bid="(\w+)"', text))
     assert json.dumps("realm1") in text

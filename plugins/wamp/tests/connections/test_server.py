@@ -46,7 +46,7 @@ Start = Callable[..., WampRouter]
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Wait for a condition, and give what it was."""
+    """Wait for a condition and return its value."""
     end = time.monotonic() + DEADLINE_S
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true in time"
@@ -127,9 +127,9 @@ def test_events_go_to_every_serializer(start: Start) -> None:
     publisher = Peer(router.server.urls[0], "cbor").join_publisher()
     for value in ("short", "x" * 200, "x" * 70_000):  # each form of a frame's length
         publisher.send(16, 1, {}, "com.a", [value, b"\x00\xff"])
-        heard = [peer.receive() for peer in peers]
-        assert [each[4][0] for each in heard] == [value] * 3
-        assert [each[4][1] for each in heard] == [b"\x00\xff"] * 3
+        received = [peer.receive() for peer in peers]
+        assert [each[4][0] for each in received] == [value] * 3
+        assert [each[4][1] for each in received] == [b"\x00\xff"] * 3
 
 
 def test_a_frame_is_built_once_for_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_a_message_that_is_too_long_ends_the_connection(start: Start) -> None:
     "garbage",
     [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"POST /ws HTTP/1.1\r\n\r\n", b"\0" * 99 + b"\r\n"],
 )
-def test_what_is_no_handshake_is_closed(start: Start, garbage: bytes) -> None:
+def test_an_invalid_handshake_closes_the_connection(start: Start, garbage: bytes) -> None:
     router = start(hello_timeout_s=1)
     host, port = router.server.urls[0].removeprefix("ws://").removesuffix("/ws").split(":")
     with socket.create_connection((host, int(port))) as client:
@@ -439,9 +439,9 @@ def test_the_router_stops_reading_from_a_client_that_does_not_read_and_loses_no_
     client = Raw(router)
     client.exactly(4)
     client.request(*HELLO)
-    asked = 20_000
+    sent_request = 20_000
     message = msgspec.json.encode([32, 5, {}, "no uri " * 140])
-    data = (struct.pack("!I", len(message)) + message) * asked
+    data = (struct.pack("!I", len(message)) + message) * sent_request
     sender = threading.Thread(target=client.socket.sendall, args=(data,))
     sender.start()
     (connection,) = router.server._connections
@@ -450,7 +450,7 @@ def test_the_router_stops_reading_from_a_client_that_does_not_read_and_loses_no_
     assert transport is not None
     until(lambda: not connection._reading and not transport.is_reading())
     waiting = len(connection._outbox._waiting)
-    for _ in range(asked):
+    for _ in range(sent_request):
         assert client.receive()[1].startswith(b"[8,32,5,")
     sender.join(DEADLINE_S)
     # Requests in the last block read (256 KiB in asyncio) are answered, too.

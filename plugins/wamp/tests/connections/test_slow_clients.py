@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred clients, of which ten stop reading: the others get everything, and nothing piles up for the ten."""
+"""A hundred clients, ten of which stop reading.
+
+The others receive all events, and the queues of the ten stay bounded.
+"""
 
 import resource
 import selectors

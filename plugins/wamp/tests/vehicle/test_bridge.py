@@ -75,11 +75,11 @@ def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
 
 
 def test_a_topic_of_another_device_is_requested_there(car: Car) -> None:
-    asked: list[UMessage] = []
-    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), asked.append)
+    sent_request: list[UMessage] = []
+    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), sent_request.append)
     peer = car.peer().join()
     assert peer.request(32, 1, {}, REMOTE_TOPIC)[0] == 33
-    (request,) = until(lambda: asked)
+    (request,) = until(lambda: sent_request)
     assert UUri.from_pb(pb.SubscriptionRequest.FromString(request.payload).topic) == UUri(
         "cloud", 0x10AB, 3, 0x80CD
     )
@@ -213,7 +213,7 @@ def test_a_rate_is_that_of_one_session_alone(car: Car) -> None:
     assert slow.receive()[4] == [b"all"]
 
 
-def test_what_usubscription_refuses_is_an_error(make_car: Callable[..., Car]) -> None:
+def test_a_rejection_by_usubscription_is_an_error(make_car: Callable[..., Car]) -> None:
     car = make_car(plugins='[plugins.usubscription]\ntopic_lifecycle = "enforce"')
     peer = car.peer().join()
     answer = peer.request(32, 1, {}, "up.hpc.2001.0.1.8001")
@@ -276,14 +276,18 @@ def test_more_subscriptions_than_parallel_calls_are_all_answered(car: Car) -> No
 )
 def test_a_pattern_receives_the_topics_that_pass(car: Car, match: str, topic: str) -> None:
     peer = car.peer().join()
-    car.publish(SPEED, b"early")  # so that there is a plan, which has to be made again
+    car.publish(SPEED, b"early")  # so that a route is cached, which must be rebuilt
     peer.send(32, 1, {"match": match}, topic)
     id = peer.receive()[2]
 
     def event() -> Any:
         car.publish(SPEED, b"x")
-        heard = peer.receive_within(0.1)
-        return heard if heard and heard[3].get("topic") == SPEED_TOPIC else None
+        received_messages = peer.receive_within(0.1)
+        return (
+            received_messages
+            if received_messages and received_messages[3].get("topic") == SPEED_TOPIC
+            else None
+        )
 
     assert until(event)[1] == id
     assert len(car.wamp._patterns) == 1
@@ -298,13 +302,13 @@ def publish_outside(car: Car, topic: UUri) -> None:
 @pytest.mark.parametrize("first", ["pattern", "publication"])
 def test_a_pattern_subscribes_observed_topics_at_other_devices(car: Car, first: str) -> None:
     """The topic stays subscribed after the subscriber that caused its first event has left."""
-    asked: list[UUri] = []
+    sent_request: list[UUri] = []
     unasked: list[UUri] = []
 
     def note(found: list[UUri], message: UMessage) -> None:
         found.append(UUri.from_pb(pb.SubscriptionRequest.FromString(message.payload).topic))
 
-    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), partial(note, asked))
+    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), partial(note, sent_request))
     car.outside.register_listener(ANY, UUri("cloud", 0, 3, 2), partial(note, unasked))
     topic, other = UUri("cloud", 0x10AB, 3, 0x80CD), UUri("cloud", 0x10AC, 3, 0x80CD)
     if first == "publication":
@@ -315,7 +319,7 @@ def test_a_pattern_subscribes_observed_topics_at_other_devices(car: Car, first: 
         publish_outside(car, topic)
     publish_outside(car, other)
     car.publish(SPEED, b"x")  # no uSubscription is to be called for this one
-    assert until(lambda: asked) == [topic]
+    assert until(lambda: sent_request) == [topic]
     ((known, subscriber),) = car.subscriptions()
     assert (known, subscriber.ue_type) == (topic, 0x8001)
     assert car.streamer.endpoints()["wamp"]["pattern_topics_now"] == 1
@@ -329,10 +333,10 @@ def test_a_topic_of_a_pattern_that_another_device_refuses_is_tried_again(
 ) -> None:
     monkeypatch.setattr(pattern_subscriptions, "_RETRY_INTERVAL_NS", 100_000_000)
     car = make_car()
-    asked: list[UMessage] = []
+    sent_request: list[UMessage] = []
 
     def refuse(message: UMessage) -> None:
-        asked.append(message)
+        sent_request.append(message)
         car.outside.send(
             error_response(car.ids.next(), message, UStatus(UCode.PERMISSION_DENIED, "not today"))
         )
@@ -342,17 +346,17 @@ def test_a_topic_of_a_pattern_that_another_device_refuses_is_tried_again(
     id = peer.request(32, 1, {"match": "prefix"}, "up.cloud.")[2]
     publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
     assert peer.receive()[1] == id
-    until(lambda: len(asked) >= 3)
+    until(lambda: len(sent_request) >= 3)
     publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
     assert peer.receive()[:2] == [36, id], "a passing event is received all the same, and no end is announced"
 
 
 def test_every_instance_of_an_entity_is_requested_in_version_4(car: Car) -> None:
-    asked: list[UMessage] = []
-    car.outside.register_listener(ANY, UUri("cloud", 0, 4, 1), asked.append)
+    sent_request: list[UMessage] = []
+    car.outside.register_listener(ANY, UUri("cloud", 0, 4, 1), sent_request.append)
     peer = car.peer().join()
     assert peer.request(32, 1, {"match": "wildcard"}, "up.cloud.10ab..3.80cd")[0] == 33
-    (request,) = until(lambda: asked)
+    (request,) = until(lambda: sent_request)
     every = UUri("cloud", 0xFFFF_10AB, 3, 0x80CD)
     assert UUri.from_pb(pb4.SubscribeRequest.FromString(request.payload).topic) == every
     publish_outside(car, UUri("cloud", 0x7_10AB, 3, 0x80CD))

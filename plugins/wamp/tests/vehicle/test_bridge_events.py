@@ -113,8 +113,8 @@ def test_a_late_subscriber_receives_the_last_value(car: Car) -> None:
 
 
 def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
-    heard: list[UMessage] = []
-    car.inside.register_listener(UUri("wamp.hpc", 0x4711, 1, 0x8000), None, heard.append)
+    received_messages: list[UMessage] = []
+    car.inside.register_listener(UUri("wamp.hpc", 0x4711, 1, 0x8000), None, received_messages.append)
     rpc = RpcClient(car.inside, UUri("car", 0x78, 1, 0), car.ids)
     topic = pb.SubscriptionRequest(topic=UUri("wamp.hpc", 0x4711, 1, 0x8000).to_pb())
     rpc.call(UUri("hpc", 0, 3, 1), topic.SerializeToString(), UPayloadFormat.PROTOBUF)
@@ -123,13 +123,13 @@ def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
     driver = car.peer("cbor").join_publisher("driver")
     assert driver.request(16, 1, {"acknowledge": True}, MINE, [b"\x01"], {"ttl": 5000})[0] == 17
     assert driver.request(16, 2, {"acknowledge": True}, MINE, [{"a": 1}])[0] == 17
-    until(lambda: len(heard) == 2)
-    assert [(each.payload, each.attributes.payload_format.name) for each in heard] == [
+    until(lambda: len(received_messages) == 2)
+    assert [(each.payload, each.attributes.payload_format.name) for each in received_messages] == [
         (b"\x01", "RAW"),
         (b'{"a":1}', "JSON"),
     ]
-    assert {each.attributes.type for each in heard} == {UMessageType.PUBLISH}
-    assert heard[0].attributes.ttl == 5000
+    assert {each.attributes.type for each in received_messages} == {UMessageType.PUBLISH}
+    assert received_messages[0].attributes.ttl == 5000
     assert [listener.receive()[4] for _ in range(2)] == [[b"\x01"], [{"a": 1}]], (
         "and other sessions receive it once"
     )
@@ -200,7 +200,7 @@ def test_the_endpoint_queue_has_limits_of_its_own(make_car: Callable[..., Car]) 
     assert process.load(car.path).config.limits("wamp").queue_messages == 7
 
 
-def test_what_is_counted_has_a_name_from_the_start(car: Car) -> None:
+def test_every_counter_exists_from_the_start(car: Car) -> None:
     counters = car.streamer.endpoints()["wamp"]
     assert counters["sessions_now"] == 0
     subscribed(car.peer().join(), SPEED_TOPIC)

@@ -79,7 +79,7 @@ def test_examples(text: str, name: str) -> None:
         "up.*.10ab.0.3.80cd",
         "up._2a.10ab.0.3.80cd",  # the same, escaped
         "up._.10ab.0.3.80cd",
-        "up._76cu.10ab.0.3.80cd",  # an escape for what needs none
+        "up._76cu.10ab.0.3.80cd",  # an escape for a character that needs none
         "up.v_2Ecu.10ab.0.3.80cd",
         "up.v_c.10ab.0.3.80cd",
         "up._c3_a4.10ab.0.3.80cd",  # no authority has such letters
@@ -90,7 +90,7 @@ def test_examples(text: str, name: str) -> None:
         "",
     ],
 )
-def test_what_is_written_in_any_other_way_is_no_topic(name: str) -> None:
+def test_any_other_spelling_is_not_a_topic(name: str) -> None:
     assert uuri_of(name) is None
 
 
@@ -138,7 +138,7 @@ def test_a_payload_that_cannot_be_decoded_is_passed_as_bytes() -> None:
         ([{"a": [1, None]}], {"priority": "CS3", "ttl": 7}, b'{"a":[1,null]}', UPayloadFormat.JSON),
     ],
 )
-def test_what_a_client_publishes_becomes_a_message(
+def test_a_publication_of_a_client_becomes_a_message(
     args: list[Any], kwargs: dict[str, Any], payload: bytes, form: UPayloadFormat
 ) -> None:
     message = message_of(IDS.next(), TOPIC, args, kwargs)
@@ -160,7 +160,9 @@ def test_what_a_client_publishes_becomes_a_message(
         ([b""], {"ttl": 2**32}, "ttl 4294967296"),
     ],
 )
-def test_what_makes_no_message_is_named(args: list[Any], kwargs: dict[str, Any], word: str) -> None:
+def test_an_invalid_publication_is_rejected_with_its_fault(
+    args: list[Any], kwargs: dict[str, Any], word: str
+) -> None:
     with pytest.raises(UStatusError, match=word):
         message_of(IDS.next(), TOPIC, args, kwargs)
 

@@ -143,7 +143,7 @@ def test_a_pattern_subscribes_configured_observed_and_later_topics(rig: PatternR
     assert (rig.patterns.topic_count, len(rig.usubscription)) == (0, 0)
 
 
-def test_what_is_configured_later_than_a_pattern_is_subscribed_too(rig: PatternRig) -> None:
+def test_a_topic_configured_after_a_pattern_is_subscribed_too(rig: PatternRig) -> None:
     rig.add_pattern("up.vcu.")
     rig.patterns.configure([SPEED])
     rig.answer_all()
@@ -243,15 +243,15 @@ def test_observed_topics_are_stored_within_limits(rig: PatternRig, monkeypatch: 
 def test_a_subscriber_of_a_topic_by_name_as_well_is_notified_of_that_subscription(rig: PatternRig) -> None:
     rig.refuses.add(SPEED)
     rig.observe(SPEED)
-    told: list[object] = []
+    notified: list[object] = []
     rig.patterns.add_pattern(Pattern(ONE, "up.vcu.", "prefix"), 0)
-    rig.patterns.subscribe(ONE, SPEED, 0, told.append)
+    rig.patterns.subscribe(ONE, SPEED, 0, notified.append)
     rig.answer_all()
-    assert [each is not None for each in told] == [True]
+    assert [each is not None for each in notified] == [True]
     rig.refuses.clear()
-    rig.patterns.subscribe(ONE, SPEED, 5 * MS, told.append)
+    rig.patterns.subscribe(ONE, SPEED, 5 * MS, notified.append)
     rig.answer_all()
-    assert told[1:] == [None]
+    assert notified[1:] == [None]
 
 
 def test_a_withdrawn_waiting_subscription_is_answered_at_once_also_where_a_pattern_continues(
@@ -259,15 +259,15 @@ def test_a_withdrawn_waiting_subscription_is_answered_at_once_also_where_a_patte
 ) -> None:
     rig.observe(SPEED)
     rig.add_pattern("up.vcu.", period_ns=20 * MS)
-    told: list[object] = []
-    rig.patterns.subscribe(ONE, SPEED, 10 * MS, told.append)
+    notified: list[object] = []
+    rig.patterns.subscribe(ONE, SPEED, 10 * MS, notified.append)
     rig.patterns.unsubscribe(ONE, SPEED)
-    assert told == [None]
+    assert notified == [None]
     rig.answer_all()
     assert rig.granted == {(ONE, SPEED): 20 * MS}
 
 
-def test_what_was_refused_by_its_name_leaves_nothing(rig: PatternRig) -> None:
+def test_a_rejected_topic_subscription_leaves_no_state(rig: PatternRig) -> None:
     for number in range(10):
         topic = UUri("vcu", 0x2001, 1, 0x8000 + number)
         rig.refuses.add(topic)
@@ -344,7 +344,7 @@ class Model:
 
 @settings(max_examples=300)
 @given(st.lists(step, min_size=10, max_size=60))
-def test_in_any_order_usubscription_has_what_names_and_patterns_come_to(
+def test_in_any_order_usubscription_matches_the_union_of_names_and_patterns(
     steps: list[tuple[str, UUri, object, int]],
 ) -> None:
     rig, model = PatternRig(), Model()

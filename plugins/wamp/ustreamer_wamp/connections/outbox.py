@@ -203,7 +203,7 @@ class SessionOutbox:
 
     @property
     def has_reply_backlog(self) -> bool:
-        """Whether so many replies wait that no further request is read."""
+        """True if too many replies wait for another request to be read."""
         return self._waiting_replies >= _MAX_WAITING_REPLIES
 
     def __repr__(self) -> str:

@@ -215,7 +215,7 @@ class WampServer:
         if connection.refusal_reason:
             self._counts["refused_too_many"] += 1
         if len(self._connections) > 2 * config.max_sessions:
-            connection.abort()  # without a reason: sending one to so many would cost too much
+            connection.abort()  # without a reason: sending one to this many clients would cost too much
 
     def _on_closed(self, connection: Connection) -> None:
         if self._connections.pop(connection, self) is self:

@@ -73,7 +73,7 @@ class HttpGate:
         self._pages = pages or {}
 
     def page(self, request: Request) -> tuple[str, bytes] | None:
-        """The response to a GET that is no handshake; None if there is none."""
+        """The response to a GET that is not a handshake; None if none is configured."""
         make_page = self._pages.get(urlsplit(request.path).path)
         return None if make_page is None else make_page()
 
@@ -90,7 +90,7 @@ class HttpGate:
         return None
 
     def _is_origin_allowed(self, origin: str, headers: Headers) -> bool:
-        # A client without Origin is no browser and needs no protection from foreign pages.
+        # A client without Origin is not a browser and needs no protection from foreign pages.
         if origin in self._origins:
             return True
         return bool(self._pages) and origin != "null" and _is_same_origin(origin, headers)

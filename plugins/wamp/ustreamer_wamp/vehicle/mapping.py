@@ -5,8 +5,8 @@
                                 up.<authority>.<type>.<instance>.<version>.<resource>
 
 The order is that of uProtocol's Zenoh and MQTT mappings: type and instance are two components, so each can be a
-wildcard. Numbers are lower-case hexadecimal without leading zeros; of an authority, a to z and 0 to 9 are kept, and
-every other byte is `_` and two digits. A UUri has exactly one such URI; any other text is no uProtocol topic.
+wildcard. Numbers are lower-case hexadecimal without leading zeros. Of an authority, a to z and 0 to 9 are unchanged,
+and every other byte is `_` and two digits. A UUri has exactly one such URI; any other text is not a uProtocol topic.
 """
 
 import re
@@ -47,7 +47,7 @@ def topic_of(uuri: UUri) -> str:
 
 
 def uuri_of(topic: str) -> UUri | None:
-    """The topic of a WAMP URI; None if it is no uProtocol topic."""
+    """The topic of a WAMP URI; None if it is not a uProtocol topic."""
     match = _TOPIC.fullmatch(topic)
     if match is None:
         return None

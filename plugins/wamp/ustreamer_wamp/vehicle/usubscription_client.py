@@ -178,7 +178,7 @@ class UsubscriptionClient:
         self._send_due()
 
     def _update(self, key: _Key) -> None:
-        """Finish what needs no call: notify the callers, remove the subscription or have its end verified."""
+        """Finish without a call: notify the callers, and remove the subscription or have its end verified."""
         entry, subscription = self._reconciler.find(key), self._subscriptions.get(key)
         if entry is None or subscription is None or not entry.confirmed:
             return
@@ -278,7 +278,7 @@ class UsubscriptionClient:
             self._end_orphan((entity, topic))
 
     def _end_orphan(self, key: _Key) -> None:
-        """Unsubscribe what uSubscription has and no session desires."""
+        """Unsubscribe the subscriptions in uSubscription that no session desires."""
         self._add(key, acknowledged_ns=0)
         self._set_desired(key, None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An endpoint whose interface is deleted and recreated, like that of a VLAN, with an ECU at byte level.
+"""An endpoint whose interface is deleted and recreated, as for a VLAN, with an ECU at byte level.
 
     python -m tests.transports.someip.discovery.recreated_interface
 

@@ -122,7 +122,9 @@ def test_one_refused_event_refuses_the_group_and_unsubscribes_the_others() -> No
     assert [request_summary(each) for each in calls] == [("unsubscribe", 1, OPEN)]
     rig.grant(calls)
     assert rig.next_requests() == []
-    assert [gone.subscriber for gone in rig.ecus.pop_released_sinks()] == [UUri("chassis", 0x1_4001, 1, 0)]
+    assert [removed.subscriber for removed in rig.ecus.pop_released_sinks()] == [
+        UUri("chassis", 0x1_4001, 1, 0)
+    ]
     assert rig.ecus.statistics() == {"sd_receivers": 0, "sd_undecided": 0}
 
 
@@ -177,8 +179,8 @@ def test_a_sink_keeps_its_address_until_usubscription_released_it() -> None:
     assert rig.ecus.pop_released_sinks() == []
     rig.grant(calls)
     assert rig.next_requests() == []
-    [gone] = rig.ecus.pop_released_sinks()
-    assert gone.destination.udp == HERE
+    [removed] = rig.ecus.pop_released_sinks()
+    assert removed.destination.udp == HERE
     rig.on_subscribe(ELSEWHERE, OPEN)
     assert rig.next_requests() == [("subscribe", 1, OPEN)]  # the number is free again
 

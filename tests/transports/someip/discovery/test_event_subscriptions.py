@@ -182,7 +182,7 @@ def test_a_multicast_group_is_sent_once_for_all_subscribers() -> None:
     rig.admission.on_subscription_ended(first)
     assert sent(b"one") == [("event", GROUP, b"one")]
     rig.admission.on_subscription_ended(second)
-    assert GROUP not in [to for _, to, _ in sent(b"nobody")]
+    assert GROUP not in [to for _, to, _ in sent(b"no receiver")]
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,6 @@ def test_an_orphaned_subscription_is_unsubscribed() -> None:
     """A killed streamer left a subscription."""
     rig = AdmissionRig()
     with pytest.raises(SubscriberEnded):
-        rig.send(OPEN, b"for nobody", entity(9))
+        rig.send(OPEN, b"no receiver", entity(9))
     assert rig.next_requests() == [("unsubscribe", entity(9))]
     assert rig.next_requests() == []

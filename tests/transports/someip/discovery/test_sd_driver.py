@@ -227,7 +227,7 @@ def test_the_last_unsubscribe_stops_the_event_group(bench: Bench) -> None:
     ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and not each.ttl)
 
 
-def test_events_come_by_multicast_where_the_ack_says_so(bench: Bench) -> None:
+def test_events_arrive_by_multicast_if_the_ack_has_a_multicast_endpoint(bench: Bench) -> None:
     ecu = bench.ecu()
     bench.subscribe_topic()
     ecu.offer()

@@ -22,7 +22,7 @@ class RecordingBatchListener:
         self.types: list[type] = []
 
     def __call__(self, message: UMessage) -> None:
-        raise AssertionError("who takes many is not called for one of several")
+        raise AssertionError("a batch listener is not called for a single event of several")
 
     def on_batch(self, messages: Sequence[UMessage]) -> None:
         self.batches.append([each.payload for each in messages])

@@ -80,7 +80,7 @@ class Scene:
 
 
 def alone(scene: Scene, loop: LoopbackReceiver, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:
-    """The oracle: each datagram by itself."""
+    """The oracle: each datagram alone."""
     for datagram, name in zip(datagrams, names, strict=True):
         scene.inbound.on_datagram(datagram, loop.sender(name).getsockname())
     return scene.outcome()
@@ -201,7 +201,7 @@ def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: Loopb
     ],
     ids=["events", "answers", "requests", "requests without answers", "both"],
 )
-def test_the_result_tells_whether_the_input_was_events_only(
+def test_the_result_reports_whether_the_input_was_events_only(
     bench: Bench,
     loop: LoopbackReceiver,
     number: int,

@@ -156,15 +156,15 @@ def test_an_event_over_an_outbound_connection_is_a_publication(bench: Bench) -> 
 
 def test_a_method_is_called_over_tcp_and_its_response_is_correlated(bench: Bench) -> None:
     ecu = bench.connected()
-    asked = bench.call(METHOD)
+    sent_request = bench.call(METHOD)
 
-    bench.endpoint.send(asked)
+    bench.endpoint.send(sent_request)
     (got,) = read_messages(ecu, 1)
     ecu.sendall(encode(message(0x000B, MessageType.RESPONSE, b"ok", request_id=got.request_id)))
 
     assert (got.message_type, got.payload) == (MessageType.REQUEST, b"hi")
     received = bench.next()
-    assert (received.attributes.reqid, received.payload) == (asked.id, b"ok")
+    assert (received.attributes.reqid, received.payload) == (sent_request.id, b"ok")
 
 
 def test_a_method_with_its_own_protocol_is_called_over_it(bench: Bench) -> None:
@@ -194,15 +194,15 @@ def test_calls_fail_when_the_connection_of_their_responses_closes(
     bench: Bench,
 ) -> None:
     ecu = bench.connected()
-    asked, over_udp = bench.call(METHOD, ttl=600_000), bench.call(OVER_UDP)
+    sent_request, over_udp = bench.call(METHOD, ttl=600_000), bench.call(OVER_UDP)
     bench.endpoint.send(over_udp)
-    bench.endpoint.send(asked)
+    bench.endpoint.send(sent_request)
     read_messages(ecu, 1)
     ecu.close()  # which acknowledges the bytes that were read
 
     received = bench.next()
 
-    assert (received.attributes.reqid, received.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert (received.attributes.reqid, received.attributes.commstatus) == (sent_request.id, UCode.UNAVAILABLE)
     assert "ended before it answered" in decode_status(received.payload).message
     assert (bench.statistic("calls_service_gone"), bench.statistic("calls_open")) == (1, 1)
 

@@ -196,15 +196,19 @@ def test_the_first_refusal_of_a_kind_is_logged_and_no_other(
 
 
 def test_a_request_is_the_golden_frame_and_its_response_is_delivered(bench: Bench) -> None:
-    asked = bench.request()
-    bench.endpoint.send(asked)
+    sent_request = bench.request()
+    bench.endpoint.send(sent_request)
     assert bench.ecu.receive() == REQUEST
 
     bench.ecu.send(bench.endpoint, RESPONSE)
     answer = bench.listener.next()
 
     answer.check(strict=True)
-    assert (answer.payload, answer.attributes.reqid, answer.attributes.commstatus) == (b"ok", asked.id, None)
+    assert (answer.payload, answer.attributes.reqid, answer.attributes.commstatus) == (
+        b"ok",
+        sent_request.id,
+        None,
+    )
     assert (answer.attributes.source, answer.attributes.sink) == (METHOD, APP)
 
 
@@ -240,13 +244,13 @@ def test_a_response_from_another_host_is_refused_and_the_genuine_one_accepted(be
 
 def test_a_call_without_a_response_ends_at_its_ttl_and_a_late_response_is_counted(bench: Bench) -> None:
     wait_until(bench.is_asleep)
-    asked, begun = bench.request(ttl=300), time.monotonic()
-    bench.endpoint.send(asked)
+    sent_request, begun = bench.request(ttl=300), time.monotonic()
+    bench.endpoint.send(sent_request)
     timed_out = bench.listener.next()
 
     assert 0.25 < time.monotonic() - begun < 10
     assert (timed_out.attributes.reqid, timed_out.attributes.commstatus) == (
-        asked.id,
+        sent_request.id,
         UCode.DEADLINE_EXCEEDED,
     )
     bench.ecu.send(bench.endpoint, RESPONSE, EVENT)
@@ -285,10 +289,10 @@ def test_callers_on_several_threads_get_their_own_responses(bench: Bench) -> Non
 
     def serve() -> None:
         for _ in range(calls):
-            asked = bench.ecu.receive()
-            bench.ecu.send(bench.endpoint, asked[:14] + b"\x80" + asked[15:])
+            sent_request = bench.ecu.receive()
+            bench.ecu.send(bench.endpoint, sent_request[:14] + b"\x80" + sent_request[15:])
 
-    def ask(sent: list[UMessage]) -> None:
+    def send_request(sent: list[UMessage]) -> None:
         ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         for number in range(calls // 4):
             message = request(ids.next(), APP, METHOD, b"%d" % number, ttl=10_000)
@@ -296,10 +300,10 @@ def test_callers_on_several_threads_get_their_own_responses(bench: Bench) -> Non
             assert room.acquire(timeout=WITHIN_S)
             bench.endpoint.send(message)
 
-    asked: list[list[UMessage]] = [[], [], [], []]
+    sent_request: list[list[UMessage]] = [[], [], [], []]
     threads = [
         threading.Thread(target=serve),
-        *(threading.Thread(target=ask, args=(sent,)) for sent in asked),
+        *(threading.Thread(target=send_request, args=(sent,)) for sent in sent_request),
     ]
     for thread in threads:
         thread.start()
@@ -311,7 +315,7 @@ def test_callers_on_several_threads_get_their_own_responses(bench: Bench) -> Non
     for thread in threads:
         thread.join(WITHIN_S)
 
-    assert answered == {message.id: message.payload for sent in asked for message in sent}
+    assert answered == {message.id: message.payload for sent in sent_request for message in sent}
 
 
 # --- SOME/IP calls uProtocol ------------------------------------------------------------------------------------------
@@ -327,7 +331,9 @@ def answering(bench: Bench, make: Callable[[UMessage], UMessage]) -> None:
 
 
 def test_a_client_is_answered_under_its_request_id(bench: Bench) -> None:
-    answering(bench, lambda asked: response(bench.ids.next(), asked, asked.payload.upper()))
+    answering(
+        bench, lambda sent_request: response(bench.ids.next(), sent_request, sent_request.payload.upper())
+    )
     client = bench.peer()
     client.send(bench.endpoint, OPEN_DOOR)
 
@@ -336,16 +342,19 @@ def test_a_client_is_answered_under_its_request_id(bench: Bench) -> None:
     assert (theirs.client_id, theirs.session_id, theirs.payload) == (0x12, 9, b"D001")
     assert theirs.message_type is SOMEIPMessageType.RESPONSE
     assert theirs.return_code is SOMEIPReturnCode.E_OK
-    asked = bench.listener.next()
-    asked.check(strict=True)
+    sent_request = bench.listener.next()
+    sent_request.check(strict=True)
     wait_until(lambda: bench.count("requests_open") == 0)
     assert bench.count("requests_expired") == 0
-    assert (str(asked.attributes.source), asked.attributes.ttl) == ("up://chassis/12/1/0", 1000)
+    assert (str(sent_request.attributes.source), sent_request.attributes.ttl) == ("up://chassis/12/1/0", 1000)
 
 
 def test_a_client_gets_a_failure_as_a_return_code_only(bench: Bench) -> None:
     answering(
-        bench, lambda asked: error_response(bench.ids.next(), asked, UStatus(UCode.UNAVAILABLE, "asleep"))
+        bench,
+        lambda sent_request: error_response(
+            bench.ids.next(), sent_request, UStatus(UCode.UNAVAILABLE, "asleep")
+        ),
     )
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
 
@@ -364,7 +373,9 @@ def test_an_unanswered_client_gets_an_error_at_the_deadline(make_bench: MakeBenc
 
 
 def test_a_request_without_return_gets_no_response(bench: Bench) -> None:
-    answering(bench, lambda asked: response(bench.ids.next(), asked, b"from " + asked.payload))
+    answering(
+        bench, lambda sent_request: response(bench.ids.next(), sent_request, b"from " + sent_request.payload)
+    )
     no_return = OPEN_DOOR[:14] + b"\x01" + OPEN_DOOR[15:-4] + b"d002"
     bench.ecu.send(bench.endpoint, no_return, OPEN_DOOR)
 
@@ -585,7 +596,7 @@ KERNEL = {
 @pytest.mark.parametrize(
     ("number", "code"), KERNEL.items(), ids=[errno.errorcode[number] for number in KERNEL]
 )
-def test_a_kernel_error_tells_whether_a_retry_can_help(bench: Bench, number: int, code: UCode) -> None:
+def test_a_kernel_error_reports_whether_a_retry_is_useful(bench: Bench, number: int, code: UCode) -> None:
     for attempt, message in (
         (bench.endpoint.transmitter(FIRST), bench.event()),
         (bench.endpoint.send, bench.request()),
@@ -621,7 +632,7 @@ def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench) -> None:
     assert bench.count("answers_lost") == 1
 
 
-def test_a_receiver_whose_port_is_closed_fails_no_later_send(bench: Bench) -> None:
+def test_a_receiver_with_a_closed_port_does_not_affect_later_sends(bench: Bench) -> None:
     bench.ecu.socket.close()  # the kernel replies with ICMP "port unreachable"
     for _ in range(20):
         bench.endpoint.send(bench.event())
@@ -681,15 +692,15 @@ def test_after_stop_receiving_messages_can_still_be_sent(bench: Bench) -> None:
 def test_stop_fails_open_calls_and_close_answers_open_requests(
     bench: Bench,
 ) -> None:
-    asked = bench.request()
-    bench.endpoint.send(asked)
+    sent_request = bench.request()
+    bench.endpoint.send(sent_request)
     bench.ecu.receive()
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     bench.listener.next()
 
     bench.endpoint.stop_receiving()
     result = bench.listener.next()
-    assert (result.attributes.reqid, result.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert (result.attributes.reqid, result.attributes.commstatus) == (sent_request.id, UCode.UNAVAILABLE)
     with pytest.raises(UStatusError) as refused:
         bench.endpoint.send(bench.request())
     assert refused.value.code is UCode.UNAVAILABLE

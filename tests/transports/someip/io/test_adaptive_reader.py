@@ -104,10 +104,10 @@ def test_a_pause_is_a_quarter_of_the_previous_read(bench: Bench, part: float, ho
 
 def test_batches_continue_until_a_batch_of_one(bench: Bench) -> None:
     bench.send(3)
-    for came in (0, 0, 5, 2, 1, 1, 2):
-        bench.send(came)
+    for arrived in (0, 0, 5, 2, 1, 1, 2):
+        bench.send(arrived)
         bench.read(1)
-        bench.pause(10**6 if came else 0)
+        bench.pause(10**6 if arrived else 0)
     assert [(each, len(taken)) for each, taken in bench.received] == [
         ("alone", 1),
         ("together", 2),
@@ -146,10 +146,19 @@ def test_no_datagram_is_lost_at_any_timing(bench: Bench) -> None:
     poller = Poller()
     poller.add(bench.socket.fileno(), bench.read)
     sent = 0
-    for came, pause_ns in [(1, 0), (1, 10**6), (4, 0), (3, 1_000), (1, 10**9), (2, 14_000), (150, 0), (1, 0)]:
+    for arrived, pause_ns in [
+        (1, 0),
+        (1, 10**6),
+        (4, 0),
+        (3, 1_000),
+        (1, 10**9),
+        (2, 14_000),
+        (150, 0),
+        (1, 0),
+    ]:
         bench.pause(pause_ns)
-        bench.send(came)
-        sent += came
+        bench.send(arrived)
+        sent += arrived
         while poller.wait(0):
             pass
     poller.close()

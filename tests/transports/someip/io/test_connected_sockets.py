@@ -141,7 +141,7 @@ def test_a_failed_open_leaves_the_sockets_unchanged(
     assert endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 0
 
 
-def test_senders_beyond_the_limit_reach_the_own_socket(stack: ExitStack) -> None:
+def test_senders_above_the_limit_reach_the_own_socket(stack: ExitStack) -> None:
     endpoint, poller = own(stack), Poller()
     stack.callback(poller.close)
     ecus = [peer(stack) for _ in range(MAX_PEER_SOCKETS + 2)]
@@ -207,8 +207,8 @@ def test_responses_on_a_connected_socket_take_the_fast_path(
     answers = []
     for _ in range(3):
         bench.endpoint.send(request(bench.ids.next(), APP, METHOD, b"hi", ttl=30_000))
-        asked = bench.ecu.receive()
-        answers.append(asked[:14] + b"\x80" + asked[15:])
+        sent_request = bench.ecu.receive()
+        answers.append(sent_request[:14] + b"\x80" + sent_request[15:])
     bench.ecu.send(bench.endpoint, answers[0], EVENT, *answers[1:], EVENT)
     kinds = [bench.listener.next().attributes.type.name for _ in range(5)]
     assert kinds == ["RESPONSE", "PUBLISH", "RESPONSE", "RESPONSE", "PUBLISH"]
@@ -224,9 +224,9 @@ def test_an_ecu_is_received_again_after_a_restart(bench: Bench, stack: ExitStack
     back.bind(bench.ecu.address)
     back.settimeout(30)
     bench.endpoint.send(request(bench.ids.next(), APP, METHOD, b"hi", ttl=30_000))
-    asked = back.recv(2_048)
-    assert asked[:4] == REQUEST[:4]
-    back.sendto(asked[:14] + b"\x80" + asked[15:], bench.endpoint.address)
+    sent_request = back.recv(2_048)
+    assert sent_request[:4] == REQUEST[:4]
+    back.sendto(sent_request[:14] + b"\x80" + sent_request[15:], bench.endpoint.address)
     back.sendto(EVENT, bench.endpoint.address)
     assert [bench.listener.next().attributes.type.name for _ in range(2)] == ["RESPONSE", "PUBLISH"]
 

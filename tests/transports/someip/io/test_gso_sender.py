@@ -33,7 +33,7 @@ def message(payload: bytes, topic: UUri = TOPIC) -> UMessage:
 
 
 class Refusing:
-    """A socket whose kernel does not segment datagrams above `largest` bytes, or whose calls fail after a while."""
+    """A socket whose kernel does not segment datagrams above `largest` bytes, or whose calls fail after some time."""
 
     def __init__(self, real: socket.socket, largest: int, code: int = errno.EINVAL) -> None:
         self.real, self.largest, self.code = real, largest, code
@@ -205,7 +205,7 @@ class Kernel:
         self.taken.append(list(datagrams))
 
 
-def alike(payloads: Sequence[bytes], topic: UUri = TOPIC) -> MessageBatch:
+def equal(payloads: Sequence[bytes], topic: UUri = TOPIC) -> MessageBatch:
     made = MessageBatch.from_messages([message(each, topic) for each in payloads])
     assert made is not None
     return made
@@ -226,14 +226,14 @@ def sessions(taken: list[list[bytes]]) -> list[int]:
 
 def test_the_session_of_a_batch_wraps_from_65535_to_1() -> None:
     gso = SenderWithKernel(10_000, MAX_SESSION - 2)
-    assert gso.send(alike([b"1", b"2", b"3", b"4"])) == 4
+    assert gso.send(equal([b"1", b"2", b"3", b"4"])) == 4
     assert sessions(gso.kernel.taken) == [65_534, 65_535, 1, 2]
 
 
 @pytest.mark.parametrize(("room", "taken"), [(0, 0), (63, 0), (64, 64), (127, 64), (128, 128), (150, 150)])
 def test_events_before_the_rejected_call_are_counted_as_accepted(room: int, taken: int) -> None:
     """A retry of the rest never reuses a session."""
-    gso, message_batch = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
+    gso, message_batch = SenderWithKernel(room, 0), equal([b"%03d" % number for number in range(150)])
     assert gso.send(message_batch) == taken
     gso.kernel.room = 10_000
     if taken < len(message_batch):
@@ -246,16 +246,16 @@ def test_events_before_the_rejected_call_are_counted_as_accepted(room: int, take
 
 def test_a_batch_without_a_template_or_without_messages_uses_no_session() -> None:
     gso = SenderWithKernel(10_000, 0)
-    assert gso.send(alike([b"1", b"2"], LARGE)) == 0
-    assert gso.send(alike([b"1", b"2"])[:0]) == 0
-    assert gso.send(alike([b"3"])) == 1
+    assert gso.send(equal([b"1", b"2"], LARGE)) == 0
+    assert gso.send(equal([b"1", b"2"])[:0]) == 0
+    assert gso.send(equal([b"3"])) == 1
     assert (sessions(gso.kernel.taken), gso.gso_sender.sent_count) == ([1], 1)
 
 
 def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 1_472)
     scene.through(kernel)
-    message_batch = alike([b"%03d" % number for number in range(150)])
+    message_batch = equal([b"%03d" % number for number in range(150)])
     assert scene.send(message_batch) == 150
     arrived = scene.received(150)
     assert [(each.payload, each.session) for each in arrived] == [
@@ -268,7 +268,7 @@ def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:
 def test_a_batch_of_an_unsupported_size_is_sent_one_by_one(scene: Scene, code: int) -> None:
     kernel = Refusing(scene.socket, 18, code)
     scene.through(kernel)
-    message_batch = alike([b"%03d" % number for number in range(70)])
+    message_batch = equal([b"%03d" % number for number in range(70)])
     assert scene.send(message_batch) == 70
     assert [each.session for each in scene.received(70)] == list(range(1, 71))
     assert (kernel.tried, kernel.single) == (1, 70)

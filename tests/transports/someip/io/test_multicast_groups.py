@@ -238,7 +238,7 @@ def test_instances_on_one_host_are_distinguished_by_the_source_port(
         ecu.sendto(event(0x8001, b"x"), bench.endpoint.address)
         assert str(bench.next_message().attributes.source) == source
     with ExitStack() as stack:
-        udp(stack).sendto(event(0x8001, b"whose?"), bench.endpoint.address)
+        udp(stack).sendto(event(0x8001, b"unknown"), bench.endpoint.address)
         bench.ecu.sendto(event(0x8001, b"mine"), bench.endpoint.address)
         assert bench.next_message().payload == b"mine"
     assert bench.endpoint.statistics()["refused_event_address"] == 1

@@ -198,8 +198,8 @@ def bench() -> Iterator[Bench]:
 def test_a_call_ends_at_its_ttl_in_a_flood_of_events(bench: Bench) -> None:
     bench.endpoint.open()
     begun = time.monotonic()
-    asked = bench.request(ttl=300)
-    bench.endpoint.send(asked)
+    sent_request = bench.request(ttl=300)
+    bench.endpoint.send(sent_request)
     while bench.endpoint.statistics()["calls_expired"] == 0:
         bench.ecu.send(bench.endpoint, EVENT)
         assert time.monotonic() < begun + WITHIN_S

@@ -34,7 +34,7 @@ def of_sizes(sizes: Sequence[int], seed: int = 0) -> list[bytes]:
 
 
 def unpacked(datagrams: Sequence[bytes]) -> list[tuple[bytes, ...]]:
-    """The oracle: each datagram by itself, then the columns."""
+    """The oracle: each datagram alone, then the columns."""
     header = Struct(AROUND_SESSION)
     rows = [(*header.unpack_from(each), each[HEADER_LENGTH:]) for each in datagrams]
     return list(zip(*rows, strict=True))
@@ -53,7 +53,7 @@ def test_each_datagram_is_complete_and_in_order(loop: LoopbackReceiver, sizes: l
     assert message_batch.datagrams() == sent
 
 
-def test_datagrams_beyond_the_batch_size_are_received_next(loop: LoopbackReceiver) -> None:
+def test_datagrams_above_the_batch_size_are_received_next(loop: LoopbackReceiver) -> None:
     sent = [b"%d" % number for number in range(2 * MAX_BATCH + 3)]
     loop.send(sent)
     numbers, taken = [], []
@@ -71,7 +71,7 @@ def test_an_empty_socket_gives_an_empty_batch(loop: LoopbackReceiver) -> None:
 
 
 def test_datagrams_and_columns_survive_the_next_receive(loop: LoopbackReceiver) -> None:
-    """Payloads live as long as their messages; the buffer until the next receive."""
+    """A payload is valid as long as its message; the buffer until the next receive."""
     first = of_sizes([100] * 10)
     datagrams, columns = loop.receive_batch(first).datagrams(), loop.batch.columns(AROUND_SESSION)
     loop.receive_batch(of_sizes([100] * 10, seed=1))

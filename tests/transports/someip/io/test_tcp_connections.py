@@ -279,15 +279,15 @@ def test_concurrent_senders_do_not_interleave_messages(rig: MakeRig, service: Re
 # --- messages lost with a connection ----------------------------------------------------------------------------------
 
 
-def lives_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]]:
-    """The messages that a peer reads in each of its lives, of 1 000: it is killed in the middle of one, with more
-    unread.
+def runs_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]]:
+    """The messages that a peer reads in each of its runs, of 1 000. The peer is killed in the middle of one, with
+    more unread.
     """
 
     def send() -> None:
         for number in range(1_000):
             ours.send(numbered(number, 1_500), service.address)
-            time.sleep(0.0002)  # a rate that a live peer sustains
+            time.sleep(0.0002)  # a rate that a running peer sustains
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -321,13 +321,13 @@ def test_a_peer_killed_repeatedly_within_a_message_loses_nothing_and_keeps_the_o
     ours = rig(replay_ms=2_000)
     ours.connections.connect(service.address)
 
-    lives = lives_of_a_peer(ours, service)
+    lives = runs_of_a_peer(ours, service)
 
     assert len(lives) >= 5
     so_far = 0
     for life in lives:
         assert life == list(range(life[0], life[0] + len(life))), "a life without gaps, in order"
-        assert life[0] <= so_far, "nothing is missing between two lives"
+        assert life[0] <= so_far, "nothing is missing between two runs"
         so_far = max(so_far, life[-1] + 1)
     assert so_far == 1_000
     assert ours.statistic("sent_again") > 0
@@ -341,7 +341,7 @@ def test_without_replay_a_killed_peer_loses_unread_messages(
     ours = rig(replay_ms=0)
     ours.connections.connect(service.address)
 
-    lives = lives_of_a_peer(ours, service)
+    lives = runs_of_a_peer(ours, service)
 
     read = {number for life in lives for number in life}
     assert len(read) < 1_000
@@ -507,7 +507,7 @@ def test_an_unknown_host_is_refused(rig: MakeRig) -> None:
         (bytes.fromhex("12348001ffffffff00000000 01010200"), ["length_beyond_datagram"]),
         (b"GET / HTTP/1.1\r\nHost: ecu\r\n\r\n", ["protocol_version"]),
     ],
-    ids=["a length that is too small", "a length beyond all bounds", "another protocol"],
+    ids=["a length that is too small", "a length above the limit", "another protocol"],
 )
 def test_a_broken_stream_is_closed_and_the_others_continue(
     rig: MakeRig, hostile: bytes, reasons: list[str]
@@ -613,11 +613,11 @@ def test_a_host_has_as_many_connections_as_its_limit_and_no_more(rig: MakeRig) -
 
 
 def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
+    sent_request: list[float] = []
 
     def accept(door: TcpAcceptor, real: Callable[[TcpAcceptor], bool] = TcpAcceptor.accept_pending) -> bool:
-        asked.append(time.monotonic())
-        return len(asked) > 2 and real(door)
+        sent_request.append(time.monotonic())
+        return len(sent_request) > 2 and real(door)
 
     monkeypatch.setattr(TcpAcceptor, "accept_pending", accept)
     ours = rig()
@@ -625,8 +625,8 @@ def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytes
     client.sendall(numbered(1))
 
     wait_until(lambda: len(ours.received) == 1)
-    assert asked[1] - asked[0] > 0.05
-    assert asked[2] - asked[1] > 0.05
+    assert sent_request[1] - sent_request[0] > 0.05
+    assert sent_request[2] - sent_request[1] > 0.05
 
 
 # --- magic cookies ----------------------------------------------------------------------------------------------------

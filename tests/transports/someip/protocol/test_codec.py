@@ -151,7 +151,7 @@ def test_a_return_code_has_the_number_of_the_standard(name: str, number: int) ->
     assert ReturnCode[name] == number
 
 
-def test_ids_are_the_two_halves_of_the_header_words() -> None:
+def test_ids_are_the_two_halves_of_the_header_fields() -> None:
     message = SomeIpMessage(0x1234, 0x8778, 0xABCD, 0x0007, 1, MessageType.NOTIFICATION)
 
     assert message.message_id == 0x1234_8778
@@ -460,7 +460,7 @@ def test_a_value_that_does_not_fit_its_field_is_refused_by_name(field: str, limi
         assert str(refusal.value) == f"{field} {value}, expected an integer from 0 to {limit:#x}"
 
 
-def test_a_payload_beyond_the_length_field_is_refused() -> None:
+def test_a_payload_above_the_length_field_is_rejected() -> None:
     assert pack_header(1, 2, 3, 4, 5, 0, 0, MAX_PAYLOAD_LENGTH)[4:8] == b"\xff\xff\xff\xff"
     with pytest.raises(UnencodableMessage) as refusal:
         pack_header(1, 2, 3, 4, 5, 0, 0, MAX_PAYLOAD_LENGTH + 1)

@@ -82,7 +82,7 @@ def accepted(attributes: UAttributes | SomeipRefusal) -> UAttributes:
 # --- events in --------------------------------------------------------------------------------------------------------
 
 
-def test_an_event_is_a_publication_of_the_service_it_comes_from() -> None:
+def test_an_event_is_a_publication_of_its_service() -> None:
     assert accepted(services().event_attributes(event(), ECU)) == UAttributes(
         type=UMessageType.PUBLISH, source=UUri.parse("//chassis/10AB/3/80CD"), priority=UPriority.CS1
     )
@@ -135,7 +135,7 @@ def test_an_unknown_event_is_refused(message: SomeIpMessage, host: str, reason: 
 # --- requests in ------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_comes_from_the_client_id_and_goes_to_the_provider() -> None:
+def test_a_request_has_the_client_id_as_source_and_the_provider_as_sink() -> None:
     assert accepted(services().request_attributes(call(), ECU)) == UAttributes(
         type=UMessageType.REQUEST,
         source=UUri.parse("//chassis/3AB/1/0"),
@@ -243,13 +243,13 @@ def outgoing(payload: bytes = b"hi", source: str = "//device1/3AB/1/0") -> UMess
     return request(ID, UUri.parse(source), UUri.parse("//chassis/CD/4/B"), payload, ttl=5000)
 
 
-def test_a_request_goes_to_the_service_of_its_sink() -> None:
+def test_a_request_is_sent_to_the_service_of_its_sink() -> None:
     assert services().remote_service(UUri.parse("//chassis/CD/4/B")) == RemoteService(
         0x00CD, 4, {0xB: (ECU, 30502)}
     )
 
 
-def test_a_request_goes_to_the_instance_of_its_sink() -> None:
+def test_a_request_is_sent_to_the_instance_of_its_sink() -> None:
     rear = {"service": 0x00CD, "major": 4, "instance": 2, "methods": [0x000B], "remote": f"{OTHER}:30502"}
 
     assert services(CLIMATE, rear).remote_service(UUri.parse("//chassis/200CD/4/B")).methods == {
@@ -307,7 +307,7 @@ def test_events_over_tcp_go_to_the_host_of_the_receiver() -> None:
         ("//chassis/CD/3/B", UCode.NOT_FOUND),  # another version
         ("//chassis/200CD/4/B", UCode.NOT_FOUND),  # another instance
         ("//chassis/100CD/4/B", UCode.NOT_FOUND),  # instance 1 is written 0
-        ("//trailer/CD/4/B", UCode.NOT_FOUND),  # services live at the first authority
+        ("//trailer/CD/4/B", UCode.NOT_FOUND),  # services are at the first authority
         ("//chassis/777/2/1", UCode.NOT_FOUND),  # offered by this endpoint
         ("//chassis/CD/4/C", UCode.UNIMPLEMENTED),
     ],

@@ -195,7 +195,7 @@ def test_the_number_of_segments_is_limited() -> None:
         (TpLimits(total_bytes=10_000), TpReason.TP_LIMIT),
     ],
 )
-def test_a_peer_beyond_its_limit_is_refused(limits: TpLimits, reason: TpReason) -> None:
+def test_a_peer_above_its_limit_is_rejected(limits: TpLimits, reason: TpReason) -> None:
     reassembly = Reassembly(limits)
     parts = [segment(0, bytes(1_392), more=True, session=session) for session in range(1, 20)]
     outcomes = feed(reassembly, *parts)
@@ -238,7 +238,7 @@ def test_an_incomplete_message_is_abandoned_at_the_timeout() -> None:
     assert reassembly.statistics()["tp_bytes"] == 0
 
 
-def test_an_abandoned_message_is_forgotten_after_the_timeout() -> None:
+def test_an_abandoned_message_is_removed_after_the_timeout() -> None:
     reassembly = Reassembly(TpLimits(timeout_ms=100))
     feed(reassembly, segment(0, b"", more=True))
     again = segment(16, A16, more=True)

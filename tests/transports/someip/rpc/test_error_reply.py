@@ -20,7 +20,7 @@ def test_another_protocol_version_gets_a_reply_in_our_version() -> None:
     assert answers(REQUEST[:12] + b"\x02" + REQUEST[13:]) == ["07770001000000080012000901028107"]
 
 
-def test_a_length_beyond_the_datagram_gets_malformed_message() -> None:
+def test_a_length_above_the_datagram_results_in_malformed_message() -> None:
     assert answers(REQUEST[:-1]) == ["07770001000000080012000901028109"]
 
 

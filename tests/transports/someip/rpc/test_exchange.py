@@ -90,9 +90,9 @@ def bench() -> Bench:
     return Bench()
 
 
-def answer_to(asked: SomeIpMessage, **fields: Any) -> SomeIpMessage:
+def answer_to(sent_request: SomeIpMessage, **fields: Any) -> SomeIpMessage:
     fields = {"message_type": MessageType.RESPONSE, "payload": b"ok"} | fields
-    return msgspec.structs.replace(asked, **fields)
+    return msgspec.structs.replace(sent_request, **fields)
 
 
 def from_client(kind: MessageType = MessageType.REQUEST, **fields: Any) -> SomeIpMessage:
@@ -102,7 +102,7 @@ def from_client(kind: MessageType = MessageType.REQUEST, **fields: Any) -> SomeI
 # --- uProtocol calls SOME/IP ------------------------------------------------------------------------------------------
 
 
-def test_a_call_goes_to_its_service_and_its_response_to_the_caller(bench: Bench) -> None:
+def test_a_call_is_sent_to_its_service_and_its_response_to_the_caller(bench: Bench) -> None:
     message = bench.request()
     outgoing = bench.exchange.open_call(message)
     assert (outgoing.address, outgoing.datagram.hex()) == (ECU, "00cd000b0000000a03ab0001010400006869")
@@ -116,10 +116,10 @@ def test_a_call_goes_to_its_service_and_its_response_to_the_caller(bench: Bench)
 
 
 def test_a_second_response_is_unsolicited(bench: Bench) -> None:
-    asked = bench.call()
-    bench.accepted(answer_to(asked), ECU)
+    sent_request = bench.call()
+    bench.accepted(answer_to(sent_request), ECU)
 
-    assert bench.exchange.decode_message(answer_to(asked), ECU) == RefusedMessage(
+    assert bench.exchange.decode_message(answer_to(sent_request), ECU) == RefusedMessage(
         SomeipRefusal.RESPONSE_UNSOLICITED
     )
 
@@ -141,10 +141,10 @@ def test_a_response_from_another_port_of_the_same_ecu_is_accepted(bench: Bench) 
 def test_a_response_that_does_not_match_is_refused_and_the_call_stays_open(
     bench: Bench, fields: dict[str, int], address: Address, reason: SomeipRefusal
 ) -> None:
-    asked = bench.call()
+    sent_request = bench.call()
 
-    assert bench.exchange.decode_message(answer_to(asked, **fields), address) == RefusedMessage(reason)
-    bench.accepted(answer_to(asked), ECU)
+    assert bench.exchange.decode_message(answer_to(sent_request, **fields), address) == RefusedMessage(reason)
+    bench.accepted(answer_to(sent_request), ECU)
 
 
 def test_a_call_without_a_response_ends_with_deadline_exceeded(bench: Bench) -> None:
@@ -172,7 +172,7 @@ def test_a_call_without_a_response_ends_with_deadline_exceeded(bench: Bench) -> 
 def test_abort_calls_fails_open_calls_with_unavailable_once(bench: Bench) -> None:
     answered, waiting = bench.request(), bench.request()
     bench.accepted(answer_to(decode(bench.exchange.open_call(answered).datagram)[0]), ECU)
-    asked = decode(bench.exchange.open_call(waiting).datagram)[0]
+    sent_request = decode(bench.exchange.open_call(waiting).datagram)[0]
 
     (result,) = bench.exchange.abort_calls()
 
@@ -183,14 +183,14 @@ def test_abort_calls_fails_open_calls_with_unavailable_once(bench: Bench) -> Non
         APP,
     )
     assert result.attributes.commstatus is decode_status(result.payload).code is UCode.UNAVAILABLE
-    assert bench.exchange.decode_message(answer_to(asked), ECU) == RefusedMessage(
+    assert bench.exchange.decode_message(answer_to(sent_request), ECU) == RefusedMessage(
         SomeipRefusal.RESPONSE_UNSOLICITED
     )
     bench.time.advance(s=10)
     assert (bench.exchange.abort_calls(), bench.exchange.expire_requests()) == ([], ([], []))
 
 
-def test_calls_of_a_gone_service_fail_and_calls_of_others_stay_open() -> None:
+def test_calls_of_a_stopped_service_fail_and_calls_of_others_stay_open() -> None:
     services = [*SERVICES, {"service": 0x00CE, "major": 4, "methods": [0x000B], "remote": "127.0.0.1:30502"}]
     bench = Bench(services=services)
     first, second = bench.request(), bench.request(sink=METHOD.with_resource(0x000C))
@@ -272,12 +272,12 @@ def test_a_clock_step_does_not_expire_a_call(bench: Bench) -> None:
     "expired", [True, False], ids=["after the deadline was noticed", "before it was noticed"]
 )
 def test_a_late_answer_is_ignored(bench: Bench, expired: bool) -> None:
-    asked = bench.call(ttl=1000)
+    sent_request = bench.call(ttl=1000)
     bench.time.advance(ms=1000)
     if expired:
         bench.exchange.expire_requests()
 
-    assert bench.exchange.decode_message(answer_to(asked), ECU) == RefusedMessage(
+    assert bench.exchange.decode_message(answer_to(sent_request), ECU) == RefusedMessage(
         SomeipRefusal.RESPONSE_UNSOLICITED
     )
 
@@ -335,9 +335,9 @@ def test_the_session_skips_0_and_the_sessions_of_open_calls() -> None:
     bench.exchange._pending._session = 0xFFFC  # as after 65 531 more calls
     sessions = []
     for _ in range(5):
-        asked = bench.call()
-        sessions.append(asked.session)
-        bench.accepted(answer_to(asked), ECU)
+        sent_request = bench.call()
+        sessions.append(sent_request.session)
+        bench.accepted(answer_to(sent_request), ECU)
 
     assert kept.session == 1
     assert sessions == [0xFFFD, 0xFFFE, 0xFFFF, 2, 3]  # skips 0 and the session that is still open
@@ -346,10 +346,10 @@ def test_the_session_skips_0_and_the_sessions_of_open_calls() -> None:
 
 def test_callers_with_equal_client_ids_get_their_own_responses(bench: Bench) -> None:
     comparison = [UUri.parse("//device1/103AB/1/0"), UUri.parse("//device2/203AB/2/0")]
-    asked = [bench.call(source=twin) for twin in comparison]
-    assert {each.client for each in asked} == {0x03AB}
+    sent_request = [bench.call(source=twin) for twin in comparison]
+    assert {each.client for each in sent_request} == {0x03AB}
 
-    sinks = [bench.accepted(answer_to(each), ECU).attributes.sink for each in reversed(asked)]
+    sinks = [bench.accepted(answer_to(each), ECU).attributes.sink for each in reversed(sent_request)]
 
     assert sinks == comparison[::-1]
 
@@ -366,8 +366,8 @@ def test_a_call_to_an_unknown_service_opens_nothing(bench: Bench) -> None:
 
 
 def test_a_client_gets_the_response_with_its_request_id(bench: Bench) -> None:
-    asked = bench.accepted(from_client(), CLIENT)
-    reply = response(bench.ids.next(), asked, b"done")
+    sent_request = bench.accepted(from_client(), CLIENT)
+    reply = response(bench.ids.next(), sent_request, b"done")
 
     sent = bench.exchange.encode_response(reply)
     assert sent is not None
@@ -391,9 +391,9 @@ def test_a_response_may_be_retried_until_it_was_sent(bench: Bench) -> None:
 
 
 def test_a_failure_is_answered_with_its_return_code(bench: Bench) -> None:
-    asked = bench.accepted(from_client(), CLIENT)
+    sent_request = bench.accepted(from_client(), CLIENT)
     sent = bench.exchange.encode_response(
-        error_response(bench.ids.next(), asked, UStatus(UCode.UNAVAILABLE, "asleep"))
+        error_response(bench.ids.next(), sent_request, UStatus(UCode.UNAVAILABLE, "asleep"))
     )
 
     assert sent is not None
@@ -404,8 +404,10 @@ def test_a_failure_is_answered_with_its_return_code(bench: Bench) -> None:
 
 def test_clients_with_the_same_request_id_are_distinguished(bench: Bench) -> None:
     addresses = [CLIENT, ("127.0.0.1", 41001)]
-    asked = [bench.accepted(from_client(), address) for address in addresses]
-    sent = [bench.exchange.encode_response(response(bench.ids.next(), each)) for each in reversed(asked)]
+    sent_request = [bench.accepted(from_client(), address) for address in addresses]
+    sent = [
+        bench.exchange.encode_response(response(bench.ids.next(), each)) for each in reversed(sent_request)
+    ]
 
     assert [each[1] for each in sent if each] == addresses[::-1]
 
@@ -421,8 +423,8 @@ def test_a_client_without_sessions_is_answered_without_one(bench: Bench) -> None
 
 def test_an_expired_request_gets_timeout_and_its_response_is_refused() -> None:
     bench = Bench(request_ttl_ms=250)
-    asked = bench.accepted(from_client(), CLIENT)
-    assert asked.attributes.ttl == 250
+    sent_request = bench.accepted(from_client(), CLIENT)
+    assert sent_request.attributes.ttl == 250
     bench.time.advance(ms=250)
 
     responses, ((datagram, address),) = bench.exchange.expire_requests()
@@ -433,15 +435,15 @@ def test_an_expired_request_gets_timeout_and_its_response_is_refused() -> None:
         MessageType.ERROR, return_code=ReturnCode.E_TIMEOUT, payload=b""
     )
     with pytest.raises(UStatusError) as refused:
-        bench.exchange.encode_response(response(bench.ids.next(), asked))
+        bench.exchange.encode_response(response(bench.ids.next(), sent_request))
     assert refused.value.code is UCode.NOT_FOUND
     assert bench.exchange.statistics()["requests_expired"] == 1
 
 
 def test_the_response_to_a_request_without_return_is_dropped(bench: Bench) -> None:
-    asked = bench.accepted(from_client(MessageType.REQUEST_NO_RETURN), CLIENT)
+    sent_request = bench.accepted(from_client(MessageType.REQUEST_NO_RETURN), CLIENT)
 
-    assert bench.exchange.encode_response(response(bench.ids.next(), asked)) is None
+    assert bench.exchange.encode_response(response(bench.ids.next(), sent_request)) is None
     assert bench.exchange.statistics()["responses_not_wanted"] == 1
     assert bench.open("requests") == 0
 
@@ -549,9 +551,9 @@ def test_an_event_in_segments_is_one_message(bench: Bench) -> None:
 def test_a_request_in_segments_is_one_message_and_is_answered(bench: Bench) -> None:
     *first, last = in_segments(from_client(payload=LARGE))
     assert {bench.exchange.decode_message(each, CLIENT) for each in first} == {None}
-    asked = bench.accepted(last, CLIENT)
-    assert asked.payload == LARGE
-    result = bench.exchange.encode_response(response(bench.ids.next(), asked, b"ok"))
+    sent_request = bench.accepted(last, CLIENT)
+    assert sent_request.payload == LARGE
+    result = bench.exchange.encode_response(response(bench.ids.next(), sent_request, b"ok"))
     assert result is not None
     assert decode(result[0])[0].request_id == from_client().request_id
 

@@ -252,7 +252,7 @@ def test_responses_to_one_caller_are_a_batch_with_their_reqids() -> None:
 # ------------------------------------------------------------------------------------------------------------- requests
 
 
-def learned(**keys: Any) -> BatchComparison:
+def template_learned(**keys: Any) -> BatchComparison:
     """Both sides have accepted requests of the clients 0x12 and 0x13, with and without a response."""
     comparison = BatchComparison(**keys)
     for client in (0x12, 0x13):
@@ -269,7 +269,7 @@ REQUEST_FLAW = st.sampled_from(
     [{}] * 8
     + [
         {"client": 0x14},  # an unseen client
-        {"method": 3},  # unknown, or not learned
+        {"method": 3},  # unknown, or without a template
         {"message_type": 0x80},
         {"interface_version": 3},
         {"return_code": 1},
@@ -298,7 +298,7 @@ def test_a_batch_of_requests_equals_single_requests(
     limit: int,
     before: int,
 ) -> None:
-    comparison = learned(max_pending=limit, request_ttl_ms=100)
+    comparison = template_learned(max_pending=limit, request_ttl_ms=100)
     for session in range(before):
         comparison.on_datagram(encode(asking(session=100 + session)), CLIENTS[0])
     comparison.time.advance(ms=10)
@@ -330,7 +330,7 @@ def test_a_batch_of_requests_equals_single_requests(
     ("sender", "client"), [(UNKNOWN_SENDER, 0x12), (CLIENTS[0], 0x13)], ids=["unknown sender", "other client"]
 )
 def test_one_different_request_prevents_batch_decoding(sender: Address, client: int) -> None:
-    comparison = learned()
+    comparison = template_learned()
     requests = [encode(asking(session=number, client=client if number == 4 else 0x12)) for number in range(8)]
     made, _ = comparison.receive_batch(requests, [CLIENTS[0]] * 4 + [sender] + [CLIENTS[0]] * 3)
     assert made is None
@@ -342,16 +342,16 @@ def test_one_different_request_prevents_batch_decoding(sender: Address, client: 
     ids=str,
 )
 def test_requests_with_an_unseen_header_are_not_decoded_as_a_batch(fields: dict[str, int]) -> None:
-    comparison = learned()
+    comparison = template_learned()
     requests = [encode(asking(**({"session": number} | fields))) for number in range(8)]
     made, fast = comparison.receive_batch(requests, [CLIENTS[0]] * 8)
     assert (made, fast) == (None, False)
 
 
 @pytest.mark.parametrize(("limit", "hosts"), [(10, 2), (16, 1)])
-def test_a_batch_beyond_the_limit_is_processed_one_by_one(limit: int, hosts: int) -> None:
+def test_a_batch_above_the_limit_is_processed_one_by_one(limit: int, hosts: int) -> None:
     """The total limit, and the limit of one host, which is half of it."""
-    comparison = learned(max_pending=limit)
+    comparison = template_learned(max_pending=limit)
     room = limit if hosts == 2 else limit // 2
     senders = [CLIENTS[0], CLIENTS[2]] * 10 if hosts == 2 else [CLIENTS[0]] * 20
     made, fast = comparison.receive_batch([encode(asking(session=n)) for n in range(20)], senders)
@@ -364,7 +364,7 @@ def test_a_batch_beyond_the_limit_is_processed_one_by_one(limit: int, hosts: int
 
 
 def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop: LoopbackReceiver) -> None:
-    comparison = learned()
+    comparison = template_learned()
     comparison.call(*[(0, 0, 100, 8)] * MIN_BATCH)
     answers = [answering(each) for each, to, _ in comparison.single.sent if to == ECU]
     requests = [encode(asking(session=number)) for number in range(MIN_BATCH)]
@@ -381,7 +381,7 @@ def test_received_batches_of_responses_and_requests_are_decoded_as_batches(loop:
 
 
 def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver) -> None:
-    comparison = learned(clients=["127.0.0.1", "127.0.0.2"])
+    comparison = template_learned(clients=["127.0.0.1", "127.0.0.2"])
     names = [OURS, SECOND, FAR, OURS] * (MIN_BATCH // 4)
     made = comparison.together.exchange.decode_batch(
         loop.receive_batch([encode(asking(session=number)) for number in range(MIN_BATCH)], names)
@@ -394,7 +394,7 @@ def test_requests_of_a_batch_keep_their_sender_addresses(loop: LoopbackReceiver)
 
 
 def test_fewer_than_min_batch_are_processed_one_by_one(loop: LoopbackReceiver) -> None:
-    side = learned().together
+    side = template_learned().together
     requests = [encode(asking(session=number)) for number in range(MIN_BATCH - 1)]
     before = untouched(side)
     assert side.exchange.decode_batch(loop.receive_batch(requests)) is None

@@ -87,7 +87,7 @@ def bench() -> Iterator[Bench]:
         made.endpoint.close()
 
 
-def asked(kind: MessageType = MessageType.REQUEST, **fields: int) -> SomeIpMessage:
+def sent_request(kind: MessageType = MessageType.REQUEST, **fields: int) -> SomeIpMessage:
     return msgspec.structs.replace(SomeIpMessage(0x0777, 1, 0x12, 9, 2, kind, payload=b"go"), **fields)
 
 
@@ -121,7 +121,7 @@ def test_a_call_without_return_that_cannot_be_sent_fails(bench: Bench) -> None:
 
 
 def test_a_request_without_return_is_accepted_and_its_response_dropped(bench: Bench) -> None:
-    bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
+    bench.send_datagrams(encode(sent_request(MessageType.REQUEST_NO_RETURN, method=2)))
     delivered = bench.next_message()
     assert delivered.attributes.type is UMessageType.REQUEST
     assert delivered.attributes.source == UUri.parse("//chassis/12/1/0")
@@ -133,9 +133,9 @@ def test_a_request_without_return_is_accepted_and_its_response_dropped(bench: Be
 
 
 def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Bench) -> None:
-    bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
+    bench.send_datagrams(encode(sent_request(MessageType.REQUEST_NO_RETURN, method=2)))
     bench.next_message()
-    bench.send_datagrams(encode(asked(method=2)))
+    bench.send_datagrams(encode(sent_request(method=2)))
     reply = bench.received()
     assert (reply.message_type, reply.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
     assert (reply.client, reply.session, reply.payload) == (0x12, 9, b"")
@@ -148,8 +148,11 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
 @pytest.mark.parametrize(
     ("broken", "code"),
     [
-        (encode(asked())[:12] + b"\x03" + encode(asked())[13:], ReturnCode.E_WRONG_PROTOCOL_VERSION),
-        (encode(asked())[:-1], ReturnCode.E_MALFORMED_MESSAGE),
+        (
+            encode(sent_request())[:12] + b"\x03" + encode(sent_request())[13:],
+            ReturnCode.E_WRONG_PROTOCOL_VERSION,
+        ),
+        (encode(sent_request())[:-1], ReturnCode.E_MALFORMED_MESSAGE),
     ],
 )
 def test_a_malformed_request_gets_an_error(bench: Bench, broken: bytes, code: ReturnCode) -> None:
@@ -163,10 +166,11 @@ def test_unknown_senders_and_messages_with_an_error_get_no_reply(bench: Bench) -
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
         unknown_sender.bind(("127.0.0.2", 0))
         unknown_sender.settimeout(WITHIN_S)
-        unknown_sender.sendto(encode(asked())[:-1], bench.endpoint.address)
-        unknown_sender.sendto(encode(asked()), bench.endpoint.address)
+        unknown_sender.sendto(encode(sent_request())[:-1], bench.endpoint.address)
+        unknown_sender.sendto(encode(sent_request()), bench.endpoint.address)
         bench.send_datagrams(
-            encode(asked(service=0x0778, return_code=1)), encode(asked(service=0x0778, session=10))
+            encode(sent_request(service=0x0778, return_code=1)),
+            encode(sent_request(service=0x0778, session=10)),
         )
         assert bench.received().session == 10
 
@@ -199,8 +203,8 @@ def test_a_service_specific_return_code_passes_unchanged(
 @pytest.mark.parametrize("payload", [b"", b"why"])
 @pytest.mark.parametrize("code", [0x25, 0x5E, 0x08])
 def test_a_provider_can_choose_its_someip_return_code(bench: Bench, code: int, payload: bytes) -> None:
-    bench.send_datagrams(encode(asked()))
-    status = UStatus(UCode.FAILED_PRECONDITION, "the door is locked")
+    bench.send_datagrams(encode(sent_request()))
+    status = UStatus(UCode.FAILED_PRECONDITION, "the car is locked")
     attributes = response_attributes(bench.next_message(), status.code, UPayloadFormat.PROTOBUF)
     bench.endpoint.send(
         UMessage(bench.ids.next(), attributes, encode_failure(status, SomeipFailure(code, payload)))
@@ -212,7 +216,7 @@ def test_a_provider_can_choose_its_someip_return_code(bench: Bench, code: int, p
 
 @pytest.mark.parametrize("code", [each for each in UCode if each])
 def test_no_failure_is_encoded_as_0xff_or_as_success(bench: Bench, code: UCode) -> None:
-    bench.send_datagrams(encode(asked()))
+    bench.send_datagrams(encode(sent_request()))
     attributes = response_attributes(bench.next_message(), code, UPayloadFormat.PROTOBUF)
     bench.endpoint.send(
         UMessage(bench.ids.next(), attributes, encode_failure(UStatus(code, ""), SomeipFailure(0xFF)))
@@ -228,7 +232,7 @@ def test_a_response_after_the_ttl_is_counted_and_dropped(bench: Bench) -> None:
     assert expired.attributes.commstatus is UCode.DEADLINE_EXCEEDED
     assert expired.attributes.reqid == message.id
 
-    bench.send_datagrams(encode(late), encode(asked()))
+    bench.send_datagrams(encode(late), encode(sent_request()))
     assert bench.next_message().attributes.type is UMessageType.REQUEST
     counts = bench.endpoint.statistics()
     assert (counts["refused_response_unsolicited"], counts["calls_expired"]) == (1, 1)
@@ -248,7 +252,7 @@ def test_a_call_with_a_late_deadline_does_not_wake_the_thread(
 def test_a_call_with_an_early_deadline_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_loop, "_MAX_SLEEP_NS", 3_600_000_000_000)
     bench.endpoint._receive_loop.wake()  # so that the loop sleeps until the new deadline
-    bench.send_datagrams(encode(asked()))
+    bench.send_datagrams(encode(sent_request()))
     bench.next_message()
     for _ in range(5):
         call = bench.call(METHOD, ttl=20)
@@ -290,9 +294,9 @@ def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: B
     calls = [request(bench.ids.next(), APP, METHOD, b"%d" % number, ttl=10_000) for number in range(40)]
     calls.insert(20, request(bench.ids.next(), APP, NO_RETURN_METHOD, b"notify", ttl=10_000))
     assert transmit_all(calls) == 41
-    came = [bench.received() for _ in calls]
-    assert [each.payload for each in came] == [each.payload for each in calls]
-    asked_of = [each for each in came if each.payload != b"notify"]
+    arrived = [bench.received() for _ in calls]
+    assert [each.payload for each in arrived] == [each.payload for each in calls]
+    asked_of = [each for each in arrived if each.payload != b"notify"]
     bench.send_datagrams(
         *(
             encode(msgspec.structs.replace(each, message_type=MessageType.RESPONSE))
@@ -312,12 +316,12 @@ def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: B
 
 
 def test_requests_received_as_a_batch_are_answered_as_a_batch(bench: Bench, together: BatchSide) -> None:
-    bench.send_datagrams(*(encode(asked(session=number + 1)) for number in range(40)))
+    bench.send_datagrams(*(encode(sent_request(session=number + 1)) for number in range(40)))
     requests = together.next_messages(40)
     assert len({each.id for each in requests}) == 40
     answers = [response(bench.ids.next(), each, b"%d" % n) for n, each in enumerate(requests)]
     assert bench.endpoint.batch_transmitter(None)(answers) == 40
-    came = [bench.received() for _ in answers]
-    assert [(each.session, each.payload) for each in came] == [(n + 1, b"%d" % n) for n in range(40)]
+    arrived = [bench.received() for _ in answers]
+    assert [(each.session, each.payload) for each in arrived] == [(n + 1, b"%d" % n) for n in range(40)]
     figures = bench.endpoint.statistics()
     assert (figures["requests_open"], figures["sent"], figures["received"]) == (0, 40, 40)

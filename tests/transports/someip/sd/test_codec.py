@@ -185,12 +185,16 @@ BROKEN = {
         "e0000001 00 11 0001",
         "address 224.0.0.1, expected that of one host",
     ),
-    "everybody as a service": (
+    "multicast as a service": (
         0x04,
         "ffffffff 00 11 0001",
         "address 255.255.255.255, expected that of one host",
     ),
-    "nobody as a service": (0x04, "00000000 00 11 0001", "address 0.0.0.0, expected that of one host"),
+    "the zero address as a service": (
+        0x04,
+        "00000000 00 11 0001",
+        "address 0.0.0.0, expected that of one host",
+    ),
     "one host as a multicast group": (
         0x14,
         "0a000001 00 11 0001",

@@ -100,7 +100,7 @@ def test_two_streamers_exchange_announcements() -> None:
     assert pair.reported(OWN) == [announcements(2, "b")]
     assert pair.reported(PEER) == [announcements(1, "a")]
     pair.network.advance(60_000)
-    assert pair.reported(OWN) == []  # a repetition is no change
+    assert pair.reported(OWN) == []  # a repetition is not a change
 
 
 def test_a_changed_announcement_replaces_the_previous_one() -> None:

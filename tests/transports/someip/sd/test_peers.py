@@ -61,7 +61,7 @@ def test_an_evicted_peer_never_gets_a_session_number_twice() -> None:
         peers.on_message(address, 0)
         numbers_of[address] += [peers.next_session(address)[0] for _ in range(5)]
     peers.on_message(third, 0)
-    numbers_of[one] += [peers.next_session(one)[0] for _ in range(2)]  # an answer to one that is gone
+    numbers_of[one] += [peers.next_session(one)[0] for _ in range(2)]  # a response to a peer that has left
     for numbers in numbers_of.values():
         assert numbers == sorted(set(numbers))
 
@@ -72,7 +72,7 @@ def test_an_evicted_peer_never_gets_a_session_number_twice() -> None:
         ([(0, 10), (0, 1)], [True, False]),
         ([(0, 10), (SECOND, 5), (SECOND, 1)], [True, True, False]),
         ([(0, 4), (100 * SECOND, 10), (100 * SECOND, 1)], [True, True, False]),
-        ([(SECOND, 10), (0, 1)], [True, False]),  # a clock that goes back earns nothing
+        ([(SECOND, 10), (0, 1)], [True, False]),  # a clock step back adds no tokens
         ([(0, 11), (0, 10)], [False, True]),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_reboot_that_one_channel_missed_does_not_hide_the_next_one() -> None:
 
 
 class SendingEcu:
-    """A sender as in the standard. `lives` defines the number of messages per life, and their channel."""
+    """A sender as in the standard. `lives` defines the number of messages per run, and their channel."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
