@@ -790,7 +790,7 @@ def test_id_columns_of_attachments_are_computed_once(monkeypatch: pytest.MonkeyP
     sent_request: list[str] = []
 
     def counting(record: str, records: bytes) -> list[tuple[Any, ...]]:
-        asked.append(record)
+        sent_request.append(record)
         return unpack_columns(record, records)
 
     monkeypatch.setattr(inbound_module, "unpack_columns", counting)
