@@ -62,6 +62,10 @@ class StreamerProcess:
         return "".join([*self.stdout.items(), *self.stderr.items()])
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 

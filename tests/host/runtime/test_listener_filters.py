@@ -123,3 +123,16 @@ def test_no_two_filters_of_an_endpoint_match_the_same_message(source: UUri) -> N
                 if one.matches(source) and other is not None and other.matches(address)
             ]
             assert len(hearing) <= 1, (endpoint, authority)
+
+
+@pytest.mark.parametrize("endpoints", [2, 5, 6, 64])
+def test_the_filters_of_an_endpoint_do_not_grow_with_the_number_of_endpoints(endpoints: int) -> None:
+    behind = {"self": (), **{f"e{n}": [f"net{n}"] for n in range(endpoints)}}
+    for endpoint in behind:
+        filters = listener_filters(endpoint, behind, [UUri("net0", 7, 1, 0)])
+        assert len(filters) <= 7, endpoint
+        # However they are grouped, a reply for each other network is received.
+        for number in range(endpoints):
+            if endpoint != f"e{number}":
+                reply_address = UUri(f"net{number}", 1, 1, 0)
+                assert any(sink is not None and sink.matches(reply_address) for _, sink in filters[2:])

@@ -11,6 +11,9 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
 _REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests; sinks of responses and notifications
 
+_MAX_EXACT_PATTERNS: Final = 4
+"""The maximum number of authorities elsewhere with a pattern each. With more, one pattern covers all reply addresses."""
+
 FilterPair = tuple[UUri, UUri | None]
 """Source and sink filter, as parameters of `UTransport.register_listener`."""
 
@@ -34,7 +37,9 @@ def _reply_patterns_elsewhere(
     """Patterns of the reply addresses (resource 0) of all entities that are not behind `endpoint`."""
     local = behind[endpoint]
     others = sorted({each for name, named in behind.items() if name != endpoint for each in named})
-    if endpoint == SELF or ANY_AUTHORITY in others:
+    # A transport has a subscription and a thread per filter, so patterns per pair of endpoints would grow as their square.
+    # The price of one pattern for all: replies between entities of one network are received and have no target.
+    if endpoint == SELF or ANY_AUTHORITY in others or len(others) > _MAX_EXACT_PATTERNS:
         return [_REPLY_ADDRESSES]
     hosted = {
         msgspec.structs.replace(entity, ue_version_major=ANY.ue_version_major, resource_id=0)

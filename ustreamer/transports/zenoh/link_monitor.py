@@ -230,7 +230,7 @@ class LinkMonitor:
     def _run(self) -> None:
         while True:
             try:
-                task = self._tasks.get(timeout=_SAMPLE_S)
+                task = self._tasks.get(timeout=_SAMPLE_S if self._nodes else None)
                 if task is None:
                     return
                 task()

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from queue import Empty, Full, Queue
 from threading import Event, Lock, Thread
 from typing import Final
 
 import zenoh
-from zenoh.handlers import FifoChannel
+from zenoh.handlers import Callback
 
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
@@ -33,7 +33,7 @@ MAX_ANNOUNCEMENTS: Final = 4096
 """Limit per network; an honest streamer declares one per authority of its configuration, plus one."""
 
 _QUEUE_TOKENS: Final = 4096
-"""Tokens in the channel; when it is full, Zenoh stops reading from that link."""
+"""Tokens that wait for the token thread; when the queue is full, Zenoh stops reading from that link."""
 _NOTIFY_INTERVAL_S: Final = 0.02
 """Minimum time between two notifications: each rebuilds all routes, and a hostile node may change all the time."""
 _JOIN_S: Final = 5.0
@@ -54,7 +54,9 @@ class PeerTokens:
         self._session: zenoh.Session | None = None
         self._lock = Lock()
         self._declared: dict[Announcement, zenoh.LivelinessToken] = {}
-        self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
+        self._subscriber: zenoh.Subscriber[None] | None = None
+        # Not a channel of Zenoh: its `recv` wakes up ten times a second.
+        self._samples: Queue[zenoh.Sample | None] = Queue(_QUEUE_TOKENS)
         self._thread: Thread | None = None
         self._closing = Event()
 
@@ -68,10 +70,11 @@ class PeerTokens:
         self.topic_tokens.start(session)
         if not self._watchers:
             return
-        channel: FifoChannel[zenoh.Sample] = FifoChannel(_QUEUE_TOKENS)
-        self._subscriber = session.liveliness().declare_subscriber(f"{PREFIX}/**", channel, history=True)
+        self._subscriber = session.liveliness().declare_subscriber(
+            f"{PREFIX}/**", Callback(self._samples.put, indirect=False), history=True
+        )
         name = f"zenoh {self._endpoint} peers"
-        self._thread = Thread(target=self._run, args=(self._subscriber.handler,), name=name, daemon=True)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
@@ -104,24 +107,31 @@ class PeerTokens:
         if subscriber is not None:
             subscriber.undeclare()  # type: ignore[no-untyped-call]
         if self._thread is not None:
+            with suppress(Full):  # then the thread does not wait
+                self._samples.put_nowait(None)
             self._thread.join(_JOIN_S)
 
     # --- on the token thread ------------------------------------------------------------------------------------------
 
-    def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
-        try:
-            while not self._closing.wait(_NOTIFY_INTERVAL_S):
-                is_changed = self._on_token(samples.recv())
-                for sample in islice(iter(samples.try_recv, None), _QUEUE_TOKENS):
-                    is_changed |= self._on_token(sample)
-                if is_changed:
-                    present = frozenset(self._present)
-                    for on_change in self._watchers:
-                        self._notify(partial(on_change, present))
-                for notify in self.topic_tokens.pending_notifications():
-                    self._notify(notify)
-        except zenoh.ZError:  # undeclared, or the session is closed
-            return
+    def _run(self) -> None:
+        while not self._closing.wait(_NOTIFY_INTERVAL_S):
+            is_changed = False
+            for sample in self._received_samples():
+                is_changed |= sample is not None and self._on_token(sample)
+            if is_changed:
+                present = frozenset(self._present)
+                for on_change in self._watchers:
+                    self._notify(partial(on_change, present))
+            for notify in self.topic_tokens.pending_notifications():
+                self._notify(notify)
+
+    def _received_samples(self) -> "list[zenoh.Sample | None]":
+        """Wait for a sample; returns it and the others that have arrived. None wakes the thread to end it."""
+        samples = [self._samples.get()]
+        with suppress(Empty):
+            while len(samples) < _QUEUE_TOKENS:
+                samples.append(self._samples.get_nowait())
+        return samples
 
     def _on_token(self, sample: zenoh.Sample) -> bool:
         """Apply a declared or removed token; True if the set of announcements changed."""
