@@ -17,6 +17,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.pb import uattributes as pb
 from ustreamer.uprotocol.pb import ustatus as pb_status
 from ustreamer.uprotocol.pb import uuid as pb_uuid
@@ -150,17 +151,18 @@ def _without_ids(part: bytes) -> bool:
 # tests/uprotocol/test_wire.py::test_every_header_survives_both_encoders_and_decoders
 
 
+MAX_CACHED_HEADERS: Final = 32_768
+
+
 class HeaderDecoder:
     """`decode` with a cache per distinct header: 0.5 us for known bytes after the id, else about 12.
 
-    At most `limit` headers are cached; a full cache is cleared, which costs one decoding per header and needs no
-    bookkeeping. Headers with a reqid, token or traceparent are not cached, as they do not repeat. Not thread-safe: one
+    At most `limit` headers are cached. Headers with a reqid, token or traceparent are not cached, as they do not repeat. Not thread-safe: one
     decoder per receiving thread.
     """
 
-    def __init__(self, limit: int = 8192) -> None:
-        self._limit = limit
-        self._cache: dict[bytes, UAttributes] = {}
+    def __init__(self, limit: int = MAX_CACHED_HEADERS) -> None:
+        self._cache: BoundedCache[bytes, UAttributes] = BoundedCache(limit)
 
     def decode(self, data: bytes) -> tuple[UUID, UAttributes]:
         """Equal to `decode`."""
@@ -180,18 +182,15 @@ class HeaderDecoder:
         # The tail is a key only if exactly an id precedes it, and it contains no id: protobuf merges repeated fields.
         starts_with_id = data[:ID_SIZE] == _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb)
         if attributes.is_cacheable and starts_with_id and not pb.UAttributes.FromString(tail).HasField("id"):
-            if len(self._cache) >= self._limit:
-                self._cache.clear()
-            self._cache[tail] = attributes
+            self._cache.add(tail, attributes)
         return id, attributes
 
 
 class HeaderEncoder:
     """`encode` with a cache per distinct header: 0.25 us instead of about 6. Bounds and threads as `HeaderDecoder`."""
 
-    def __init__(self, limit: int = 8192) -> None:
-        self._limit = limit
-        self._tails: dict[UAttributes, bytes] = {}
+    def __init__(self, limit: int = MAX_CACHED_HEADERS) -> None:
+        self._tails: BoundedCache[UAttributes, bytes] = BoundedCache(limit)
 
     def encode(self, id: UUID, attributes: UAttributes) -> bytes:
         """Equal to `encode`."""
@@ -199,9 +198,7 @@ class HeaderEncoder:
         if tail is None:
             tail = encode_tail(attributes)
             if attributes.is_cacheable:
-                if len(self._tails) >= self._limit:
-                    self._tails.clear()
-                self._tails[attributes] = tail
+                self._tails.add(attributes, tail)
         return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + tail
 
 

@@ -6,6 +6,8 @@ A delivery outlives a cached route and ends with its last subscriber.
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -34,6 +36,9 @@ class TargetStatistics(msgspec.Struct, frozen=True):
     throttled: int
 
 
+_EVICTED_SHARE: Final = 8
+
+
 class DeliveryRegistry:
     """Deliveries by topic and target, and of unicast messages by endpoint. Locked by its ingress."""
 
@@ -44,7 +49,7 @@ class DeliveryRegistry:
         limit: int,
         on_evicted: Callable[[AbstractSet[UUri]], None],
     ) -> None:
-        """At `limit` topics all of them are evicted; `on_evicted` receives them just before."""
+        """At `limit` topics the oldest eighth is evicted; `on_evicted` receives them just before."""
         self._owner = owner
         self._dispatcher = dispatcher
         self._limit = limit
@@ -77,11 +82,14 @@ class DeliveryRegistry:
         return deliveries
 
     def _store(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
-        # Bounded, because under a wildcard subscription the sender chooses the number of topics. The routes are cleared
-        # too, or a topic could have two deliveries, each with its own filter.
+        # Bounded, because under a wildcard subscription the sender chooses the number of topics. Their routes are dropped
+        # too, or a topic could have two deliveries, each with its own filter. That is one pass over all routes, hence
+        # many topics at a time.
         if topic not in self._by_topic and len(self._by_topic) >= self._limit:
-            self._on_evicted(self._by_topic.keys())
-            self._by_topic.clear()
+            oldest = set(islice(self._by_topic, max(1, self._limit // _EVICTED_SHARE)))
+            self._on_evicted(oldest)
+            for each in oldest:
+                del self._by_topic[each]
         self._by_topic[topic] = deliveries
 
     def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:

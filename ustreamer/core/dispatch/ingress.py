@@ -26,6 +26,7 @@ from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.core.routing.route_cache import CachedRoute, CacheKey, batch_cache_key, cache_key
 from ustreamer.core.routing.router import DEFERRED, SELF, InvalidMessage, Router, RoutingDecision
 from ustreamer.uprotocol.batch import MessageBatch
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -56,12 +57,11 @@ class Ingress:
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
-        self._routes: dict[CacheKey, CachedRoute] = {}
-        self._route_limit = route_limit
+        self._routes: BoundedCache[CacheKey, CachedRoute] = BoundedCache(route_limit)
         # With a dedup window `_routes` stays empty, so every message passes through `_route_for`, and the routes are in
         # `_routes_after_dedup`. Endpoints without a dedup window pay nothing for it.
         self._dedup_window: DedupWindow | None = None
-        self._routes_after_dedup: dict[CacheKey, CachedRoute] = {}
+        self._routes_after_dedup: BoundedCache[CacheKey, CachedRoute] = BoundedCache(route_limit)
         self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topics_evicted)
 
     def dispatch(self, message: UMessage) -> None:
@@ -189,7 +189,7 @@ class Ingress:
         return route
 
     def _build_route(
-        self, message: UMessage, routes: dict[CacheKey, CachedRoute], now_ns: int
+        self, message: UMessage, routes: BoundedCache[CacheKey, CachedRoute], now_ns: int
     ) -> CachedRoute | None:
         """Build a route; cache it in `routes` if more messages may share it. None for an invalid message."""
         attributes, key = message.attributes, cache_key(message.attributes)
@@ -216,9 +216,7 @@ class Ingress:
             )
         route = CachedRoute(version, *self._deliveries_of(attributes, decision, now_ns))
         if attributes.is_cacheable or key is not attributes:
-            if len(routes) >= self._route_limit:
-                routes.clear()
-            routes[key] = route
+            routes.add(key, route)
         return route
 
     def _clear_routes(self) -> None:
@@ -227,7 +225,13 @@ class Ingress:
 
     def _on_topics_evicted(self, topics: AbstractSet[UUri]) -> None:
         self._router.forwarding.withdraw(topics)
-        self._clear_routes()
+        self._drop_routes_of(topics)
+
+    def _drop_routes_of(self, topics: AbstractSet[UUri]) -> None:
+        for routes in (self._routes, self._routes_after_dedup):
+            for each in [each for each in routes if isinstance(each, UAttributes)]:
+                if each.source in topics:
+                    del routes[each]
 
     def _deliveries_of(
         self, attributes: UAttributes, decision: RoutingDecision, now_ns: int
@@ -288,12 +292,8 @@ class Ingress:
         """Build the routes of these topics again."""
         with self._lock:
             affected = topics & self._deliveries.topics
-            if not affected:
-                return
-            for routes in (self._routes, self._routes_after_dedup):
-                for each in [each for each in routes if isinstance(each, UAttributes)]:
-                    if each.source in affected:
-                        del routes[each]
+            if affected:
+                self._drop_routes_of(affected)
 
     def set_dedup_window(self, window: int) -> None:
         """Drop messages whose id is among the last `window` ids; 0: accept all.

@@ -17,12 +17,20 @@ import msgspec
 
 from ustreamer.transports.zenoh.keys import parse_key
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch, unpack_columns
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, HeaderDecoder, decode, split_around_reqid
+from ustreamer.uprotocol.wire import (
+    MAX_CACHED_HEADERS,
+    REQID,
+    REQID_PREFIX,
+    HeaderDecoder,
+    decode,
+    split_around_reqid,
+)
 
 VERSION: Final = 1
 VERSION_BYTE: Final = bytes((VERSION,))
@@ -193,16 +201,15 @@ def _have_valid_ids(joined: bytes, size: int, at: int, frame: bytes) -> bool:
 class SampleDecoder:
     """`decode_sample` with a cache per header and key: 0.5 us for a known pair.
 
-    Bounded like `HeaderDecoder`: at `limit` entries the cache is cleared. Not thread-safe: one per receiving thread.
+    At most `limit` entries per cache. Not thread-safe: one per receiving thread.
     """
 
-    def __init__(self, limit: int = 8192) -> None:
-        self._limit = limit
+    def __init__(self, limit: int = MAX_CACHED_HEADERS) -> None:
         self._decoder = HeaderDecoder(limit)
         # Attributes with an empty authority depend on the key, so the key is part of the cache key.
-        self._reconciled: dict[tuple[str, bytes], UAttributes] = {}
+        self._reconciled: BoundedCache[tuple[str, bytes], UAttributes] = BoundedCache(limit)
         # Responses: by key and the bytes around the reqid, the attributes without reqid.
-        self._responses: dict[tuple[str, bytes, bytes], UAttributes] = {}
+        self._responses: BoundedCache[tuple[str, bytes, bytes], UAttributes] = BoundedCache(limit)
 
     def decode(self, key: str, attachment: bytes | None, payload: bytes) -> UMessage | SampleRefusal:
         """Equal to `decode_sample`."""
@@ -274,9 +281,7 @@ class SampleDecoder:
             return reconciled
         tail = attachment[_HEAD.size :]
         if self._decoder.is_cached(tail):
-            if len(self._reconciled) >= self._limit:
-                self._reconciled.clear()
-            self._reconciled[key, tail] = reconciled
+            self._reconciled.add((key, tail), reconciled)
         # The bytes before the tail must be exactly an id, as for any other tail.
         elif attachment[: _HEAD.size] == _HEAD.pack(_BEFORE_MSB, id.msb, _BEFORE_LSB, id.lsb):
             self._cache_response(key, tail, reconciled)
@@ -290,6 +295,4 @@ class SampleDecoder:
             else None
         )
         if around is not None:
-            if len(self._responses) >= self._limit:
-                self._responses.clear()
-            self._responses[key, *around] = like
+            self._responses.add((key, *around), like)

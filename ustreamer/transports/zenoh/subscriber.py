@@ -20,6 +20,7 @@ from ustreamer.transports.zenoh.decoder import SampleDecoder, SampleRefusal, Sam
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests
 from ustreamer.uprotocol.batch import MAX_BATCH, MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.utransport import Listener, batch_listener_of
 from ustreamer.uprotocol.uuri import ANY, UUri
@@ -27,7 +28,7 @@ from ustreamer.uprotocol.uuri import ANY, UUri
 log = logging.getLogger("ustreamer.zenoh")
 
 _MAX_SAMPLES: Final = MAX_BATCH
-_MAX_CACHED_MATCHES: Final = 4_096  # pairs of source and sink with a cached match
+_MAX_CACHED_MATCHES: Final = 32_768  # pairs of source and sink with a cached match
 _PUBLICATION: Final = f"/{NO_SINK}"
 
 
@@ -51,7 +52,7 @@ class DeliveredFilters:
 
     def __init__(self, filters: tuple[ListenerFilters, ...] = ()) -> None:
         self._filters = filters
-        self._cached: dict[tuple[UUri, UUri | None], bool] = {}
+        self._cached: BoundedCache[tuple[UUri, UUri | None], bool] = BoundedCache(_MAX_CACHED_MATCHES)
 
     def __len__(self) -> int:
         """The number of filters."""
@@ -62,9 +63,8 @@ class DeliveredFilters:
         route = message.attributes.source, message.attributes.sink
         cached = self._cached.get(route)
         if cached is None:
-            if len(self._cached) >= _MAX_CACHED_MATCHES:
-                self._cached.clear()
-            cached = self._cached[route] = any(each.matches(message) for each in self._filters)
+            cached = any(each.matches(message) for each in self._filters)
+            self._cached.add(route, cached)
         return cached
 
     def undelivered(self, messages: Sequence[UMessage]) -> Sequence[UMessage]:
