@@ -12,6 +12,7 @@ A topic with a short period is sent more often. Each service is an ECU with its 
 import random
 import sys
 import time
+from abc import abstractmethod
 from pathlib import Path
 from typing import Final
 
@@ -57,8 +58,9 @@ def topics(authority: str, first_service: int) -> list[wire.Address]:
 class MixedGenerator(Generator):
     """Sends the topics in their order."""
 
+    @abstractmethod
     def send_topic(self, topic: int, body: bytes, number: int) -> None:
-        raise NotImplementedError
+        """Send one message of the topic with this index."""
 
     def send_burst(self) -> None:
         for _ in range(self.burst):
