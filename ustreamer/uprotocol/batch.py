@@ -50,11 +50,6 @@ class IdColumns:
         self.msbs = msbs
         self.lsbs = lsbs
 
-    @classmethod
-    def of_ids(cls, ids: Sequence[UUID]) -> "IdColumns":
-        """The columns of these ids."""
-        return cls([id.msb for id in ids], [id.lsb for id in ids])
-
     def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
         return self.msbs, self.lsbs
 
@@ -100,7 +95,8 @@ class MessageBatch(Sequence[UMessage]):
             return None
         if [each.attributes for each in messages].count(attributes) < len(messages):
             return None
-        columns = IdColumns.of_ids([each.id for each in messages])
+        ids = [each.id for each in messages]
+        columns = IdColumns([id.msb for id in ids], [id.lsb for id in ids])
         return cls(attributes, columns, [each.payload for each in messages])
 
     @property

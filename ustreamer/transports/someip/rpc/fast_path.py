@@ -168,13 +168,12 @@ class FastInbound:
                 calls.remove_entry(request_id)
         templates = [self._response_templates.for_request(call.request) for call in answered]
         reqids = [call.request.id for call in answered]
-        ids = self._ids.next_n(number)
         if templates.count(templates[0]) == number:
-            return MessageBatch(templates[0], IdColumns.of_ids(ids), payloads, reqids)
+            return MessageBatch(templates[0], IdColumns(*self._ids.next_n_columns(number)), payloads, reqids)
         attributes = [
             msgspec.structs.replace(like, reqid=reqid) for like, reqid in zip(templates, reqids, strict=True)
         ]
-        return list(map(UMessage, ids, attributes, payloads))
+        return list(map(UMessage, self._ids.next_n(number), attributes, payloads))
 
     def _open_requests(
         self,
@@ -185,7 +184,8 @@ class FastInbound:
         payloads: Sequence[bytes],
         senders: Sequence[Address],
     ) -> Sequence[UMessage] | None:
-        ids, requests = self._ids.next_n(len(request_ids)), self._pending.requests
+        halves = self._ids.next_n_columns(len(request_ids))
+        ids, requests = list(map(UUID, *halves)), self._pending.requests
         with self._pending.lock:
             deadline_ns = self._monotonic_ns() + self._request_ttl_ns
             for number, (id, request_id, address) in enumerate(zip(ids, request_ids, senders, strict=True)):
@@ -197,7 +197,7 @@ class FastInbound:
                     for opened in ids[:number]:
                         requests.remove_entry(opened)
                     return None
-        return MessageBatch(attributes, IdColumns.of_ids(ids), payloads)
+        return MessageBatch(attributes, IdColumns(*halves), payloads)
 
     def _decode_response(
         self, message_id: int, request_id: int, datagram: bytes, host: str
