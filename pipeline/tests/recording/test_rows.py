@@ -5,6 +5,7 @@ import random
 from functools import partial
 
 import numpy as np
+import pytest
 from tests.sample_recordings import NOON_MS, Record, make_row
 from ustreamer_pipeline.recording.layout import Records
 from ustreamer_pipeline.recording.rows import (
@@ -15,6 +16,7 @@ from ustreamer_pipeline.recording.rows import (
     day_of,
     merge_day,
     record_batches,
+    rows_of,
 )
 from ustreamer_pipeline.recording.segments import Segment, read_segment
 from ustreamer_recorder.events import Row
@@ -101,3 +103,13 @@ def test_a_quarantined_row_has_its_position_and_bytes(record: Record) -> None:
     first, second = batch.to_pylist()
     assert (first["file"], second["offset"] - first["offset"]) == ("f", 96)
     assert (first["raw"][0], len(first["raw"])) == (3, 96)
+
+
+@pytest.mark.parametrize(("floor", "stale"), [(0, 0), (2, 0), (3, 1), (4, 2)])
+def test_rows_that_an_earlier_segment_has_are_faults_and_the_next_one_is_not(
+    record: Record, floor: int, stale: int
+) -> None:
+    first, second = a_run(record, [[1, 2], [3, 4]])
+    assert first.next_seq == second.header.first_seq == 2
+    rows = rows_of(second, TextPool(), "f", floor, detail=False)
+    assert [fault >= 0 for fault in rows["fault"].tolist()] == [index < stale for index in range(2)]

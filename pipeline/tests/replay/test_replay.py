@@ -5,14 +5,17 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.replay.gate import Limit
 from ustreamer_pipeline.replay.links import MAX_AGE_MS, OVERHEAD_BYTES, QUEUE_BYTES, QUEUE_MESSAGES
 from ustreamer_pipeline.replay.replay import GatewayReplay
 from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS
+from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay
 from ustreamer_pipeline.replay.whatif_scenarios import (
     Scenario,
     ScenarioLink,
@@ -284,6 +287,18 @@ def test_after_missing_rows_a_pause_makes_the_state_of_a_gate_known() -> None:
         assert (check.decided, check.differing) == (195, 0)
         assert check.unknown == 54
     assert replayed(lost[:50], losses={1: [at_ns]}).check.unknown == 9
+
+
+@pytest.mark.parametrize(("more_ns", "unknown"), [(0, 1), (1, 0)])
+def test_only_a_pause_that_ends_every_state_of_a_gate_makes_it_known(more_ns: int, unknown: int) -> None:
+    """A gate may be due a period and its tolerance after the message that it passed last."""
+    target = TargetReplay(ReplayTarget("chassis", "backbone", "//chassis/1/1/8001", None), (), TOLERANCE)
+    target.reset_after_loss()
+    period, early, _, pause = Limit.for_period(10 * MS, TOLERANCE)
+    for number, at_ns in enumerate([START, START + pause + period + early + more_ns]):
+        times = np.array([at_ns], dtype=np.int64)
+        part = MessageSlice(times, times, np.ones(1, dtype=np.bool_), period, 0, TOLERANCE)
+        assert target.replay(part)[0] == (unknown if number else 1)
 
 
 def test_messages_without_a_gate_are_not_compared() -> None:

@@ -19,7 +19,7 @@ from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.report.page import count, share
 from ustreamer_pipeline.report.plots import micro
-from ustreamer_pipeline.report.tables import bucket_s
+from ustreamer_pipeline.report.tables import bucket_s, queues
 from ustreamer_pipeline.schemas import Table
 
 MS = 1_000_000
@@ -202,6 +202,15 @@ def test_queues_have_their_longest_moment(tables: dict[str, list[Row]]) -> None:
     assert peaks["vin1", "tablet"]["peak_messages"] == 10
     assert peaks["vin1", "tablet"]["peak_bytes"] == 10_000
     assert peaks["vin1", "backbone"]["peak_messages"] == 1
+
+
+def test_a_message_that_leaves_a_queue_makes_room_for_one_of_that_moment(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one_by_one = [delivery(n, n * 5 * MS, settled_ns=(n + 1) * 5 * MS) for n in range(3)]
+    write(tmp_path, "vin1", schemas.DELIVERIES, one_by_one)
+    (found,) = queues(schemas.DELIVERIES.read_table(spark, str(tmp_path))).collect()
+    assert (found["peak_messages"], found["peak_bytes"]) == (1, 100)
 
 
 def test_causes_of_loss_are_grouped_without_their_numbers(tables: dict[str, list[Row]]) -> None:

@@ -41,6 +41,14 @@ def test_a_full_inbox_rejects_messages_and_retains_its_own() -> None:
     assert inbox.wait_batch() == [message(0), message(1)]
 
 
+def test_places_in_reserve_are_bounded_too() -> None:
+    inbox = filled(2, limit=2)
+    inbox.put_nowait(message(2), reserve=1)
+    with pytest.raises(UStatusError):
+        inbox.put_nowait(message(), reserve=1)
+    assert inbox.wait_batch() == [message(0), message(1), message(2)]
+
+
 def test_a_closed_inbox_refuses_and_gives_out_the_rest() -> None:
     inbox = filled(1)
     inbox.close()

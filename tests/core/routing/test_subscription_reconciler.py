@@ -204,3 +204,15 @@ def test_link_up_repeats_every_call_of_its_peer() -> None:
     peers.at_peer.clear()
     peers.send_due()
     assert peers.at_peer == {entry.key: 10}
+
+
+def test_no_more_calls_are_in_flight_to_a_peer_than_its_limit() -> None:
+    peers = SimulatedPeers(opposite_supersedes=False)
+    for number in range(MAX_IN_FLIGHT + 1):
+        peers.set_desired(("peer0", number), 10)
+    peers.set_desired(("peer1", 0), 10)
+    peers.send_due()
+    assert peers.unanswered == [1, 2, 3], "the last call to peer0 waits, that to the other peer does not"
+    peers.answer(0, "granted")
+    peers.send_due()
+    assert peers.unanswered == [2, 3, 4]

@@ -403,6 +403,23 @@ def test_a_restart_neither_shortens_nor_extends_a_wait(
     assert [status.code for _, status in second.undelivered] == ([] if sent else [UCode.DEADLINE_EXCEEDED])
 
 
+@pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
+def test_a_monotonic_clock_that_went_back_measures_no_wait(
+    start: MakeDurableQueueRig, left_ms: int, sent: list[int]
+) -> None:
+    """A virtual machine that is restored from a snapshot has the same boot id and an earlier clock."""
+    clock = ManualClock()
+    clock.advance(s=5)
+    first = start(down(), clock=clock)
+    first.offer(first.number(1))
+    first.write_all()
+    first.die()
+    clock.advance(ms=HOUR_MS - left_ms)
+    second = start(ScriptedTransport(), clock=ManualClock(wall_ms=clock.clock().wall_ms()))
+    second.send()
+    assert second.sent == sent
+
+
 @pytest.mark.parametrize(
     ("stored_at", "read_at", "left"),
     [

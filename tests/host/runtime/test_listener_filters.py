@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from tests.host.streamer_bench import OWN, Bench, NoConfig, fake, link
+from ustreamer.core.routing.router import SELF
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer.host.runtime.listener_filters import listener_filters
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -106,6 +107,15 @@ def test_every_endpoint_receives_every_publication_once(bench: Bench) -> None:
     streamer = bench.started(*(fake(name, *who) for name, who in WITH_STAR.items()))
     for name in WITH_STAR:
         assert [pair[0] for pair in link(streamer, name).listeners if pair[1] is None] == [ANY]
+
+
+@pytest.mark.parametrize(
+    "sink", [UUri("cloud", 1, 1, 0), UUri("venus", 1, 1, 0), UUri(OWN, 7, 1, 0)], ids=str
+)
+def test_the_own_endpoint_receives_replies_to_every_authority_once(sink: UUri) -> None:
+    """A reply of a hosted service to an authority without an endpoint becomes a dead letter."""
+    filters = listener_filters(SELF, {SELF: (), **HERE_AND_THERE}, [UUri(OWN, 7, 1, 0)])
+    assert sum(other is not None and other.matches(sink) for _, other in filters if other != ANY) == 1
 
 
 @pytest.mark.parametrize("source", [UUri("x", 7, 1, 0), UUri("x", 7, 1, 3), UUri("x", 7, 1, 0x8000)])

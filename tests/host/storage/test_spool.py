@@ -152,6 +152,15 @@ def test_a_full_spool_refuses_messages_until_there_is_space(tmp_path: Path, limi
     spool.close()
 
 
+def test_a_full_spool_accepts_as_many_messages_as_are_deleted_with_them(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(10, 1 << 30))
+    spool.open()
+    keys = add(spool, *range(10))
+    spool.commit([(1, numbered(n)) for n in range(10, 13)], deleted_keys=keys[:3])
+    assert numbers(spool) == list(range(3, 13))
+    spool.close()
+
+
 def test_deletions_are_made_even_if_the_added_messages_are_refused(tmp_path: Path) -> None:
     spool = a_spool(tmp_path, SpoolLimits(10, 1 << 30))
     spool.open()

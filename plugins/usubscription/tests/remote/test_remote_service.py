@@ -35,7 +35,7 @@ US = UUri(OWN, 0, 3, 0)
 REMOTE, ELSEWHERE = UUri(FAR, 0x10AB, 3, 0x80CD), UUri("device4", 1, 1, 0x8000)
 EVERY = UUri(FAR, 0xFFFF0001, 1, 0x8000)
 UNSUBSCRIBED, PENDING, SUBSCRIBED, LEAVING = range(4)
-SUBSCRIBE, UNSUBSCRIBE = 1, 2
+SUBSCRIBE, UNSUBSCRIBE, FETCH = 1, 2, 3
 TIMEOUT_S = 300
 
 
@@ -974,6 +974,19 @@ def test_an_invalid_or_oversized_hint_is_not_queued(rig: "ServiceRig") -> None:
     large = UUri(FAR, 0, 3, 0x8000)
     rig.client.send(notification(UUID(0x7000, 2 << 62), large, US, b"x" * (MAX_PAYLOAD + 1)))
     assert rig.statistics("ignored") == before + 2
+
+
+def test_an_answer_is_taken_although_the_queue_of_requests_is_full(make_desk: MakeRig) -> None:
+    desk = make_desk(max_queued_requests=1).start()
+    desk.subscribe(REMOTE)
+    call = desk.take_remote_request()
+    with desk.service_blocked():
+        accepted = desk.send_request(FETCH)
+        refused = desk.wait_response(desk.send_request(FETCH))
+        assert refused.attributes.commstatus is UCode.RESOURCE_EXHAUSTED
+        desk.send_remote_grant(call)
+    desk.wait_response(accepted)
+    assert states(desk) == {APP: SUBSCRIBED}
 
 
 def test_a_question_is_answered_although_an_expiry_elsewhere_finds_no_room(

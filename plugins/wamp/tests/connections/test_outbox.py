@@ -140,6 +140,20 @@ def test_replies_are_never_dropped_and_keep_their_place(rig: "RealmRig") -> None
     assert found[-1] == ("com.c", 1)
 
 
+def test_a_reply_waits_behind_what_waits_although_the_client_reads_again(rig: "RealmRig") -> None:
+    written: list[bytes] = []
+    client = member(rig)
+    wire = client.outbox._wire
+    outbox = SessionOutbox(wire, OutboxLimits(), written.append, lambda: None, client.counts)
+    event = WampEvent(Publication(1, "com.a", [1], {}), 1, "exact")
+    outbox.pause()
+    outbox.enqueue_event(event)
+    outbox.resume()  # and `flush` is due
+    outbox.enqueue_reply([35, 10])
+    outbox.flush()
+    assert b"".join(written) == event.frame_for(wire) + wire.encode_message([35, 10])
+
+
 def test_the_router_reads_no_request_from_a_client_that_does_not_read(rig: "RealmRig") -> None:
     client = member(rig)
     client.outbox.pause()

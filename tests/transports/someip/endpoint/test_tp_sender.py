@@ -168,6 +168,16 @@ def test_a_full_queue_blocks_the_route_until_there_is_room() -> None:
     assert wire.opened == [refused.value.route]
 
 
+def test_an_abandoned_message_makes_room_and_opens_the_blocked_routes() -> None:
+    wire = Wire(waiting_bytes=150)
+    wire.segmenter.send(event(100), PEER, SLOW)
+    with pytest.raises(RouteUnavailable) as refused:
+        wire.segmenter.send(event(100, 2), OTHER, SLOW)
+    wire.refusal = errno.ENETDOWN
+    wire.run(5 + RETRY_TIMEOUT_NS // MS)
+    assert (wire.count("tp_unsent"), wire.opened) == (1, [refused.value.route])
+
+
 def test_a_message_above_the_limit_is_an_error_and_no_blocked_route() -> None:
     wire = Wire(waiting_bytes=99)
     with pytest.raises(UStatusError, match="at most 99 are sent in segments") as refused:

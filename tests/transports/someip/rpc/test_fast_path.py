@@ -21,7 +21,7 @@ from tests.transports.someip.rpc.path_comparison import (
     asking,
 )
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MessageType, decode, encode
 from ustreamer.transports.someip.rpc import fast_path
 from ustreamer.uprotocol.umessage import UMessage, request, response
@@ -107,6 +107,18 @@ def test_calls_and_their_responses_take_the_fast_path() -> None:
         )
         assert comparison.fast.exchange.fast_in.decode_message(datagram, ECU) is not None
         assert comparison.fast.exchange.fast_in.decode_message(datagram, ECU) is None  # answered once
+
+
+@pytest.mark.parametrize("sender", [UNKNOWN_SENDER, CLIENTS[2]], ids=["unknown", "client"])
+def test_a_response_of_another_host_answers_no_call(sender: Address) -> None:
+    comparison = PathComparison()
+    comparison.call((0, 0, 100, 8))
+    sent, _ = decode(comparison.fast.sent[0][0])
+    datagram = encode(msgspec.structs.replace(sent, message_type=MessageType.RESPONSE, payload=b"forged"))
+    fast_in = comparison.fast.exchange.fast_in
+    assert fast_in.decode_message(datagram, sender) is None
+    assert comparison.fast.exchange.statistics()["calls_open"] == 1
+    assert fast_in.decode_message(datagram, ECU) is not None
 
 
 def test_requests_and_their_responses_take_the_fast_path_from_the_second_on() -> None:
