@@ -10,8 +10,9 @@ import pytest
 import zenoh
 
 from tests.response_batches import batch_of_responses
-from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id, wait_until
+from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
