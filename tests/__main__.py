@@ -29,26 +29,23 @@ def _ignoring(*places: str) -> tuple[str, ...]:
 
 BENCHMARKS: Final = "tests/benchmarks"
 STALLED_CLIENTS: Final = f"{BENCHMARKS}/test_wamp.py"
-TIMING_SENSITIVE: Final = (
-    STALLED_CLIENTS,
-    *_e2e_files("operations/demo", "discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates"),
-)
+(DEMO,) = _e2e_files("operations/demo")
+TIMED_E2E: Final = _e2e_files("discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates")
+TIMING_SENSITIVE: Final = (STALLED_CLIENTS, DEMO, *TIMED_E2E)
 """Each test repeats a measurement that the machine disturbed."""
-MULTI_STREAMER: Final = (
-    f"{E2E}/multi_streamer",
-    *_e2e_files("operations/restart", "routing/networks", "subscriptions/remote_subscriptions"),
-)
-"""Several streamers at a time: half of all waiting."""
-MEASURED_PROCESSES: Final = (BENCHMARKS, *_e2e_files("operations/command_line"))
-"""Benchmarks run and their reports are complete. These tests assert no speed."""
+MULTI_STREAMER: Final = (f"{E2E}/multi_streamer",)
+"""Several streamers at a time."""
+OPERATIONS: Final = f"{E2E}/operations"
+COMMANDS: Final = (BENCHMARKS, OPERATIONS)
+"""Commands, restarts and recordings; benchmarks, whose tests assert no speed."""
 PLUGINS: Final = "plugins"
 LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """Together they take as long as the pipeline."""
 
 WAITING_SUITES: Final = (
     MULTI_STREAMER,
-    (E2E, *_ignoring(*TIMING_SENSITIVE[1:], *MULTI_STREAMER, *MEASURED_PROCESSES[1:])),
-    (*MEASURED_PROCESSES, *_ignoring(STALLED_CLIENTS)),
+    (E2E, *_ignoring(*TIMED_E2E, *MULTI_STREAMER, OPERATIONS)),
+    (*COMMANDS, *_ignoring(STALLED_CLIENTS, DEMO)),
 )
 """Whole processes, which wait for each other three quarters of the time."""
 CPU_BOUND_SUITES: Final = (

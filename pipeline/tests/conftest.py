@@ -17,7 +17,14 @@ from ustreamer_pipeline.session import session
 # For a short life on a small heap. C1 alone halves the CPU time of the suite. Its default code cache of 48 MB overflows, and the
 # JVM then compiles the same code repeatedly. The serial collector costs a third of G1: together one fifth less CPU time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
-QUICK = {"spark.driver.defaultJavaOptions": QUICK_JAVA, "spark.sql.shuffle.partitions": "2"}
+QUICK = {
+    "spark.driver.defaultJavaOptions": QUICK_JAVA,
+    "spark.sql.shuffle.partitions": "2",
+    # To generate and compile Java for each query costs more than it saves with so few rows: one fifth of the CPU time.
+    # Tests that start a process generate code, as in production.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 TIME_LIMIT_S: Final = 600
 """Time limit of one test. Pipeline tests run at low priority, and one Spark job takes up to 30 s of CPU time.

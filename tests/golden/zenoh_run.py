@@ -10,7 +10,7 @@ import msgspec
 import zenoh
 
 from tests.golden.frames import Frame
-from tests.transports.contract import wait_until
+from tests.waiting import wait_until
 from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement

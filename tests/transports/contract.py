@@ -20,6 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import pytest
 
+from tests.waiting import wait_until
 from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
@@ -29,6 +30,7 @@ from ustreamer.uprotocol.uuri import ANY, ANY_ENTITY, UUri, any_at
 
 ALPHA: Final = "alpha.vin1"
 BETA: Final = "beta.vin1"
+
 DEADLINE_S: Final = 30.0
 
 TOPIC: Final = UUri(ALPHA, 0x1000A, 1, 0x8001)
@@ -44,14 +46,6 @@ _ids: Final = UuidSource(lambda: time.time_ns() // 1_000_000)
 
 def new_id() -> UUID:
     return _ids.next()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll `condition` until it holds; fail after the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.002)
 
 
 class Mailbox:

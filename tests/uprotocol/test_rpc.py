@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from tests.waiting import wait_until
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, response
@@ -225,12 +226,9 @@ def calls_at_once(line: Line, calling: RpcClient, n: int) -> list[bytes]:
     threads = [threading.Thread(target=call, args=(position,), daemon=True) for position in range(n)]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + DEADLINE_S
-    while len(line.sent) < n:
-        assert time.monotonic() < end
-        time.sleep(0.001)
-    for sent_request in reversed(line.sent):
-        line.arrive(response(IDS.next(), sent_request, b"re " + sent_request.payload))
+    wait_until(lambda: len(line.sent) >= n, "all requests")
+    for asked in reversed(line.sent):
+        line.arrive(response(IDS.next(), asked, b"re " + asked.payload))
     for thread in threads:
         thread.join(DEADLINE_S)
     return answers

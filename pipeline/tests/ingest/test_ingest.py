@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from ustreamer_pipeline.schemas import (
 from ustreamer_pipeline.silver.silver import UnitPlan, plan_unit
 from ustreamer_recorder.events import Letter
 
+from tests.waiting import wait_until
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
@@ -268,13 +268,6 @@ def test_after_a_kill_between_any_two_steps_the_next_run_gives_the_same_tables(
     assert contents(lake) == tables
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 200.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.02)
-
-
 def test_a_stream_that_fails_before_its_tables_are_written_continues_from_its_checkpoint(
     spark: SparkSession,
     fleet: Path,
@@ -318,7 +311,7 @@ def test_a_killed_stream_continues_from_its_checkpoint(
         start_new_session=True,
     )
     try:
-        wait_for((lake / "manifest.jsonl").exists)
+        wait_until((lake / "manifest.jsonl").exists, within_s=200.0)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

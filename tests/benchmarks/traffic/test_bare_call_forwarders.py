@@ -11,7 +11,7 @@ import zenoh
 from benchmarks.harness.child_process import module_command
 from benchmarks.harness.testbed import BenchRig, Ports
 from benchmarks.traffic import bare_call_forwarders, sockets, wire
-from tests.transports.contract import wait_until
+from tests.waiting import wait_until
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, decode, encode
 from ustreamer.transports.zenoh.decoder import decode_sample
 from ustreamer.uprotocol.umessage import UMessage

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from tests.waiting import wait_until
 from ustreamer.host.demo.apps import ClimateControl, DemoApp
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
@@ -156,10 +157,7 @@ def test_an_app_without_peers_fails_with_its_name(network: Network, monkeypatch:
 
 def run_until(climate: ClimateControl, enough: Callable[[], bool]) -> None:
     climate.start()
-    end = time.monotonic() + DEADLINE_S
-    while not enough():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    wait_until(enough)
     climate.stop()
 
 

@@ -3,8 +3,7 @@
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import Any
@@ -72,13 +71,6 @@ class ReceivedMessages:
 
     def is_quiet(self) -> bool:
         return self._received.empty()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
 
 
 class Bench:

@@ -22,13 +22,6 @@ WITHIN_S: Final = 30.0  # a generous limit: only a failing test waits for it
 HOME: Final = ip_network("127.0.0.0/24")
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
-
-
 def numbered(number: int, size: int = 0) -> bytes:
     """A message whose payload starts with its number."""
     payload = number.to_bytes(4, "big") + bytes(size)

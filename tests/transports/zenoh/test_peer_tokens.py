@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.e2e.rigs.entities import wait_declared
-from tests.transports.contract import Mailbox, wait_until
+from tests.transports.contract import Mailbox
 from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh import peer_tokens

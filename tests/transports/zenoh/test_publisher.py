@@ -10,8 +10,9 @@ import pytest
 import zenoh
 
 from tests.response_batches import batch_of_responses
-from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id, wait_until
+from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
@@ -135,7 +136,32 @@ class Bench:
         """Undeclare a subscriber that has received all puts, and wait until the sender detects the loss."""
         self.wait_arrived()
         subscriber.undeclare()  # type: ignore[no-untyped-call]
-        wait_until(lambda: any(each.lost_ns for each in self.sender._publishers.values()), "the loss")
+        wait_until(lambda: any(each.lost_ns for each in self.publishers), "the loss")
+
+    # The only access to the routes and the retransmit buffer of the sender.
+
+    @property
+    def publishers(self) -> list[publisher._RoutePublisher]:
+        return list(self.sender._publishers.values())
+
+    @property
+    def remembered_count(self) -> int:
+        return len(self.sender._retransmit_buffer)
+
+    @property
+    def remembered(self) -> list[tuple[int, UMessage]]:
+        """The time of the put and the message, for each remembered message of the only route."""
+        [only] = self.publishers
+        return list(self.sender._retransmit_buffer.messages_of(only))
+
+    def wait_all_lost(self) -> None:
+        wait_until(lambda: all(each.lost_ns for each in self.publishers), "the losses")
+
+    def replace_put(self, attributes: UAttributes, put: Callable[..., None]) -> publisher._RoutePublisher:
+        """Let the open route of `attributes` call `put` instead of Zenoh. Returns the route."""
+        header = self.sender._headers[attributes]
+        self.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
+        return header.publisher
 
 
 MakeBench = Callable[..., Bench]
@@ -200,7 +226,7 @@ def test_a_retransmitted_message_keeps_its_id_and_can_be_lost_again(make_bench: 
         attachment = subscriber.recv().attachment
         assert attachment is not None
         attachments.add(attachment.to_bytes())
-        for each in bench.sender._publishers.values():
+        for each in bench.publishers:
             each.lost_ns = 0
         bench.unsubscribe(subscriber)
         subscriber = bench.listen()
@@ -315,9 +341,9 @@ def test_the_bounds_apply_to_all_routes_together(make_bench: MakeBench) -> None:
     bench = make_bench(messages=3)
     subscriber = bench.listen()
     bench.put(*(numbered(n, n % 2) for n in range(5)))
-    assert len(bench.sender._retransmit_buffer) == 3
+    assert bench.remembered_count == 3
     bench.unsubscribe(subscriber)
-    wait_until(lambda: all(each.lost_ns for each in bench.sender._publishers.values()), "both losses")
+    bench.wait_all_lost()
     assert sorted(received(bench.listen(), 3)) == [2, 3, 4]
 
 
@@ -328,7 +354,7 @@ def test_messages_older_than_the_window_are_removed(make_bench: MakeBench) -> No
     first = monotonic_ns()
     wait_until(lambda: monotonic_ns() > first + 1_000_000, "its age")
     bench.put(numbered(1))
-    assert len(bench.sender._retransmit_buffer) == 1
+    assert bench.remembered_count == 1
     assert received(subscriber, 2) == [0, 1]
 
 
@@ -350,9 +376,9 @@ def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:
     many = [UMessage(new_id(), shared[n // 5 % 2], b"%d" % n) for n in range(2, 40)]  # five of each in a row
     assert bench.sender.put_batch(many) == 38
     assert received(subscriber, 40) == list(range(40))
-    assert (bench.sender.sent, len(bench.sender._retransmit_buffer)) == (40, 40)
+    assert (bench.sender.sent, bench.remembered_count) == (40, 40)
     bench.unsubscribe(subscriber)
-    wait_until(lambda: all(each.lost_ns for each in bench.sender._publishers.values()), "both losses")
+    bench.wait_all_lost()
     again = received(bench.listen(), 40)
     first = [0, *(n for n in range(2, 40) if n // 5 % 2 == 0)]
     assert [n for n in again if n in first] == first
@@ -453,7 +479,7 @@ def test_a_batch_ends_when_the_link_goes_down(make_bench: MakeBench, together: A
     bench = make_bench()
     _subscriber = bench.listen()
     bench.put(numbered(0))
-    [(attributes, header)] = bench.sender._headers.items()
+    attributes = numbered(0).attributes
     bench.freeze()
     puts: list[bytes] = []
 
@@ -461,11 +487,11 @@ def test_a_batch_ends_when_the_link_goes_down(make_bench: MakeBench, together: A
         puts.append(payload)
         bench.links.up = len(puts) < 3
 
-    bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
+    bench.replace_put(attributes, put)
     similar = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
     assert bench.sender.put_batch(together(similar)) == 3
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
-    assert [each.payload for each in stored(bench)] == [b"0", b"1", b"2", b"3"]
+    assert [each.payload for _, each in bench.remembered] == [b"0", b"1", b"2", b"3"]
     assert bench.sender.put_batch(together(similar)) == 0
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
 
@@ -483,9 +509,8 @@ def test_equal_messages_are_put_and_stored_like_single_ones(
     bench.freeze()
     assert bench.sender.put_batch(together(many)) == 70
     assert read(subscriber, 71)[1:] == many
-    stored = bench.sender._retransmit_buffer.messages_of(bench.sender._headers[attributes].publisher)
-    assert [message for _, message in stored][1:] == many
-    times_ns = [put_ns for put_ns, _ in stored]
+    assert [message for _, message in bench.remembered][1:] == many
+    times_ns = [put_ns for put_ns, _ in bench.remembered]
     assert times_ns == sorted(times_ns)
     assert bench.sender.sent == 71
 
@@ -495,7 +520,7 @@ def test_a_batch_ends_at_a_put_that_zenoh_refuses(make_bench: MakeBench, togethe
     bench = make_bench()
     _subscriber = bench.listen()
     bench.put(numbered(0))
-    [(attributes, header)] = bench.sender._headers.items()
+    attributes = numbered(0).attributes
     puts: list[bytes] = []
 
     def put(payload: bytes, *, attachment: bytes) -> None:
@@ -503,18 +528,13 @@ def test_a_batch_ends_at_a_put_that_zenoh_refuses(make_bench: MakeBench, togethe
             raise zenoh.ZError("no")
         puts.append(payload)
 
-    bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
+    bench.replace_put(attributes, put)
     similar = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
     assert bench.sender.put_batch(together(similar)) == 2
-    assert (puts, bench.sender.sent, len(bench.sender._retransmit_buffer)) == ([b"1", b"2"], 3, 3)
+    assert (puts, bench.sender.sent, bench.remembered_count) == ([b"1", b"2"], 3, 3)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-
-
-def stored(bench: Bench) -> list[UMessage]:
-    [publisher] = bench.sender._publishers.values()
-    return [message for _, message in bench.sender._retransmit_buffer.messages_of(publisher)]
 
 
 class RecordedPuts:
@@ -526,9 +546,7 @@ class RecordedPuts:
         self.max_puts: int | None = None
         self.last = self.at_ns = 0
         self.links = bench.links
-        header = bench.sender._headers[attributes]
-        bench.sender._headers[attributes] = msgspec.structs.replace(header, put=self)
-        header.publisher.put = self
+        bench.replace_put(attributes, self).put = self
 
     def __call__(self, payload: bytes, *, attachment: bytes) -> None:
         if len(self.puts) == self.max_puts:
@@ -559,20 +577,20 @@ def assert_put_as_one_by_one(
     """A batch, the list of its messages, single messages and slices cause the same puts and memories."""
     bench.freeze()
     puts.puts.clear()
-    before, count, sent = stored(bench), len(messages), bench.sender.sent
+    before, count, sent = [message for _, message in bench.remembered], len(messages), bench.sender.sent
     assert bench.sender.put_batch(batch) == count
     assert bench.sender.put_batch(messages) == count
     for message in messages:
         bench.sender.put_message(message)
     expected = [(each.payload, VERSION_BYTE + encode(each.id, each.attributes)) for each in messages]
     assert puts.puts == expected * 3
-    assert stored(bench) == [*before, *messages * 3]
+    assert [message for _, message in bench.remembered] == [*before, *messages * 3]
     assert bench.sender.sent == sent + 3 * count
     # Slices, too.
     assert bench.sender.put_batch(batch[count // 2 :]) == count - count // 2
     assert bench.sender.put_batch(batch[count:]) == 0
     assert puts.puts == [*expected * 3, *expected[count // 2 :]]
-    assert stored(bench) == [*before, *messages * 3, *messages[count // 2 :]]
+    assert [message for _, message in bench.remembered] == [*before, *messages * 3, *messages[count // 2 :]]
 
 
 @every_batch
@@ -593,8 +611,7 @@ def test_a_batch_is_stored_with_the_time_of_its_last_put(make_bench: MakeBench, 
     attributes, puts = open_route(bench)
     assert bench.sender.put_batch(together(similar(attributes, 20))) == 20
     last_ns, now_ns = puts.at_ns, monotonic_ns()
-    [publisher] = bench.sender._publishers.values()
-    times_ns = {put_ns for put_ns, _ in bench.sender._retransmit_buffer.messages_of(publisher)[1:]}
+    times_ns = {put_ns for put_ns, _ in bench.remembered[1:]}
     assert len(times_ns) == 1
     assert last_ns <= min(times_ns) <= now_ns
 
@@ -644,7 +661,7 @@ def assert_ends_after(
 ) -> None:
     """Only the successful puts are counted and stored, whether all or none."""
     bench.freeze()
-    before, sent = stored(bench), bench.sender.sent
+    before, sent = [message for _, message in bench.remembered], bench.sender.sent
     puts.puts.clear()
     if how == "refused":
         puts.max_puts = taken
@@ -654,7 +671,7 @@ def assert_ends_after(
     assert bench.sender.put_batch(batch) == taken
     assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
     assert bench.sender.sent == sent + taken
-    assert stored(bench) == before + messages[:taken]
+    assert [message for _, message in bench.remembered] == before + messages[:taken]
     assert bench.links.up is (how == "refused")
 
 
@@ -667,7 +684,7 @@ def test_a_batch_that_cannot_be_sent_is_left_to_put_message(
     assert bench.sender.put_batch(batch_of(messages)) == 0  # never put before
     assert not bench.is_accepted(numbered(0))
     assert bench.sender.put_batch(batch_of(messages)) == 0  # no subscriber
-    assert (bench.sender.sent, len(bench.sender._retransmit_buffer)) == (0, 0)
+    assert (bench.sender.sent, bench.remembered_count) == (0, 0)
     with pytest.raises(RouteUnavailable):
         bench.sender.put_message(messages[0])
 
@@ -679,7 +696,7 @@ def test_a_batch_is_counted_without_a_retransmit_buffer(
     bench = make_bench(ms=0)
     attributes, puts = open_route(bench)
     assert bench.sender.put_batch(batch_of(similar(attributes, 20))) == 20
-    assert (len(puts.puts), bench.sender.sent, len(bench.sender._retransmit_buffer)) == (20, 21, 0)
+    assert (len(puts.puts), bench.sender.sent, bench.remembered_count) == (20, 21, 0)
 
 
 @every_batch
@@ -769,7 +786,7 @@ def test_unknown_responses_are_left_to_put_message(
     assert bench.sender.put_batch(batch_of(messages)) == 0
     bench.put(answered(9, ttl=1_000))
     assert bench.sender.put_batch(batch_of(messages)) == 0
-    assert (bench.sender.sent, len(bench.sender._retransmit_buffer)) == (1, 1)
+    assert (bench.sender.sent, bench.remembered_count) == (1, 1)
     bench.put(messages[0])
     assert bench.sender.put_batch(batch_of(messages[1:])) == 8
     assert read(subscriber, 10)[1:] == messages
@@ -854,12 +871,12 @@ def test_a_batch_with_ttl_ends_when_its_puts_take_too_long(
         puts = RecordedPuts(bench, first.attributes, subscriber)
         messages = similar(first.attributes, 20)
         batch = as_id_columns(messages)
-    before = stored(bench)
+    before = [message for _, message in bench.remembered]
     SlowPut(bench, puts, each_ns)
     assert bench.sender.put_batch(batch) == taken
     assert [payload for payload, _ in puts.puts] == [each.payload for each in messages[:taken]]
     assert bench.sender.sent == 1 + taken
-    assert stored(bench) == before + messages[:taken]
+    assert [message for _, message in bench.remembered] == before + messages[:taken]
 
 
 class _LockThatWaits:

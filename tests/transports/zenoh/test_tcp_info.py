@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.transports.contract import wait_until
+from tests.waiting import wait_until
 from ustreamer.transports.zenoh.tcp_info import TcpLink, find_link
 
 

@@ -10,8 +10,8 @@ import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.transports.contract import wait_until
 from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.subscriptions import MAX_PERIOD_NS

@@ -29,9 +29,9 @@ from tests.transports.contract import (
     code_of,
     new_id,
     response_from,
-    wait_until,
 )
 from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor

@@ -12,8 +12,9 @@ import pytest
 import zenoh
 from zenoh import CongestionControl, Priority
 
-from tests.transports.contract import Mailbox, code_of, wait_until
+from tests.transports.contract import Mailbox, code_of
 from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.publisher import PRIORITIES
 from ustreamer.transports.zenoh.transport import ZenohTransport

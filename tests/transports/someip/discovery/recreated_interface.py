@@ -13,7 +13,8 @@ import msgspec
 
 from tests.e2e.rigs.cable import run_system_command
 from tests.e2e.rigs.ports import udp_ports
-from tests.transports.someip.discovery.sd_bench import DOORS, FAST, GROUP, SPEED, Ecu, wait_until
+from tests.transports.someip.discovery.sd_bench import DOORS, FAST, GROUP, SPEED, Ecu
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tests.e2e.rigs.ports import udp_ports
+from tests.waiting import wait_until
 from ustreamer.core.routing.usubscription_codec import (
     Status,
     SubscribeRequest,
@@ -26,7 +27,7 @@ from ustreamer.core.routing.usubscription_codec import (
     unsubscribe_response,
 )
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.transport_port import EndpointContext
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.protocol.addresses import Address
@@ -290,6 +291,18 @@ class Bench:
     def until(self, name: str, number: int) -> None:
         wait_until(lambda: self.count(name) == number)
 
+    def send_when_found(self, call: UMessage) -> None:
+        """Send `call` once its service is known. The count `sd_found` is higher a moment earlier."""
+
+        def is_sent() -> bool:
+            try:
+                self.endpoint.send(call)
+            except RouteUnavailable:
+                return False
+            return True
+
+        wait_until(is_sent, "the service")
+
     # --- as the own uSubscription, requesting -------------------------------------------------------------------------
 
     def subscribe_topic(self, topic: UUri = TOPIC, caller: UUri = OWN) -> Status:
@@ -334,10 +347,3 @@ class Bench:
             self.grant(call)
         ecu.expect_entry(lambda each: each.type == EntryType.ACK and each.ttl)
         return calls[0].attributes.source
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < until, f"no such condition within {WITHIN_S} s"
-        time.sleep(0.001)

@@ -8,16 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.transports.someip.discovery.sd_bench import (
-    APP,
-    FAST,
-    METHOD,
-    OWN,
-    TOPIC,
-    Bench,
-    Ecu,
-    wait_until,
-)
+from tests.transports.someip.discovery.sd_bench import APP, FAST, METHOD, OWN, TOPIC, Bench, Ecu
+from tests.waiting import wait_until
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.routing.usubscription_codec import (
     Status,

@@ -10,15 +10,8 @@ import msgspec
 import pytest
 
 from tests.e2e.rigs.ports import udp_ports
-from tests.transports.someip.discovery.sd_bench import (
-    DOORS,
-    FAST,
-    GROUP,
-    SPEED,
-    WITHIN_S,
-    Ecu,
-    wait_until,
-)
+from tests.transports.someip.discovery.sd_bench import DOORS, FAST, GROUP, SPEED, WITHIN_S, Ecu
+from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, RouterId
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, SubscriberEnded

@@ -25,8 +25,8 @@ from tests.transports.someip.discovery.sd_bench import (
     Ecu,
     event,
     over,
-    wait_until,
 )
+from tests.waiting import wait_until
 from ustreamer.core.routing.usubscription_codec import (
     Status,
     SubscriptionUpdate,
@@ -102,9 +102,8 @@ def test_a_lost_service_is_no_longer_called(bench: Bench, how: str) -> None:
 def test_pending_calls_fail_immediately_when_the_service_is_lost(bench: Bench, how: str, why: str) -> None:
     ecu = bench.ecu()
     ecu.offer(ttl=1 if how == "ttl" else 30)
-    bench.until("sd_found", 1)
     call = request(bench.ids.next(), APP, METHOD, b"?", ttl=600_000)
-    bench.endpoint.send(call)
+    bench.send_when_found(call)
     assert ecu.receive().payload == b"?"
     if how == "stops":
         ecu.offer(ttl=0)

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.transports.someip.tcp_rig import WITHIN_S, RestartableService, is_closed, read_messages, wait_until
+from tests.transports.someip.tcp_rig import WITHIN_S, RestartableService, is_closed, read_messages
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint

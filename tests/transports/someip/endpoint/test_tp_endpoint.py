@@ -3,7 +3,6 @@
 
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -110,10 +110,7 @@ class Bench:
         self.endpoint.transmitter(self.receiver)(publish(self.ids.next(), topic, payload))
 
     def wait(self, condition: Callable[[dict[str, int]], bool]) -> None:
-        until = time.monotonic() + WITHIN_S
-        while not condition(dict(self.endpoint.statistics())):
-            assert time.monotonic() < until, "it did not happen in time"
-            time.sleep(0.001)
+        wait_until(lambda: condition(dict(self.endpoint.statistics())))
 
 
 MakeBench = Callable[..., Bench]

@@ -31,8 +31,8 @@ from tests.transports.someip.endpoint_rig import (
     Bench,
     BlockingListener,
     ReceivedMessages,
-    wait_until,
 )
+from tests.waiting import wait_until
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import RouteUnavailable
@@ -417,7 +417,7 @@ def test_an_unknown_client_gets_no_reply(bench: Bench) -> None:
     bench.listener.next()
 
     assert bench.listener.is_quiet()
-    assert bench.count("refused_request_address") == 2
+    wait_until(lambda: bench.count("refused_request_address") == 2, "two refused requests")
     unknown_sender.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
         unknown_sender.receive()

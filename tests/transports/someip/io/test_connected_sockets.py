@@ -18,8 +18,8 @@ from tests.transports.someip.endpoint_rig import (
     Bench,
     BlockingListener,
     Peer,
-    wait_until,
 )
+from tests.waiting import wait_until
 from ustreamer.transports.someip.io import connected_sockets
 from ustreamer.transports.someip.io.connected_sockets import (
     MAX_PEER_SOCKETS,

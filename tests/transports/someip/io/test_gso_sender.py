@@ -244,7 +244,7 @@ def test_a_batch_is_sent_byte_for_byte_as_its_messages_until_one_is_rejected(
 ) -> None:
     columns, rows = SenderWithKernel(room, first), SenderWithKernel(room, first)
     for topic, sizes in topics_and_sizes:
-        message_batch = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
+        message_batch = equal([bytes([number]) * size for number, size in enumerate(sizes)], topic)
         assert columns.send(message_batch) == rows.send(iter(list(message_batch)))
         assert columns.kernel.taken == rows.kernel.taken
         assert (
@@ -292,7 +292,7 @@ def test_a_batch_of_one_size_is_sent_without_creating_messages(monkeypatch: pyte
     def made(_: MessageBatch) -> Iterator[UMessage]:
         raise AssertionError("messages were made")
 
-    gso, message_batch = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
+    gso, message_batch = SenderWithKernel(10_000, 0), equal([b"1", b"2"])
     monkeypatch.setattr(MessageBatch, "__iter__", made)
     assert gso.send(message_batch) == 2
 

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.transports.someip.endpoint_rig import EVENT, OPEN_DOOR, WITHIN_S, Bench, wait_until
+from tests.transports.someip.endpoint_rig import EVENT, OPEN_DOOR, WITHIN_S, Bench
+from tests.waiting import wait_until
 from ustreamer.transports.someip.io.poller import Poller
 from ustreamer.transports.someip.io.receive_loop import LoopCallbacks, ReceiveLoop
 

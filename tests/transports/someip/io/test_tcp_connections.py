@@ -18,8 +18,8 @@ from tests.transports.someip.tcp_rig import (
     number_of,
     numbered,
     read_messages,
-    wait_until,
 )
+from tests.waiting import wait_until
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.io import tcp_connection, tcp_connections
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor
