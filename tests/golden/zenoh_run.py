@@ -10,8 +10,8 @@ import msgspec
 import zenoh
 
 from tests.golden.frames import Frame
-from tests.waiting import wait_until
 from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
+from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh.keys import filter_key
