@@ -247,7 +247,7 @@ def test_a_segment_with_too_many_texts_reports_that_it_is_full() -> None:
     assert count == MAX_STRINGS - 16_384
 
 
-# ----------------------------------------------------------------------------------------- what becomes of bytes
+# ------------------------------------------------------------------------------------------ decoding of bytes
 
 
 def small() -> tuple[bytes, list[Event]]:

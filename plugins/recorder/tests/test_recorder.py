@@ -97,7 +97,7 @@ def rows_in(directory: Path) -> list[Row]:
     return [event for event in read(directory)[0] if isinstance(event, Row)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- life
+# ------------------------------------------------------------------------------------------------- life cycle
 
 
 def test_notes_are_soon_in_the_file_and_its_end_is_marked(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_an_exception_in_the_recorder_does_not_end_it(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["recorder.failed"]
 
 
-# ----------------------------------------------------------------------------------------------------------- neighbours
+# --------------------------------------------------------------------------------------------- adjacent files
 
 
 def test_a_second_streamer_on_the_directory_is_refused_by_name(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ for _ in range(10):                                          # 3 MB hold three s
     eventually(lambda: not made.note_queue.notes, "the notes to be taken")
 eventually(lambda: rows_in(directory)[-1].seq > 70_000, "the last rows")
 descriptor = os.open(ballast, os.O_CREAT | os.O_RDWR)
-for file in directory.glob("*.useg"):                        # somebody else takes all the place that is left
+for file in directory.glob("*.useg"):                        # another program uses the remaining space
     file.unlink()
 try:
     while True:

@@ -255,7 +255,7 @@ class Gateway:
         assert self.ledger().queued == 0
 
 
-# --------------------------------------------------------------------------------------------------------- the stories
+# -------------------------------------------------------------------------------------------------- scenarios
 
 # Few of each, so that stories are about the same streams again and again.
 FAR = ("south", "south", "west")

@@ -152,7 +152,7 @@ def test_all_streamers_deny_a_spoofed_message_and_one_responds() -> None:
     assert peers.has("one", "mars", None) == ["g0", "g1", "g2"]
 
 
-# ---------------------------------------------------------------------------------------------------------- any network
+# -------------------------------------------------------------------------------------------- random networks
 
 AUTHORITIES = ("a", "b", "c", ANY_AUTHORITY)
 

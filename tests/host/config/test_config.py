@@ -282,12 +282,12 @@ def test_a_durable_endpoint_holds_messages_without_ttl_for_a_day_by_default() ->
         durable = ("port = 30500", "port = 30500\ndurable = true")
         return checked(edited(durable, *edits)).limits("chassis").max_age_ms
 
-    unsaid = ("max_age_ms = 30000", "")
+    omitted = ("max_age_ms = 30000", "")
     chassis = ("[plugins.usubscription]", "[egress.chassis]\nmax_age_ms = 5\n[plugins.usubscription]")
     assert max_age_ms() == 30_000
-    assert max_age_ms(unsaid) == 86_400_000
-    assert max_age_ms(unsaid, chassis) == 5
-    assert checked(edited(unsaid)).limits("chassis").max_age_ms == 30_000
+    assert max_age_ms(omitted) == 86_400_000
+    assert max_age_ms(omitted, chassis) == 5
+    assert checked(edited(omitted)).limits("chassis").max_age_ms == 30_000
 
 
 def test_the_first_pause_may_be_the_longest() -> None:

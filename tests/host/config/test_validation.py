@@ -33,7 +33,7 @@ class Needy(Struct, frozen=True, forbid_unknown_fields=True):
         if self.name == "worse":
             raise ValueError("number and name do not fit together")
         if self.name == "worst":
-            raise ValueError("nobody: there is no such field")
+            raise ValueError("unknown: there is no such field")
 
 
 class Outer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ WORDS = [
     ("many = 1", "f:1: many: expected an array, got the integer 1; write many = [1]"),
     ("\n[needy]\nnumber = 1\nname = 'bad'", "f:4: needy.name: 'bad': expected 'good'"),
     ("[needy]\nnumber = 1\nname = 'worse'", "f:1: needy: number and name do not fit together"),
-    ("[needy]\nnumber = 1\nname = 'worst'", "f:1: needy: nobody: there is no such field"),
+    ("[needy]\nnumber = 1\nname = 'worst'", "f:1: needy: unknown: there is no such field"),
     ("text = 'bad inners'\n[[inners]]\n[[inners]]\n\nname = ''", "f:5: inners[1].name: is not liked"),
 ]  # fmt: skip
 

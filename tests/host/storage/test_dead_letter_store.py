@@ -79,7 +79,7 @@ def make(path: Path) -> Iterator[Callable[..., DeadLetterStore]]:
         each.close()
 
 
-# ------------------------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------------------ stored data
 
 
 def test_a_stored_letter_is_read_back_unchanged(make: Callable[..., DeadLetterStore], path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_first_letter_creates_the_store(make: Callable[..., DeadLetterStore]
     assert list(read_letters(path)) == []
 
 
-# ---------------------------------------------------------------------------------------------------- what is damaged
+# ----------------------------------------------------------------------------------------------------- damage
 
 
 def overwritten(path: Path, key: bytes, value: bytes) -> None:

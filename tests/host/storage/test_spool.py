@@ -284,7 +284,7 @@ def fill(keys):
     return len(keys)
 keys = []
 fill(keys)
-with open(root / "others", "wb", buffering=0) as others:  # somebody else takes the rest
+with open(root / "others", "wb", buffering=0) as others:  # another program uses the rest
     try:
         while True:
             others.write(b"x" * 4096)

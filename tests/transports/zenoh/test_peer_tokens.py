@@ -249,8 +249,8 @@ def test_access_control_restricts_the_declaration_of_tokens(locator: str) -> Non
                 "key_exprs": ["up-streamer/1/*/*/g1.vin/**"],
             }
         ],
-        "subjects": [{"id": "everybody"}],
-        "policies": [{"rules": ["no-g1-from-here"], "subjects": ["everybody"]}],
+        "subjects": [{"id": "all"}],
+        "policies": [{"rules": ["no-g1-from-here"], "subjects": ["all"]}],
     }
     config = zenoh.Config()
     for path, value in {

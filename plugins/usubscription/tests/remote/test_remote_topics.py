@@ -58,7 +58,7 @@ def test_the_fastest_rate_and_the_latest_end_are_requested(
     desired: list[tuple[int, int | None]], period_ms: int, expire_ms: int | None
 ) -> None:
     """[utest->LIF-20]"""
-    entries = [SubscriptionRecord(TOPIC, app, *wish) for app, wish in zip(APPS, desired, strict=False)]
+    entries = [SubscriptionRecord(TOPIC, app, *each) for app, each in zip(APPS, desired, strict=False)]
     attributes = requested_attributes(subscribed(*entries)[1])
     assert attributes.sample_period_ms == period_ms
     assert (attributes.expire.ToMilliseconds() if attributes.HasField("expire") else None) == expire_ms

@@ -240,8 +240,8 @@ class ImageReader:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(self._directory, file=self._process.stdin, flush=True)
-        verdict, *rest = self._process.stdout.readline().split() or ["died"]
-        if verdict == "died":
+        verdict, *rest = self._process.stdout.readline().split() or ["crashed"]
+        if verdict == "crashed":
             code = self._process.wait()
             self.close()
             return f"the process that opened it ended with {code}"
