@@ -424,13 +424,13 @@ def victim(directory: Path) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]
 def test_a_kill_keeps_flushed_rows_and_every_file_is_readable(tmp_path: Path, seed: int) -> None:
     """The moment is a random one: in a write, in a rotation, wherever."""
     rng = random.Random(seed)
-    with victim(tmp_path) as (process, said):
+    with victim(tmp_path) as (process, output):
         flushed = 0
         while flushed < 100:
-            flushed = int(said.readline())
+            flushed = int(output.readline())
         timer = threading.Timer(rng.uniform(0, 0.5), process.send_signal, [signal.SIGKILL])
         timer.start()
-        for line in said:
+        for line in output:
             flushed = int(line) if line.endswith("\n") else flushed
         timer.join()
     events, damage = read(tmp_path)

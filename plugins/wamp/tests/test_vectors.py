@@ -120,7 +120,7 @@ def test_a_vector_that_holds_has_no_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "key", "value", "said"),
+    ("sample", "key", "value", "expected"),
     [
         (0, "serializers", {"json": [{"bytes_hex": b"[34, 7, 5]".hex()}]}, "written as"),
         (
@@ -130,12 +130,12 @@ def test_a_vector_that_holds_has_no_failures() -> None:
             "is not",
         ),
         (1, "wmsg", [34, 7, 5], "taken"),
-        (1, "expected_error", {"contains": "never said"}, "is not in"),
+        (1, "expected_error", {"contains": "never expected"}, "is not in"),
         (2, "wmsg", [34, 7, 0], "refused"),
     ],
 )
-def test_a_vector_that_does_not_hold_is_named(sample: int, key: str, value: Any, said: str) -> None:
+def test_a_vector_that_does_not_hold_is_named(sample: int, key: str, value: Any, expected: str) -> None:
     changed = {**OWN["samples"][sample], key: value}
     (failure,) = failures({**OWN, "samples": [changed]})
     assert failure.startswith(changed["description"])
-    assert said in failure
+    assert expected in failure

@@ -311,8 +311,8 @@ def test_an_override_that_does_not_fit_the_default_is_refused_where_it_is() -> N
 def test_the_file_limits_the_number_of_dead_letters() -> None:
     smallest = 'authority = "a"\n[endpoints.e]\ntransport = "local"\nauthorities = ["*"]\n'
     assert checked(smallest).dead_letters == DeadLettersConfig(10_000, 64_000_000, 1_000_000)
-    said = checked(smallest + "[dead_letters]\nmessages = 5\n")
-    assert said.dead_letters == DeadLettersConfig(5, 64_000_000, 1_000_000)
+    config = checked(smallest + "[dead_letters]\nmessages = 5\n")
+    assert config.dead_letters == DeadLettersConfig(5, 64_000_000, 1_000_000)
     (problem,) = problems(smallest + "[dead_letters]\nmesages = 5\n")
     assert (problem.line, problem.path) == (6, "dead_letters.mesages")
     assert problem.suggestion == "did you mean 'messages'?"

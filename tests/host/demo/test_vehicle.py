@@ -95,8 +95,8 @@ Change = Callable[[DemoOutcome], DemoOutcome]
 def test_a_report_lists_violated_expectations(changes: dict[str, object], problems: list[str]) -> None:
     outcome = msgspec.structs.replace(GOOD, **changes)
     assert len(outcome.problems) == len(problems)
-    for said, expected in zip(outcome.problems, problems, strict=True):
-        assert expected in said
+    for problem, expected in zip(outcome.problems, problems, strict=True):
+        assert expected in problem
 
 
 def test_an_outcome_reads_as_json() -> None:

@@ -241,10 +241,10 @@ def test_a_kill_loses_no_commit_and_restores_no_deleted_message(tmp_path: Path, 
             text=True,
         ) as process:
             assert process.stdout
-            said = [next(process.stdout) for _ in range(rng.randint(1, 60))]
+            lines = [next(process.stdout) for _ in range(rng.randint(1, 60))]
             process.send_signal(signal.SIGKILL)
-            said += [line for line in process.stdout if line.endswith("\n")]
-        sign, latest = said[-1].split()
+            lines += [line for line in process.stdout if line.endswith("\n")]
+        sign, latest = lines[-1].split()
         done = int(latest) + 8 if sign == "<" else int(latest)
         spool = Spool(path, LIMITS)
         spool.open()
@@ -421,10 +421,10 @@ def test_an_unreadable_file_is_moved_aside_and_its_readable_messages_stay(
     assert found == sorted(found)
     assert saved <= len(found) == spool.messages < 2000
     assert spool.quarantined == 1
-    [said] = [record for record in caplog.records if record.message == "spool.damaged"]
-    assert said.levelno == logging.ERROR
+    [log_record] = [record for record in caplog.records if record.message == "spool.damaged"]
+    assert log_record.levelno == logging.ERROR
     aside = tmp_path / "spool" / "backbone.damaged-1"
-    assert vars(said)["moved_to"] == str(aside)
+    assert vars(log_record)["moved_to"] == str(aside)
     assert (aside / "data.mdb").read_bytes() == data
     add(spool, 2000)
     assert reopened(spool)[1] == len(found) + 1
@@ -473,8 +473,8 @@ def test_damaged_records_are_skipped_counted_and_logged(
     assert spool.open()[1] == 99
     assert (spool.lost, spool.quarantined, spool.messages) == (2, 0, 99)
     assert numbers(spool) == [n for n in range(100) if n != 2]  # sequences begin with 1
-    [said] = [record for record in caplog.records if record.message == "spool.messages_lost"]
-    assert vars(said)["messages"] == 2
+    [log_record] = [record for record in caplog.records if record.message == "spool.messages_lost"]
+    assert vars(log_record)["messages"] == 2
     spool.close()
     assert spool.open()[1] == 99  # they are deleted, so this is logged once
     assert spool.lost == 2

@@ -168,9 +168,9 @@ def results_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
     try:
         for number, bit in enumerate(bits):
             mode = MODES[number % 2]
-            said = reader.flip_bit(bit, mode)
-            assert said in HARMLESS, f"bit {bit % 8} of byte {bit // 8}, {mode}: {said}"
-            result[said] += 1
+            outcome = reader.flip_bit(bit, mode)
+            assert outcome in HARMLESS, f"bit {bit % 8} of byte {bit // 8}, {mode}: {outcome}"
+            result[outcome] += 1
     finally:
         reader.close()
     return result

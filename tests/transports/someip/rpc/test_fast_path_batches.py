@@ -481,12 +481,12 @@ def answers(
     side: FastSide,
     reqids: Sequence[UUID] | None,
     sizes: Sequence[int],
-    **said: Any,
+    **changes: Any,
 ) -> MessageBatch:
     made = response(comparison.ids.next(), comparison.asked(side, 0))
     ids = [comparison.ids.next() for _ in sizes]
     return MessageBatch(
-        msgspec.structs.replace(made.attributes, reqid=None, **said),
+        msgspec.structs.replace(made.attributes, reqid=None, **changes),
         IdColumns([each.msb for each in ids], [each.lsb for each in ids]),
         [bytes([number]) * size for number, size in enumerate(sizes)],
         reqids,
