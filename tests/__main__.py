@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 8 to 9 minutes on two cores.
 
-Tests that measure time run first, alone: 95 s. Then whole processes, which wait for each other three quarters of the time, run in
-two parts. All other tests run next to them in three parts with a lower priority. Named places (`python -m tests tests/core`) go to
-one pytest.
+Tests that measure time run first, alone: 95 s. Then whole processes, which wait for each other three quarters of the
+time, run in two parts. All other tests run next to them in three parts with a lower priority. Named places (`python
+-m tests tests/core`) go to one pytest.
 """
 
 import os
@@ -65,7 +65,8 @@ def pytest_command(paths: Sequence[str], arguments: Sequence[str]) -> list[str]:
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Where bytecode must not be written next to the sources, it is written to another folder.
 
-    Some hundred streamers and commands are started, and each would compile 20,000 lines: half of the CPU time that it takes.
+    Some hundred streamers and commands are started, and each would compile 20,000 lines: half of the CPU time that it
+    takes.
     """
     if not environ.get("PYTHONDONTWRITEBYTECODE"):
         return dict(environ)

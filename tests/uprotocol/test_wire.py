@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header on the wire: vectors made with upstream's .proto files, and the fast path compared with the readable one."""
+"""The header on the wire: vectors made with upstream's .proto files, and the fast path compared with the readable
+one.
+"""
 
 from itertools import product
 

@@ -455,7 +455,7 @@ def test_a_kill_keeps_flushed_rows_and_every_file_is_readable(tmp_path: Path, se
 
 
 def test_an_open_file_without_a_header_is_moved_aside(tmp_path: Path) -> None:
-    """A power cut in the wrong moment; a kill cannot do it."""
+    """A power cut at the worst moment; a kill cannot cause this state."""
     for number, content in enumerate([b"", bytes(5000), b"noise" * 100]):
         (tmp_path / f"{number:016x}-000000.useg.open").write_bytes(content)
     (tmp_path / ".0000000000000009-000000.useg.new").write_bytes(bytes(10))

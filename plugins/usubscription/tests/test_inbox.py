@@ -41,7 +41,7 @@ def test_a_full_inbox_rejects_messages_and_retains_its_own() -> None:
     assert inbox.wait_batch() == [message(0), message(1)]
 
 
-def test_a_closed_inbox_refuses_and_gives_out_the_rest() -> None:
+def test_a_closed_inbox_rejects_messages_and_returns_the_rest() -> None:
     inbox = filled(1)
     inbox.close()
     with pytest.raises(UStatusError) as refused:

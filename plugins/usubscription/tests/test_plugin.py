@@ -118,7 +118,7 @@ def test_stopping_twice_changes_nothing(make_rig: "Callable[..., ServiceRig]") -
         ({"mapsize": 1}, "unknown field `mapsize`"),
     ],
 )
-def test_a_section_with_a_mistake_is_refused(section: dict[str, object], where: str) -> None:
+def test_a_section_with_an_error_is_rejected(section: dict[str, object], where: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=where):
         msgspec.convert(section, UsubscriptionConfig)
     assert msgspec.convert({"topic_lifecycle": "off"}, UsubscriptionConfig) == UsubscriptionConfig()

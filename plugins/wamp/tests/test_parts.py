@@ -48,7 +48,7 @@ def test_a_session_number_is_not_reused_while_messages_are_pending_for_it() -> N
     (entity,) = made.sessions
     made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is pending
     assert made.usubscription.has_subscriptions(entity)
-    made._last_instance = 0  # as if 65534 sessions had come since
+    made._last_instance = 0  # as after 65534 further sessions
     second = FakeSession()
     made.open_subscription(second, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
     assert list(made.sessions) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]

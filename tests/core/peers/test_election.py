@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The election of the forwarding streamer. In a `PeerNetwork` all streamers receive the announcements of all others."""
+"""The election of the forwarding streamer.
+
+In a `PeerNetwork` all streamers receive the announcements of all others.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

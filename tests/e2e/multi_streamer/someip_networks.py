@@ -93,7 +93,8 @@ class SomeipNetworks:
     ) -> Gateway:
         """Start a streamer without waiting. `services` are its settings of the service, by network.
 
-        `extra_toml` is TOML by network, `extra_sections` has sections of other endpoints. `ttl_s` is the ttl of its Offers.
+        `extra_toml` is TOML by network, `extra_sections` has sections of other endpoints. `ttl_s` is the ttl of its
+        Offers.
         """
         host = self._next_host()
         sections = [f'authority = "{authority}"\nstate_dir = "state-{authority}"\n[plugins.usubscription]']

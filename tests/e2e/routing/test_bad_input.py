@@ -141,7 +141,7 @@ SPOOFED: Final[dict[str, Callable[[], Attributes]]] = {
 
 
 @pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
-def test_a_bad_datagram_is_never_forwarded_and_does_no_harm(
+def test_an_invalid_datagram_is_never_forwarded_and_has_no_other_effect(
     vehicle: Vehicle, app: ZenohEntity, datagram: bytes
 ) -> None:
     app.subscribe(TOPIC)
@@ -248,7 +248,7 @@ def test_a_caller_with_a_foreign_authority_gets_an_error(vehicle: Vehicle, fleet
     )
 
 
-def test_a_flood_of_garbage_does_not_hold_up_the_stream(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_a_flood_of_garbage_does_not_delay_the_stream(vehicle: Vehicle, app: ZenohEntity) -> None:
     topic = vehicle.unused_topic()
     app.subscribe(topic)
     flood = list(DATAGRAMS.values()) * 10

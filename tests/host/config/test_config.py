@@ -624,7 +624,7 @@ def test_every_mistake_is_reported_at_once(rows: set[tuple[str, str, str]]) -> N
     assert expected <= found <= expected | {"endpoints.chassis.services[0].methods[0]"}
 
 
-def test_problems_come_in_the_order_of_the_file() -> None:
+def test_problems_are_in_the_order_of_the_file() -> None:
     found = problems(edited(*[(old, new) for old, new, _ in APART]))
     lines = [problem.line for problem in found]
     assert lines == sorted(lines)
@@ -663,7 +663,7 @@ def test_whatever_is_changed_there_is_a_configuration_or_a_list_of_problems(
         assert "\n" not in str(problem)
 
 
-def test_a_bad_configuration_ends_the_process_with_78() -> None:
+def test_an_invalid_configuration_ends_the_process_with_78() -> None:
     assert ConfigError.exit_code == 78
 
 

@@ -169,7 +169,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize(("text", "expected"), [row[1:] for row in SEVERAL], ids=[row[0] for row in SEVERAL])
-def test_everything_wrong_is_noted_at_once(text: str, expected: list[str]) -> None:
+def test_all_problems_are_reported_at_once(text: str, expected: list[str]) -> None:
     assert sorted(places(text)) == sorted(expected)
 
 
@@ -194,7 +194,7 @@ def test_advice_is_requested_if_no_known_key_is_near() -> None:
     ]
 
 
-def test_a_key_below_the_wrong_header_is_sent_up() -> None:
+def test_a_key_below_the_wrong_header_is_assigned_to_the_enclosing_section() -> None:
     (problem,) = found("[[inners]]\nnumber = 1\nratio = 0.5")
     assert problem.endswith("; move ratio up above the first [section]: a key belongs to the header above it")
     findings = Problems(TomlDocument(Path("f"), "[[a.inners]]\nratio = 0.5"))

@@ -42,7 +42,7 @@ from ustreamer.uprotocol.uuri import UUri
         pytest.param(0.0, 10.0, 5.0, 0.0, False, id="something came from nowhere"),
     ],
 )
-def test_a_rate_within_2_percent_of_the_expected_rate_is_right(
+def test_a_rate_within_2_percent_of_the_expected_rate_is_correct(
     published: float, requested: float | None, delivered: float, expected: float, right: bool
 ) -> None:
     row = TargetRow("topic", "subscriber", published, requested, delivered)

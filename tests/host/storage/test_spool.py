@@ -503,7 +503,7 @@ def test_every_flipped_bit_in_key_or_value_is_found() -> None:
 
 
 @pytest.mark.parametrize("flips", [12, pytest.param(1000, marks=pytest.mark.soak)])
-def test_a_flipped_bit_in_the_file_gives_no_wrong_message_and_the_spool_opens(
+def test_a_flipped_bit_in_the_file_returns_no_wrong_message_and_the_spool_opens(
     tmp_path: Path, flips: int
 ) -> None:
     spool = filled(tmp_path, 300)

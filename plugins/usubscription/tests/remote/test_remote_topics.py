@@ -80,7 +80,7 @@ def test_the_details_of_all_are_passed_on_each_once_and_no_more_than_may_be_kept
     assert SubscribeAttributes(details=together.details).ByteSize() <= MAX_DETAILS
 
 
-def test_a_call_that_cannot_be_sent_is_made_later() -> None:
+def test_a_call_that_cannot_be_sent_is_repeated_later() -> None:
     _, upstream = subscribed(SubscriptionRecord(TOPIC, APPS[0]))
 
     def refuse(_: UMessage) -> None:

@@ -39,7 +39,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
 PAGE: Final = 4096
-META: Final = 152  # bytes of a meta page that mean anything
+META: Final = 152  # the bytes of a meta page that are used
 MODES: Final = ("walk", "verify")
 HARMLESS: Final = {"unnoticed", "found", "missing", "crashed, found", "crashed, missing"}
 
@@ -177,7 +177,7 @@ def results_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
 
 
 def bits_of_metas(size: int) -> list[int]:
-    """Every bit of both meta pages that means anything; `size` is that of the file."""
+    """Every used bit of both meta pages; `size` is the size of the file."""
     assert size > 2 * PAGE
     return [(page * PAGE + at) * 8 + bit for page in (0, 1) for at in range(META) for bit in range(8)]
 

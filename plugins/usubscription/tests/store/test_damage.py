@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A damaged store: found at opening, refused or moved aside, and salvaged."""
+"""A damaged store: detected at opening, rejected or moved to quarantine, and salvaged."""
 
 import logging
 import os

@@ -128,7 +128,7 @@ def test_accumulated_events_are_delivered_as_a_batch_in_order(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(("datagram", "reason"), BAD.values(), ids=BAD)
-def test_a_bad_datagram_is_counted_and_the_next_one_processed(
+def test_an_invalid_datagram_is_counted_and_the_next_one_processed(
     bench: Bench, datagram: bytes, reason: str
 ) -> None:
     bench.ecu.send(bench.endpoint, datagram, EVENT)
