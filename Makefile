@@ -60,10 +60,10 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 
-conformance: $(DEV) ## docs/conformance.md anew: each rule, its code, its tests, their result
+conformance: $(DEV) ## rebuild docs/conformance.md: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-bench: $(DEV) ## every figure of docs/performance.md, beside bare forwarders: 15 minutes
+bench: $(DEV) ## every figure of docs/performance.md, next to bare forwarders: 15 minutes
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 soak: $(DEV) ## the tests that run for minutes
@@ -99,7 +99,7 @@ $(RUN): $(PROJECTS) | $(BIN)/pip
 	@$(PIP) install -e '.[zenoh,cli]' $(PLUGINS:%=-e ./%)
 	@touch $@
 
-# After the other stamp, never beside it: two pips in one environment break it.
+# After the other stamp, never in parallel: two pips in one environment break it.
 $(SPARK): $(RUN) $(PIPELINE)
 	@echo 'installing the pipeline, Spark included (1 GB, some minutes)'
 	@$(PIP) install -e ./pipeline

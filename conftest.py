@@ -9,5 +9,5 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("ustreamer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ustreamer")
 
-# Asserts of the shared suite show their values, as those of a test module do. Here, before anybody has imported it.
+# Asserts of the shared suite show their values, as asserts of a test module do. Registered here, before the first import.
 pytest.register_assert_rewrite("tests.transports.contract")

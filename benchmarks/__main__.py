@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks`: the streamer and bare forwarders, alternating in one run. `benchmarks.suite` runs all parts."""
+"""`python -m benchmarks`: the streamer and bare forwarders, alternating in one run.
+
+`benchmarks.suite` runs all parts.
+"""
 
 import argparse
 import sys

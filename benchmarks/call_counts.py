@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the Python calls that a message costs: `python -m benchmarks.call_counts [--list]`.
 
-A whole streamer with uSubscription runs in this process between two in-process networks, on a clock that stands still.
-After a warm-up, one event, one Subscribe of a new topic (local, remote) and one call are sent. Each is counted in all threads of the
-streamer, from the send until its effects have ceased: calls of Python functions in this project's files, the listener and
-transport of the application included. `--list` prints each function and its calls.
+A whole streamer with uSubscription runs in this process between two in-process networks, on a clock that stands
+still. After a warm-up, one event, one Subscribe of a new topic (local, remote) and one call are sent. Each is counted
+in all threads of the streamer, from the send until its effects have ceased: calls of Python functions in this
+project's files, the listener and transport of the application included. `--list` prints each function and its calls.
 """
 
 import argparse

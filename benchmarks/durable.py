@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of a durable queue relative to a plain one, and the loss by a kill: `python -m benchmarks.durable [DIRECTORY]`.
+"""Cost of a durable queue relative to a plain one, and the loss by a kill: `python -m benchmarks.durable
+[DIRECTORY]`.
 
     path     messages/s through a queue with its link up, 64 pending: offered on one thread, sent by the queue's thread
     flood    the same without a window: messages that wait long are written, and the disk sets the pace

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.growth`: cost of a message with 10 and with a million subscriptions, exact and with wildcards.
+"""`python -m benchmarks.growth`: cost of a message with 10 and with a million subscriptions, exact and with
+wildcards.
 
 The path from an ingress to a queue, in this process, with the real uSubscription directory and without a network.
 Variants alternate round by round; the fastest round of each counts. A wildcard is one of the instance, the only one

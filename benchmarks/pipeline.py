@@ -46,8 +46,8 @@ ROWS_PER_SECOND: Final = 1_500
 
 @dataclass(frozen=True)
 class Measurement:
-    """Cost of one task for one engine. `cpu_s` covers all its processes; `peak_mb` is an upper bound of their memory so
-    far.
+    """Cost of one task for one engine. `cpu_s` covers all its processes; `peak_mb` is an upper bound of their memory
+    so far.
 
     The processes of Spark include this one. The processes of the other engines have ended.
     """

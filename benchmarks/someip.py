@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.someip`: cost of an event from one SOME/IP network to another, next to two datagram forwarders.
+"""`python -m benchmarks.someip`: cost of an event from one SOME/IP network to another, next to two datagram
+forwarders.
 
     bare       receives and sends the same datagrams without decoding them
     someip     the same work with the package someip: decode, look up, change ids, encode, send; no routing, no ledger
@@ -64,7 +65,10 @@ remote = "{sockets.LOOPBACK}:{{receiver}}"
 [plugins.usubscription]
 [plugins.throttle]
 """
-"""Two SOME/IP networks, and a service of the first that is offered on the second. `zenoh` is an ordinary port here."""
+"""Two SOME/IP networks, and a service of the first that is offered on the second.
+
+`zenoh` is an ordinary port here.
+"""
 
 
 # --- external forwarders ------------------------------------------------------------------------------------

@@ -110,7 +110,8 @@ class CheckoutTestbed(BenchRig):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Figures of many rounds: CPU us per message of the forwarder; messages/s at saturation, or the p50 in us at a pace.
+    """Figures of many rounds: CPU us per message of the forwarder; messages/s at saturation, or the p50 in us at a
+    pace.
 
     `ratio` is the median of the latter relative to the tree `before` in the same round.
     """

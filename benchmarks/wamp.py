@@ -152,7 +152,10 @@ def measure_stall(
     rounds: int,
     enough: Callable[[Sequence[StallRound]], bool] = lambda _: False,
 ) -> StallResult:
-    """Two servers with 100 clients each; ten clients of the second stop reading. Runs until the rounds are `enough`."""
+    """Two servers with 100 clients each; ten clients of the second stop reading.
+
+    Runs until the rounds are `enough`.
+    """
     with open_readers(servers[0].port, 100) as all_read, open_readers(servers[1].port, 100) as ten_do_not:
         both = (all_read, ten_do_not)
         for server, each in zip(servers, both, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the modules and type stubs of ustreamer/uprotocol/pb from the .proto files beside this script.
+"""Make the modules and type stubs of ustreamer/uprotocol/pb from the .proto files next to this script.
 
     python proto/generate.py [OUTDIR]
 

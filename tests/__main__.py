@@ -68,7 +68,8 @@ def pytest_command(paths: Sequence[str], arguments: Sequence[str]) -> list[str]:
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Where bytecode must not be written next to the sources, it is written to another folder.
 
-    Some hundred streamers and commands are started, and each would compile 20,000 lines: half of the CPU time that it takes.
+    Some hundred streamers and commands are started, and each would compile 20,000 lines: half of the CPU time that it
+    takes.
     """
     if not environ.get("PYTHONDONTWRITEBYTECODE"):
         return dict(environ)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.quick`: lint and the pure tests side by side, under 90 s on two cores.
 
-Pure tests start no process, open no socket and write no disk, except in a temporary directory. The plugins' own tests are checked by
-mypy in `make lint` only.
+Pure tests start no process, open no socket and write no disk, except in a temporary directory. The plugins' own tests
+are checked by mypy in `make lint` only.
 """
 
 import sys

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.same_tree OLD NEW`: are two commits the same program, names and imports aside?
 
-Each Python file of OLD is compared with the file of NEW that git takes for its successor. The two syntax trees must be equal when
-imports, docstrings and the spelling of names are left out. A string that differs is printed, for a reader to judge.
-Exit code 1 if a tree differs, or if a file has no successor.
+Each Python file of OLD is compared with the file of NEW that git takes for its successor. The two syntax trees must
+be equal when imports, docstrings and the spelling of names are left out. A string that differs is printed, for a
+reader to judge. Exit code 1 if a tree differs, or if a file has no successor.
 """
 
 import ast

@@ -272,8 +272,8 @@ def test_parts_run_in_parallel_and_all_outputs_are_printed(capfd: pytest.Capture
         waiter.start()
         assert run_parallel(*commands) == [3, 4, 5]
         waiter.join()
-    said = capfd.readouterr().out
-    assert said.index("part 3") < said.index("part 4") < said.index("part 5")
+    output = capfd.readouterr().out
+    assert output.index("part 3") < output.index("part 4") < output.index("part 5")
 
 
 def test_a_failing_check_stops_make_and_its_output_is_printed(tmp_path: Path) -> None:

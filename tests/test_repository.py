@@ -172,7 +172,8 @@ def licence_of(distribution: importlib.metadata.Distribution) -> str:
     named = [
         text for field in ("License-Expression", "License", "Classifier") for text in about.get_all(field, [])
     ]
-    # The first line: some put the whole text there, with those of all they carry, or that it is compatible with the GPL.
+    # The first line: some put the whole text there, with those of all they carry, or that it is compatible with the
+    # GPL.
     first_lines = [text.strip().split("\n")[0] for text in named]
     return "; ".join(line for line in first_lines if "::" not in line or line.startswith("License ::"))
 
@@ -281,7 +282,7 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def local_paths() -> list[str]:
-    """Absolute paths that mean something here and nowhere else."""
+    """Absolute paths that are valid on one machine only."""
     shared_by_all = {Path("/"), Path("/tmp"), Path("/home"), Path("/root"), Path("/opt"), Path("/srv")}
     above = [] if REPO.parent in shared_by_all else [REPO.parent]
     return [f"{path}/" for path in (REPO, *above, Path.home())]
@@ -421,12 +422,12 @@ FORBIDDEN_IMPORTS = [
     (
         "pipeline/ustreamer_pipeline/wrong_6.py",
         "import ustreamer.core",
-        "the pipeline reads what is documented",
+        "the pipeline imports only the documented parts",
     ),
     (
         "pipeline/ustreamer_pipeline/wrong_7.py",
         "import ustreamer_throttle.plugin",
-        "the pipeline reads what is documented",
+        "the pipeline imports only the documented parts",
     ),
     ("ustreamer/host/wrong_8.py", "import pyspark", "no gateway needs the pipeline"),
 ]

@@ -52,7 +52,7 @@ def coined_words() -> frozenset[str]:
         line.rsplit("|", 2)[1] for line in text.splitlines() if line.startswith("|") and line.count("|") == 4
     ]
     words = {word.strip() for cell in column for word in cell.split(",")} | set(
-        re.findall(r"`(\w+)`", text.split("## More words to avoid")[1])
+        re.findall(r"`(\w+)`", text.split("## More words to avoid")[1].split("\n## ")[0])
     )
     return frozenset(words - {"", "not", "---"})
 
@@ -164,6 +164,36 @@ def test_a_log_event_begins_with_its_component_and_has_no_coined_word() -> None:
 def test_a_folder_has_few_modules() -> None:
     folders = Counter(str(Path(name).parent) for name in python_files() if "/pb/" not in name)
     assert {folder: count for folder, count in folders.items() if count > MAX_MODULES} == {}
+
+
+def words_in(text: str, words: frozenset[str]) -> set[str]:
+    """The words and phrases of `words` in a text, in any case, also inside a name in snake case."""
+    pattern = "|".join(sorted(words))
+    return set(re.findall(rf"(?<![a-z])({pattern})(?![a-z])", re.sub(r"[\s_]+", " ", text.lower())))
+
+
+def avoided_words() -> frozenset[str]:
+    """The list of the glossary's last chapter."""
+    return frozenset(re.findall(r"`([a-z ]+)`", text_of(GLOSSARY).split("## Words to avoid in text")[1]))
+
+
+def own_texts() -> list[str]:
+    """Every text file but lists of the words themselves, and the specification's own files."""
+    lists = (GLOSSARY, "CHANGELOG.md", "tests/test_vocabulary.py")
+    return [
+        name for name in repository_files() if name not in lists and not name.startswith("proto/uprotocol/")
+    ]
+
+
+@pytest.mark.parametrize("text", ["Nobody answers.", "test_who_is_told", "what\ncame", "WISHES"])
+def test_an_avoided_word_is_found_in_text_and_names(text: str) -> None:
+    assert words_in(text, avoided_words())
+
+
+def test_no_text_has_an_avoided_word() -> None:
+    words = avoided_words()
+    assert {"nobody", "is told"} <= words
+    assert {name: found for name in own_texts() if (found := words_in(text_of(name), words))} == {}
 
 
 def pages() -> list[str]:

@@ -130,7 +130,10 @@ def at_saturation(rig: Rig, load: Load) -> tuple[float, float]:
 
 
 def at_pace(rig: Rig, hz: float, count: int) -> tuple[float, float]:
-    """CPU us per message of the forwarder, and the p50 of message ages in us. Raises ChildError if nothing arrives."""
+    """CPU us per message of the forwarder, and the p50 of message ages in us.
+
+    Raises ChildError if nothing arrives.
+    """
     before, ages, after = _paced(rig, hz, count)
     if not ages:
         raise ChildError(f"{rig.direction}, {rig.subject}: none of {count} paced messages arrived")

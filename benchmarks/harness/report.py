@@ -197,13 +197,13 @@ def table(results: Results) -> str:
 
 
 _LEGEND: Final = """\
-Median (min-max) of all rounds; a ratio divides each round by its neighbour in time, of the bare forwarder or, with the
-recorder on, of the streamer without it. at 10k: age of a message at 10 000 messages/s.
+Median (min-max) of all rounds; a ratio divides each round by the adjacent round of the bare forwarder or, with the
+recorder on, of the streamer without recorder. at 10k: age of a message at 10 000 messages/s.
 messages/s: what the sink received while the generator kept it saturated.  CPU: user + system time of the forwarder
 (direct: of both ends) per message at saturation.  p50, p99: age of a message at the sink at 1 000 messages/s, both ends
 included; the direct rows show how much of it is the ends'.  lost: sent and never received, of all that was sent.
-busy cores: forwarder + generator + sink + everybody else on this machine at saturation; where they add up to all cores,
-the machine was the limit, and the CPU time is the figure to go by.  direct: generator and sink of one protocol with
+busy cores: forwarder + generator + sink + all other processes on this machine at saturation. If their sum is all
+cores, the machine was the limit, and only the CPU time is meaningful.  direct: generator and sink of one protocol with
 nothing between them, the capacity of the measuring apparatus itself."""
 
 

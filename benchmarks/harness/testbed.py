@@ -156,8 +156,8 @@ class BenchRig:
             child.stop()
 
     def ledger(self) -> dict[str, int]:
-        """Sum of the ledgers of all streamers of this testbed, including `unaccounted`; available after the testbed has
-        ended.
+        """Sum of the ledgers of all streamers of this testbed, including `unaccounted`; available after the testbed
+        has ended.
 
         Raises ChildError if a streamer did not end regularly.
         """

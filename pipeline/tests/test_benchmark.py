@@ -75,7 +75,7 @@ def test_a_tree_of_processes_is_measured_as_one() -> None:
 
 @pytest.mark.soak
 def test_ingest_grows_with_the_rows_and_its_memory_does_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """1e8 rows beside a tenth of it; needs 20 GB of disk. USTREAMER_SOAK_ROWS: another size."""
+    """1e8 rows and a tenth of it; needs 20 GB of disk. USTREAMER_SOAK_ROWS: another size."""
     assert main(["--rows", str(SOAK_ROWS // 10), str(SOAK_ROWS), "--task", "ingest"]) == 0
     lines = [
         line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("ingest    spark")
@@ -92,7 +92,7 @@ def test_ingest_grows_with_the_rows_and_its_memory_does_not(capsys: pytest.Captu
 def test_whatif_is_no_slower_than_duckdb_and_its_memory_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """1e8 rows beside a tenth of it; needs 20 GB of disk and 16 of memory. USTREAMER_SOAK_ROWS: another size."""
+    """1e8 rows and a tenth of it; needs 20 GB of disk and 16 of memory. USTREAMER_SOAK_ROWS: another size."""
     sizes = [str(SOAK_ROWS // 10), str(SOAK_ROWS)]
     assert whatif.main(["--rows", *sizes, "--scenarios", "1", "--dir", str(tmp_path)]) == 0
     small, large = (json.loads(line) for line in capsys.readouterr().out.splitlines())

@@ -12,7 +12,7 @@ from ustreamer_pipeline.errors import DamagedError, PipelineError, UnavailableEr
 
 COMMAND = """
 from ustreamer_pipeline import errors
-HELP = "does as it is told"
+HELP = "runs a command"
 def arguments(parser):
     parser.add_argument("fate")
 def run(options):
@@ -32,7 +32,7 @@ def obeying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("obeying")
 def test_a_new_module_is_a_command() -> None:
-    assert cli.find_commands()["obey-me"].HELP == "does as it is told"
+    assert cli.find_commands()["obey-me"].HELP == "runs a command"
     assert cli.main(["obey-me", "well"]) == 0
 
 

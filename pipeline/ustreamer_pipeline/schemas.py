@@ -6,7 +6,7 @@
     <lake>/silver/events/date=D/gateway=G/*.parquet          all small tables in one, so that a gateway's day is two files
     <lake>/compacted/TABLE/...                               dates that are over once more, in large files (compact.py)
     <lake>/compacted.json                                    which dates, and where
-    <lake>/quarantine/date=D/gateway=G/*.parquet             what could not be read or believed, and why
+    <lake>/quarantine/date=D/gateway=G/*.parquet             invalid records with their fault
     <lake>/refused/<crc>-<name>.zst                          files of which nothing could be read
     <lake>/manifest.jsonl                                    which recordings are in it
 
@@ -136,7 +136,7 @@ RECORDED: Final = Table(
         Column("epoch", "bigint", ""),
         Column("request_msb", "bigint", "0: answers nothing"),
         Column("request_lsb", "bigint", ""),
-        Column("fault", "string", "why it cannot be believed, as far as the bytes say", nullable=True),
+        Column("fault", "string", "the fault, if the bytes show it", nullable=True),
         Column("file", "string", "only where asked for", nullable=True),
         Column("offset", "bigint", "byte in it; only where asked for", nullable=True),
         Column("raw", "binary", "the record; only where asked for", nullable=True),

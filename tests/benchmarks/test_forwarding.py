@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forwarding benchmark runs and its report is complete. The tests assert no speed, which depends on the machine."""
+"""The forwarding benchmark runs and its report is complete.
+
+The tests assert no speed, which depends on the machine.
+"""
 
 import json
 import math

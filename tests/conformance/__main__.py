@@ -15,8 +15,8 @@ REPO: Final = Path(__file__).resolve().parents[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page and report every problem. Returns 1 for an uncovered rule, a test that did not pass or an invalid
-    tag.
+    """Write the page and report every problem. Returns 1 for an uncovered rule, a test that did not pass or an
+    invalid tag.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument(

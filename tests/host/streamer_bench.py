@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rig of runtime tests: whole streamers between in-process networks, with the real plugins.
 
-`Bench` builds streamers and applications; `FakeTransport` is a link with scripted failures. `finish` checks the ledger
-law at the end of every test.
+`Bench` builds streamers and applications; `FakeTransport` is a link with scripted failures. `finish` checks the
+ledger law at the end of every test.
 """
 
 import json

@@ -6,8 +6,8 @@
         def make_pair(self) -> Iterator[Pair]:
             yield Pair(MyTransport(...at ALPHA...), MyTransport(...at BETA...))
 
-The suite opens `b` before `a`, closes both, and sends from `a` (authority ALPHA) to `b` (authority BETA). A protocol that
-cannot carry everything overrides `messages` and `expected`.
+The suite opens `b` before `a`, closes both, and sends from `a` (authority ALPHA) to `b` (authority BETA). A protocol
+that cannot carry everything overrides `messages` and `expected`.
 """
 
 import threading
@@ -303,7 +303,7 @@ class TransportContract(ABC):
         pair.a.send(msgspec.structs.replace(plain, attributes=sunk))
         assert inbox.wait(1) == [plain]
 
-    def test_own_messages_do_not_come_back(self, pair: Pair) -> None:
+    def test_own_messages_are_not_returned(self, pair: Pair) -> None:
         own, other = Mailbox(), Mailbox()
         for transport, mailbox in ((pair.a, own), (pair.b, other)):
             transport.register_listener(ANY, None, mailbox)

@@ -407,7 +407,7 @@ def test_a_dead_letter_read_as_a_message_is_the_undelivered_message() -> None:
     assert message.HasField("payload")
 
 
-# ------------------------------------------------------------------------------------- beside other libraries
+# ------------------------------------------------------------------------------------ next to other libraries
 
 DEFINITIONS = """
 import sys

@@ -60,7 +60,7 @@ def refusal(call: Callable[[], object]) -> UStatus:
     return raised.value.status
 
 
-# ------------------------------------------------------------------------------------------------- what is asked
+# --------------------------------------------------------------------------------------------------- requests
 
 
 def test_a_call_is_a_request_from_the_reply_address_to_the_method() -> None:
@@ -92,7 +92,7 @@ def test_a_client_listens_at_its_address() -> None:
     assert line.listeners == []
 
 
-# --------------------------------------------------------------------------------------------- what is answered
+# -------------------------------------------------------------------------------------------------- responses
 
 
 def test_a_call_returns_the_whole_response() -> None:

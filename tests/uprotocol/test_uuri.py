@@ -157,7 +157,7 @@ def test_names_ip_addresses_and_the_wildcard_are_authorities(authority: str) -> 
     check_authority(authority, "here")
 
 
-def test_a_bad_authority_is_named_together_with_its_place() -> None:
+def test_an_invalid_authority_is_reported_with_its_place() -> None:
     with pytest.raises(UStatusError, match=r"UUri 'endpoints\.x\.authorities': authority 'Cloud' is not"):
         check_authority("Cloud", "endpoints.x.authorities")
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header on the wire: vectors made with upstream's .proto files, and the fast path compared with the readable one."""
+"""The header on the wire: vectors made with upstream's .proto files, and the fast path compared with the readable
+one.
+"""
 
 from itertools import product
 
@@ -156,7 +158,7 @@ def test_invalid_status_bytes_are_refused() -> None:
     assert refusal.value.code is UCode.INVALID_ARGUMENT
 
 
-# ------------------------------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------------------------- rejected input
 
 PUBLICATION = bytes.fromhex(VECTORS["publish"][2])
 ID_FIELD, TYPE_AND_SOURCE = PUBLICATION[:ID_SIZE], PUBLICATION[ID_SIZE:]
@@ -265,7 +267,7 @@ def test_fields_of_a_later_revision_are_forwarded(unknown: bytes) -> None:
     assert encode(id, read) == PUBLICATION + unknown
 
 
-# --------------------------------------------------------------------------- the quick way is no other way (any bytes)
+# ------------------------------------------------------------------------ fast path and oracle (random bytes)
 
 
 def outcome(decoder: HeaderDecoder | None, data: bytes) -> tuple[UUID, UAttributes] | str:
@@ -375,7 +377,7 @@ def test_any_bytes_are_a_header_or_an_invalid_argument(data: bytes) -> None:
         assert decode(encode(id, read)) == result
 
 
-# ------------------------------------------------------------------------------------------ what is kept, and how much
+# --------------------------------------------------------------------------------- stored data and its limits
 
 
 def topics(count: int) -> list[UAttributes]:

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(vars(done)))
         return 0
     print(
-        f"dates  {done.dates} compacted, {done.rows} rows: {done.small} files beside {done.large} large ones"
+        f"dates  {done.dates} compacted, {done.rows} rows: {done.small} small files, {done.large} large files"
     )
     print(f"old    {done.removed} folders removed")
     return 0

@@ -300,7 +300,7 @@ def _talkers(made: FleetReport) -> Section:
         "talkers",
         "Top talkers",
         _figure(plot)
-        + _numbers(table(rows, "Who sent most; each message counts once, whoever it was for", columns)),
+        + _numbers(table(rows, "Top senders; each message counts once, for any number of targets", columns)),
     )
 
 

@@ -70,7 +70,9 @@ def broken(payload: bytes, at: int, byte: int) -> bytes:
         (49, 9, "at byte 49: State.notes[0]: its length field is 9 bytes, 4 are left"),
     ],
 )
-def test_a_wrong_byte_is_named_with_its_member(described: Described, at: int, byte: int, text: str) -> None:
+def test_a_wrong_byte_is_reported_with_its_member(
+    described: Described, at: int, byte: int, text: str
+) -> None:
     description = described(T=STATE)
     payload = description.encode(VALUE)
     assert description.decode(payload) == VALUE

@@ -194,7 +194,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("type", "value", "hexed"), GOLDEN)
-def test_a_value_and_its_bytes_are_made_of_each_other(
+def test_a_value_and_its_bytes_are_converted_to_each_other(
     described: Described, type: Any, value: object, hexed: str
 ) -> None:
     # As a member between two others, and alone: the bytes before and after a type do not affect it.
@@ -264,7 +264,7 @@ TLV = {
         ("7009 00000001 ff  0001 05", {"a": 5}),
     ],
 )
-def test_tagged_members_come_in_any_order_and_unknown_ones_are_skipped(
+def test_tagged_members_may_be_in_any_order_and_unknown_ones_are_skipped(
     described: Described, hexed: str, value: object
 ) -> None:
     assert described(T=TLV).decode(bytes.fromhex(hexed)) == value
@@ -283,7 +283,7 @@ def test_tagged_members_come_in_any_order_and_unknown_ones_are_skipped(
         ("5009", "at byte 2: T.<tag 9>: needs a length field of 1 bytes, 0 are left"),
     ],
 )
-def test_tags_that_lie_are_refused(described: Described, hexed: str, text: str) -> None:
+def test_invalid_tags_are_rejected(described: Described, hexed: str, text: str) -> None:
     with pytest.raises(PayloadError) as refused:
         described(T=TLV).decode(bytes.fromhex(hexed))
     assert str(refused.value) == text

@@ -81,7 +81,7 @@ def test_a_length_beyond_the_payload_is_an_error_not_a_shorter_text(described: D
         described(kind).decode(b"\0\0\0\x09ab")
 
 
-def test_bad_utf_8_is_an_error_at_its_byte_not_another_text(described: Described) -> None:
+def test_invalid_utf_8_is_an_error_at_its_byte_not_another_text(described: Described) -> None:
     with pytest.raises(PayloadError, match="at byte 9: T: not UTF-8: invalid start byte"):
         described("string").decode(b"\0\0\0\x08\xef\xbb\xbfab\xff\xff\0")
 

@@ -180,7 +180,7 @@ def test_encoded_values_are_decoded_again(data: st.DataObject, drawn: Drawn) -> 
 
 @ROOMY
 @given(st.data(), ROOTS)
-def test_no_bytes_do_more_harm_than_a_payload_error(data: st.DataObject, drawn: Drawn) -> None:
+def test_arbitrary_bytes_raise_nothing_but_a_payload_error(data: st.DataObject, drawn: Drawn) -> None:
     type, values = drawn
     description = compiled(type)
     payload = bytearray(description.encode(data.draw(values)))
@@ -197,7 +197,7 @@ def test_no_bytes_do_more_harm_than_a_payload_error(data: st.DataObject, drawn: 
 
 @ROOMY
 @given(st.data(), ROOTS)
-def test_every_payload_that_is_cut_short_is_refused_or_means_less(data: st.DataObject, drawn: Drawn) -> None:
+def test_a_truncated_payload_is_rejected_or_has_fewer_values(data: st.DataObject, drawn: Drawn) -> None:
     type, values = drawn
     description, value = compiled(type), data.draw(values)
     payload = description.encode(value)

@@ -35,10 +35,10 @@ def test_the_description_of_the_page_decodes_its_own_encoding() -> None:
 
 
 def test_the_error_of_the_page_is_raised() -> None:
-    [said] = re.findall(r"`(at byte .*?)`", PAGE, re.DOTALL)
+    [error_text] = re.findall(r"`(at byte .*?)`", PAGE, re.DOTALL)
     with pytest.raises(PayloadError) as refused:
         examples()[0].descriptions()["ChassisState"].decode(b"\0\x1c" + bytes(28))
-    assert str(refused.value) == " ".join(said.split())
+    assert str(refused.value) == " ".join(error_text.split())
 
 
 def test_a_class_can_replace_a_type() -> None:

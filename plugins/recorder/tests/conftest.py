@@ -133,13 +133,13 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def benches() -> type[Bench]:
-    """The class itself, for a test that makes many."""
+    """The class itself, for a test that creates several recorders."""
     return Bench
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., Bench]:
-    """Makes benches that record into the test's directory; the keys are those of the configuration."""
+    """Creates benches that record into the test's directory; the keys are configuration keys."""
     return partial(Bench, tmp_path)
 
 

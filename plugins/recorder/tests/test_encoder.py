@@ -107,7 +107,7 @@ class EncodedSegment:
 
 
 def rewritten(data: bytes, at: int, form: str, value: object) -> bytes:
-    """One block with another field at `at` behind its header, and checksums that are right."""
+    """One block with another field at `at` after its header, and valid checksums."""
     changed = bytearray(data)
     struct.pack_into(form, changed, HEADER + RECORD + at, value)
     head = BlockHeader.find(data, HEADER)

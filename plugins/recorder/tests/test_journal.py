@@ -210,13 +210,13 @@ def test_every_change_of_a_subscription_is_recorded_with_its_time(bench: "Bench"
 
 
 def test_a_dead_letter_has_a_payload_only_if_configured(bench: "Bench") -> None:
-    reason = UStatus(UCode.UNAVAILABLE, "nobody there")
+    reason = UStatus(UCode.UNAVAILABLE, "no receiver")
     bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, reason=reason, attempts=4)
     bench.settle(bench.delivery(), Verdict.EXPIRED)
     bench.settle(bench.delivery(), Verdict.DENIED)
     bench.drain()
     first, second = of(bench, Letter)
-    assert (first.seq, first.code, first.reason, first.attempts, first.size) == (0, 14, "nobody there", 4, 7)
+    assert (first.seq, first.code, first.reason, first.attempts, first.size) == (0, 14, "no receiver", 4, 7)
     assert (first.payload, first.id, first.target) == (None, of(bench, Row)[0].id, of(bench, Row)[0].target)
     assert second.seq == 1
 
@@ -337,7 +337,7 @@ def test_two_runs_share_a_directory(bench: "Bench") -> None:
     assert seqs(bench) == [0, 0]
 
 
-# ------------------------------------------------------------------------------------------------------ what is missing
+# ---------------------------------------------------------------------------------------------- missing parts
 
 
 def test_dropped_notes_are_counted_in_a_gap(build: "Callable[..., Bench]") -> None:

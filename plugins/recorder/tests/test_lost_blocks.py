@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting of events in blocks that the disk refused."""
+"""Counting of events in blocks that could not be written."""
 
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Gap, Letter, Row, SubscriptionChange, Target

@@ -39,7 +39,7 @@ APP, METHOD = UUri("hpc", 7, 1, 0), UUri("hpc", 7, 1, 1)
 
 
 class FakeEgress:
-    """Delivers at once, or fails for good."""
+    """Delivers at once, or fails permanently."""
 
     unicast = False
 

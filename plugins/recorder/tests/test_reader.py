@@ -56,7 +56,7 @@ _ids = st.builds(UUID, _u64, _u64)
 _texts = st.one_of(st.text(max_size=20), st.text("aé€𝄞", min_size=60, max_size=300))
 _some = st.none() | _texts
 _targets = st.integers(1, 5).flatmap(
-    # A number means one target for ever.
+    # A number is the id of one target, permanently.
     lambda number: st.just(
         Target(
             number, number // 2, f"in{number}", "out" * (number % 2) or None, "t" * 50 * number, None, number
@@ -228,7 +228,7 @@ def test_a_payload_above_the_maximum_is_refused() -> None:
     assert read(data)[1] == []
 
 
-def test_a_number_that_does_not_fit_is_refused_and_leaves_no_trace() -> None:
+def test_a_number_that_does_not_fit_is_rejected_without_side_effects() -> None:
     parts: list[bytes] = [HEAD.pack()]
     encoder = SegmentEncoder(HEAD, parts.append)
     with pytest.raises(Exception, match="format requires"):
@@ -247,7 +247,7 @@ def test_a_segment_with_too_many_texts_reports_that_it_is_full() -> None:
     assert count == MAX_STRINGS - 16_384
 
 
-# ----------------------------------------------------------------------------------------- what becomes of bytes
+# ------------------------------------------------------------------------------------------ decoding of bytes
 
 
 def small() -> tuple[bytes, list[Event]]:
@@ -287,7 +287,7 @@ def test_every_wrong_bit_is_found_and_no_wrong_event_is_read() -> None:
         assert bit >= 8 * HEADER
 
 
-def test_a_wrong_bit_costs_its_block_and_rows_that_refer_to_it() -> None:
+def test_a_wrong_bit_invalidates_its_block_and_the_rows_that_refer_to_it() -> None:
     data, given = small()
     last = [each for each in read_blocks(data, HEAD) if isinstance(each, Block)][-1]
     wrong = bytearray(data)

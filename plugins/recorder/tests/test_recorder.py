@@ -97,7 +97,7 @@ def rows_in(directory: Path) -> list[Row]:
     return [event for event in read(directory)[0] if isinstance(event, Row)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- life
+# ------------------------------------------------------------------------------------------------- life cycle
 
 
 def test_notes_are_soon_in_the_file_and_its_end_is_marked(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_an_exception_in_the_recorder_does_not_end_it(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["recorder.failed"]
 
 
-# ----------------------------------------------------------------------------------------------------------- neighbours
+# --------------------------------------------------------------------------------------------- adjacent files
 
 
 def test_a_second_streamer_on_the_directory_is_refused_by_name(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ for _ in range(10):                                          # 3 MB hold three s
     eventually(lambda: not made.note_queue.notes, "the notes to be taken")
 eventually(lambda: rows_in(directory)[-1].seq > 70_000, "the last rows")
 descriptor = os.open(ballast, os.O_CREAT | os.O_RDWR)
-for file in directory.glob("*.useg"):                        # somebody else takes all the place that is left
+for file in directory.glob("*.useg"):                        # another program uses the remaining space
     file.unlink()
 try:
     while True:
@@ -424,13 +424,13 @@ def victim(directory: Path) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]
 def test_a_kill_keeps_flushed_rows_and_every_file_is_readable(tmp_path: Path, seed: int) -> None:
     """The moment is a random one: in a write, in a rotation, wherever."""
     rng = random.Random(seed)
-    with victim(tmp_path) as (process, said):
+    with victim(tmp_path) as (process, output):
         flushed = 0
         while flushed < 100:
-            flushed = int(said.readline())
+            flushed = int(output.readline())
         timer = threading.Timer(rng.uniform(0, 0.5), process.send_signal, [signal.SIGKILL])
         timer.start()
-        for line in said:
+        for line in output:
             flushed = int(line) if line.endswith("\n") else flushed
         timer.join()
     events, damage = read(tmp_path)
@@ -455,7 +455,7 @@ def test_a_kill_keeps_flushed_rows_and_every_file_is_readable(tmp_path: Path, se
 
 
 def test_an_open_file_without_a_header_is_moved_aside(tmp_path: Path) -> None:
-    """A power cut in the wrong moment; a kill cannot do it."""
+    """A power cut at the worst moment; a kill cannot cause this state."""
     for number, content in enumerate([b"", bytes(5000), b"noise" * 100]):
         (tmp_path / f"{number:016x}-000000.useg.open").write_bytes(content)
     (tmp_path / ".0000000000000009-000000.useg.new").write_bytes(bytes(10))

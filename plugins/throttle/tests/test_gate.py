@@ -100,7 +100,7 @@ def now_minus_last(period: int, arrivals: list[int]) -> list[int]:
 def sampled(
     gate: Gate, arrivals: list[int], timer_lateness: Callable[[], int] = lambda: 0
 ) -> Iterator[tuple[int, int]]:
-    """(time, index of the arrival) of everything that a Sampler with a timer lets through."""
+    """(time, index of the arrival) of each message that a Sampler with a timer passes."""
     sampler = Sampler[int](gate)
     timer = 0
     for index, now in enumerate(arrivals):
@@ -178,7 +178,7 @@ def test_without_jitter_the_rate_is_exact(limiter: Limiter, published: int, limi
     assert abs(len(delivered) - min(published, limit) * SECONDS) <= 1  # the first may be one more
 
 
-def test_a_publisher_that_sends_in_pairs_gets_its_rate() -> None:
+def test_a_publisher_that_sends_in_pairs_receives_its_rate() -> None:
     arrivals = [k // 2 * SECOND // 50 for k in range(100 * SECONDS)]
     assert len(arrivals) - len(through_a_gate(period_of(100), arrivals)) == 1
     assert len(now_minus_last(period_of(100), arrivals)) == len(arrivals) // 2
@@ -258,7 +258,7 @@ def test_a_gate_rejects_an_invalid_limit() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 0.51, math.nan])
-def test_a_gate_refuses_a_tolerance_out_of_range(tolerance: float) -> None:
+def test_a_gate_rejects_a_tolerance_out_of_range(tolerance: float) -> None:
     with pytest.raises(ValueError, match=f"^tolerance {tolerance!r}: must be within 0 and 0.5$"):
         Gate(100, tolerance)
 

@@ -273,7 +273,7 @@ class ServiceRig:
             self._remote_requests.append(message)
 
     def take_remote_requests(self) -> list[UMessage]:
-        """The requests to other uSubscriptions since the last time; all that are due have been made."""
+        """The requests to other uSubscriptions since the last call; all due requests have been sent."""
         self.fetch()
         self.fetch()
         calls, self._remote_requests[:] = list(self._remote_requests), []
@@ -303,7 +303,7 @@ class ServiceRig:
         return sink.resource_id, UUri.from_pb(old.topic), attributes.sample_period_ms, end
 
     def remote_grants(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
-        """Answer a request as another uSubscription does; on return that has been taken in."""
+        """Answer a request as another uSubscription does. On return the service has processed the response."""
         self.send_remote_grant(call, state)
         self.fetch()
 
@@ -321,7 +321,7 @@ class ServiceRig:
         self.client.send(response(self._ids.next(), call, payload, UPayloadFormat.PROTOBUF))
 
     def remote_refuses(self, call: UMessage, code: UCode, text: str = "no") -> None:
-        """Answer a request with an error; on return that has been taken in."""
+        """Answer a request with an error. On return the service has processed it."""
         self.send_remote_error(call, code, text)
         self.fetch()
 
@@ -332,7 +332,7 @@ class ServiceRig:
     def remote_notifies(
         self, topic: UUri, state: int, source: UUri | None = None, subscriber: UUri | None = None
     ) -> None:
-        """Notify the service of a change, as another uSubscription does; on return that has been taken in."""
+        """Notify the service of a change, as another uSubscription does. On return the service has processed it."""
         self.send_remote_notification(topic, state, source, subscriber)
         self.fetch()
 

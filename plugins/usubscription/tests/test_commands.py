@@ -121,7 +121,7 @@ def test_an_export_is_a_line_for_each(
     assert [line["period_ns"] for line in lines] == [100_000_000, 0, 0]
 
 
-def test_a_right_store_is_called_right(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_store_is_reported_as_valid(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 subscriptions, layout 3" in output_of(capsys, "check", "--state-dir", filled.state_dir)
     report = json.loads(output_of(capsys, "check", "--state-dir", filled.state_dir, "--json"))
     assert (report["subscriptions"], report["problem"], report["aside"]) == (3, None, [])
@@ -208,7 +208,7 @@ def test_a_read_next_to_a_writer_is_a_consistent_snapshot(
     store.commit(changes(before))
     with StoreReader("snapshot", tmp_path / "s") as child:
         chunks = child.chunks()
-        first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
+        first = next(chunks)  # the snapshot is open; more data than its pipe holds follows
         for _ in range(4):  # pages freed by one transaction are reused by the second one after it
             store.commit(changes(after))
         found = store_contents.contents_from_chunks(tmp_path / "s", [first, *chunks])

@@ -27,7 +27,7 @@ def directory(*entries: SubscriptionRecord) -> InMemoryDirectory:
 
 
 def packed(entries: Iterable[SubscriptionRecord]) -> CompactIndex:
-    """Subscriptions as they come from the store."""
+    """Subscriptions as loaded from the store."""
     changes = sorted(map(put_subscription, entries), key=lambda change: change.key)
     return CompactIndex([change.key for change in changes], [change.value or b"" for change in changes])
 
@@ -36,7 +36,7 @@ def subscribers(known: InMemoryDirectory, topic: UUri = T1) -> list[UUri]:
     return [entry.subscriber for entry in known.subscribers(topic)]
 
 
-def test_subscribers_come_in_the_order_of_their_texts_whatever_the_order_of_arrival() -> None:
+def test_subscribers_are_in_the_order_of_their_texts_for_any_order_of_arrival() -> None:
     """[utest->req~usubscription-fetch-subscribers-stable-sorting~1]"""
     known = directory(*(SubscriptionRecord(T1, s) for s in (S2, S10, S1)))
     assert subscribers(known) == [S1, S10, S2]  # as text, 10 sorts before 2

@@ -48,9 +48,9 @@ def test_stored_subscriptions_can_be_queried_without_a_start(make_rig: "Callable
     rig.subscribe(OTHER_TOPIC, expire_ms=rig.now_ms + 1000)
     rig.stop()
     rig.advance(s=2)
-    beside = rig._new_plugin().ustreamer_stored_subscriptions()
-    assert [each.subscriber for each in beside.subscribers(TOPIC)] == [APP]
-    assert beside.subscribers(OTHER_TOPIC) == ()
+    directory = rig._new_plugin().ustreamer_stored_subscriptions()
+    assert [each.subscriber for each in directory.subscribers(TOPIC)] == [APP]
+    assert directory.subscribers(OTHER_TOPIC) == ()
 
 
 def test_without_a_store_there_is_no_subscription_and_no_file_is_created(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_stopping_twice_changes_nothing(make_rig: "Callable[..., ServiceRig]") -
         ({"mapsize": 1}, "unknown field `mapsize`"),
     ],
 )
-def test_a_section_with_a_mistake_is_refused(section: dict[str, object], where: str) -> None:
+def test_a_section_with_an_error_is_rejected(section: dict[str, object], where: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=where):
         msgspec.convert(section, UsubscriptionConfig)
     assert msgspec.convert({"topic_lifecycle": "off"}, UsubscriptionConfig) == UsubscriptionConfig()

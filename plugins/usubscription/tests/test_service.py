@@ -210,7 +210,7 @@ def test_the_legacy_subscriber_field_may_leave_the_authority_out_or_be_empty(rig
         assert rig.call_for(pb.SubscriptionResponse, SUBSCRIBE, wanted).status.state == SUBSCRIBED
 
 
-def test_attributes_that_make_no_sense_are_refused(rig: "ServiceRig") -> None:
+def test_contradictory_attributes_are_rejected(rig: "ServiceRig") -> None:
     wanted = rig.subscription_request()
     wanted.attributes.MergeFromString(bytes.fromhex("19000000000000f0bf"))  # max_frequency -1 Hz
     assert "max_frequency -1.0 Hz" in rig.call_refused(SUBSCRIBE, wanted).message
@@ -262,7 +262,7 @@ BAD_TOPICS = [
         "UnregisterForNotifications",
     ],
 )
-def test_every_operation_refuses_a_bad_topic(
+def test_every_operation_rejects_an_invalid_topic(
     rig: "ServiceRig", method: int, request_of: Callable[..., Any], topic: UUri, why: str
 ) -> None:
     """[utest->dsn~usubscription-subscribe-invalid-topic~1]
@@ -295,7 +295,7 @@ def test_a_request_without_a_topic_is_refused(rig: "ServiceRig", method: int) ->
         (UUri("A", 1, 1, 0), "authority 'A'"),
     ],
 )
-def test_fetching_by_a_bad_subscriber_is_refused(rig: "ServiceRig", subscriber: UUri, why: str) -> None:
+def test_fetching_by_an_invalid_subscriber_is_rejected(rig: "ServiceRig", subscriber: UUri, why: str) -> None:
     """[utest->dsn~usubscription-fetch-subscriptions-invalid-subscriber~1]"""
     status = rig.call_refused(FETCH_SUBSCRIPTIONS, pb.FetchSubscriptionsRequest(subscriber=info(subscriber)))
     assert status.code is UCode.INVALID_ARGUMENT
@@ -355,7 +355,7 @@ def test_register_for_notifications_has_the_bytes_of_the_standard(rig: "ServiceR
     assert rig.registered_observers() == ({(TOPIC, APP)} if method == REGISTER else set())
 
 
-def test_a_registration_survives_a_restart_and_ends_for_good(rig: "ServiceRig") -> None:
+def test_a_registration_survives_a_restart_and_ends_permanently(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
     rig.register(TOPIC)
     rig.register(OTHER_TOPIC)
@@ -434,7 +434,7 @@ def test_a_usubscription_without_a_configured_authority_may_not_reset(rig: "Serv
     assert rig.pairs() == [(TOPIC, APP)]
 
 
-def test_a_reset_that_claims_to_come_from_ourselves_is_refused_by_the_core(rig: "ServiceRig") -> None:
+def test_a_reset_with_our_own_address_as_source_is_rejected_by_the_core(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-reset-only-usubscription~1] The service relies on this check when it trusts a source."""
     router = Router(
         AuthorityTable(
@@ -523,7 +523,7 @@ def test_every_subscription_has_attributes_even_without_a_request_for_any(rig: "
     assert not found.attributes.HasField("sample_period_ms")
 
 
-def test_lists_come_in_the_same_order_each_time_and_after_a_restart(rig: "ServiceRig") -> None:
+def test_lists_have_the_same_order_each_time_and_after_a_restart(rig: "ServiceRig") -> None:
     """[utest->req~usubscription-fetch-subscribers-stable-sorting~1]
     [utest->req~usubscription-fetch-subscriptions-stable-sorting~1]
     """
@@ -627,7 +627,7 @@ def test_a_renewed_subscription_outlives_its_first_expire(rig: "ServiceRig") -> 
     assert rig.pairs() == []
 
 
-def test_a_subscription_that_ended_and_was_made_again_stays(rig: "ServiceRig") -> None:
+def test_a_subscription_that_ended_and_was_created_again_stays(rig: "ServiceRig") -> None:
     rig.subscribe(expire_ms=rig.now_ms + 500)
     rig.advance(s=1, wall_only=True)  # no timer: the end and the new beginning share a transaction
     rig.subscribe()
@@ -726,7 +726,7 @@ def test_a_response_without_a_pending_call_is_counted_and_ignored(rig: "ServiceR
     sent_request = request(UUID(0x7000, 2 << 62), UUri(OWN, 0, 3, 0), UUri("device3", 0, 3, 1), ttl=1000)
     rig.client.send(response(UUID(0x7001, 2 << 62), sent_request))
     rig.client.send(publish(UUID(0x7000, 2 << 62), TOPIC))
-    assert rig.statistics("ignored") == 1  # a publication does not even come here
+    assert rig.statistics("ignored") == 1  # a publication does not reach the service
 
 
 def test_requests_to_other_entities_are_not_taken(rig: "ServiceRig") -> None:
@@ -796,14 +796,14 @@ def test_requests_that_wait_for_the_disk_share_one_transaction(rig: "ServiceRig"
     assert len(rig.routed_subscribers()) == 64
 
 
-def test_requests_that_come_one_after_the_other_have_a_transaction_each(rig: "ServiceRig") -> None:
+def test_consecutive_requests_have_a_transaction_each(rig: "ServiceRig") -> None:
     before = rig.statistics("transactions")
     for number in range(5):
         rig.subscribe(caller=app(number))
     assert rig.statistics("transactions") == before + 5
 
 
-def test_answers_come_in_the_order_of_the_requests(rig: "ServiceRig") -> None:
+def test_responses_are_in_the_order_of_the_requests(rig: "ServiceRig") -> None:
     with rig.service_blocked():
         waiting = [
             rig.send_request(method, rig.subscription_request(), caller=app(number))
@@ -896,7 +896,7 @@ def test_if_the_thread_fails_callers_receive_an_error_and_routing_continues(
     assert rig.routed_subscribers() == [(APP, 0)]
 
 
-def test_a_refusal_that_the_bus_does_not_take_is_counted_too(make_rig: MakeRig) -> None:
+def test_an_error_response_that_the_bus_rejects_is_counted_too(make_rig: MakeRig) -> None:
     rig = make_rig(max_queued_requests=1).start()
     refuse = rig.plugin.service._on_message
     with rig.service_blocked():
@@ -909,7 +909,7 @@ def test_a_refusal_that_the_bus_does_not_take_is_counted_too(make_rig: MakeRig) 
 # --- full store ---------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_at_once_and_carries_on(make_rig: MakeRig) -> None:
+def test_a_full_queue_rejects_at_once_and_continues(make_rig: MakeRig) -> None:
     rig = make_rig(max_queued_requests=3).start()
     with rig.service_blocked():
         accepted = [rig.send_request(SUBSCRIBE, rig.subscription_request(), caller=app(n)) for n in range(3)]
@@ -950,7 +950,7 @@ def bulky(rig: "ServiceRig") -> pb.SubscriptionRequest:
     return wanted
 
 
-def test_a_full_map_refuses_new_subscriptions_and_keeps_the_old_ones(make_rig: MakeRig) -> None:
+def test_a_full_map_rejects_new_subscriptions_and_keeps_the_old_ones(make_rig: MakeRig) -> None:
     rig = make_rig(map_size_mb=1).start()
     with rig.service_blocked():
         waiting = [rig.send_request(SUBSCRIBE, bulky(rig), caller=app(n)) for n in range(150)]
@@ -985,7 +985,7 @@ def test_a_request_that_needs_no_space_is_not_rejected_for_others_in_its_batch(m
     assert len(rig.routed_subscribers()) == len(granted)
 
 
-def test_a_subscription_ends_in_memory_though_the_disk_refuses_and_in_the_store_when_it_can(
+def test_a_subscription_ends_in_memory_although_the_disk_is_full_and_later_in_the_store(
     rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.subscribe(expire_ms=rig.now_ms + 500)

@@ -427,7 +427,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
 
 
 def drive(make_rig: "Callable[..., ServiceRig]", examples: int, steps: int) -> int:
-    """Run the machine; the steps that it made."""
+    """Run the machine; returns its steps."""
     made = 0
 
     class Driven(ServiceStateMachine):

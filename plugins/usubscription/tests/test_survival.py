@@ -63,10 +63,10 @@ def killed(
     make_rig: "Callable[..., ServiceRig]", state_dir: Path, rng: random.Random
 ) -> tuple[int, int, int]:
     """Kill a streamer in a storm; how many changes it had acknowledged, and how many of them were lost or undone."""
-    with clients(state_dir) as (process, said):
-        acknowledged = [next(said) for _ in range(rng.randint(1, 60))]
+    with clients(state_dir) as (process, output):
+        acknowledged = [next(output) for _ in range(rng.randint(1, 60))]
         process.send_signal(signal.SIGKILL)
-        acknowledged += [line for line in said if line.endswith("\n")]  # its output before the kill
+        acknowledged += [line for line in output if line.endswith("\n")]  # its output before the kill
     there = {int(line.split()[1]) for line in acknowledged if line.startswith("+")}
     left = {int(line.split()[1]) for line in acknowledged if line.startswith("-")}
 

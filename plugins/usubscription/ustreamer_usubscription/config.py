@@ -45,7 +45,7 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     permission_levels: Annotated[int, Meta(ge=0)] = 5
     permissions: tuple[Permission, ...] = ()
     delivery: tuple[DeliveryConfig, ...] = ()
-    # A million subscriptions written in random order take 322 MB; the file grows only as it is used.
+    # A million subscriptions written in random order take 322 MB; the file grows only with its content.
     map_size_mb: Annotated[int, Meta(ge=1, le=65_536)] = 512
     damaged: Literal["quarantine", "refuse"] = "quarantine"
     max_subscriptions: Annotated[int, Meta(ge=1, le=10_000_000)] = 1_000_000

@@ -83,7 +83,7 @@ class Client:
         return self
 
     def subscribe(self, topic: str, options: Mapping[str, Any] | None = None) -> int:
-        """The id of a subscription that is made, or was there."""
+        """The id of a new or existing subscription."""
         self.send(32, 1, dict(options or {}), topic)
         received = self.received()
         assert received[0][:2] == [33, 1]
@@ -187,7 +187,7 @@ class _Tracebacks(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def no_traceback() -> Iterator[list[str]]:
-    """Whatever clients send, nothing may come up to asyncio, which would log it and cut the connection."""
+    """For any input of clients, no exception may reach asyncio, which would log it and close the connection."""
     handler, logger = _Tracebacks(), logging.getLogger("asyncio")
     logger.addHandler(handler)
     yield handler.found

@@ -48,7 +48,7 @@ def abort(client: "Client", *message: Any) -> str:
 # --- SUBSCRIBE ----------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_gets_an_id_and_then_the_events(rig: "RealmRig", client: "Client") -> None:
+def test_a_subscription_receives_an_id_and_then_the_events(rig: "RealmRig", client: "Client") -> None:
     answer = client.request(32, 713845233, {}, "com.myapp.mytopic1")
     assert answer[:2] == [33, 713845233]
     rig.joined_client().send(16, 1, {}, "com.myapp.mytopic1", [1, "zwei", 2.5], {"k": [True, None]})
@@ -88,7 +88,7 @@ def test_one_topic_under_three_policies_is_three_subscriptions_of_one_publicatio
 
 
 @pytest.mark.parametrize("topic", ["a b", "a.#", "a..b", "com.a\n", "", ".a", "a.", "a\tb", "#", "x" * 1025])
-def test_a_bad_uri_is_an_error_and_no_end(client: "Client", topic: str) -> None:
+def test_an_invalid_uri_is_an_error_and_does_not_end_the_session(client: "Client", topic: str) -> None:
     assert error(client, 32, 1, {}, topic) == "wamp.error.invalid_uri"
 
 
@@ -184,7 +184,7 @@ def test_a_client_without_revocation_keeps_its_subscription(
     assert client.request(34, 1, id) == [35, 1]
 
 
-def test_no_id_is_given_out_twice(rig: "RealmRig", client: "Client") -> None:
+def test_no_id_is_assigned_twice(rig: "RealmRig", client: "Client") -> None:
     seen = set()
     for request in range(1, 20):
         id = client.subscribe("com.a")
@@ -457,7 +457,7 @@ def test_after_goodbye_only_its_echo_is_read(rig: "RealmRig", client: "Client") 
     assert client.closed == (1000, "")
 
 
-def test_an_echo_that_does_not_come_is_not_waited_for(rig: "RealmRig", client: "Client") -> None:
+def test_the_router_does_not_wait_for_a_missing_goodbye_echo(rig: "RealmRig", client: "Client") -> None:
     client.session.send_goodbye("wamp.close.system_shutdown")
     rig.clock.advance(s=6)
     client.session.tick(rig.clock.now_ns)

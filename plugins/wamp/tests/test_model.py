@@ -21,7 +21,7 @@ PATTERNS = {
     "prefix": ["a", "a.", "a.a", "ab.b.", "b"],
     "wildcard": ["", ".", "a.", ".b", ".b.", "a..", "a..a", "a.b"],
 }
-WISHES = st.sampled_from([(match, topic) for match, topics in PATTERNS.items() for topic in topics])
+SUBSCRIPTIONS = st.sampled_from([(match, topic) for match, topics in PATTERNS.items() for topic in topics])
 NUMBERS = st.integers(0, 3)
 
 
@@ -42,7 +42,7 @@ class Sessions(RuleBasedStateMachine):
         self.requests += 1
         return self.requests
 
-    @rule(number=NUMBERS, desired=WISHES)
+    @rule(number=NUMBERS, desired=SUBSCRIPTIONS)
     def subscribe(self, number: int, desired: tuple[str, str]) -> None:
         match, topic = desired
         request = self.request()

@@ -48,7 +48,7 @@ def test_a_session_number_is_not_reused_while_messages_are_pending_for_it() -> N
     (entity,) = made.sessions
     made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is pending
     assert made.usubscription.has_subscriptions(entity)
-    made._last_instance = 0  # as if 65534 sessions had come since
+    made._last_instance = 0  # as after 65534 further sessions
     second = FakeSession()
     made.open_subscription(second, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
     assert list(made.sessions) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
@@ -101,8 +101,8 @@ def test_an_event_without_a_subscriber_is_not_stored_as_the_last_value(rig: "Rea
 
 
 def test_a_feature_counts_only_if_it_is_true() -> None:
-    said = {"subscriber": {"features": {"subscription_revocation": True}}}
-    assert has_feature(said, "subscriber", "subscription_revocation")
+    announced = {"subscriber": {"features": {"subscription_revocation": True}}}
+    assert has_feature(announced, "subscriber", "subscription_revocation")
     vague: list[object] = [
         None,
         [],
@@ -110,7 +110,7 @@ def test_a_feature_counts_only_if_it_is_true() -> None:
         {"subscriber": None},
         {"subscriber": {"features": []}},
         {"subscriber": {"features": {"subscription_revocation": 1}}},
-        {"publisher": said["subscriber"]},
+        {"publisher": announced["subscriber"]},
     ]
     for roles in vague:
         assert not has_feature(roles, "subscriber", "subscription_revocation")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vectors of wamp-proto, which are not ours to copy (CC-BY-SA): `make test` fetches them, see vectors.txt.
+"""The vectors of wamp-proto. Their licence (CC-BY-SA) forbids a copy here: `make test` fetches them, see vectors.txt.
 
 Those of a checkout are run by `WAMP_TESTSUITE=.../wamp-proto/testsuite make test`.
 
@@ -25,7 +25,7 @@ ANSWERS = (
     Code.EVENT,
 )
 FETCHED = Path(__file__).resolve().parents[3] / "build" / "wamp-testsuite"
-"""Where `make test` puts them."""
+"""The directory into which `make test` writes them."""
 WHERE = os.environ.get("WAMP_TESTSUITE", "") or (str(FETCHED) if (FETCHED / ".installed").is_file() else "")
 OWN: dict[str, Any] = {
     "wamp_message_code": 34,
@@ -89,7 +89,7 @@ def failures(vectors: dict[str, Any]) -> list[str]:
         if "serializers" in sample:
             wrong = failures_of_serializing(sample)
         elif code in SHAPES and "enc_algo" not in str(sample["wmsg"]):
-            # Payloads that the router cannot read (`enc_algo`) are none of the standard's: they are refused here.
+            # Payloads that the router cannot decode (`enc_algo`) are not in the standard; the router rejects them.
             wrong = [each for each in [failure_of_validation(sample)] if each]
         found += [f"{sample['description']}: {each}" for each in wrong]
     return found
@@ -120,7 +120,7 @@ def test_a_vector_that_holds_has_no_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "key", "value", "said"),
+    ("sample", "key", "value", "expected"),
     [
         (0, "serializers", {"json": [{"bytes_hex": b"[34, 7, 5]".hex()}]}, "written as"),
         (
@@ -130,12 +130,12 @@ def test_a_vector_that_holds_has_no_failures() -> None:
             "is not",
         ),
         (1, "wmsg", [34, 7, 5], "taken"),
-        (1, "expected_error", {"contains": "never said"}, "is not in"),
+        (1, "expected_error", {"contains": "never expected"}, "is not in"),
         (2, "wmsg", [34, 7, 0], "refused"),
     ],
 )
-def test_a_vector_that_does_not_hold_is_named(sample: int, key: str, value: Any, said: str) -> None:
+def test_a_vector_that_does_not_hold_is_named(sample: int, key: str, value: Any, expected: str) -> None:
     changed = {**OWN["samples"][sample], key: value}
     (failure,) = failures({**OWN, "samples": [changed]})
     assert failure.startswith(changed["description"])
-    assert said in failure
+    assert expected in failure

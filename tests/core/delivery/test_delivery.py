@@ -354,7 +354,7 @@ def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
     if given is None:
         assert queue.batches == []
     else:
-        ((together, at_ns, said),) = queue.batches
+        ((together, at_ns, extra),) = queue.batches
         assert (type(together), list(together)) == (given, messages)
         assert (list(at_ns), said) == (times_ns, ageing)
     world.run()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery guarantees in random scenarios: the real core, the real endpoint queues, the real throttle.
 
-Random networks, subscriptions with and without a rate, messages of every type, links and routes that fail, slow links,
-clock steps. Endpoint queues run here without threads until they would wait, so a scenario can be repeated and the
-ledger law is exact after every step.
+Random networks, subscriptions with and without a rate, messages of every type, links and routes that fail, slow
+links, clock steps. Endpoint queues run here without threads until they would wait, so a scenario can be repeated and
+the ledger law is exact after every step.
 """
 
 import threading
@@ -255,7 +255,7 @@ class Gateway:
         assert self.ledger().queued == 0
 
 
-# --------------------------------------------------------------------------------------------------------- the stories
+# -------------------------------------------------------------------------------------------------- scenarios
 
 # Few of each, so that stories are about the same streams again and again.
 FAR = ("south", "south", "west")

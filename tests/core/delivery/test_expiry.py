@@ -225,7 +225,7 @@ def test_a_clock_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- any story
+# ------------------------------------------------------------------------------------------- random scenarios
 
 moments = st.integers(0, 20_000)
 # All multiples of 2 s: of two times less than CLOCK_STEP_MS apart the later is right; a smaller ttl may be misjudged.

@@ -355,7 +355,7 @@ def test_a_target_ends_with_its_last_subscriber_and_a_new_one_starts_from_zero(
     assert statistics.received == 1
 
 
-def test_messages_of_one_topic_share_their_targets_whatever_else_their_header_says(
+def test_messages_of_one_topic_share_their_targets_for_any_other_header_fields(
     build: "type[World]",
 ) -> None:
     made = Made()

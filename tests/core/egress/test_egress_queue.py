@@ -344,7 +344,7 @@ def test_every_message_is_in_one_place_and_order_holds(
         assert received == sorted(received)
 
 
-# ------------------------------------------------------------------------------------------------------------- parking
+# --------------------------------------------------------------------------------------------- blocked routes
 
 OTHER = UUri("chassis", 0x1234, 1, 0x8002)
 
@@ -453,7 +453,7 @@ class NullEgress:
         return lambda message: None
 
 
-NOBODY = cast("DeliveryOwner", None)
+NO_OWNER = cast("DeliveryOwner", None)
 
 
 class BlockedQueueMachine(RuleBasedStateMachine):
@@ -461,7 +461,7 @@ class BlockedQueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.delivery = Delivery(NOBODY, NullEgress(), TOPIC)
+        self.delivery = Delivery(NO_OWNER, NullEgress(), TOPIC)
         self.queue = EgressQueue(bounded(messages=12))
         self.numbers = count()
         self.inside: set[int] = set()
@@ -523,7 +523,7 @@ TestBlockedQueue = BlockedQueueMachine.TestCase
 TestBlockedQueue.settings = settings(max_examples=70, deadline=None)
 
 
-# --------------------------------------------------------------------------------------------- giving up, trying again
+# ------------------------------------------------------------------------------------ abandoning and retrying
 
 
 def test_a_message_keeps_its_deadline_in_every_state(delivery: Delivery) -> None:

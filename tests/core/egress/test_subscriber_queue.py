@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.core.egress.test_egress_queue import NOBODY, OTHER, TOPIC, NullEgress, names, on
+from tests.core.egress.test_egress_queue import NO_OWNER, OTHER, TOPIC, NullEgress, names, on
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
@@ -24,7 +24,7 @@ NS_PER_S = 1_000_000_000
 
 
 def to(subscriber: UUri | None) -> Delivery:
-    return Delivery(NOBODY, NullEgress(), TOPIC, subscriber)
+    return Delivery(NO_OWNER, NullEgress(), TOPIC, subscriber)
 
 
 FOR = {subscriber: to(subscriber) for subscriber in (ANN, BOB, CAT, None)}
@@ -176,7 +176,7 @@ def test_a_subscriber_queue_emptied_by_eviction_is_removed() -> None:
     assert list(queue._subscriber_queues) == [BOB]
 
 
-# --------------------------------------------------------------------------------------------------------------- turns
+# ------------------------------------------------------------------------------------------------- scheduling
 
 
 def test_a_flood_for_one_subscriber_delays_another_by_at_most_one_turn() -> None:
@@ -387,12 +387,12 @@ class Scenario(RuleBasedStateMachine):
         displaced = self.queue.push(FOR[subscriber], on(topic, rank, new.number, payload), new.number)
         may_go = self._may_go(new)
         own_may_go = [each for each in may_go if each.subscriber == subscriber]
-        everybody = [*self.inside.values(), new]
+        all_messages = [*self.inside.values(), new]
         own = [*self._of(subscriber), new] if subscriber is not None else []
         if [item.received_ns for item in displaced] == [new.number]:
             in_own = self._too_much([each for each in own if each not in own_may_go], own=True)
             assert displaced[0].evicted_by_subscriber_limit == in_own
-            assert in_own or self._too_much([each for each in everybody if each not in may_go], own=False)
+            assert in_own or self._too_much([each for each in all_messages if each not in may_go], own=False)
             return
         removed = [self.inside.pop(item.received_ns) for item in displaced]
         for_its_own = [
@@ -404,7 +404,7 @@ class Scenario(RuleBasedStateMachine):
             if not item.evicted_by_subscriber_limit
         ]
         self._check_victims(for_its_own, own_may_go, own, own=True)
-        left = [each for each in everybody if each not in for_its_own]
+        left = [each for each in all_messages if each not in for_its_own]
         self._check_victims(for_all, [each for each in may_go if each not in for_its_own], left, own=False)
         self.blocked_items -= {each.number for each in removed}
         self.inside[new.number] = new
@@ -443,13 +443,13 @@ class Scenario(RuleBasedStateMachine):
         for each in removed:
             assert all(other.rank >= each.rank for other in stay)
             # Blocked messages of a stream precede its later messages.
-            beside = [
+            same_class = [
                 other
                 for other in stay
                 if other[1:4] == each[1:4]
                 and (other.number in self.blocked_items) == (each.number in self.blocked_items)
             ]
-            assert all(other.number < each.number for other in beside)
+            assert all(other.number < each.number for other in same_class)
 
     def _queue(self, subscriber: UUri | None) -> SubscriberQueue:
         return self.queue.shared_queue if subscriber is None else queue_of(self.queue, subscriber)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The election of the forwarding streamer. In a `PeerNetwork` all streamers receive the announcements of all others."""
+"""The election of the forwarding streamer.
+
+In a `PeerNetwork` all streamers receive the announcements of all others.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -152,7 +155,7 @@ def test_all_streamers_deny_a_spoofed_message_and_one_responds() -> None:
     assert peers.has("one", "mars", None) == ["g0", "g1", "g2"]
 
 
-# ---------------------------------------------------------------------------------------------------------- any network
+# -------------------------------------------------------------------------------------------- random networks
 
 AUTHORITIES = ("a", "b", "c", ANY_AUTHORITY)
 

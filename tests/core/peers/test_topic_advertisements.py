@@ -290,8 +290,8 @@ def test_withdrawn_advertisements_leave_no_memory_behind() -> None:
 class HandOvers(RuleBasedStateMachine):
     """Subscriptions change, advertisements are delayed, and messages come in at all streamers.
 
-    Changes of one streamer arrive in order, and within its grace period. Then some streamer forwards each message, at a
-    rate that is not below the subscribed one.
+    Changes of one streamer arrive in order, and within its grace period. Then some streamer forwards each message, at
+    a rate that is not below the subscribed one.
     """
 
     @initialize(count=st.integers(2, 4))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reconciling desired with acknowledged subscriptions converges, within bounds. Pure: time, links and peers are simulated."""
+"""Reconciling desired with acknowledged subscriptions converges, within bounds.
+
+Pure: time, links and peers are simulated.
+"""
 
 import hypothesis.strategies as st
 import pytest
@@ -25,7 +28,8 @@ Entry = SubscriptionEntry[Key, int, int]
 class SimulatedPeers:
     """Peers that apply each call that reaches them, and a network that loses calls and delays answers.
 
-    A refused call changes nothing at the peer and is settled, as a final refusal is: the acknowledged value is desired.
+    A refused call changes nothing at the peer and is settled, as a final refusal is: the acknowledged value is
+    desired.
     """
 
     def __init__(self, *, opposite_supersedes: bool) -> None:

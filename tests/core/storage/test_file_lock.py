@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One holder per lock file, its pid, and the death of a holder."""
+"""One holder per lock file, its pid, and the kill of a holder."""
 
 import os
 import signal

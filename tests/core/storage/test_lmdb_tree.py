@@ -39,7 +39,7 @@ def test_no_page_is_used_and_free(tmp_path: Path, stored: dict[bytes, bytes]) ->
     assert not tree.used_pages() & tree.free_pages()
 
 
-def test_a_truncated_file_gives_only_right_records(tmp_path: Path, stored: dict[bytes, bytes]) -> None:
+def test_a_truncated_file_returns_only_correct_records(tmp_path: Path, stored: dict[bytes, bytes]) -> None:
     whole = (tmp_path / DATA_FILE).read_bytes()
     tree = LmdbTree(whole[: len(whole) // 2])
     found = {key: value for key, value in tree.records() if len(value) == len(stored.get(key, b""))}

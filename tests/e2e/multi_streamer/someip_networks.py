@@ -91,9 +91,10 @@ class SomeipNetworks:
         extra_sections: str = "",
         ttl_s: int = TTL_S,
     ) -> Gateway:
-        """Start a streamer without waiting. `services` are its settings of the service, by network; `more` is TOML.
+        """Start a streamer without waiting. `services` are its settings of the service, by network.
 
-        `beside` are sections of other endpoints; `ttl_s` is the ttl of its Offers.
+        `extra_toml` is TOML by network, `extra_sections` has sections of other endpoints. `ttl_s` is the ttl of its
+        Offers.
         """
         host = self._next_host()
         sections = [f'authority = "{authority}"\nstate_dir = "state-{authority}"\n[plugins.usubscription]']

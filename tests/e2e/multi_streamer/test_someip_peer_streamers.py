@@ -100,7 +100,7 @@ def test_two_streamers_without_peer_detection_both_send_every_event(make: Make) 
     eventually(lambda: receiver.receive_counts(payloads), {2})
 
 
-# --------------------------------------------------------------------------------------------------- who comes and goes
+# ------------------------------------------------------------------------------------- connect and disconnect
 
 
 def offering_first(gateways: list[Gateway]) -> list[Gateway]:
@@ -260,7 +260,7 @@ def test_in_a_ring_with_two_paths_to_a_network_each_event_arrives_once(make: Mak
     assert [each.receive_counts(payloads) for each in receivers] == [{1}, {1}]
 
 
-# --------------------------------------------------------------------------------------------------- Zenoh beside it
+# ----------------------------------------------------------------------------------- next to a Zenoh endpoint
 
 LAMPS: Final = 0x4001
 LAMPS_OFFERED: Final = """

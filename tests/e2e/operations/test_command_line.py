@@ -18,7 +18,9 @@ def tree(directory: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--offline"], ["--json"]], ids=["all", "offline", "json"])
-def test_check_accepts_a_good_configuration_and_touches_nothing(tmp_path: Path, arguments: list[str]) -> None:
+def test_check_accepts_a_valid_configuration_and_touches_nothing(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     config = write_config(tmp_path, free_ports())
     before = tree(tmp_path)
     checked = run_command("check", config, *arguments)
@@ -41,7 +43,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize(("good", "bad", "named"), BAD_LINES.values(), ids=BAD_LINES)
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_bad_configuration_is_refused_with_file_and_line(
+def test_an_invalid_configuration_is_refused_with_file_and_line(
     tmp_path: Path, command: str, good: str, bad: str, named: tuple[str, ...]
 ) -> None:
     config = write_config(tmp_path, free_ports())
@@ -112,7 +114,7 @@ def test_plugins_lists_the_installed_plugins() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["run"], ["check"], ["demo", "--seconds", "soon"]])
-def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
+def test_an_invalid_command_line_is_a_usage_error(arguments: list[str]) -> None:
     refused = run_command(*arguments)
     assert refused.returncode == 2
     assert "usage: ustreamer" in refused.stderr

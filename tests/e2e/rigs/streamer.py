@@ -48,7 +48,7 @@ class StreamerProcess:
             reader.start()
 
     def wait_ready(self) -> Self:
-        """Wait for READY; AssertionError with all output if it does not come."""
+        """Wait for READY; AssertionError with all output if it is not printed."""
         try:
             self.stdout.wait_one(lambda line: line in {"READY\n", ""}, START_S)
         finally:

@@ -12,7 +12,7 @@ from tests.e2e.rigs.vehicle import CLIMATE, Vehicle, free_ports, write_config
 from tests.e2e.rigs.wire import Attributes, Uri
 
 SERVICE = Uri("chassis", CLIMATE, 1)
-FLEET, STRANGER = 0x7001, 0x7002
+FLEET, OUTSIDER = 0x7001, 0x7002
 
 RULES = """
 [[endpoints.cloud.access]]                   # every entity may subscribe
@@ -58,7 +58,7 @@ def fleet(guarded: Vehicle) -> Iterator[ZenohEntity]:
 
 @pytest.fixture
 def outsider(guarded: Vehicle) -> Iterator[ZenohEntity]:
-    with ZenohEntity(guarded.ports.cloud, "cloud", STRANGER) as peer:
+    with ZenohEntity(guarded.ports.cloud, "cloud", OUTSIDER) as peer:
         yield peer
 
 
@@ -139,7 +139,7 @@ def test_denied_messages_are_in_the_ledger(tmp_path_factory: pytest.TempPathFact
     config = write_config(tmp_path_factory.mktemp("books"), ports)
     config.write_text(config.read_text(encoding="utf-8") + RULES, encoding="utf-8")
     with StreamerProcess(config) as process:
-        with ZenohEntity(ports.cloud, "cloud", STRANGER) as outsider:
+        with ZenohEntity(ports.cloud, "cloud", OUTSIDER) as outsider:
             for number in range(5):
                 outsider.call(SERVICE.at(ECHO), b"%d" % number)
         process.stop()

@@ -56,8 +56,8 @@ DATAGRAMS: Final = {
 Put = tuple[str, bytes | None]
 """A Zenoh key and an attachment."""
 
-STRANGER: Final = Uri("hpc.vin1", 0xBAD, 1)
-OWN_TOPIC: Final = STRANGER.at(0x8001)
+OUTSIDER: Final = Uri("hpc.vin1", 0xBAD, 1)
+OWN_TOPIC: Final = OUTSIDER.at(0x8001)
 
 
 def _published(source: Uri = OWN_TOPIC) -> Attributes:
@@ -91,16 +91,16 @@ NO_MESSAGES: Final[dict[str, Callable[[], Put]]] = {
         wire.key(OWN_TOPIC),
         _published(OWN_TOPIC._replace(authority="hpc\n")).attachment,
     ),
-    "the key of another topic": lambda: (wire.key(OWN_TOPIC), _published(STRANGER.at(0x8002)).attachment),
+    "the key of another topic": lambda: (wire.key(OWN_TOPIC), _published(OUTSIDER.at(0x8002)).attachment),
     "the key of another authority": lambda: (wire.key(TOPIC), _published().attachment),
     "a publication under the key of a call": lambda: (
-        wire.key(STRANGER, Uri("chassis", 0x3001, 1, 1)),
+        wire.key(OUTSIDER, Uri("chassis", 0x3001, 1, 1)),
         _published().attachment,
     ),
     "a call under the key of a publication": lambda: (
         wire.key(OWN_TOPIC),
         Attributes(
-            wire.new_id(), wire.REQUEST, STRANGER, Uri("chassis", 0x3001, 1, 1), priority=wire.CS4, ttl=1000
+            wire.new_id(), wire.REQUEST, OUTSIDER, Uri("chassis", 0x3001, 1, 1), priority=wire.CS4, ttl=1000
         ).attachment,
     ),
     "a key of ten chunks": lambda: (wire.key(OWN_TOPIC).rpartition("/")[0], _published().attachment),
@@ -116,8 +116,8 @@ INVALID: Final[dict[str, Callable[[], Attributes]]] = {
     "an unknown type": lambda: _published()._replace(type=9),
     "an id of version 4": lambda: _published()._replace(id=Id(0x0190_0000_0000_4000, 1 << 63)),
     "an id of zeros": lambda: _published()._replace(id=Id(0, 0)),
-    "a publication of a method": lambda: _published(STRANGER.at(0x0001)),
-    "a publication of a uEntity": lambda: _published(STRANGER),
+    "a publication of a method": lambda: _published(OUTSIDER.at(0x0001)),
+    "a publication of a uEntity": lambda: _published(OUTSIDER),
     "a priority that is none": lambda: _published()._replace(priority=8),
     "a notification to a method": lambda: _published()._replace(
         type=wire.NOTIFICATION, sink=Uri("chassis", 0x3001, 1, 1)
@@ -125,7 +125,7 @@ INVALID: Final[dict[str, Callable[[], Attributes]]] = {
     "a response to nothing": lambda: Attributes(
         wire.new_id(),
         wire.RESPONSE,
-        STRANGER.at(1),
+        OUTSIDER.at(1),
         Uri("chassis", 0xAB1, 1),
         priority=wire.CS4,
         ttl=1000,
@@ -141,7 +141,7 @@ SPOOFED: Final[dict[str, Callable[[], Attributes]]] = {
 
 
 @pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
-def test_a_bad_datagram_is_never_forwarded_and_does_no_harm(
+def test_an_invalid_datagram_is_never_forwarded_and_has_no_other_effect(
     vehicle: Vehicle, app: ZenohEntity, datagram: bytes
 ) -> None:
     app.subscribe(TOPIC)
@@ -164,7 +164,7 @@ def test_a_stream_is_unharmed_by_all_other_input(own_vehicle: Vehicle) -> None:
 
     with (
         ZenohEntity(ports.backbone, "hpc.vin1") as app,
-        ZenohEntity(ports.backbone, STRANGER.authority, STRANGER.ue_id) as outsider,
+        ZenohEntity(ports.backbone, OUTSIDER.authority, OUTSIDER.ue_id) as outsider,
         ZenohEntity(ports.cloud, "cloud") as fleet,
         SomeipNode(host="127.0.0.2") as impostor,
         SomeipNode() as prober,
@@ -248,7 +248,7 @@ def test_a_caller_with_a_foreign_authority_gets_an_error(vehicle: Vehicle, fleet
     )
 
 
-def test_a_flood_of_garbage_does_not_hold_up_the_stream(vehicle: Vehicle, app: ZenohEntity) -> None:
+def test_a_flood_of_garbage_does_not_delay_the_stream(vehicle: Vehicle, app: ZenohEntity) -> None:
     topic = vehicle.unused_topic()
     app.subscribe(topic)
     flood = list(DATAGRAMS.values()) * 10

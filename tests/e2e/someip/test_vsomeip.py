@@ -88,10 +88,10 @@ def test_a_missing_variable_or_sample_is_named(tmp_path: Path) -> None:
         installation({}) == "VSOMEIP_HOME is not set; it names an installation of vsomeip 3 with its samples"
     )
     home = fake_installation(tmp_path / "v", names=("notify-sample",))
-    said = installation({"VSOMEIP_HOME": str(home)})
-    assert isinstance(said, str)
-    assert "no subscribe-sample, request-sample, response-sample in" in said
-    assert str(home / "bin") in said
+    output = installation({"VSOMEIP_HOME": str(home)})
+    assert isinstance(output, str)
+    assert "no subscribe-sample, request-sample, response-sample in" in output
+    assert str(home / "bin") in output
 
 
 @pytest.mark.parametrize("folder", ["bin", "examples", "build/examples"])

@@ -599,7 +599,7 @@ def test_after_a_refusal_a_new_subscribe_is_possible(strict_scene: RemoteScenari
     scene.wait_subscribed()
 
 
-def test_a_refusal_is_received_after_a_death_as_well(strict_scene: RemoteScenario) -> None:
+def test_a_refusal_is_received_after_a_kill_as_well(strict_scene: RemoteScenario) -> None:
     scene, topic = strict_scene, strict_scene.topic
     subscribe_unsent(scene)
     scene.both.start()

@@ -107,7 +107,7 @@ def test_a_command_without_a_running_streamer_fails_with_the_reason(
 
 
 @pytest.mark.parametrize("text", ["state_dir = 7\n", "nonsense"])
-def test_a_configuration_without_a_readable_state_dir_is_a_bad_one(
+def test_a_configuration_without_a_readable_state_dir_is_invalid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     (tmp_path / "u.toml").write_text(text)

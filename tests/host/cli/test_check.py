@@ -214,7 +214,7 @@ def test_all_problems_of_the_environment_are_reported(config: Path) -> None:
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_report_reads_in_five_lines() -> None:
+def test_a_report_without_problems_has_five_lines() -> None:
     report = CheckReport(
         file="vehicle.toml",
         stages=("file", "routes"),
@@ -231,6 +231,6 @@ def test_a_good_report_reads_in_five_lines() -> None:
     ]
 
 
-def test_a_bad_report_is_its_problems() -> None:
+def test_a_report_of_problems_contains_only_them() -> None:
     report = CheckReport("vehicle.toml", stages=("file",), problems=("a: one", "b: two"), authority="hpc")
     assert render(report) == "a: one\nb: two"

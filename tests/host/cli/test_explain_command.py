@@ -72,13 +72,13 @@ def test_subscriptions_on_disk_decide_with_and_without_a_running_streamer(
         code, out, _ = explained(running.path, "--source", TOPIC)
         assert (code, out.splitlines()[-1]) == (0, "no_subscriber")
         subscribe(running, UUri("cloud", 1, 1, 0), 40)
-        _, beside, _ = explained(running.path, "--source", TOPIC)
+        _, while_running, _ = explained(running.path, "--source", TOPIC)
         running.app(INSIDE, "hpc").send(publish(new_id(), UUri.parse(TOPIC)))
         eventually(lambda: bool(running.streamer.targets()), "the route")
         [target] = running.streamer.targets()
     before = files(tmp_path)
     code, out, err = explained(running.path, "--source", TOPIC)
-    assert (code, out, err) == (0, beside, "")
+    assert (code, out, err) == (0, while_running, "")
     assert files(tmp_path) == before
     assert (
         out

@@ -232,7 +232,7 @@ def test_the_version_is_printed(capsys: Output) -> None:
         "demo --seconds=-1",
     ],
 )
-def test_wrong_usage_ends_with_2_and_prints_the_usage(
+def test_invalid_usage_ends_with_2_and_prints_the_usage(
     arguments: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "run", lambda **_: 0)
@@ -258,7 +258,7 @@ def test_the_exit_codes_match_the_conventions_of_supervisors() -> None:
 # ---------------------------------------------------------------------------------------------------------------- check
 
 
-def test_a_good_configuration_is_ok(written: Written, capsys: Output) -> None:
+def test_a_valid_configuration_is_ok(written: Written, capsys: Output) -> None:
     path = written(LOCAL, "[plugins.throttle]")
     assert ended("check", path) == 0
     out, err = capsys.readouterr()
@@ -272,7 +272,7 @@ def test_offline_is_passed_on(written: Written, capsys: Output) -> None:
     assert capsys.readouterr().out.splitlines()[0] == f"{path}: OK (file, routes)"
 
 
-def test_a_bad_configuration_ends_with_78_and_its_problems_go_to_stderr(
+def test_an_invalid_configuration_ends_with_78_and_prints_its_problems_to_stderr(
     written: Written, capsys: Output
 ) -> None:
     path = written(LOCAL, "colour = 1", "[plugins.trottle]")
@@ -471,7 +471,7 @@ def test_unsent_messages_after_the_drain_time_end_with_75(
         ("--log-level warning", None),
     ],
 )
-def test_the_log_goes_to_stderr_in_the_given_format(
+def test_the_log_is_written_to_stderr_in_the_given_format(
     tester: Path, written: Written, capsys: Output, arguments: str, form: str | None
 ) -> None:
     path = written(LOCAL, "[plugins.tester]\nends_itself = true")

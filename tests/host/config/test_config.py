@@ -282,12 +282,12 @@ def test_a_durable_endpoint_holds_messages_without_ttl_for_a_day_by_default() ->
         durable = ("port = 30500", "port = 30500\ndurable = true")
         return checked(edited(durable, *edits)).limits("chassis").max_age_ms
 
-    unsaid = ("max_age_ms = 30000", "")
+    omitted = ("max_age_ms = 30000", "")
     chassis = ("[plugins.usubscription]", "[egress.chassis]\nmax_age_ms = 5\n[plugins.usubscription]")
     assert max_age_ms() == 30_000
-    assert max_age_ms(unsaid) == 86_400_000
-    assert max_age_ms(unsaid, chassis) == 5
-    assert checked(edited(unsaid)).limits("chassis").max_age_ms == 30_000
+    assert max_age_ms(omitted) == 86_400_000
+    assert max_age_ms(omitted, chassis) == 5
+    assert checked(edited(omitted)).limits("chassis").max_age_ms == 30_000
 
 
 def test_the_first_pause_may_be_the_longest() -> None:
@@ -311,8 +311,8 @@ def test_an_override_that_does_not_fit_the_default_is_refused_where_it_is() -> N
 def test_the_file_limits_the_number_of_dead_letters() -> None:
     smallest = 'authority = "a"\n[endpoints.e]\ntransport = "local"\nauthorities = ["*"]\n'
     assert checked(smallest).dead_letters == DeadLettersConfig(10_000, 64_000_000, 1_000_000)
-    said = checked(smallest + "[dead_letters]\nmessages = 5\n")
-    assert said.dead_letters == DeadLettersConfig(5, 64_000_000, 1_000_000)
+    config = checked(smallest + "[dead_letters]\nmessages = 5\n")
+    assert config.dead_letters == DeadLettersConfig(5, 64_000_000, 1_000_000)
     (problem,) = problems(smallest + "[dead_letters]\nmesages = 5\n")
     assert (problem.line, problem.path) == (6, "dead_letters.mesages")
     assert problem.suggestion == "did you mean 'messages'?"
@@ -624,7 +624,7 @@ def test_every_mistake_is_reported_at_once(rows: set[tuple[str, str, str]]) -> N
     assert expected <= found <= expected | {"endpoints.chassis.services[0].methods[0]"}
 
 
-def test_problems_come_in_the_order_of_the_file() -> None:
+def test_problems_are_in_the_order_of_the_file() -> None:
     found = problems(edited(*[(old, new) for old, new, _ in APART]))
     lines = [problem.line for problem in found]
     assert lines == sorted(lines)
@@ -663,7 +663,7 @@ def test_whatever_is_changed_there_is_a_configuration_or_a_list_of_problems(
         assert "\n" not in str(problem)
 
 
-def test_a_bad_configuration_ends_the_process_with_78() -> None:
+def test_an_invalid_configuration_ends_the_process_with_78() -> None:
     assert ConfigError.exit_code == 78
 
 

@@ -55,7 +55,7 @@ def test_a_text_that_begins_with_a_field_is_about_that_field() -> None:
         ("leaves", 3, "number"),
         "too small",
     )
-    assert schema.split_field_error((), "nobody: too small") is None
+    assert schema.split_field_error((), "unknown: too small") is None
     assert schema.split_field_error((), "too small") is None
 
 

@@ -33,7 +33,7 @@ class Needy(Struct, frozen=True, forbid_unknown_fields=True):
         if self.name == "worse":
             raise ValueError("number and name do not fit together")
         if self.name == "worst":
-            raise ValueError("nobody: there is no such field")
+            raise ValueError("unknown: there is no such field")
 
 
 class Outer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ WORDS = [
     ("many = 1", "f:1: many: expected an array, got the integer 1; write many = [1]"),
     ("\n[needy]\nnumber = 1\nname = 'bad'", "f:4: needy.name: 'bad': expected 'good'"),
     ("[needy]\nnumber = 1\nname = 'worse'", "f:1: needy: number and name do not fit together"),
-    ("[needy]\nnumber = 1\nname = 'worst'", "f:1: needy: nobody: there is no such field"),
+    ("[needy]\nnumber = 1\nname = 'worst'", "f:1: needy: unknown: there is no such field"),
     ("text = 'bad inners'\n[[inners]]\n[[inners]]\n\nname = ''", "f:5: inners[1].name: is not liked"),
 ]  # fmt: skip
 
@@ -169,7 +169,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize(("text", "expected"), [row[1:] for row in SEVERAL], ids=[row[0] for row in SEVERAL])
-def test_everything_wrong_is_noted_at_once(text: str, expected: list[str]) -> None:
+def test_all_problems_are_reported_at_once(text: str, expected: list[str]) -> None:
     assert sorted(places(text)) == sorted(expected)
 
 
@@ -194,7 +194,7 @@ def test_advice_is_requested_if_no_known_key_is_near() -> None:
     ]
 
 
-def test_a_key_below_the_wrong_header_is_sent_up() -> None:
+def test_a_key_below_the_wrong_header_is_assigned_to_the_enclosing_section() -> None:
     (problem,) = found("[[inners]]\nnumber = 1\nratio = 0.5")
     assert problem.endswith("; move ratio up above the first [section]: a key belongs to the header above it")
     findings = Problems(TomlDocument(Path("f"), "[[a.inners]]\nratio = 0.5"))

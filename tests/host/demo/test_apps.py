@@ -161,7 +161,7 @@ def run_until(climate: ClimateControl, enough: Callable[[], bool]) -> None:
     climate.stop()
 
 
-def test_the_climate_control_calls_over_and_over_and_counts_right_answers(
+def test_the_climate_control_calls_repeatedly_and_counts_correct_responses(
     app: DemoApp, network: Network
 ) -> None:
     climate = ClimateControl(app, METHOD)

@@ -25,7 +25,7 @@ def counted(*times_ns: int) -> RateMeter:
         ([0, S], 1.0),
         ([0, S // 2], 2.0),
         ([7, 7 + 10 * MS, 7 + 20 * MS], 100.0),
-        ([0, 1 * MS, 40 * MS], 50.0),  # how they are spread does not matter
+        ([0, 1 * MS, 40 * MS], 50.0),  # their distribution has no effect
         ([3 * S, 7 * S], 0.25),
     ],
 )

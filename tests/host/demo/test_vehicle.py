@@ -42,7 +42,7 @@ from ustreamer.uprotocol.uuri import UUri
         pytest.param(0.0, 10.0, 5.0, 0.0, False, id="something came from nowhere"),
     ],
 )
-def test_a_rate_within_2_percent_of_the_expected_rate_is_right(
+def test_a_rate_within_2_percent_of_the_expected_rate_is_correct(
     published: float, requested: float | None, delivered: float, expected: float, right: bool
 ) -> None:
     row = TargetRow("topic", "subscriber", published, requested, delivered)
@@ -95,8 +95,8 @@ Change = Callable[[DemoOutcome], DemoOutcome]
 def test_a_report_lists_violated_expectations(changes: dict[str, object], problems: list[str]) -> None:
     outcome = msgspec.structs.replace(GOOD, **changes)
     assert len(outcome.problems) == len(problems)
-    for said, expected in zip(outcome.problems, problems, strict=True):
-        assert expected in said
+    for problem, expected in zip(outcome.problems, problems, strict=True):
+        assert expected in problem
 
 
 def test_an_outcome_reads_as_json() -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A durable queue in a separate process, for tests that kill it: `python -m tests.host.egress.durable_queue_process DIRECTORY LIFE`.
+"""A durable queue in a separate process, for tests that kill it: `python -m tests.host.egress.durable_queue_process
+DIRECTORY LIFE`.
 
 It offers numbers at the given rate on a link that goes down and up, and appends each sent number to DIRECTORY/sent.
 It writes to stdout the number up to which all are sent or on disk. The queue, its disk and its threads are real; only

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guarantees of a durable queue under failing links and routes, kills, stops, reboots and a full disk.
 
-The queue and its spool are real; the threads are removed, so every case is deterministic. The model knows the offered,
-committed, sent and undelivered messages.
+The queue and its spool are real; the threads are removed, so every case is deterministic. The model knows the
+offered, committed, sent and undelivered messages.
 """
 
 import tempfile

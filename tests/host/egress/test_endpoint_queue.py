@@ -740,7 +740,7 @@ def test_blocked_messages_expire_at_their_deadline(make_rig: MakeRig, ttl: int |
     assert rig.queue.statistics().closed_routes == 0
 
 
-def test_a_failure_that_is_final_lets_the_next_of_the_stream_be_tried(make_rig: MakeRig) -> None:
+def test_after_a_final_failure_the_next_message_of_the_stream_is_tried(make_rig: MakeRig) -> None:
     class Picky(RoutedTransport):
         def send(self, message: UMessage) -> None:
             if THERE not in self.closed and number(message) == 0:
@@ -1105,7 +1105,7 @@ def test_a_full_send_window_is_not_queried_again_for_a_millisecond(make_rig: Mak
     assert (wire.window_calls, rig.sent) == (2, [2])
 
 
-def test_a_message_beyond_the_send_window_goes_to_the_send_thread(make_rig: MakeRig) -> None:
+def test_a_message_beyond_the_send_window_is_passed_to_the_send_thread(make_rig: MakeRig) -> None:
     wire = BufferedTransport(then_window=1 << 40)
     rig = make_rig(wire).start()
     large = msgspec.structs.replace(event(0), payload=bytes(1 << 18))

@@ -381,19 +381,21 @@ def test_order_and_classes_hold_through_pauses_and_releases(scene: MakeScene) ->
 def test_with_changing_subscribers_each_stream_is_complete_and_in_order(
     scene: MakeScene, wire: type[PerSubscriberTransport], seed: int
 ) -> None:
-    dice = random.Random(seed)
-    whom: list[UUri | None] = [ANN, BOB, CAT, None]
+    rng = random.Random(seed)
+    subscribers: list[UUri | None] = [ANN, BOB, CAT, None]
     topics, priorities = (HERE, THERE), (UPriority.CS1, UPriority.CS4)
     faults = [unavailable, away]
     rig = scene(wire(), EgressLimits(retry_first_ms=1, retry_max_ms=4)).start()
     streams: dict[Hashable, list[int]] = defaultdict(list)
     for n in range(2_000):
-        subscriber, topic, priority = dice.choice(whom), dice.choice(topics), dice.choice(priorities)
+        subscriber, topic, priority = rng.choice(subscribers), rng.choice(topics), rng.choice(priorities)
         streams[subscriber, topic, priority].append(n)
         rig.offer_to(subscriber, on(topic, n, priority=priority))
         if n % 10 == 0:
-            rig.transport.faults = {who: dice.choice(faults) for who in dice.sample(whom, dice.randrange(4))}
-            if dice.random() < 0.3:
+            rig.transport.faults = {
+                who: rng.choice(faults) for who in rng.sample(subscribers, rng.randrange(4))
+            }
+            if rng.random() < 0.3:
                 rig.queue.on_route_open("the way there")
         if n % 100 == 0:
             tried = rig.queue.statistics().retries

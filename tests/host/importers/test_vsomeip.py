@@ -467,7 +467,7 @@ def test_an_invalid_service_is_left_out_with_the_reason(change: dict[str, Any], 
     assert any(line in each for each in found.left_out), found.left_out
 
 
-def test_one_bad_service_takes_no_other_along() -> None:
+def test_an_invalid_service_does_not_affect_others() -> None:
     services = [{"service": number, "unreliable": 5} for number in (1, 0x10000, 2, "x", 3)]
     endpoint = imported({"unicast": "127.0.0.1", "services": services}).endpoint
     assert [each.service for each in endpoint.services] == [1, 2, 3]
@@ -570,7 +570,7 @@ def test_a_file_that_is_none_ends_with_its_code(
 @pytest.mark.parametrize(
     "arguments", [["--endpoint", "a b"], ["--authority", "X"], ["--major", "255"], ["--major", "x"]]
 )
-def test_a_wrong_option_is_a_matter_of_usage(tmp_path: Path, arguments: list[str]) -> None:
+def test_an_invalid_option_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["import", "vsomeip", str(written(tmp_path, GATEWAY)), *arguments])
     assert ended.value.code == ExitCode.USAGE

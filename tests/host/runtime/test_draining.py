@@ -100,7 +100,7 @@ class Slow(NotingPlugin):
             self._bus.send(response(new_id(), self._asked.pop(0), b"at last"))
 
 
-def test_stop_lets_a_hosted_service_respond_to_accepted_requests(bench: Bench) -> None:
+def test_during_a_stop_a_hosted_service_can_respond_to_accepted_requests(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), extra={"slow": Slow})
     app = bench.app("inside")
     app.listen(ANY, app.address)

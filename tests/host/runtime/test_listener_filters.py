@@ -16,7 +16,7 @@ from ustreamer.uprotocol.uuri import ANY, UUri
 
 HERE_AND_THERE = {"a": [OWN, "car"], "b": ["cloud"]}
 WITH_STAR = {"a": [OWN], "b": ["*"], "c": ["cloud"]}
-HEARD: list[tuple[str, dict[str, list[str]], str, UMessageType, UUri, int]] = [
+RECEIVED: list[tuple[str, dict[str, list[str]], str, UMessageType, UUri, int]] = [
     ("to elsewhere", HERE_AND_THERE, "a", UMessageType.NOTIFICATION, UUri("cloud", 1, 1, 0), 1),
     ("to elsewhere", HERE_AND_THERE, "a", UMessageType.RESPONSE, UUri("cloud", 1, 1, 0), 1),
     ("to elsewhere", HERE_AND_THERE, "a", UMessageType.REQUEST, UUri("cloud", 1, 1, 1), 1),
@@ -78,7 +78,7 @@ class HostingPlugin:
 
 @pytest.mark.parametrize(
     ("authorities", "endpoint", "kind", "sink", "times"),
-    [pytest.param(*row[1:], id=f"{row[0]}: {row[3].name} {row[2]} -> {row[4]}") for row in HEARD],
+    [pytest.param(*row[1:], id=f"{row[0]}: {row[3].name} {row[2]} -> {row[4]}") for row in RECEIVED],
 )
 def test_an_endpoint_receives_messages_for_elsewhere_once_and_no_local_ones(
     bench: Bench,

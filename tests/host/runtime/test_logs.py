@@ -70,7 +70,7 @@ def test_a_json_line_has_time_level_logger_event_and_only_the_fields_of_the_even
     }
 
 
-def test_the_fields_of_a_json_line_come_in_a_fixed_order() -> None:
+def test_the_fields_of_a_json_line_have_a_fixed_order() -> None:
     assert list(as_json(record(zone=1, area=2))) == ["time", "level", "logger", "event", "zone", "area"]
 
 

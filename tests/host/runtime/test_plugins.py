@@ -330,7 +330,7 @@ def kinds(**loaded: type[Noting]) -> dict[str, TransportKind]:
     return plugins.transport_kinds(plugins.class_plugin_manager(loaded))
 
 
-def test_the_transports_that_come_with_the_streamer_are_there_without_any_plugin() -> None:
+def test_the_transports_of_the_streamer_are_available_without_any_plugin() -> None:
     found = kinds()
     assert found.keys() == {"local", "zenoh", "someip"}
     assert all(issubclass(kind.config, EndpointConfig) for kind in found.values())

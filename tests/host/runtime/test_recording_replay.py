@@ -229,7 +229,7 @@ STEPS = st.lists(
         st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(1, 4)),
         st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(1, 4)),
         st.tuples(
-            st.just("wish"),
+            st.just("subscription"),
             st.sampled_from([(topic, who) for topic in TOPICS for who in SUBSCRIBERS]),
             st.sampled_from([None, 0, 7, 10, 23]),
         ),
@@ -260,7 +260,7 @@ def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
             for _ in range(second):
                 scenario.publish(first)
                 scenario.advance(1 + jitter[count % len(jitter)] // 2)
-        elif what == "wish" and isinstance(first, tuple):
+        elif what == "subscription" and isinstance(first, tuple):
             topic, subscriber = first
             scenario.directory.set_subscription(
                 topic, subscriber, second * MS if isinstance(second, int) else None

@@ -76,12 +76,12 @@ def test_a_dead_letter_forwarded_by_a_peer_cannot_be_redriven(bench: Bench) -> N
     link(streamer, "chassis").fault = UCode.INTERNAL
     bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
     [number] = wait_persisted_letters(streamer, 1)
-    says = [
+    announced = [
         (AnnouncementRole.IDENTITY, "chassis"),
         (AnnouncementRole.LOCAL, OWN),
         (AnnouncementRole.CARRIES, "chassis"),
     ]
-    text = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
+    text = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in announced)
     streamer._peers.on_announcements("inside", frozenset(text))
     with pytest.raises(UStatusError, match="a peer streamer forwards such messages to 'chassis'") as refused:
         streamer.redrive(number)

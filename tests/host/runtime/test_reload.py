@@ -133,7 +133,7 @@ def test_plugins_receive_new_settings_while_the_dispatch_is_paused(
         def ustreamer_configured(self, settings: StreamerSettings) -> None:
             tuned = [each.period_since_ns for each in made]
             notified.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
-            raise ZeroDivisionError("told")  # a plugin error does not stop the reload
+            raise ZeroDivisionError("called")  # a plugin error does not stop the reload
 
         @hookimpl
         def ustreamer_filters(self, delivery: Delivery) -> None:

@@ -132,8 +132,8 @@ def test_a_spool_of_a_no_longer_durable_endpoint_is_unused_and_logged(
     first.stop()
     with caplog.at_level(logging.WARNING):
         start(bench, CAR, dash(durable=False), up=True).stop()
-    [said] = [record for record in caplog.records if record.message == "streamer.spool_unused"]
-    assert said.__dict__["spool"] == str(tmp_path / "state" / "spool" / "dash")
+    [log_record] = [record for record in caplog.records if record.message == "streamer.spool_unused"]
+    assert log_record.__dict__["spool"] == str(tmp_path / "state" / "spool" / "dash")
     third = start(bench, CAR, dash(), up=True)
     eventually(lambda: len(sent(third)) == 3, "all to be sent")
 

@@ -182,7 +182,10 @@ def test_a_subscriber_of_both_streamers_is_served_by_both_without_a_loop(rig: To
 def test_a_request_passes_both_parallel_streamers_and_a_dedup_window_accepts_one(
     rig: TopologyRig,
 ) -> None:
-    """A notification has no subscription that selects one of the two. On a Zenoh network they would detect each other."""
+    """A notification has no subscription that selects one of the two.
+
+    On a Zenoh network they would detect each other.
+    """
     speaker, listener, far = rig.app("one", "a"), rig.app("two", "b"), rig.app("three", "c")
     listener.listen(ANY, listener.address)
     far.listen(ANY, far.address)

@@ -79,7 +79,7 @@ def make(path: Path) -> Iterator[Callable[..., DeadLetterStore]]:
         each.close()
 
 
-# ------------------------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------------------ stored data
 
 
 def test_a_stored_letter_is_read_back_unchanged(make: Callable[..., DeadLetterStore], path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_first_letter_creates_the_store(make: Callable[..., DeadLetterStore]
     assert list(read_letters(path)) == []
 
 
-# ---------------------------------------------------------------------------------------------------- what is damaged
+# ----------------------------------------------------------------------------------------------------- damage
 
 
 def overwritten(path: Path, key: bytes, value: bytes) -> None:
@@ -226,8 +226,8 @@ def test_a_damaged_store_is_moved_aside_and_an_empty_one_takes_its_place(
     assert [reason for _, reason in reasons(path)] == ["c"]
     assert second.statistics()["damaged"] == 1
     assert (path.parent / "dead-letters.damaged-1").is_dir()
-    [said] = [each for each in caplog.records if each.getMessage() == "dead_letters.store_damaged"]
-    assert words in said.__dict__["reason"]
+    [log_record] = [each for each in caplog.records if each.getMessage() == "dead_letters.store_damaged"]
+    assert words in log_record.__dict__["reason"]
 
 
 def test_a_damaged_page_without_records_is_found(make: Callable[..., DeadLetterStore], path: Path) -> None:
@@ -268,8 +268,12 @@ def test_reading_a_damaged_store_raises_an_error(make: Callable[..., DeadLetterS
 def test_the_verify_process_prints_one_line_for_damage(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"\x5a" * 50_000)
     command = [sys.executable, "-m", verify_process.__name__, "verify", str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (verify_process.EXIT_DAMAGED, "", 1)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (
+        verify_process.EXIT_DAMAGED,
+        "",
+        1,
+    )
 
 
 def test_a_directory_that_cannot_hold_a_store_is_an_error(tmp_path: Path) -> None:

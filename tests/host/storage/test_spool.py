@@ -250,10 +250,10 @@ def test_a_kill_loses_no_commit_and_restores_no_deleted_message(tmp_path: Path, 
             text=True,
         ) as process:
             assert process.stdout
-            said = [next(process.stdout) for _ in range(rng.randint(1, 60))]
+            lines = [next(process.stdout) for _ in range(rng.randint(1, 60))]
             process.send_signal(signal.SIGKILL)
-            said += [line for line in process.stdout if line.endswith("\n")]
-        sign, latest = said[-1].split()
+            lines += [line for line in process.stdout if line.endswith("\n")]
+        sign, latest = lines[-1].split()
         done = int(latest) + 8 if sign == "<" else int(latest)
         spool = Spool(path, LIMITS)
         spool.open()
@@ -293,7 +293,7 @@ def fill(keys):
     return len(keys)
 keys = []
 fill(keys)
-with open(root / "others", "wb", buffering=0) as others:  # somebody else takes the rest
+with open(root / "others", "wb", buffering=0) as others:  # another program uses the rest
     try:
         while True:
             others.write(b"x" * 4096)
@@ -430,10 +430,10 @@ def test_an_unreadable_file_is_moved_aside_and_its_readable_messages_stay(
     assert found == sorted(found)
     assert saved <= len(found) == spool.messages < 2000
     assert spool.quarantined == 1
-    [said] = [record for record in caplog.records if record.message == "spool.damaged"]
-    assert said.levelno == logging.ERROR
+    [log_record] = [record for record in caplog.records if record.message == "spool.damaged"]
+    assert log_record.levelno == logging.ERROR
     aside = tmp_path / "spool" / "backbone.damaged-1"
-    assert vars(said)["moved_to"] == str(aside)
+    assert vars(log_record)["moved_to"] == str(aside)
     assert (aside / "data.mdb").read_bytes() == data
     add(spool, 2000)
     assert reopened(spool)[1] == len(found) + 1
@@ -482,8 +482,8 @@ def test_damaged_records_are_skipped_counted_and_logged(
     assert spool.open()[1] == 99
     assert (spool.lost, spool.quarantined, spool.messages) == (2, 0, 99)
     assert numbers(spool) == [n for n in range(100) if n != 2]  # sequences begin with 1
-    [said] = [record for record in caplog.records if record.message == "spool.messages_lost"]
-    assert vars(said)["messages"] == 2
+    [log_record] = [record for record in caplog.records if record.message == "spool.messages_lost"]
+    assert vars(log_record)["messages"] == 2
     spool.close()
     assert spool.open()[1] == 99  # they are deleted, so this is logged once
     assert spool.lost == 2
@@ -512,7 +512,7 @@ def test_every_flipped_bit_in_key_or_value_is_found() -> None:
 
 
 @pytest.mark.parametrize("flips", [12, pytest.param(1000, marks=pytest.mark.soak)])
-def test_a_flipped_bit_in_the_file_gives_no_wrong_message_and_the_spool_opens(
+def test_a_flipped_bit_in_the_file_returns_no_wrong_message_and_the_spool_opens(
     tmp_path: Path, flips: int
 ) -> None:
     spool = filled(tmp_path, 300)

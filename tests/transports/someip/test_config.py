@@ -378,12 +378,12 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("keys", "says"), REFUSED.values(), ids=REFUSED)
-def test_an_invalid_section_is_refused_with_a_reason(keys: dict[str, Any], says: list[str]) -> None:
+@pytest.mark.parametrize(("keys", "expected"), REFUSED.values(), ids=REFUSED)
+def test_an_invalid_section_is_refused_with_a_reason(keys: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(msgspec.ValidationError) as refused:
         endpoint(**keys)
 
-    missing = [text for text in says if text not in str(refused.value)]
+    missing = [text for text in expected if text not in str(refused.value)]
     assert missing == [], str(refused.value)
 
 

@@ -99,9 +99,11 @@ def test_any_key_is_a_token_or_an_invalid_argument(text: str) -> None:
     one = f"up-streamer/1/{G1}/one"
     for key in (text, f"{one}/{text}/is/{text}", f"{one}/g1/puts/{text}/{text}"):
         try:
-            said = parse_token(key)
+            announcement = parse_token(key)
             assert (
-                advertisement_key(said) if isinstance(said, TopicAdvertisement) else announcement_key(said)
+                advertisement_key(announcement)
+                if isinstance(announcement, TopicAdvertisement)
+                else announcement_key(announcement)
             ) == key
         except UStatusError as error:
             assert error.code is UCode.INVALID_ARGUMENT  # noqa: PT017  # most are, and some are not
@@ -250,8 +252,8 @@ def test_access_control_restricts_the_declaration_of_tokens(locator: str) -> Non
                 "key_exprs": ["up-streamer/1/*/*/g1.vin/**"],
             }
         ],
-        "subjects": [{"id": "everybody"}],
-        "policies": [{"rules": ["no-g1-from-here"], "subjects": ["everybody"]}],
+        "subjects": [{"id": "all"}],
+        "policies": [{"rules": ["no-g1-from-here"], "subjects": ["all"]}],
     }
     config = zenoh.Config()
     for path, value in {

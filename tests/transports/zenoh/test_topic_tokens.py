@@ -199,10 +199,10 @@ def test_with_peers_false_topics_are_neither_watched_nor_advertised(street: Topi
 
 
 def test_hundreds_of_topics_are_advertised_and_withdrawn(street: TopicTokenNetwork) -> None:
-    said = frozenset(advertisement(number) for number in range(500))
+    announcement = frozenset(advertisement(number) for number in range(500))
     one = street.streamer()
-    one.advertise_topics(said)
-    street.watched.wait(said)
+    one.advertise_topics(announcement)
+    street.watched.wait(announcement)
     one.advertise_topics(frozenset())
     street.watched.wait(frozenset())
 

@@ -473,7 +473,7 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
 
 @pytest.mark.parametrize("replay_ms", [15_000, 0])
 def test_a_returning_provider_receives_unanswered_requests_again(patient: None, replay_ms: int) -> None:
-    """A second call of a method can do harm; with `replay_ms` 0 no request is sent again."""
+    """A second call of a method can have side effects; with `replay_ms` 0 no request is sent again."""
     here = free_locator()
     streamer = endpoint(ALPHA, "streamer", connect=(here,), replay_ms=replay_ms)
     streamer._link_monitor.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost

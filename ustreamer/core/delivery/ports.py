@@ -107,7 +107,7 @@ class SendOne(Protocol):
 
 
 class Egress(Protocol):
-    """The egress stage as routing sees it: takes over a message and owes it a verdict from then on.
+    """The interface of the egress stage for routing: it accepts a message and must settle it with a verdict.
 
     `unicast` is True if each subscriber behind the endpoint is a target of its own, False if all share one target.
     """

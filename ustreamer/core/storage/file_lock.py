@@ -26,7 +26,7 @@ class FileLockHeld(UStatusError):
 class FileLock:
     """An exclusive lock on `path`. The file holds the holder's pid and is empty after an orderly release.
 
-    The kernel releases the lock of a process that dies, so no clean-up is needed. `expected` ends the error text of
+    The kernel releases the lock of a killed process, so no clean-up is needed. `expected` ends the error text of
     `FileLockHeld`. Constructing the lock touches no file.
     """
 
@@ -39,7 +39,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Acquire the lock; true if the last holder died with it. Raises FileLockHeld, and OSError for the file."""
+        """Acquire the lock; true if the last holder was killed. Raises FileLockHeld, and OSError for the file."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,13 +48,13 @@ class FileLock:
             os.close(descriptor)
             raise FileLockHeld(self.path, pid, self._expected) from None
         self._descriptor = descriptor
-        holder_died = os.fstat(descriptor).st_size > 0
+        holder_killed = os.fstat(descriptor).st_size > 0
         with contextlib.suppress(OSError):  # on a full disk the lock holds without its pid
             os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
-        return holder_died
+        return holder_killed
 
     def release(self, *, orderly: bool = True) -> None:
-        """Release the lock. Not `orderly`: leave the pid, as a process that dies does. May be repeated."""
+        """Release the lock. Not `orderly`: leave the pid, as a killed process does. May be repeated."""
         if self._descriptor is not None:
             if orderly:
                 os.ftruncate(self._descriptor, 0)

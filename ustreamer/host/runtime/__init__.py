@@ -8,6 +8,6 @@ events, and the number of unsent messages at the end.
 threads.py has the timer thread, and clock.py reads the real clock.
 
 Read streamer.py first, then process.py (start and signals), control.py (admin requests), reload.py (permitted changes)
-and draining.py (last sends). plugins.py finds plugins, advertiser.py tells peers about topics, redrive.py repeats dead
+and draining.py (last sends). plugins.py finds plugins, advertiser.py announces topics to peers, redrive.py repeats dead
 letters.
 """

@@ -344,7 +344,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         names = () if isinstance(self.peers, bool) else self.peers
         if names and self.sd is False:
             raise ValueError(
-                "peers: without sd no streamer is heard; expected their addresses in peer_streamer_addresses"
+                "peers: without sd no streamer is discovered; expected their addresses in peer_streamer_addresses"
             )
         for name in names:
             try:

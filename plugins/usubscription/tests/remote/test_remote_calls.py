@@ -62,7 +62,7 @@ class RemoteCallsRig:
         self.calls.set_desired(of, None)
 
     def due(self, after_ms: int = 0) -> list[UUID]:
-        """Make the calls that are due `after_ms` ms from now; their ids."""
+        """Send the calls that are due `after_ms` ms from now; returns their ids."""
         self.now_ms += after_ms
         if self.link != self.seen:
             self.seen = dict(self.link)
@@ -95,7 +95,7 @@ def test_a_desired_subscription_is_requested_once() -> None:
     assert rig.due(CALL_TIMEOUT_MS - 1) == []
 
 
-def test_a_call_without_an_answer_is_made_again_after_five_minutes_for_ever() -> None:
+def test_a_call_without_a_response_is_repeated_after_five_minutes_for_ever() -> None:
     """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->req~usubscription-remote-max-timeout~1]
     [utest->LIF-16] [utest->LIF-17]
     """
@@ -178,7 +178,7 @@ def test_the_pause_after_an_undelivered_call_doubles_up_to_a_minute() -> None:
 
 
 @pytest.mark.parametrize(("jitter", "pause_ms"), [(0, 1000), (0.5, 750), (1, 500)])
-def test_jitter_takes_up_to_half_of_the_pause_off(jitter: float, pause_ms: int) -> None:
+def test_jitter_shortens_the_pause_by_up_to_half(jitter: float, pause_ms: int) -> None:
     rig = RemoteCallsRig()
     rig.set_desired()
     [call] = rig.due()

@@ -59,7 +59,7 @@ def granted(rig: "ServiceRig", **desired: int) -> None:
 
 
 def pending_unsubscribe(rig: "ServiceRig") -> None:
-    """Let APP's subscription of REMOTE be granted and ended, and the answer to that fail to come."""
+    """APP's subscription of REMOTE is granted and ended, and the response to its end is missing."""
     granted(rig)
     rig.unsubscribe(REMOTE)
     rig.take_remote_request()
@@ -328,7 +328,7 @@ def test_the_last_bits_of_an_id_spread_calls_over_the_pause() -> None:
     assert [_jitter(UUID(0, bits)) for bits in (0xF0000, 0xFFFFF)] == [0, 1]
 
 
-def test_a_call_that_no_transport_takes_is_made_again_after_a_pause(
+def test_a_call_that_no_transport_accepts_is_repeated_after_a_pause(
     rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     send = rig.bus.send
@@ -781,7 +781,7 @@ def test_a_remote_subscription_without_a_local_subscriber_is_unsubscribed(
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["subscribe", "unsubscribe"])
-def test_a_call_without_an_answer_is_made_again_and_again(rig: "ServiceRig", ends: bool) -> None:
+def test_a_call_without_a_response_is_repeated_without_limit(rig: "ServiceRig", ends: bool) -> None:
     """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->req~usubscription-remote-max-timeout~1]
     [utest->LIF-16] [utest->LIF-17]
     """
@@ -1020,7 +1020,8 @@ def test_a_response_that_does_not_fit_on_the_disk_is_requested_again(
     monkeypatch.setattr(store, "commit", full)
     rig.remote_grants(call)
     assert states(rig) == {APP: PENDING}
-    assert rig.take_remote_requests() == []  # not at once, or a full disk would make us call without a pause
+    # not at once, otherwise a full disk would cause calls without a pause
+    assert rig.take_remote_requests() == []
     monkeypatch.setattr(store, "commit", commit)
     rig.advance(s=1)
     rig.remote_grants(rig.take_remote_request())

@@ -58,7 +58,7 @@ def test_the_fastest_rate_and_the_latest_end_are_requested(
     desired: list[tuple[int, int | None]], period_ms: int, expire_ms: int | None
 ) -> None:
     """[utest->LIF-20]"""
-    entries = [SubscriptionRecord(TOPIC, app, *wish) for app, wish in zip(APPS, desired, strict=False)]
+    entries = [SubscriptionRecord(TOPIC, app, *each) for app, each in zip(APPS, desired, strict=False)]
     attributes = requested_attributes(subscribed(*entries)[1])
     assert attributes.sample_period_ms == period_ms
     assert (attributes.expire.ToMilliseconds() if attributes.HasField("expire") else None) == expire_ms
@@ -80,7 +80,7 @@ def test_the_details_of_all_are_passed_on_each_once_and_no_more_than_may_be_kept
     assert SubscribeAttributes(details=together.details).ByteSize() <= MAX_DETAILS
 
 
-def test_a_call_that_cannot_be_sent_is_made_later() -> None:
+def test_a_call_that_cannot_be_sent_is_repeated_later() -> None:
     _, upstream = subscribed(SubscriptionRecord(TOPIC, APPS[0]))
 
     def refuse(_: UMessage) -> None:

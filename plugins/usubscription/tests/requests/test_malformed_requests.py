@@ -75,7 +75,7 @@ FUZZ = settings(
 
 
 @pytest.mark.parametrize(("version", "method"), ANSWERS)
-def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(
+def test_any_payload_receives_a_response_of_its_kind_or_a_typed_error(
     rig: "ServiceRig", version: int, method: int
 ) -> None:
     @FUZZ
@@ -98,7 +98,7 @@ def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(
     assert rig.fetch() == before
 
 
-def test_any_attributes_are_kept_so_that_they_can_be_listed_or_are_refused(rig: "ServiceRig") -> None:
+def test_any_attributes_are_stored_so_that_they_can_be_listed_or_are_rejected(rig: "ServiceRig") -> None:
     @FUZZ
     @given(st.binary(max_size=40))
     def send(attributes: bytes) -> None:

@@ -98,9 +98,7 @@ def test_no_payload_is_an_empty_request(payload_format: UPayloadFormat) -> None:
         (PLAIN, UPayloadFormat.SHM, "payload format SHM"),
     ],
 )
-def test_a_payload_that_is_no_such_request_is_refused(
-    payload: bytes, payload_format: UPayloadFormat, why: str
-) -> None:
+def test_an_invalid_payload_is_rejected(payload: bytes, payload_format: UPayloadFormat, why: str) -> None:
     with pytest.raises(UStatusError) as refused:
         unpack_request(pb.SubscriptionRequest, call(payload, payload_format))
     assert refused.value.code is UCode.INVALID_ARGUMENT
@@ -137,7 +135,7 @@ BAD_TOPICS = [
 
 
 @pytest.mark.parametrize(("topic", "why"), BAD_TOPICS)
-def test_a_topic_that_is_malformed_or_a_wildcard_is_refused_by_name(topic: UUri, why: str) -> None:
+def test_a_malformed_or_wildcard_topic_is_rejected_with_its_name(topic: UUri, why: str) -> None:
     """[utest->dsn~usubscription-uri-version-major~1]"""
     with pytest.raises(UStatusError) as refused:
         topic_uuri(topic.to_pb(), call())
@@ -179,7 +177,7 @@ def test_the_period_is_read_in_both_wire_types(desired: bytes, period_ns: int, c
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, 1e-10, math.nan, math.inf, -math.inf])
-def test_a_frequency_that_is_none_is_refused(value: float) -> None:
+def test_an_invalid_frequency_is_rejected(value: float) -> None:
     with pytest.raises(UStatusError, match="max_frequency .* Hz: expected a finite number") as refused:
         tracked(hertz(value))
     assert refused.value.code is UCode.INVALID_ARGUMENT

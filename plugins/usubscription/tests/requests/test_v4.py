@@ -171,7 +171,7 @@ BAD_TOPICS = [
 
 @pytest.mark.parametrize(("topic", "why"), BAD_TOPICS, ids=[why for _, why in BAD_TOPICS])
 @pytest.mark.parametrize("method", [SUBSCRIBE, UNSUBSCRIBE])
-def test_a_bad_topic_is_refused(rig: "ServiceRig", method: int, topic: UUri | None, why: str) -> None:
+def test_an_invalid_topic_is_rejected(rig: "ServiceRig", method: int, topic: UUri | None, why: str) -> None:
     """[utest->dsn~usubscription-subscribe-valid-topic-uuris~1]
     [utest->dsn~usubscription-unsubscribe-valid-topic-uuris~1]
     """
@@ -224,7 +224,7 @@ def test_a_directory_without_wildcards_searches_one_table_only() -> None:
     )
 
 
-def test_version_3_still_refuses_such_a_topic(rig: "ServiceRig") -> None:
+def test_version_3_still_rejects_such_a_topic(rig: "ServiceRig") -> None:
     subscribe(rig, EVERY)
     assert rig.call_refused(2, pb3.UnsubscribeRequest(topic=EVERY.to_pb())).code is UCode.INVALID_ARGUMENT
 
@@ -285,7 +285,7 @@ def test_a_malformed_filter_is_refused(rig: "ServiceRig", field: str) -> None:
         assert refused(rig, FETCH, wanted).code is UCode.INVALID_ARGUMENT
 
 
-def test_a_list_that_is_too_long_is_refused_rather_than_cut(make_rig: MakeRig) -> None:
+def test_a_list_that_is_too_long_is_rejected_instead_of_truncated(make_rig: MakeRig) -> None:
     rig = make_rig(page_size=2).start()
     for topic, caller in PAIRS[:3]:
         subscribe(rig, topic, caller)
@@ -368,7 +368,7 @@ def test_registering_concerns_every_topic_survives_a_restart_and_ends(rig: "Serv
     assert take_notifications(rig) == [(3, PEER, TOPIC, SUBSCRIBED), (4, APP, TOPIC, SUBSCRIBED)]
 
 
-def test_a_strict_policy_lets_dispatchers_alone_watch_everything(make_rig: MakeRig) -> None:
+def test_with_a_strict_policy_only_dispatchers_may_observe_all_subscriptions(make_rig: MakeRig) -> None:
     rig = make_rig(register_policy="strict", dispatchers=("//device3/0/FF/0",)).start()
     assert refused(rig, REGISTER).code is UCode.PERMISSION_DENIED
     call(rig, REGISTER, caller=PEER)

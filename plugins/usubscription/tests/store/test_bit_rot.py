@@ -39,9 +39,9 @@ from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
 PAGE: Final = 4096
-META: Final = 152  # bytes of a meta page that mean anything
+META: Final = 152  # the bytes of a meta page that are used
 MODES: Final = ("walk", "verify")
-HARMLESS: Final = {"unnoticed", "found", "gone", "died, found", "died, gone"}
+HARMLESS: Final = {"unnoticed", "found", "missing", "crashed, found", "crashed, missing"}
 
 
 def filled(path: Path) -> None:
@@ -108,7 +108,7 @@ def verdict(directory: Path, mode: str, expected: dict[bytes, bytes]) -> str:
         except StoreDamaged:
             pass
         else:
-            return "unnoticed" if found == expected else "BELIEVED"
+            return "unnoticed" if found == expected else "ACCEPTED"
     saved: dict[bytes, bytes] = {}
     lost: list[int] = []
     lost += [
@@ -119,7 +119,7 @@ def verdict(directory: Path, mode: str, expected: dict[bytes, bytes]) -> str:
         return "RESURRECTED"
     if saved != expected and not any(lost):
         return "SILENT"
-    return "found" if len(saved) > 0.5 * len(expected) else "gone"
+    return "found" if len(saved) > 0.5 * len(expected) else "missing"
 
 
 class BitFlipper:
@@ -142,7 +142,7 @@ class BitFlipper:
         self.close()
         (self._directory / DATA_FILE).write_bytes(self._whole)
         assert mode != "salvage", f"bit {bit} ended the process that salvages"
-        return f"died, {self.flip_bit(bit, 'salvage')}"
+        return f"crashed, {self.flip_bit(bit, 'salvage')}"
 
     def _new_process(self) -> "subprocess.Popen[str]":
         code = "import runpy, sys; from pathlib import Path; runpy.run_path(sys.argv[1])['look'](Path(sys.argv[2]))"
@@ -168,16 +168,16 @@ def results_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
     try:
         for number, bit in enumerate(bits):
             mode = MODES[number % 2]
-            said = reader.flip_bit(bit, mode)
-            assert said in HARMLESS, f"bit {bit % 8} of byte {bit // 8}, {mode}: {said}"
-            result[said] += 1
+            outcome = reader.flip_bit(bit, mode)
+            assert outcome in HARMLESS, f"bit {bit % 8} of byte {bit // 8}, {mode}: {outcome}"
+            result[outcome] += 1
     finally:
         reader.close()
     return result
 
 
 def bits_of_metas(size: int) -> list[int]:
-    """Every bit of both meta pages that means anything; `size` is that of the file."""
+    """Every used bit of both meta pages; `size` is the size of the file."""
     assert size > 2 * PAGE
     return [(page * PAGE + at) * 8 + bit for page in (0, 1) for at in range(META) for bit in range(8)]
 
@@ -197,7 +197,7 @@ def test_a_flipped_bit_gives_no_wrong_record_and_no_silent_loss(
     metas = results_of(path, bits_of_metas(size)[::every])
     print(f"\nflips={flips} wrong_data_accepted=0 of which {dict(found)}; in the meta pages {dict(metas)}")
     assert found["unnoticed"] < 0.6 * flips  # most of the file is in use, or nothing has been tried
-    assert metas["gone"] > 0
+    assert metas["missing"] > 0
 
 
 def test_a_flipped_bit_in_a_transaction_number_loses_no_transaction(tmp_path: Path) -> None:

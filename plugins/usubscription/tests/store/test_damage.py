@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A damaged store: found at opening, refused or moved aside, and salvaged."""
+"""A damaged store: detected at opening, rejected or moved to quarantine, and salvaged."""
 
 import logging
 import os
@@ -128,10 +128,15 @@ def test_a_damaged_store_is_moved_aside_logged_and_its_readable_records_stay(
     assert store.statistics()["store_lost"] > 0
     aside = tmp_path / "usubscription.damaged-1-20260615T120000Z"
     assert (aside / "data.mdb").read_bytes() == as_it_was
-    [said] = [record for record in caplog.records if record.message == "usubscription.store_damaged"]
-    assert said.levelno == logging.ERROR
-    assert vars(said)["moved_to"] == str(aside)
-    assert f"store {path}/data.mdb" in vars(said)["reason"] or "record" in vars(said)["reason"]
+    [record_of_damage] = [
+        record for record in caplog.records if record.message == "usubscription.store_damaged"
+    ]
+    assert record_of_damage.levelno == logging.ERROR
+    assert vars(record_of_damage)["moved_to"] == str(aside)
+    assert (
+        f"store {path}/data.mdb" in vars(record_of_damage)["reason"]
+        or "record" in vars(record_of_damage)["reason"]
+    )
     store.commit([put_subscription(numbered(5000))])
     store.close()
     store.open()

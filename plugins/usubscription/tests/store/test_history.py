@@ -220,7 +220,7 @@ def full(path: Path, history: int) -> tuple[SubscriptionStore, int]:
 def test_a_full_map_can_be_emptied_and_the_history_resumes(tmp_path: Path) -> None:
     store, count = full(tmp_path / "s", history=10_000)
     skipped = store.statistics()["history_skipped"]
-    for number in range(count):  # each of them, and none is refused
+    for number in range(count):  # each of them, and none is rejected
         store.commit([delete_subscription(TOPIC, UUri("device1", number, 1, 0))], [numbered(1000 + number)])
     assert list(store.load_subscriptions()) == []
     assert store.statistics()["history_skipped"] > skipped
@@ -230,7 +230,7 @@ def test_a_full_map_can_be_emptied_and_the_history_resumes(tmp_path: Path) -> No
     assert kept[-1] == 1000 + count - 1
     assert len(in_store(store.path)) <= max_events(10_000, MB)
     store.close()
-    store.open()  # and all of that is right
+    store.open()  # and the rest is correct
     store.close()
 
 
@@ -334,7 +334,7 @@ def test_a_reset_of_many_writes_the_last_of_its_events_in_its_own_transaction(
     assert {event.status for event in found} == {Status.UNSUBSCRIBED}
 
 
-def test_an_end_that_the_disk_refused_is_in_the_commit_that_stores_it(
+def test_an_end_that_did_not_fit_on_the_disk_is_in_the_commit_that_stores_it(
     make_rig: "Callable[..., ServiceRig]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = make_rig().start()

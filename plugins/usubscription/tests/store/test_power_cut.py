@@ -240,8 +240,8 @@ class ImageReader:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(self._directory, file=self._process.stdin, flush=True)
-        verdict, *rest = self._process.stdout.readline().split() or ["died"]
-        if verdict == "died":
+        verdict, *rest = self._process.stdout.readline().split() or ["crashed"]
+        if verdict == "crashed":
             code = self._process.wait()
             self.close()
             return f"the process that opened it ended with {code}"
@@ -294,8 +294,8 @@ def recorded(directory: Path, kind: str, seed: int, count: int) -> tuple[bytes, 
     strace = ["strace", "-y", "-xx", "-s", "1000000", "-e", _CALLS, "-e", "signal=none", "-o", str(trace)]
     call = f"write({kind}, Path({str(directory / 'store')!r}), {seed}, {count})"
     with run(call, *strace) as writer:
-        said, _ = writer.communicate(timeout=100)
-    assert (writer.returncode, said) == (0, "." * count)
+        printed, _ = writer.communicate(timeout=100)
+    assert (writer.returncode, printed) == (0, "." * count)
     found = list(events(trace, data))
     assert found.count(ACK) == count
     return base, found

@@ -233,7 +233,7 @@ def test_a_damaged_record_is_refused_by_its_key(store: SubscriptionStore, value:
 
 
 @pytest.mark.parametrize(("value", "why"), UNREADABLE, ids=[why for _, why in UNREADABLE])
-def test_a_whole_record_that_is_no_subscription_is_refused_when_it_is_read(
+def test_a_complete_record_that_is_not_a_subscription_is_rejected_when_it_is_read(
     store: SubscriptionStore, value: bytes, why: str
 ) -> None:
     replace(store, KEY, value)
@@ -252,7 +252,7 @@ def test_a_record_with_an_invalid_key_is_refused(store: SubscriptionStore, key: 
 
 
 @pytest.mark.parametrize("key", [b"\0", b"v/up://a/1/1/8000", b"t", b"u/", b"layout2"])
-def test_a_record_of_no_known_kind_is_refused(store: SubscriptionStore, key: bytes) -> None:
+def test_a_record_of_an_unknown_kind_is_rejected(store: SubscriptionStore, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
     with pytest.raises(
         StoreDamaged, match=f"record {key!r}: of no kind that layout 3 has".replace("\\", "\\\\")
@@ -449,7 +449,7 @@ print("ok")
 """
 
 
-def test_a_full_file_system_refuses_every_change_keeps_all_and_resumes_with_the_first_free_space(
+def test_a_full_file_system_rejects_every_change_keeps_all_and_resumes_with_the_first_free_space(
     tmp_path: Path,
 ) -> None:
     unshare = [

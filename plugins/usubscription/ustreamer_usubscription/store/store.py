@@ -118,9 +118,9 @@ class SubscriptionStore:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            died = self._lock.acquire()
+            unclean = self._lock.acquire()
             try:
-                self._open(verify=died)
+                self._open(verify=unclean)
             except BaseException:
                 self._close_env()
                 self._lock.release(orderly=False)

@@ -81,12 +81,13 @@ def test_a_name_of_a_realm_does_not_end_the_script() -> None:
     [
         ("127.0.0.1:{port}", "http://127.0.0.1:{port}", True),
         ("localhost:{port}", "http://localhost:{port}", True),
-        ("evil.example:{port}", "http://evil.example:{port}", False),  # a name that was made to point here
+        # a host name that resolves to this machine
+        ("evil.example:{port}", "http://evil.example:{port}", False),
         ("127.0.0.1:{port}", "http://127.0.0.1:1", False),
         ("127.0.0.1:{port}", "http://evil.example", False),
     ],
 )
-def test_the_page_may_come_back_and_others_may_not(
+def test_only_the_origin_of_the_page_may_connect(
     router: WampRouter, host: str, origin: str, allowed: bool
 ) -> None:
     port = port_of(router)

@@ -183,7 +183,7 @@ def test_a_handshake_is_refused_with_a_reason(
     until(lambda: router.server.connection_count == 0)
 
 
-def test_an_origin_that_is_listed_may_come_in(start: Start) -> None:
+def test_a_configured_origin_may_connect(start: Start) -> None:
     router = start(origins=["https://good.example", "null"])
     for origin in ("https://good.example", "null"):
         Peer(router.server.urls[0], additional_headers={"Origin": origin}).join()
@@ -207,7 +207,7 @@ def test_a_frame_of_the_wrong_kind_is_a_violation(start: Start) -> None:
     until(lambda: not router.realm.sessions)
 
 
-def test_messages_may_come_in_fragments_and_pings_are_answered(start: Start) -> None:
+def test_messages_may_be_fragmented_and_pings_are_answered(start: Start) -> None:
     peer = Peer(start().server.urls[0]).join()
     peer.socket.send(["[32,1", ",{},", '"com.a"]'])
     assert peer.receive()[0] == 33
@@ -382,7 +382,7 @@ def test_a_frame_that_cannot_be_is_a_violation(start: Start, frame: bytes) -> No
         client.exactly(1)
 
 
-def test_bytes_may_come_one_by_one_and_all_at_once(start: Start) -> None:
+def test_bytes_may_arrive_one_by_one_and_all_at_once(start: Start) -> None:
     client = Raw(start("rs://127.0.0.1:0"), b"")
     hello, subscribe = msgspec.json.encode(HELLO), b'[32,1,{},"com.a"]'
     data = b"\x7f\xf1\x00\x00" + b"".join(

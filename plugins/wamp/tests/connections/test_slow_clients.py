@@ -40,7 +40,7 @@ def rss() -> int:
 
 
 class Reader:
-    """Many RawSocket clients on one thread, which counts the numbers of the events that each of them gets."""
+    """Many RawSocket clients on one thread. It counts the numbers of the events that each client receives."""
 
     def __init__(self, port: int, clients: int) -> None:
         self._selector = selectors.DefaultSelector()

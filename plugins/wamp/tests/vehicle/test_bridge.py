@@ -106,7 +106,10 @@ def counted(car: Car, name: str, value: int) -> bool:
 
 
 def test_a_later_rejection_by_another_device_is_reported(car: Car) -> None:
-    """SUBSCRIBED does not wait for the other device, which may be away; its refusal is an UNSUBSCRIBED of its own."""
+    """SUBSCRIBED does not wait for the other device, which may be offline.
+
+    Its rejection is a separate UNSUBSCRIBED.
+    """
 
     def refuse(message: UMessage) -> None:
         status = UStatus(UCode.PERMISSION_DENIED, "not for dashboards")
@@ -328,7 +331,7 @@ def test_a_pattern_subscribes_observed_topics_at_other_devices(car: Car, first: 
     assert until(lambda: unasked) == [topic]
 
 
-def test_a_topic_of_a_pattern_that_another_device_refuses_is_tried_again(
+def test_a_topic_of_a_pattern_that_another_device_rejects_is_tried_again(
     make_car: Callable[..., Car], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pattern_subscriptions, "_RETRY_INTERVAL_NS", 100_000_000)

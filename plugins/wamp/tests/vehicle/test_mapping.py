@@ -108,7 +108,7 @@ def test_any_other_spelling_is_not_a_topic(name: str) -> None:
         ("wildcard", "up...", False),
     ],
 )
-def test_which_patterns_can_mean_the_vehicle(match: Any, pattern: str, may: bool) -> None:
+def test_the_patterns_that_can_match_vehicle_topics(match: Any, pattern: str, may: bool) -> None:
     assert may_name_topics(pattern, match) is may
 
 

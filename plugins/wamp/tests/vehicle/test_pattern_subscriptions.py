@@ -92,7 +92,7 @@ class PatternRig:
         self.usubscription.on_response(response(self.ids.next(), call, *answer))
 
     def end(self, entity: UUri, topic: UUri, version: int = 3) -> None:
-        """End a subscription as uSubscription does when another device refuses it."""
+        """End a subscription as uSubscription does when another device rejects it."""
         del self.granted[entity, topic]
         payload = update_message(version, topic, entity, Status.UNSUBSCRIBED).SerializeToString()
         source = UUri("hpc", 0, version, 0x8000)

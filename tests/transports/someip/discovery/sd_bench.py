@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rig of the service discovery tests: an endpoint on loopback (`Bench`) and an ECU at byte level (`Ecu`).
 
-Both share real sockets and the system clock. A test waits for conditions with a deadline (`wait_until`, `Bench.until`).
-Used by `test_sd_driver.py`, `test_dynamic_services.py`, `test_peer_streamers.py` and `recreated_interface.py`.
+Both share real sockets and the system clock. A test waits for conditions with a deadline (`wait_until`,
+`Bench.until`). Used by `test_sd_driver.py`, `test_dynamic_services.py`, `test_peer_streamers.py` and
+`recreated_interface.py`.
 """
 
 import socket
@@ -103,7 +104,10 @@ class Ecu:
         self._sessions.clear()
 
     def leave_group(self) -> None:
-        """Leave the multicast group. While any socket of this host is a member, the kernel delivers the group to all."""
+        """Leave the multicast group.
+
+        While any socket of this host is a member, the kernel delivers the group to all.
+        """
         self._group.close()
 
     def send(self, *entries: Entry, to: str = GROUP, flag: bool = True) -> None:

@@ -85,8 +85,8 @@ class AdmissionRig:
         self.on_subscribe(*subscriptions, values=values)
         calls = self.admission.pop_requests()
         for call in calls:
-            said = subscribe_response(3, OPEN, Status.SUBSCRIBED).SerializeToString()
-            self.ecus.on_response(response(self.ids.next(), call, said, UPayloadFormat.PROTOBUF))
+            payload = subscribe_response(3, OPEN, Status.SUBSCRIBED).SerializeToString()
+            self.ecus.on_response(response(self.ids.next(), call, payload, UPayloadFormat.PROTOBUF))
         self.admission.apply_decisions()
 
     def send(self, topic: UUri, payload: bytes, subscriber: UUri) -> None:

@@ -288,7 +288,7 @@ def test_without_service_discovery_input_of_a_streamer_host_is_counted_and_dropp
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"peers": ["g2"]}, "peers: without sd no streamer is heard"),
+        ({"peers": ["g2"]}, "peers: without sd no streamer is discovered"),
         ({"peer_streamer_addresses": ["me"]}, r"peer_streamer_addresses\[0\]"),
         ({"peer_streamer_addresses": ["127.0.0.1"]}, "this endpoint's own bind"),
         (

@@ -183,12 +183,12 @@ def test_a_message_batch_and_messages_of_another_listener_keep_their_order() -> 
     "listeners",
     [(), (_one,), (RecordingBatchListener(), RecordingBatchListener()), (_one, RecordingBatchListener())],
 )
-@pytest.mark.parametrize("by_itself", [True, False])
+@pytest.mark.parametrize("is_single", [True, False])
 def test_a_message_batch_without_a_batch_listener_is_delivered_one_by_one(
-    listeners: tuple[Listener, ...], by_itself: bool
+    listeners: tuple[Listener, ...], is_single: bool
 ) -> None:
     scene = Scene({A: listeners})
-    if by_itself:
+    if is_single:
         scene.batcher.deliver_batch(a_run(A, MORE))
     else:
         scene.arrive(*[(A, each) for each in MORE])

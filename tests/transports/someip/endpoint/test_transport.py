@@ -128,7 +128,7 @@ def test_accumulated_events_are_delivered_as_a_batch_in_order(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(("datagram", "reason"), BAD.values(), ids=BAD)
-def test_a_bad_datagram_is_counted_and_the_next_one_processed(
+def test_an_invalid_datagram_is_counted_and_the_next_one_processed(
     bench: Bench, datagram: bytes, reason: str
 ) -> None:
     bench.ecu.send(bench.endpoint, datagram, EVENT)
@@ -518,16 +518,16 @@ NOWHERE = {
 }
 
 
-@pytest.mark.parametrize(("subscriber", "topic", "code", "says"), NOWHERE.values(), ids=NOWHERE)
+@pytest.mark.parametrize(("subscriber", "topic", "code", "reason"), NOWHERE.values(), ids=NOWHERE)
 def test_an_event_without_a_target_is_refused(
-    bench: Bench, subscriber: UUri | None, topic: UUri, code: UCode, says: str
+    bench: Bench, subscriber: UUri | None, topic: UUri, code: UCode, reason: str
 ) -> None:
     transmit = bench.endpoint.transmitter(subscriber)
 
     with pytest.raises(UStatusError) as refused:
         transmit(bench.event(topic))
     assert refused.value.code is code
-    assert says in refused.value.message
+    assert reason in refused.value.message
 
 
 def test_a_notification_is_unimplemented(bench: Bench) -> None:

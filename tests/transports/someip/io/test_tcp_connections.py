@@ -348,7 +348,7 @@ def test_without_replay_a_killed_peer_loses_unread_messages(
     assert all(life == list(range(life[0], life[0] + len(life))) for life in lives)
 
 
-def test_a_peer_that_closes_in_good_order_gets_no_duplicates(
+def test_a_peer_that_closes_normally_receives_no_duplicates(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(replay_ms=60_000)

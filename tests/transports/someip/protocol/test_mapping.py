@@ -364,20 +364,20 @@ def test_the_priority_of_a_response_is_the_requests() -> None:
 ERRORS = {
     "type ERROR": (answer(0x81, 0x02, b""), UCode.NOT_FOUND, "E_UNKNOWN_SERVICE (0x02)"),
     "type RESPONSE with a code": (answer(0x80, 0x04, b""), UCode.UNAVAILABLE, "E_NOT_READY (0x04)"),
-    "type ERROR that says OK": (answer(0x81, 0x00, b""), UCode.UNKNOWN, "E_OK (0x00)"),
+    "type ERROR with code OK": (answer(0x81, 0x00, b""), UCode.UNKNOWN, "E_OK (0x00)"),
     "a code of the service's own": (answer(0x81, 0x21, b""), UCode.UNKNOWN, "not in the standard (0x21)"),
 }
 
 
-@pytest.mark.parametrize(("message", "code", "says"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize(("message", "code", "code_text"), ERRORS.values(), ids=ERRORS)
 def test_a_failure_without_payload_becomes_a_readable_status(
-    message: SomeIpMessage, code: UCode, says: str
+    message: SomeIpMessage, code: UCode, code_text: str
 ) -> None:
     attributes, payload = decode_response(CALL, message)
 
     assert accepted(attributes).commstatus is code
     assert attributes.payload_format is UPayloadFormat.PROTOBUF
-    assert decode_status(payload) == UStatus(code, f"{ECU}:30502 answered with return code {says}")
+    assert decode_status(payload) == UStatus(code, f"{ECU}:30502 answered with return code {code_text}")
 
 
 def test_the_golden_error_frame_is_a_response_with_not_found() -> None:
@@ -386,14 +386,18 @@ def test_the_golden_error_frame_is_a_response_with_not_found() -> None:
     assert decode_response(CALL, message)[0].commstatus is UCode.NOT_FOUND
 
 
-@pytest.mark.parametrize(("code", "says"), [(0x01, "E_NOT_OK (0x01)"), (0x21, "not in the standard (0x21)")])
-def test_a_failure_with_a_payload_keeps_both_its_code_and_its_payload(code: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "code_text"), [(0x01, "E_NOT_OK (0x01)"), (0x21, "not in the standard (0x21)")]
+)
+def test_a_failure_with_a_payload_keeps_both_its_code_and_its_payload(code: int, code_text: str) -> None:
     failed = answer(0x81, code, b"\x01\x02")
     attributes, payload = decode_response(CALL, failed)
 
     assert accepted(attributes).commstatus is UCode.UNKNOWN
     assert attributes.payload_format is UPayloadFormat.PROTOBUF
-    assert decode_status(payload) == UStatus(UCode.UNKNOWN, f"{ECU}:30502 answered with return code {says}")
+    assert decode_status(payload) == UStatus(
+        UCode.UNKNOWN, f"{ECU}:30502 answered with return code {code_text}"
+    )
     assert decode_failure(payload) == (code, b"\x01\x02")
     assert encode_response(ASKED, UCode.UNKNOWN, payload) == encode(failed)  # through a second streamer
 

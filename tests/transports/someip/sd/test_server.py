@@ -400,21 +400,21 @@ def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "reserved", "initial"),
+    ("initial_data", "reserved", "initial"),
     [(False, 0, True), (False, INITIAL_DATA, True), (True, 0, False), (True, INITIAL_DATA, True)],
 )
 def test_initial_data_follows_the_flag_if_the_client_supports_it(
-    says: bool, reserved: int, initial: bool
+    initial_data: bool, reserved: int, initial: bool
 ) -> None:
     node = offering()
     (requested,) = of_kind(
-        SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=says)
+        SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=initial_data)
     )
     assert requested.initial_data is initial
     node.discovery.decide_subscriptions([requested.subscription])
-    renewed = node.receive(subscribe(reserved=reserved), initial_data=says)
+    renewed = node.receive(subscribe(reserved=reserved), initial_data=initial_data)
     assert isinstance(renewed[0], Send)  # the Ack precedes
-    again = says and bool(reserved)
+    again = initial_data and bool(reserved)
     assert renewed[1:] == ([InitialDataRequested(SUBSCRIPTION)] if again else [])
 
 

@@ -27,8 +27,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "max_remote_subscribers": "see `sd.limits.peer_subscriptions`, 1024",
     "offer_debounce_time": "Offers due together are sent together, without a pause",
     "request_response_delay": "a response to a multicast comes after `sd.timings.request_response_delay_min_ms` to `_max_ms`",
-    "ttl_factor_offers": "the ttl of an Offer is taken as it is",
-    "ttl_factor_subscriptions": "the ttl of a Subscribe is taken as it is",
+    "ttl_factor_offers": "the ttl of an Offer is used unchanged",
+    "ttl_factor_subscriptions": "the ttl of a Subscribe is used unchanged",
 }
 _IMPORTED_KEYS: Final = {"enable", "multicast", "port", "protocol", *_TIMINGS}
 

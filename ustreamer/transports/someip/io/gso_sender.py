@@ -3,7 +3,7 @@
 
 Sends many events to one receiver in one system call: the kernel splits it into datagrams of one size (UDP_SEGMENT,
 Linux 4.18). Over the loopback interface a datagram then costs 0.5 us instead of 3.2. Where the kernel or the route
-does not support it, each datagram is sent by itself. In: events and their header templates. Out: datagrams, and how
+does not support it, each datagram is sent alone. In: events and their header templates. Out: datagrams, and how
 many were accepted. Column batches have a path of their own (`transmit_run`); io/test_gso_sender.py compares it with
 the messages of the batch, byte for byte.
 """

@@ -131,7 +131,7 @@ class DatagramBatch:
         return known
 
     def datagrams(self) -> list[bytes]:
-        """Each datagram by itself."""
+        """Each datagram alone."""
         return [self._datagram(number, size) for number, size in enumerate(self.sizes)]
 
     def _datagram(self, number: int, size: int) -> bytes:

@@ -192,7 +192,7 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_event(self) -> bool:
-        """Whether `method` is an event id. `message_type` tells how the message was sent."""
+        """Whether `method` is an event id. `message_type` is the kind of the message."""
         return self.method & EVENT_BIT != 0
 
     @property

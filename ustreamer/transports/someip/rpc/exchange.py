@@ -163,7 +163,7 @@ class Exchange:
         return list(map(UMessage, self._ids.next_n(len(payloads)), attributes, payloads))
 
     def decode_batch(self, batch: DatagramBatch) -> Sequence[UMessage] | None:
-        """The messages of a batch in which all are of one kind and size; None if each must be decoded by itself.
+        """The messages of a batch in which all are of one kind and size; None if each must be decoded alone.
 
         That is: events of one topic, responses of one method, or requests of one method. The result is the same as of
         `match_event` and `event_messages`, or of `fast_in.decode_message`, for each datagram.

@@ -23,8 +23,8 @@ _NS_PER_MS: Final = 1_000_000
 _MAX_WAITED_NS: Final = 10 * _NS_PER_S
 """Bound of a wait, because a clock step can make it arbitrary.
 
-A real wait must stay below: a datagram that looks younger than it is can look like a reboot. Beside two busy loops, a reader
-of 700 datagrams per s was 1 to 2 s behind.
+A real wait must stay below. A datagram with a wait that is too short can look like a reboot. Next to two busy
+loops, a reader of 700 datagrams per s was 1 to 2 s late.
 """
 
 
