@@ -356,7 +356,7 @@ def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
     else:
         ((together, at_ns, extra),) = queue.batches
         assert (type(together), list(together)) == (given, messages)
-        assert (list(at_ns), said) == (times_ns, ageing)
+        assert (list(at_ns), extra) == (times_ns, ageing)
     world.run()
     assert queue.messages == messages
 
