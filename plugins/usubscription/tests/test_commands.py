@@ -209,7 +209,7 @@ def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_me
         first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
         for _ in range(4):  # what one transaction frees, the second one after it uses
             store.commit(wishes(after))
-        found = store_contents.contents_from_chunks(tmp_path / "s", [first, *chunks])
+        found = store_contents.contents_from_chunks([first, *chunks])
     assert {entry.details for entry in found.subscriptions} == {before}
     assert len(found) == 3000
     store.close()

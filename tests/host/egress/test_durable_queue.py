@@ -436,7 +436,7 @@ def test_a_damaged_record_costs_one_message_and_is_counted(
     for n in range(5):
         life.offer(life.number(n))
         life.write_all()
-    env = life.queue._spool._require_env()
+    env = life.queue._spool._store._environment()
     with env.begin(write=True) as txn:
         [key] = [
             item.spool_key for item in life.queue._queue.shared_queue.waiting._classes[1] if item.header_only

@@ -19,7 +19,10 @@ MAP_FACTOR: Final = (
     4  # a value just above 2 KB takes a page of 4 KB, and a page is free again two commits later
 )
 RESERVE: Final = 2 << 20
-"""Bytes in the file that only a deletion may use: twice the pages that `DELETE_BATCH` deletions touch."""
+"""Bytes in the file that only a deletion may use: twice the pages that `DELETE_BATCH` deletions touch.
+
+A small store has an eighth of its map.
+"""
 DELETE_BATCH: Final = 128
 
 _PAGE: Final = 4096
@@ -46,11 +49,11 @@ def map_size_for(limit_bytes: int) -> int:
     return MAP_FACTOR * limit_bytes + MAP_SLACK
 
 
-def preallocate(env: lmdb.Environment, path: Path, values: Iterable[bytes]) -> None:
-    """Extend the file so that `RESERVE` bytes stay free after these values. Raises OSError where the disk is full."""
+def preallocate(env: lmdb.Environment, path: Path, values: Iterable[bytes], reserve: int) -> None:
+    """Extend the file so that `reserve` bytes stay free after these values. Raises OSError where the disk is full."""
     stat = env.stat()
     used = _PAGE * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
-    needed = sum(2 * len(value) + _PAGE // 8 for value in values) + RESERVE + used // 500 + 16 * _PAGE
+    needed = sum(2 * len(value) + _PAGE // 8 for value in values) + reserve + used // 500 + 16 * _PAGE
     size = file_size(path)
     missing = used + needed - size
     if missing <= 0:

@@ -17,12 +17,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import lmdb
 
 from ustreamer.core.storage.environment import (
+    RESERVE,
     file_size,
     open_environment,
     open_error,
@@ -44,6 +45,7 @@ from ustreamer.core.storage.write_access import require_writable
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 LOCK_FILE: Final = "lock.mdb"
+_REOPEN_S: Final = 5.0  # for the writing thread to open the environment again
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -117,7 +119,8 @@ class LmdbStore(Generic[T]):
         self._salvage_ends = (StoreDamaged, lmdb.Error) if keep_partial else (StoreDamaged,)
         self._date = date
         self._env: lmdb.Environment | None = None
-        self._map_lock = Lock()  # no thread may read while the map grows
+        self._map_lock = Lock()  # no thread may read while the map grows or the environment is opened again
+        self._reopened = Condition(self._map_lock)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -178,11 +181,15 @@ class LmdbStore(Generic[T]):
         readable), INTERNAL for any other error. A later commit succeeds as soon as the disk accepts it.
         """
         try:
+            if self._environment().flags()["readonly"]:
+                self._reopen()
             try:
                 deleted = self._write(changes)
             except lmdb.MapFullError:
                 deleted = self._write_in_full_map(changes, exceed_map=exceed_map)
         except (lmdb.Error, OSError) as error:
+            if self._has_panicked():
+                self._reopen()
             raise write_error(error, f"{self._name}: {len(changes)} changes not made") from error
         self.transactions += 1
         return deleted
@@ -190,9 +197,9 @@ class LmdbStore(Generic[T]):
     def _write(self, changes: Sequence[Change]) -> Deleted:
         added = [value for _, value in changes if value is not None]
         if added:
-            preallocate(self._environment(), self.path, added)
+            preallocate(self._environment(), self.path, added, min(RESERVE, self.map_size // 8))
         records = size = 0
-        with self._begin_write() as txn:
+        with self._environment().begin(write=True) as txn:
             for key, value in changes:
                 if value is not None:
                     txn.put(key, value)
@@ -200,16 +207,23 @@ class LmdbStore(Generic[T]):
                     records, size = records + 1, size + len(key) + len(old)
         return Deleted(records, size)
 
-    def _begin_write(self) -> lmdb.Transaction:
+    def _has_panicked(self) -> bool:
+        """Whether the disk refused a meta page: LMDB then refuses every transaction of the environment."""
         try:
-            return self._environment().begin(write=True)
-        except (
-            lmdb.PanicError
-        ):  # the disk refused a meta page: LMDB accepts no more transactions in this environment
-            with self._map_lock:
-                self._environment().close()
+            self._environment().begin().abort()
+        except lmdb.PanicError:
+            return True
+        return False
+
+    def _reopen(self) -> None:
+        """Open the environment again; only for reading where writing is not permitted now."""
+        with self._map_lock:
+            self._environment().close()
+            try:
                 self._open_environment()
-            return self._environment().begin(write=True)
+            except (lmdb.Error, OSError):
+                self._env = lmdb.open(str(self.path), map_size=self.map_size, readonly=True, lock=False)
+            self._reopened.notify_all()
 
     def _write_in_full_map(self, changes: Sequence[Change], *, exceed_map: bool) -> Deleted:
         """Try again with all freed pages, and for deletions with a map twice the size (`_larger_map`).
@@ -219,7 +233,7 @@ class LmdbStore(Generic[T]):
         """
         exceed_map = exceed_map or all(value is None for _, value in changes)
         with self._larger_map():
-            with self._begin_write() as txn, txn.cursor() as cursor:
+            with self._environment().begin(write=True) as txn, txn.cursor() as cursor:
                 if cursor.first():
                     txn.put(*cursor.item())
             if exceed_map:
@@ -251,12 +265,15 @@ class LmdbStore(Generic[T]):
     def get(self, key: bytes) -> bytes | None:
         """The value of a record, from any thread; None if there is none. Waits for no commit. Raises StoreDamaged."""
         with self._map_lock:
+            env = self._environment()
             try:
-                with self._environment().begin() as txn:
-                    value: bytes | None = txn.get(key)
+                try:
+                    return _value_in(env, key)
+                except lmdb.PanicError:
+                    self._reopened.wait_for(lambda: self._env is not env, _REOPEN_S)
+                    return _value_in(self._environment(), key)
             except lmdb.Error as error:
                 raise StoreDamaged(f"{self._name}: {error}") from error
-        return value
 
     def records_from(self, start: bytes = b"") -> Iterator[Record]:
         """The records from key `start` on. Raises StoreDamaged if LMDB cannot continue."""
@@ -332,3 +349,9 @@ class LmdbStore(Generic[T]):
                     with env.begin(write=True) as txn, txn.cursor() as cursor:
                         cursor.putmulti(batch)
         sync_directory(directory)
+
+
+def _value_in(env: lmdb.Environment, key: bytes) -> bytes | None:
+    with env.begin() as txn:
+        value: bytes | None = txn.get(key)
+    return value

@@ -16,7 +16,7 @@ def require_writable(name: str, *paths: Path) -> None:
     """Raises NotWritable for the first path that this process may not write, or create; `name` begins the message."""
     for path in paths:
         if obstacle := write_obstacle(path):
-            raise NotWritable(f"{name}: {obstacle}")
+            raise NotWritable(f"{name}: cannot be used: {obstacle}")
 
 
 def write_obstacle(path: Path) -> str:

@@ -3,7 +3,6 @@
 
 import errno
 import gzip
-from collections.abc import Sequence
 from pathlib import Path
 
 import lmdb
@@ -12,15 +11,15 @@ from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.store import records, store_contents
-from ustreamer_usubscription.store.records import LAYOUT_KEY
 from ustreamer_usubscription.store.store import (
-    RecordChange,
     SubscriptionStore,
     put_subscription,
 )
 
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import LAYOUT_KEY, layout_number
+from ustreamer.core.storage.lmdb_store import LmdbStore
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -82,7 +81,7 @@ def test_a_damaged_store_of_layout_1_is_salvaged(tmp_path: Path) -> None:
 
 def test_without_space_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
     store = SubscriptionStore(put_down(tmp_path / "s"), 12 << 10)
-    with pytest.raises(UStatusError, match="no room to keep 4 records") as refused:
+    with pytest.raises(UStatusError, match="no room to keep its records") as refused:
         store.open()
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD
@@ -120,7 +119,7 @@ def test_a_store_of_layout_2_is_migrated_in_place_by_its_layout_record(
     # What comes first is what a program of layout 2 refuses the store by: it sees a number, not damage.
     with lmdb.open(str(tmp_path / "s")) as env, env.begin() as txn, txn.cursor() as cursor:
         assert cursor.first()
-        assert (cursor.key(), records.layout_of(cursor.value())) == (LAYOUT_KEY, 3)
+        assert (cursor.key(), layout_number(cursor.value())) == (LAYOUT_KEY, 3)
 
 
 def test_a_damaged_store_of_layout_2_is_salvaged(tmp_path: Path) -> None:
@@ -150,14 +149,14 @@ def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_a_store_of_layout_2_unchanged(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class FullDisk(SubscriptionStore):
-        def _write(self, changes: Sequence[RecordChange]) -> None:
-            raise lmdb.DiskError("mdb_txn_commit", errno.ENOSPC)
+    def full(*_: object) -> None:
+        raise lmdb.DiskError("mdb_txn_commit", errno.ENOSPC)
 
-    store = FullDisk(put_down(tmp_path / "s", OLD_2), MB)
-    with pytest.raises(UStatusError, match="not migrated to layout 3") as refused:
+    monkeypatch.setattr(LmdbStore, "_write", full)
+    store = SubscriptionStore(put_down(tmp_path / "s", OLD_2), MB)
+    with pytest.raises(UStatusError, match="1 changes not made") as refused:
         store.open()
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD_2

@@ -69,8 +69,10 @@ def _change(rng: random.Random, client: UUri) -> RecordChange:
 class UnsyncedStore(SubscriptionStore):
     """The negative control."""
 
-    def _open_in(self, path: Path) -> lmdb.Environment:
-        return lmdb.open(str(path), map_size=self._map_size, sync=False)
+    def open(self) -> None:
+        super().open()
+        self._store._environment().close()
+        self._store._env = lmdb.open(str(self.path), map_size=self._store.map_size, sync=False)
 
 
 def events_of(changes: list[RecordChange]) -> list[Happened]:

@@ -123,7 +123,7 @@ def test_a_commit_is_one_transaction(store: SubscriptionStore) -> None:
         ]
     )
     assert [entry.subscriber.ue_id for entry in store.load_subscriptions()] == [2, 4]
-    assert store.transactions == 2
+    assert store.statistics()["transactions"] == 2
 
 
 def test_a_closed_store_raises_an_error(tmp_path: Path) -> None:
