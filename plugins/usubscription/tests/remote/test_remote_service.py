@@ -861,8 +861,7 @@ def test_after_a_restart_pending_work_goes_on(make_desk: MakeRig, before: str, d
             desk.remote_grants(call)
             desk.fetch()
     if died:
-        desk.plugin.service._store._close_env()  # nothing more is written
-        desk.plugin.service._store._lock.release(orderly=False)
+        desk.plugin.service._store._store.close(orderly=False)  # nothing more is written
     desk.restart()
     expected = {"subscribe": PENDING, "granted": SUBSCRIBED}
     assert states(desk) == ({APP: expected[before]} if before in expected else {})

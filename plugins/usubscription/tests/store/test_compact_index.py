@@ -12,7 +12,6 @@ from ustreamer_usubscription.model.subscription import Observer, SubscriptionRec
 from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex
 from ustreamer_usubscription.store.records import (
-    LAYOUT_KEY,
     layout_value,
     put_observer,
     put_subscription,
@@ -21,6 +20,7 @@ from ustreamer_usubscription.store.records import (
 from ustreamer_usubscription.store.store import RecordChange
 
 from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.store_reader import RecordChunk
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
