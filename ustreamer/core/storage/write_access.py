@@ -34,5 +34,5 @@ def write_obstacle(path: Path) -> str:
     right = "read, write and search" if is_directory else "read and write"
     return (
         f"{existing} has owner {stat.st_uid}:{stat.st_gid} and mode {stat.st_mode & 0o7777:04o}: "
-        f"expected {right} permission for user {os.geteuid()}"
+        f"expected {right} permission for user {os.geteuid()}, and no immutable flag"
     )
