@@ -14,7 +14,7 @@ import pytest
 
 from ustreamer.uprotocol.ustatus import UStatusError
 
-_PWRITE, _WRITEV, _FALLOCATE, _PWRITEV = 18, 20, 285, 296  # system calls of x86-64
+_PWRITE, _WRITEV, _FTRUNCATE, _FALLOCATE, _PWRITEV = 18, 20, 77, 285, 296  # system calls of x86-64
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 _OFFSET = 16 + 3 * 8  # of the fourth argument in struct seccomp_data
@@ -36,8 +36,9 @@ def refuse_writes(number: int, *, meta_pages_only: bool = False) -> None:
     else:
         program = [
             (_LOAD, 0, 0, 0),
-            (_JUMP_IF_EQUAL, 4, 0, _PWRITE),
-            (_JUMP_IF_EQUAL, 3, 0, _WRITEV),
+            (_JUMP_IF_EQUAL, 5, 0, _PWRITE),
+            (_JUMP_IF_EQUAL, 4, 0, _WRITEV),
+            (_JUMP_IF_EQUAL, 3, 0, _FTRUNCATE),
             (_JUMP_IF_EQUAL, 2, 0, _PWRITEV),
             (_JUMP_IF_EQUAL, 1, 0, _FALLOCATE),
             (_RETURN, 0, 0, _ALLOW),

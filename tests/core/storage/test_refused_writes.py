@@ -57,6 +57,16 @@ def test_a_refused_meta_page_needs_no_restart(tmp_path: Path, name: str) -> None
     store.close()
 
 
+def test_a_store_on_a_read_only_disk_can_be_closed_and_is_verified_later(tmp_path: Path) -> None:
+    store = number_store(tmp_path / "s")
+    store.open()
+    store.commit(records(range(10)))
+    assert with_refused_writes(errno.EROFS, store.close) is None
+    assert (tmp_path / "s.lock").stat().st_size > 0
+    assert store.open() == list(range(10))
+    store.close()
+
+
 def test_an_invalid_record_is_an_internal_error(tmp_path: Path) -> None:
     store = number_store(tmp_path / "s")
     store.open()

@@ -126,6 +126,7 @@ def test_a_lost_permission_is_reported_as_a_full_disk_and_every_store_recovers(
             scene.send_one_event()
         scene.wait_queue(queued=50, persisted=0)
         eventually(lambda: statistics(state)["dead_letters"]["not_persisted"], 150)
+        process.stderr.wait_one(lambda line: '"egress.not_persisted"' in line)
     scene.wait_queue(queued=50, persisted=50)
     for _ in range(40):
         scene.send_one_event()
@@ -137,7 +138,8 @@ def test_a_lost_permission_is_reported_as_a_full_disk_and_every_store_recovers(
             answer = app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(other))
             assert answer.head.commstatus == RESOURCE_EXHAUSTED, answer.status
         app.subscribe(other)
-    ledger = stop_and_check(process)
+    with immutable(*stores, state / "ustreamer.lock", state / "usubscription.lock", state):
+        ledger = stop_and_check(process)
     assert ledger["dead_lettered"] == 150, ledger
     events = [line["event"] for line in process.log_records]
     assert (events.count("egress.not_persisted"), events.count("dead_letters.not_persisted")) == (1, 1)
