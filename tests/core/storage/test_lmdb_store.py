@@ -57,7 +57,7 @@ def reopened(store: LmdbStore[list[int]]) -> list[int]:
     return store.open()
 
 
-# --- create and open ----------------------------------------------------------------------------------------------------
+# --- create and open --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "of_directory"), [(0o600, 0o700), (0o640, 0o777)])
@@ -142,7 +142,7 @@ def test_a_directory_that_is_a_symbolic_link_to_nothing_is_unavailable(tmp_path:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-# --- a full map ---------------------------------------------------------------------------------------------------------
+# --- a full map -------------------------------------------------------------------------------------------------
 
 
 def fill(store: LmdbStore[list[int]], size: int) -> int:
@@ -206,7 +206,7 @@ def test_space_for_deletions_is_reserved_in_the_file(store: LmdbStore[list[int]]
     assert RESERVE < file_size(store.path) < 2 * RESERVE
 
 
-# --- damage -------------------------------------------------------------------------------------------------------------
+# --- damage -----------------------------------------------------------------------------------------------------
 
 
 def set_record(store: LmdbStore[list[int]], key: bytes, value: bytes | None) -> None:

@@ -20,7 +20,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 NO_WRITES = ["EROFS", "EACCES", "EPERM", "ENOSPC", "EDQUOT", "EFBIG", "EIO"]
 
 
-# --- while running ------------------------------------------------------------------------------------------------------
+# --- while running ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NO_WRITES)
@@ -124,7 +124,7 @@ def test_a_full_file_system_refuses_records_and_allows_deletions(tmp_path: Path,
     assert run_on_small_disk(FULL, tmp_path, "24m", str(size)) == "ok\n"
 
 
-# --- at start -----------------------------------------------------------------------------------------------------------
+# --- at start ---------------------------------------------------------------------------------------------------
 
 READ_ONLY = """
 import subprocess, sys
@@ -154,7 +154,8 @@ assert sorted(path.name for path in root.iterdir()) == ["s", "s.lock"]
 
 def test_a_read_only_file_system_is_named_with_the_expected_mount(tmp_path: Path) -> None:
     said = run_on_small_disk(READ_ONLY, tmp_path, "24m").splitlines()
-    text = f"store {tmp_path}/s: cannot be used: {tmp_path} is on a file system that is mounted read-only: expected read-write"
+    obstacle = f"{tmp_path} is on a file system that is mounted read-only: expected read-write"
+    text = f"store {tmp_path}/s: cannot be used: {obstacle}"
     assert said == [text, text]
 
 

@@ -32,7 +32,7 @@ def scene(tmp_path: Path) -> Iterator[DurableScenario]:
         scene.kill_all()
 
 
-# --- at the start -------------------------------------------------------------------------------------------------------
+# --- at the start -----------------------------------------------------------------------------------------------
 
 RUN = """
 import subprocess, sys
@@ -98,7 +98,7 @@ def test_a_path_without_permission_is_an_error_of_the_configuration(
     assert not list(state.rglob("*.damaged-*"))
 
 
-# --- while running ------------------------------------------------------------------------------------------------------
+# --- while running ----------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -4,9 +4,9 @@
     version 1    version, 1 byte; CRC-32 of key and body, 4 bytes, big endian; body
     version 2    version, 1 byte; body; CRC-32 of key, version and body, 4 bytes, little endian
 
-The checksum covers the key because LMDB has no checksum: of 1 500 single-bit flips in a store, 718 returned wrong data.
-In version 2 the CRC is last, so that the CRC of key and frame is the same number for every whole record: calls into C
-alone check a million records in 0.3 s.
+The checksum covers the key because LMDB has no checksum: of 1 500 single-bit flips in a store, 718 returned wrong
+data. In version 2 the CRC is last, so that the CRC of key and frame is the same number for every whole record: calls
+into C alone check a million records in 0.3 s.
 """
 
 import struct

@@ -101,8 +101,8 @@ class LmdbStore(Generic[T]):
         keep_partial: bool = False,
         date: Callable[[], str] = lambda: "",
     ) -> None:
-        """`refuse_damaged`: raise and touch nothing. `keep_partial`: replace a damaged store also where the disk has no
-        space for all readable records. `date` names the stores that are moved aside.
+        """`refuse_damaged`: raise for damage and touch nothing. `keep_partial`: replace a damaged store also where the
+        disk has no space for all readable records. `date` names the stores that are moved aside.
         """
         self.path = path
         self.map_size = map_size
@@ -122,7 +122,7 @@ class LmdbStore(Generic[T]):
         self._map_lock = Lock()  # no thread may read while the map grows or the environment is opened again
         self._reopened = Condition(self._map_lock)
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------------
 
     def open(self) -> T:
         """Open or create the store; return its contents.
@@ -171,14 +171,14 @@ class LmdbStore(Generic[T]):
             raise UStatusError(UCode.UNAVAILABLE, f"{self._name}: not open")
         return self._env
 
-    # --- writing ------------------------------------------------------------------------------------------------------
+    # --- writing -------------------------------------------------------------------------------------------------
 
     def commit(self, changes: Sequence[Change], *, exceed_map: bool = False) -> Deleted:
         """Make all changes, or none, in one transaction; on return they survive a power cut.
 
         Deletions fit into a full map and on a full disk; with `exceed_map` other changes fit into a full map too.
-        Raises UStatusError: RESOURCE_EXHAUSTED if map or disk is full or writing is not permitted (stored records stay
-        readable), INTERNAL for any other error. A later commit succeeds as soon as the disk accepts it.
+        Raises UStatusError: RESOURCE_EXHAUSTED if map or disk is full or writing is not permitted (stored records
+        stay readable), INTERNAL for any other error. A later commit succeeds as soon as the disk accepts it.
         """
         try:
             if self._environment().flags()["readonly"]:
@@ -260,7 +260,7 @@ class LmdbStore(Generic[T]):
         with self._map_lock:
             self._environment().set_mapsize(size)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a record, from any thread; None if there is none. Waits for no commit. Raises StoreDamaged."""
@@ -284,7 +284,7 @@ class LmdbStore(Generic[T]):
         except lmdb.Error as error:
             raise StoreDamaged(f"{self._name}: {error}") from error
 
-    # --- create and replace -----------------------------------------------------------------------------------------
+    # --- create and replace --------------------------------------------------------------------------------------
 
     def _prepare(self, mode: ReadMode) -> T:
         """Create, read or salvage the store; return its contents."""

@@ -39,7 +39,9 @@ T = TypeVar("T")
 
 
 def read_store(name: str, directory: Path, mode: ReadMode, read: Callable[[Iterator[RecordChunk]], T]) -> T:
-    """What `read` makes of the chunks of a store. `name` begins the message of StoreTooNew. Raises as `StoreReader`."""
+    """The result of `read` for the chunks of a store. `name` begins the message of StoreTooNew. Raises as
+    `StoreReader`.
+    """
     with StoreReader(mode, directory) as reader:
         try:
             return read(reader.chunks())
@@ -50,8 +52,8 @@ def read_store(name: str, directory: Path, mode: ReadMode, read: Callable[[Itera
 class StoreReader:
     """Reads a store in a child process. Leaving the context ends the process.
 
-    The process is killed after 20 s and 1 s for each 4 MiB of the file. Entering raises UStatusError: UNAVAILABLE if no
-    process can be started, PERMISSION_DENIED for a file that this process may not read.
+    The process is killed after 20 s and 1 s for each 4 MiB of the file. Entering raises UStatusError: UNAVAILABLE if
+    no process can be started, PERMISSION_DENIED for a file that this process may not read.
     """
 
     def __init__(self, mode: ReadMode, directory: Path) -> None:

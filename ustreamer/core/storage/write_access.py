@@ -20,7 +20,7 @@ def require_writable(name: str, *paths: Path) -> None:
 
 
 def write_obstacle(path: Path) -> str:
-    """The reason why this process may not write a file or directory, or create it, and what is expected; else empty."""
+    """The reason why this process may not write or create a path, and what is expected; empty if there is none."""
     existing = next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
     is_directory = existing.is_dir()
     if existing != path and not is_directory:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on disk, in the bounded store `<state_dir>/dead-letters` (`LmdbStore`): new letters displace the oldest.
+"""Dead letters on disk, in the bounded store `<state_dir>/dead-letters`: new letters displace the oldest.
 
     key      8 bytes, a number that rises by one
     value    frame of version 1 (`framed_record`); its body is MessagePack
 
-Record 0 holds the next number, so no number is used twice. The directory is readable by its owner only: attributes can
-have a token. The holder of the state directory's lock owns the store.
+Record 0 holds the next number, so no number is used twice. `LmdbStore` has the files and their quarantine. The
+directory is readable by its owner only: attributes can have a token. The holder of the state directory's lock owns the
+store.
 """
 
 import logging

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of one endpoint on disk, in the store `<state_dir>/spool/<endpoint>` (`LmdbStore`).
 
-In: messages to add, keys to delete. Out: keys, and stored messages in the order of their class. `spool_records` has the
-layout. The directory is readable by its owner only: attributes can have a token.
+In: messages to add, keys to delete. Out: keys, and stored messages in the order of their class. `spool_records` has
+the layout. The directory is readable by its owner only: attributes can have a token.
 """
 
 import logging
@@ -133,8 +133,8 @@ class Spool:
         """Add messages to their classes and delete others, in one transaction; return the keys of the added messages.
 
         On return the change survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED if the
-        limits, the map or the disk are full or writing is not permitted, INTERNAL for any other error. Deletions are made
-        even then, now or with the next call.
+        limits, the map or the disk are full or writing is not permitted, INTERNAL for any other error. Deletions are
+        made even then, now or with the next call.
         """
         self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()

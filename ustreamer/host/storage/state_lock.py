@@ -18,7 +18,7 @@ class StateLock(FileLock):
         super().__init__(state_dir / LOCK)
 
     def acquire(self) -> bool:
-        """As `FileLock.acquire`. Raises NotWritable and UStatusError(UNAVAILABLE) for a directory that cannot be used."""
+        """As `FileLock.acquire`. Raises NotWritable, or UStatusError(UNAVAILABLE) for another reason."""
         name = f"state_dir {self.path.parent}"
         require_writable(name, self.path.parent, self.path)
         try:
