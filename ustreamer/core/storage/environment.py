@@ -49,21 +49,29 @@ def map_size_for(limit_bytes: int) -> int:
     return MAP_FACTOR * limit_bytes + MAP_SLACK
 
 
-def preallocate(env: lmdb.Environment, path: Path, values: Iterable[bytes], reserve: int) -> None:
-    """Extend the file so that `reserve` bytes stay free after these values. Raises OSError where the disk is full."""
+def preallocate(
+    env: lmdb.Environment, path: Path, values: Iterable[bytes], reserve: int, known_size: int
+) -> int:
+    """Extend the file so that `reserve` bytes stay free after these values; return its size.
+
+    `known_size`: the file has at least this size. Raises OSError where the disk is full.
+    """
     stat = env.stat()
     used = _PAGE * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
     needed = sum(2 * len(value) + _PAGE // 8 for value in values) + reserve + used // 500 + 16 * _PAGE
+    if used + needed <= known_size:
+        return known_size
     size = file_size(path)
     missing = used + needed - size
     if missing <= 0:
-        return
+        return size
     descriptor = os.open(path / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
     try:
         try:
             os.posix_fallocate(descriptor, size, max(missing, min(used, _GROWTH)))
         except OSError:
             os.posix_fallocate(descriptor, size, missing)
+        return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 

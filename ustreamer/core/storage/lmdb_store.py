@@ -165,6 +165,7 @@ class LmdbStore(Generic[T]):
 
     def _open_environment(self) -> None:
         self._env = open_environment(self.path, self.map_size, mode=self._mode)
+        self._file_size = 0  # not known
 
     def _environment(self) -> lmdb.Environment:
         if self._env is None:
@@ -197,7 +198,8 @@ class LmdbStore(Generic[T]):
     def _write(self, changes: Sequence[Change]) -> Deleted:
         added = [value for _, value in changes if value is not None]
         if added:
-            preallocate(self._environment(), self.path, added, min(RESERVE, self.map_size // 8))
+            reserve = min(RESERVE, self.map_size // 8)
+            self._file_size = preallocate(self._environment(), self.path, added, reserve, self._file_size)
         records = size = 0
         with self._environment().begin(write=True) as txn:
             for key, value in changes:

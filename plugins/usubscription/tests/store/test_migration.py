@@ -160,3 +160,40 @@ def test_a_full_disk_leaves_a_store_of_layout_2_unchanged(
         store.open()
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD_2
+
+
+# --- layout 3: today's, as written before the stores shared `LmdbStore` -------------------------------------------
+
+
+def test_a_store_of_layout_3_is_read_and_its_bytes_are_those_of_today(tmp_path: Path) -> None:
+    client = UUri("device1", 1, 1, 0)
+    entries = [
+        SubscriptionRecord(
+            TOPIC,
+            UUri("device1", number, 1, 0),
+            number * 1_000_000,
+            None if number % 2 else 1_781_565_900_000 + number,
+            b"d" * number,
+        )
+        for number in range(1, 30)
+        if number != 3
+    ]
+    remote, event = UUri("far", 1, 1, 0x8000), SubscriptionEvent(5, TOPIC, client, Status.SUBSCRIBED, "why")
+    expected = [
+        (LAYOUT_KEY, records.layout_value()),
+        *map(put_subscription, entries),
+        records.put_observer(Observer(TOPIC, client, 4)),
+        records.put_topic(TOPIC, TopicState.DEPRECATED),
+        records.put_remote(remote, Status.SUBSCRIBED),
+        records.put_event(0, event),
+    ]
+    path = put_down(tmp_path / "s", kept_of(3))
+    with lmdb.open(str(path), readonly=True, lock=False) as env, env.begin() as txn:
+        assert dict(txn.cursor()) == dict(expected)
+    (tmp_path / "s.lock").write_bytes(b"1")  # as after a crash: LMDB's verifier reads the file too
+    store = SubscriptionStore(path, MB)
+    store.open()
+    assert sorted(store.take_subscriptions(), key=lambda each: each.subscriber.ue_id) == entries
+    assert list(store.load_remote_states()) == [(remote, Status.SUBSCRIBED)]
+    assert store.statistics()["store_quarantined"] == store.statistics()["store_migrated"] == 0
+    store.close()
