@@ -135,7 +135,7 @@ def test_a_damaged_store_is_called_damaged_by_every_action(
     rig.subscribe()
     rig.stop()
     data = rig.state_dir / "usubscription" / "data.mdb"
-    data.write_bytes(data.read_bytes()[:-4096])
+    data.write_bytes(data.read_bytes()[: 3 * 4096])
     assert str(data) in output_of(capsys, "check", "--state-dir", rig.state_dir, code=74)
     output_of(capsys, "ls", "--state-dir", rig.state_dir, code=74)
     rig.restart()
@@ -208,10 +208,10 @@ def test_a_read_next_to_a_writer_is_a_consistent_snapshot(
     store.commit(changes(before))
     with StoreReader("snapshot", tmp_path / "s") as child:
         chunks = child.chunks()
-        first = next(chunks)  # the snapshot is open; more data than its pipe holds follows
-        for _ in range(4):  # pages freed by one transaction are reused by the second one after it
+        first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
+        for _ in range(4):  # what one transaction frees, the second one after it uses
             store.commit(changes(after))
-        found = store_contents.contents_from_chunks(tmp_path / "s", [first, *chunks])
+        found = store_contents.contents_from_chunks([first, *chunks])
     assert {entry.details for entry in found.subscriptions} == {before}
     assert len(found) == 3000
     store.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer.core.routing.usubscription_codec import Status
-from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
 from ustreamer.core.storage.file_lock import lock_holder
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
@@ -25,7 +25,6 @@ from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     REMOTE_TOPIC_PREFIX,
-    StoreTooNew,
     read_event,
     read_remote,
 )

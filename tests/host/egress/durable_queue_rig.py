@@ -76,7 +76,7 @@ class DurableQueueRig:
         self.gateway = FakeIngress("chassis", self.queue, self.clock.clock())
         self._restored: dict[tuple[str, UUri | None, UUri | None], Delivery] = {}
         if quick:
-            self.queue._spool._summarize = self._walked  # type: ignore[method-assign]
+            self.queue._spool._store._read = self._walked  # type: ignore[method-assign]
         if not threads:
             self.queue._changed = NoWaiting(self.queue._lock)
         self.queue.restore()
@@ -131,7 +131,7 @@ class DurableQueueRig:
 
     def die(self) -> None:
         """End like a process under SIGKILL: committed data survives, all else is lost."""
-        self.queue._spool._release(orderly=False)
+        self.queue._spool.close(orderly=False)
 
     @property
     def sent(self) -> list[int]:

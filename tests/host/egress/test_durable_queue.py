@@ -3,12 +3,15 @@
 deterministic.
 """
 
+import errno
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.core.storage.refused_writes import with_refused_writes
 from tests.host.egress.durable_queue_rig import (
     BOOT,
     HOUR_MS,
@@ -321,6 +324,28 @@ def test_a_durable_queue_works_from_memory_and_logs_an_error_while_the_disk_refu
     assert [record.message for record in caplog.records] == ["egress.not_persisted", "egress.not_persisted"]
 
 
+@pytest.mark.parametrize("name", ["EROFS", "EACCES", "ENOSPC"])
+def test_a_disk_that_takes_no_writes_loses_nothing_silently_and_is_used_again(
+    start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    life.offer(*life.numbers(*range(5)))
+    life.write_all()
+    with caplog.at_level(logging.ERROR):
+        life.offer(*life.numbers(*range(5, 18)))
+        for _ in range(2):
+            assert with_refused_writes(getattr(errno, name), life.write) is False
+    assert [record.message for record in caplog.records] == ["egress.not_persisted"]
+    assert [number(message) for message, _ in life.undelivered] == [15, 16, 17]
+    assert life.queue.counters()["unwritten"] == 10
+    life.offer(life.number(18))
+    [status] = {status for _, status in life.undelivered[3:]}
+    assert status.code is UCode.RESOURCE_EXHAUSTED
+    assert os.strerror(getattr(errno, name)) in status.message
+    life.write_all()
+    assert (life.queue.persisted, life.queue.counters()["spool_lost"]) == (15, 0)
+
+
 def test_other_limits_hold_from_the_next_message_on(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(spool_messages=2))
     life.offer(*life.numbers(0, 1, 2))
@@ -453,7 +478,7 @@ def test_a_damaged_record_costs_one_message_and_is_counted(
     for n in range(5):
         life.offer(life.number(n))
         life.write_all()
-    env = life.queue._spool._require_env()
+    env = life.queue._spool._store._environment()
     with env.begin(write=True) as txn:
         [key] = [
             item.spool_key for item in life.queue._queue.shared_queue.waiting._classes[1] if item.header_only

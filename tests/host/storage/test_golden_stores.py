@@ -10,6 +10,7 @@ from pathlib import Path
 
 import lmdb
 
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.host.storage.dead_letter_store import (
     DeadLettersConfig,
     DeadLetterStore,
@@ -18,7 +19,7 @@ from ustreamer.host.storage.dead_letter_store import (
     read_letters,
 )
 from ustreamer.host.storage.spool import Spool, SpoolLimits
-from ustreamer.host.storage.spool_records import LAYOUT, LAYOUT_KEY, SpoolRecord, encode_key, encode_value
+from ustreamer.host.storage.spool_records import LAYOUT, SpoolRecord, encode_key, encode_value
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spool on a real LMDB and a real file system: order, limits, kills, full disks and changed bytes."""
 
+import errno
 import logging
 import os
 import random
@@ -9,13 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import lmdb
 import pytest
 
+from tests.core.storage.refused_writes import with_refused_writes
 from ustreamer.core.storage.errors import StoreDamaged
-from ustreamer.core.storage.store_files import MAX_QUARANTINED
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.storage import spool_records
 from ustreamer.host.storage.spool import Spool, SpoolLimits
@@ -132,9 +135,9 @@ def test_deleted_messages_are_removed_and_counted(spool: Spool) -> None:
 
 def test_adding_and_deleting_is_one_transaction(spool: Spool) -> None:
     keys = add(spool, *range(64))
-    before = spool.transactions
+    before = spool.statistics()["spool_transactions"]
     spool.commit([(1, numbered(n)) for n in range(64)], deleted_keys=keys)
-    assert spool.transactions == before + 1
+    assert spool.statistics()["spool_transactions"] == before + 1
 
 
 @pytest.mark.parametrize("limits", [SpoolLimits(10, 1 << 30), SpoolLimits(1 << 30, 800)])
@@ -168,51 +171,6 @@ def test_deletions_are_made_even_if_the_added_messages_are_refused(tmp_path: Pat
     with pytest.raises(UStatusError):
         spool.commit([(1, numbered(n)) for n in range(12)], deleted_keys=keys[:1])
     assert numbers(spool) == list(range(1, 10))
-    spool.close()
-
-
-def test_a_spool_in_use_is_not_opened_again(spool: Spool) -> None:
-    with pytest.raises(UStatusError, match="backbone.lock is held") as refused:
-        Spool(spool.path, LIMITS).open()
-    assert refused.value.code is UCode.UNAVAILABLE
-
-
-def test_a_closed_spool_raises_an_error(tmp_path: Path) -> None:
-    spool = a_spool(tmp_path)
-    spool.close()
-    with pytest.raises(UStatusError, match="not open"):
-        spool.commit([])
-
-
-def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "spool").write_bytes(b"")
-    with pytest.raises(UStatusError, match=f"spool {tmp_path}/spool/backbone: cannot be opened") as refused:
-        a_spool(tmp_path).open()
-    assert refused.value.code is UCode.UNAVAILABLE
-
-
-def test_an_interrupted_creation_starts_again(tmp_path: Path) -> None:
-    (tmp_path / "spool" / "backbone.making").mkdir(parents=True)
-    (tmp_path / "spool" / "backbone.making" / "data.mdb").write_bytes(b"half")
-    spool = a_spool(tmp_path)
-    spool.open()
-    assert {path.name for path in spool.path.parent.iterdir()} == {"backbone", "backbone.lock"}
-    spool.close()
-
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_an_interrupted_replacement_is_completed_or_starts_again(tmp_path: Path, moved: bool) -> None:
-    spool = a_spool(tmp_path)
-    spool.open()
-    add(spool, 1, 2)
-    spool.close()
-    if moved:
-        spool.path.rename(spool.path.with_name("backbone.new"))
-    else:
-        spool.path.with_name("backbone.new").mkdir()
-    spool.open()
-    assert numbers(spool) == [1, 2]
-    assert not spool.path.with_name("backbone.new").exists()
     spool.close()
 
 
@@ -271,110 +229,13 @@ def test_a_kill_loses_no_commit_and_restores_no_deleted_message(tmp_path: Path, 
 
 # --- no room ----------------------------------------------------------------------------------------------------------
 
-FULL = """
-import os, sys
-from pathlib import Path
-from ustreamer.host.storage.spool import Spool, SpoolLimits
-from ustreamer.host.storage.spool_records import SpoolRecord
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
-
-root = Path(sys.argv[1])
-spool = Spool(root / "spool", SpoolLimits(1_000_000, 1 << 30))
-spool.open()
-def add(number):
-    message = SpoolRecord(b"a", b"p" * int(sys.argv[2]), "c", None, None, number, 0, b"", 0)
-    return spool.commit([(1, message)] * 16)
-def fill(keys):
-    try:
-        while True:
-            keys += add(len(keys))
-    except UStatusError as error:
-        assert error.code is UCode.RESOURCE_EXHAUSTED, error
-    return len(keys)
-keys = []
-fill(keys)
-with open(root / "others", "wb", buffering=0) as others:  # another program uses the rest
-    try:
-        while True:
-            others.write(b"x" * 4096)
-    except OSError:
-        pass
-many = fill(keys)
-assert many > 500, many
-assert spool.messages == many == len(spool.read(1, None, 1 << 30, 1 << 40))
-rng = __import__("random").Random(1)
-rng.shuffle(keys)
-spool.delete_messages(keys[: many // 2])
-assert spool.messages == many - many // 2, spool.messages
-for at in range(many // 2, many, 50):
-    spool.delete_messages(keys[at : at + 50])
-assert spool.messages == 0 and spool.read(1, None, 9, 9) == []
-again = fill([])  # although the disk is as full as before
-assert again > many * 0.7, (many, again)
-spool.close()
-assert spool.open()[1] == again
-print("ok", many, again)
-"""
-
-
-@pytest.mark.parametrize("size", [100, 1500, 9000])
-def test_a_full_file_system_refuses_messages_and_allows_deletions(tmp_path: Path, size: int) -> None:
-    mounted = 'mount -t tmpfs -o size=24m none "$0" && exec "$@"'
-    unshare = ["unshare", "-Urm", "sh", "-c", mounted, str(tmp_path)]
-    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
-        assert os.environ.get("CI") != "true", "no namespaces here: cannot mount a small file system"
-        pytest.skip("needs `unshare -Urm` to mount a small file system")
-    done = subprocess.run(
-        [*unshare, sys.executable, "-c", FULL, str(tmp_path), str(size)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.stdout[:2], done.returncode) == ("ok", 0), done.stderr
-
-
-class SmallMap(Spool):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, LIMITS)
-        self._map_size = 6 * MB
-
-
-def test_a_full_map_refuses_messages_and_allows_deletions(tmp_path: Path) -> None:
-    spool = SmallMap(tmp_path / "backbone")
-    spool.open()
-    keys: list[bytes] = []
-    refused = None
-    while refused is None:
-        try:
-            keys += add(spool, *range(len(keys), len(keys) + 16), size=1000)
-        except UStatusError as error:
-            refused = error
-    assert refused.code is UCode.RESOURCE_EXHAUSTED
-    assert "16 messages not added" in refused.message
-    assert numbers(spool) == list(range(len(keys)))
-    random.Random(1).shuffle(keys)
-    for at in range(0, len(keys), 40):
-        spool.delete_messages(keys[at : at + 40])
-    assert (spool.messages, numbers(spool)) == (0, [])
-    add(spool, *range(100), size=1000)
-    assert reopened(spool)[1] == 100
-    spool.close()
-
 
 def test_a_deletion_that_the_disk_refuses_is_retried_with_the_next(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = add(spool, 1, 2, 3)
-
-    def refuse(*_: object) -> None:
-        raise lmdb.DiskError("mdb_txn_commit: No space left on device")
-
-    with monkeypatch.context() as full:
-        full.setattr(spool, "_write", refuse)
-        spool.delete_messages(keys[:1])
-        spool.delete_messages(keys[1:2])
+    for at in (0, 1):
+        with_refused_writes(errno.EROFS, partial(spool.delete_messages, keys[at : at + 1]))
     assert [record.message for record in caplog.records] == ["spool.delete_failed"]
     assert numbers(spool) == [1, 2, 3]
     spool.delete_messages([])
@@ -440,24 +301,6 @@ def test_an_unreadable_file_is_moved_aside_and_its_readable_messages_stay(
     spool.close()
 
 
-def test_a_missing_file_is_damage_and_not_an_empty_spool(tmp_path: Path) -> None:
-    spool = filled(tmp_path, 100)
-    (spool.path / "data.mdb").unlink()
-    spool.open()
-    assert (spool.messages, spool.quarantined) == (0, 1)
-    spool.close()
-
-
-def test_the_latest_damaged_spools_are_kept(tmp_path: Path) -> None:
-    spool = filled(tmp_path, 100)
-    for _ in range(MAX_QUARANTINED + 2):
-        (spool.path / "data.mdb").write_bytes(b"")
-        spool.open()
-        spool.close()
-    names = sorted(path.name for path in spool.path.parent.glob("*.damaged-*"))
-    assert names == [f"backbone.damaged-{number}" for number in (3, 4, 5)]
-
-
 def damage_record(spool: Spool, key: bytes, value: bytes) -> None:
     with lmdb.open(str(spool.path), map_size=64 * MB) as env, env.begin(write=True) as txn:
         txn.put(key, value)
@@ -492,7 +335,7 @@ def test_damaged_records_are_skipped_counted_and_logged(
 
 def test_a_record_damaged_while_the_spool_is_open_is_skipped(spool: Spool) -> None:
     keys = add(spool, 0, 1, 2)
-    with spool._require_env().begin(write=True) as txn:
+    with spool._store._environment().begin(write=True) as txn:
         txn.put(keys[1], b"nonsense")
     assert numbers(spool) == [0, -1, 2]
     assert spool.lost == 1
@@ -534,19 +377,11 @@ def test_a_flipped_bit_in_the_file_returns_no_wrong_message_and_the_spool_opens(
 
 def test_a_spool_of_a_later_layout_is_refused_and_unchanged(tmp_path: Path) -> None:
     spool = filled(tmp_path, 100)
-    damage_record(spool, spool_records.LAYOUT_KEY, encode_value(spool_records.LAYOUT_KEY, 2))
+    damage_record(spool, LAYOUT_KEY, encode_value(LAYOUT_KEY, 2))
     with pytest.raises(UStatusError, match="layout 2, this program reads layout 1") as refused:
         spool.open()
     assert refused.value.code is UCode.FAILED_PRECONDITION
     assert not list(spool.path.parent.glob("*.damaged-*"))
-
-
-@pytest.mark.parametrize(
-    "value", [None, b"", encode_value(b"other", 1), encode_value(spool_records.LAYOUT_KEY, numbered(1))]
-)
-def test_an_invalid_layout_record_is_damage(value: bytes | None) -> None:
-    with pytest.raises(StoreDamaged, match="layout"):
-        spool_records.check_layout(value)
 
 
 def test_the_summary_counts_by_class(spool: Spool) -> None:

@@ -51,9 +51,11 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_created_is_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UStatusError, match=r"state_dir .*/file/state: cannot be used") as refused:
+    with pytest.raises(
+        UStatusError, match=r"state_dir .*/file/state: cannot be used: .*/file is a file"
+    ) as refused:
         StateLock(tmp_path / "file" / "state").acquire()
-    assert refused.value.code is UCode.UNAVAILABLE
+    assert refused.value.code is UCode.FAILED_PRECONDITION
 
 
 def test_releasing_a_lock_twice_is_allowed(tmp_path: Path) -> None:

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The LMDB environment of a store: durable commits, and the same behaviour on a full map and a full disk."""
+"""The LMDB environment of a store: durable commits, reserved space, and one error for every refusal to write."""
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import lmdb
 
+from ustreamer.core.storage.errors import NotWritable
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.write_access import NO_ACCESS_ERRNOS
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAP_SLACK: Final = 64 << 20
 MAP_FACTOR: Final = (
     4  # a value just above 2 KB takes a page of 4 KB, and a page is free again two commits later
 )
+RESERVE: Final = 2 << 20
+"""Bytes in the file that only a deletion may use: twice the pages that `DELETE_BATCH` deletions touch.
+
+A small store has an eighth of its map.
+"""
+DELETE_BATCH: Final = 128
 
 _PAGE: Final = 4096
 _GROWTH: Final = 4 << 20
@@ -42,41 +49,49 @@ def map_size_for(limit_bytes: int) -> int:
     return MAP_FACTOR * limit_bytes + MAP_SLACK
 
 
-@contextmanager
-def larger_map(path: Path, map_size: int, set_map_size: Callable[[int], None]) -> Iterator[None]:
-    """Double the map meanwhile, so that records can be deleted from a full one.
+def preallocate(
+    env: lmdb.Environment, path: Path, values: Iterable[bytes], reserve: int, known_size: int
+) -> int:
+    """Extend the file so that `reserve` bytes stay free after these values; return its size.
 
-    LMDB copies each page that it changes before it frees any; a copy of every page is the worst case. Afterwards LMDB
-    makes the map no smaller than the used part.
+    `known_size`: the file has at least this size. Raises OSError where the disk is full.
     """
-    set_map_size(2 * max(map_size, file_size(path)))
-    try:
-        yield
-    finally:
-        set_map_size(map_size)
-
-
-def preallocate(env: lmdb.Environment, path: Path, values: Sequence[bytes], reserve: int) -> None:
-    """Extend the file so that `reserve` bytes stay free after these values. Raises OSError where the disk is full."""
     stat = env.stat()
-    used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-    needed = sum(2 * len(value) + _PAGE // 8 for value in values) + reserve + _PAGE * (used // 500 + 16)
+    used = _PAGE * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
+    needed = sum(2 * len(value) + _PAGE // 8 for value in values) + reserve + used // 500 + 16 * _PAGE
+    if used + needed <= known_size:
+        return known_size
     size = file_size(path)
-    missing = used * _PAGE + needed - size
+    missing = used + needed - size
     if missing <= 0:
-        return
+        return size
     descriptor = os.open(path / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
     try:
         try:
-            os.posix_fallocate(descriptor, size, max(missing, _GROWTH))
+            os.posix_fallocate(descriptor, size, max(missing, min(used, _GROWTH)))
         except OSError:
             os.posix_fallocate(descriptor, size, missing)
+        return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 
 
 def write_error(error: Exception, text: str) -> UStatusError:
-    """RESOURCE_EXHAUSTED where map or disk is full, INTERNAL for any other error of LMDB or the file system."""
-    number = getattr(error, "code" if isinstance(error, lmdb.Error) else "errno", None)
-    full = isinstance(error, _FULL) or number in _NO_SPACE_ERRNOS
-    return UStatusError(UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL, f"{text}: {error}")
+    """The error of a commit that LMDB or the file system refuses.
+
+    RESOURCE_EXHAUSTED where map or disk is full or where writing is not permitted now; else INTERNAL.
+    """
+    number = _errno_of(error)
+    refused = isinstance(error, _FULL) or number in _NO_SPACE_ERRNOS | NO_ACCESS_ERRNOS
+    return UStatusError(UCode.RESOURCE_EXHAUSTED if refused else UCode.INTERNAL, f"{text}: {error}")
+
+
+def open_error(error: Exception, text: str) -> UStatusError:
+    """The error of a store that cannot be opened: NotWritable where writing is not permitted, else UNAVAILABLE."""
+    if _errno_of(error) in NO_ACCESS_ERRNOS:
+        return NotWritable(f"{text}: {error}: expected permission to write")
+    return UStatusError(UCode.UNAVAILABLE, f"{text}: {error}")
+
+
+def _errno_of(error: Exception) -> int | None:
+    return getattr(error, "code" if isinstance(error, lmdb.Error) else "errno", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of a damaged store."""
+"""The errors of a store that cannot be used as it is."""
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -9,3 +9,20 @@ class StoreDamaged(UStatusError):
 
     def __init__(self, message: str) -> None:
         super().__init__(UCode.DATA_LOSS, message)
+
+
+class StoreTooNew(UStatusError):
+    """The store was written by a later version of this program. FAILED_PRECONDITION."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(UCode.FAILED_PRECONDITION, message)
+
+
+class NotWritable(UStatusError):
+    """This process may not write at a path. FAILED_PRECONDITION, as an error of the configuration.
+
+    The message names the path, its mount or permissions, and what is expected.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(UCode.FAILED_PRECONDITION, message)

@@ -57,7 +57,8 @@ class FileLock:
         """Release the lock. Not `orderly`: leave the pid, as a killed process does. May be repeated."""
         if self._descriptor is not None:
             if orderly:
-                os.ftruncate(self._descriptor, 0)
+                with contextlib.suppress(OSError):  # on a read-only file system the pid stays
+                    os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
 

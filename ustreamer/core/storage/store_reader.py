@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
-from typing import IO, Final, Literal, Self, TypeAlias
+from typing import IO, Final, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from ustreamer.core.storage import verify_process
-from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
 from ustreamer.core.storage.verify_process import LENGTH_PREFIX
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -26,6 +26,8 @@ _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier reads 40 MB/s on the reference 
 _PIPE_BYTES: Final = 1 << 20  # the limit of an unprivileged process
 _MAX_CHUNK_BYTES: Final = 1 << 31
 
+ReadMode: TypeAlias = Literal["walk", "verify", "snapshot", "salvage"]
+"""As in `verify_process`."""
 RecordChunk: TypeAlias = tuple[bytes, list[bytes], list[bytes]]
 """One chunk of the process: its bytes, and the keys and values in them."""
 
@@ -33,20 +35,37 @@ unpack_chunk: Final = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes]]).d
 """The keys and values of a chunk. Raises msgspec.DecodeError."""
 
 
+T = TypeVar("T")
+
+
+def read_store(name: str, directory: Path, mode: ReadMode, read: Callable[[Iterator[RecordChunk]], T]) -> T:
+    """The result of `read` for the chunks of a store. `name` begins the message of StoreTooNew. Raises as
+    `StoreReader`.
+    """
+    with StoreReader(mode, directory) as reader:
+        try:
+            return read(reader.chunks())
+        except StoreTooNew as error:
+            raise StoreTooNew(f"{name}: {error.message}") from error
+
+
 class StoreReader:
     """Reads a store in a child process. Leaving the context ends the process.
 
-    Modes as in `verify_process`. The process is killed after 20 s and 1 s for each 4 MiB of the file.
-    Entering raises UStatusError(UNAVAILABLE) if no process can be started.
+    The process is killed after 20 s and 1 s for each 4 MiB of the file. Entering raises UStatusError: UNAVAILABLE if
+    no process can be started, PERMISSION_DENIED for a file that this process may not read.
     """
 
-    def __init__(self, mode: Literal["walk", "verify", "snapshot", "salvage"], directory: Path) -> None:
+    def __init__(self, mode: ReadMode, directory: Path) -> None:
         self.lost_pages = 0
         """Pages that a salvage could not read; valid after the last chunk."""
         self._mode = mode
         self._directory = directory
 
     def __enter__(self) -> Self:
+        file = self._directory / DATA_FILE
+        if os.access(file, os.F_OK) and not os.access(file, os.R_OK, effective_ids=True):  # no damage
+            raise UStatusError(UCode.PERMISSION_DENIED, f"store {file}: user {os.geteuid()} may not read it")
         self._stderr = tempfile.TemporaryFile()
         # -S: the site lookup takes 20 ms, and the environment has the whole path already.
         command = [sys.executable, "-S", "-P", "-m", verify_process.__name__]
@@ -66,7 +85,6 @@ class StoreReader:
             ) from error
         with contextlib.suppress(OSError):  # a smaller pipe is only slower
             fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        file = self._directory / DATA_FILE
         self._timeout_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
         self._watchdog = Timer(self._timeout_s, self._process.kill)
         self._watchdog.daemon = True

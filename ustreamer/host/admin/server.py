@@ -328,7 +328,8 @@ class AdminServer:
         self._end_streams(timeout_s)
         self._listener.close()
         self._listener = None
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system keeps it; the next start replaces it
+            self._path.unlink(missing_ok=True)
 
 
 def _is_disconnected(connection: socket.socket) -> bool:

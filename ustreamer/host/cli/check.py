@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer check`: checks file, routes and environment. It writes nothing and leaves nothing open."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from ustreamer.core.routing.router import SELF
+from ustreamer.core.storage.write_access import write_obstacle
 from ustreamer.host.config.config import ConfigError, StreamerConfig, served_authorities
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage.state_lock import LOCK
 from ustreamer.uprotocol.ustatus import UStatusError
 
 
@@ -62,20 +63,9 @@ def _environment(config: StreamerConfig, streamer: Streamer) -> list[str]:
         if name != SELF
         for problem in transport.problems()
     ]
-    if not _is_creatable(config.state_dir):
-        what = (
-            "is not a directory that can be written"
-            if config.state_dir.exists()
-            else "does not exist and cannot be made"
-        )
-        problems.append(f"state_dir: {config.state_dir} {what}")
+    if obstacle := write_obstacle(config.state_dir) or write_obstacle(config.state_dir / LOCK):
+        problems.append(f"state_dir: {config.state_dir} cannot be used: {obstacle}")
     return problems
-
-
-def _is_creatable(directory: Path) -> bool:
-    """Whether `directory` is a writable directory, or its nearest existing ancestor is one."""
-    existing = next((each for each in (directory, *directory.parents) if each.exists()), None)
-    return existing is not None and existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def render(report: CheckReport) -> str:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on disk, in a bounded LMDB environment: new letters displace the oldest.
+"""Dead letters on disk, in the bounded store `<state_dir>/dead-letters`: new letters displace the oldest.
 
-    <state_dir>/dead-letters/                  key: 8 bytes, a number that rises by one
-                                               value: version, CRC-32 of key and body, body (MessagePack)
-    <state_dir>/dead-letters.damaged-<n>/      damaged stores, unchanged; the latest three
+    key      8 bytes, a number that rises by one
+    value    frame of version 1 (`framed_record`); its body is MessagePack
 
-Record 0 holds the next number, so no number is used twice. A child process (`StoreReader`) reads the whole store before
-this process maps it into memory. The directory is readable by its owner only: attributes can have a token.
+Record 0 holds the next number, so no number is used twice. `LmdbStore` has the files and their quarantine. The
+directory is readable by its owner only: attributes can have a token. The holder of the state directory's lock owns the
+store.
 """
 
 import logging
@@ -18,17 +18,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Annotated, Final, Literal
 
-import lmdb
 import msgspec
 from msgspec import Meta
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.core.storage.environment import map_size_for, open_environment, write_error
+from ustreamer.core.storage.environment import DELETE_BATCH, map_size_for
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import encode_frame, frame_body
+from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
-from ustreamer.core.storage.store_files import replace_store
-from ustreamer.core.storage.store_reader import StoreReader
+from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.wire import decode, encode
@@ -132,8 +131,44 @@ def read_letters(
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
+class _Contents(msgspec.Struct):
+    next: int
+    """The next number."""
+    sizes: OrderedDict[int, int] = msgspec.field(default_factory=OrderedDict)
+    """Bytes of each letter, by number."""
+
+
+class _LettersLayout:
+    """A `StoreLayout`: nothing of a damaged store stays, which is for diagnosis only."""
+
+    @staticmethod
+    def first_record() -> Record:
+        return encode_record(_NEXT, 1)
+
+    @staticmethod
+    def read(chunks: Iterator[RecordChunk]) -> _Contents:
+        records = (record for _, keys, values in chunks for record in zip(keys, values, strict=True))
+        key, value = next(records, (b"", b""))
+        if key != _KEY.pack(_NEXT):
+            raise StoreDamaged("the record of the next number is missing")
+        try:
+            found = _Contents(msgspec.msgpack.decode(_verified_body(key, value), type=int))
+        except msgspec.MsgspecError as error:
+            raise StoreDamaged(f"the next number: {error}") from error
+        for each, content in records:
+            number, _ = decode_letter(each, content)
+            found.sizes[number] = len(content)
+        if found.sizes and next(reversed(found.sizes)) >= found.next:
+            raise StoreDamaged(f"the next number, {found.next}, is in use")
+        return found
+
+    @staticmethod
+    def salvage(reader: StoreReader) -> Iterable[Iterable[Record]]:
+        return ()
+
+
 class DeadLetterStore:
-    """The LMDB environment in directory `path`. Constructing it touches no file. Safe from any thread."""
+    """The dead letters in directory `path`. Constructing it touches no file. Safe from any thread."""
 
     def __init__(self, path: Path, limits: DeadLettersConfig) -> None:
         self.path = path
@@ -143,7 +178,7 @@ class DeadLetterStore:
         """Letters that newer ones displaced."""
         self._limits = limits
         self._lock = Lock()
-        self._env: lmdb.Environment | None = None
+        self._store = LmdbStore("store", path, map_size_for(limits.bytes), _LettersLayout())
         self._sizes: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
         self._next = 1
@@ -151,89 +186,46 @@ class DeadLetterStore:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open or create the store. A damaged one is moved aside and logged.
-
-        Raises UStatusError(UNAVAILABLE) if the directory cannot be used. May be repeated.
+        """Open or create the store. A damaged one is moved aside and logged. Raises as `LmdbStore.open`. May be
+        repeated.
         """
         with self._lock:
             self._ensure_open()
 
-    def _ensure_open(self) -> lmdb.Environment:
-        if self._env is None:
-            try:
-                self._load()
-                self._env = self._open_env()
-            except (lmdb.Error, OSError) as error:
-                text = f"store {self.path}: cannot be opened: {error}"
-                raise UStatusError(UCode.UNAVAILABLE, text) from error
-        return self._env
+    def require_writable(self) -> None:
+        """Raises NotWritable if this process may not write the store."""
+        self._store.require_writable()
 
-    def _load(self) -> None:
-        self._sizes.clear()
-        self._bytes, self._next = 0, 1
-        if not self.path.exists():
+    def _ensure_open(self) -> None:
+        if self._store.is_open:
             return
-        try:
-            self._read_sizes()
-        except StoreDamaged as error:
-            self._sizes.clear()
-            self._bytes, self._next = 0, 1
-            quarantine = replace_store(self.path)
+        found = self._store.open()
+        self._next, self._sizes, self._bytes = found.next, found.sizes, sum(found.sizes.values())
+        if self._store.quarantine:
+            reason, quarantine = self._store.quarantine
             self.damaged += 1
-            extra = {"store": str(self.path), "reason": error.message, "moved_to": str(quarantine)}
-            log.error("dead_letters.store_damaged", extra=extra)  # noqa: TRY400 - the reason is enough
-
-    def _read_sizes(self) -> None:
-        if not (self.path / DATA_FILE).exists():
-            raise StoreDamaged(f"store {self.path}: data.mdb is missing")
-        with StoreReader("verify", self.path) as reader:
-            self._add_sizes(reader.records())
-        if self._sizes and next(reversed(self._sizes)) >= self._next:
-            raise StoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
-
-    def _add_sizes(self, records: Iterator[tuple[bytes, bytes]]) -> None:
-        key, value = next(records, (b"", b""))
-        if key != _KEY.pack(_NEXT):
-            raise StoreDamaged(f"store {self.path}: the record of the next number is missing")
-        try:
-            self._next = msgspec.msgpack.decode(_verified_body(key, value), type=int)
-        except msgspec.MsgspecError as error:
-            raise StoreDamaged(f"store {self.path}: the next number: {error}") from error
-        for each, content in records:
-            number, _ = decode_letter(each, content)
-            self._sizes[number] = len(content)
-            self._bytes += len(content)
-
-    def _open_env(self) -> lmdb.Environment:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        env = open_environment(self.path, map_size_for(self._limits.bytes), mode=0o600)
-        with env.begin(write=True) as txn:
-            txn.put(*encode_record(_NEXT, self._next))
-        return env
+            extra = {"store": str(self.path), "reason": reason, "moved_to": str(quarantine)}
+            log.error("dead_letters.store_damaged", extra=extra)
 
     def close(self) -> None:
         """Close the store; appended letters are on disk already. May be repeated."""
         with self._lock:
-            env, self._env = self._env, None
-            if env is not None:
-                env.close()
+            self._store.close()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def append(self, letters: Sequence[StoredDeadLetter]) -> None:
         """Store letters in one transaction; the oldest leave if the limits are exceeded.
 
-        Raises UStatusError: RESOURCE_EXHAUSTED if map or disk is full, UNAVAILABLE if the store cannot be opened,
-        INTERNAL for any other error of LMDB.
+        Raises UStatusError as `LmdbStore.open` and `LmdbStore.commit`.
         """
         with self._lock:
-            env = self._ensure_open()
+            self._ensure_open()
             numbers = range(self._next, self._next + len(letters))
             added = [encode_record(number, letter) for number, letter in zip(numbers, letters, strict=True)]
             sizes = {number: len(value) for number, (_, value) in zip(numbers, added, strict=True)}
             evicted = self._evicted_by(sizes)
-            self._write(
-                env,
+            self._store.commit(
                 [
                     *((_KEY.pack(number), None) for number in evicted if number < self._next),
                     *(each for number, each in zip(numbers, added, strict=True) if number not in evicted),
@@ -263,27 +255,18 @@ class DeadLetterStore:
         with self._lock:
             if not self._exists():
                 return 0
-            env = self._ensure_open()
+            self._ensure_open()
             wanted = list(self._sizes) if numbers is None else dict.fromkeys(numbers)
             present = [number for number in wanted if number in self._sizes]
-            self._write(env, [(_KEY.pack(number), None) for number in present])
-            self._remove_sizes(present)
+            for at in range(0, len(present), DELETE_BATCH):
+                batch = present[at : at + DELETE_BATCH]
+                self._store.commit([(_KEY.pack(number), None) for number in batch])
+                self._remove_sizes(batch)
         return len(present)
 
     def _remove_sizes(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._bytes -= self._sizes.pop(number)
-
-    def _write(self, env: lmdb.Environment, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        try:
-            with env.begin(write=True) as txn:
-                for key, value in changes:
-                    if value is None:
-                        txn.delete(key)
-                    else:
-                        txn.put(key, value)
-        except lmdb.Error as error:
-            raise write_error(error, f"store {self.path}: {len(changes)} changes not made") from error
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -295,18 +278,15 @@ class DeadLetterStore:
             return list(self._sizes)
 
     def _exists(self) -> bool:
-        return self._env is not None or self.path.exists()
+        return self._store.is_open or self.path.exists()
 
     def get(self, number: int) -> StoredDeadLetter:
         """One letter. Raises UStatusError(NOT_FOUND) for an unknown number, and StoreDamaged."""
         with self._lock:
             value = None
-            try:
-                if self._exists():
-                    with self._ensure_open().begin() as txn:
-                        value = txn.get(_KEY.pack(number))
-            except lmdb.Error as error:
-                raise StoreDamaged(f"store {self.path}: {error}") from error
+            if self._exists():
+                self._ensure_open()
+                value = self._store.get(_KEY.pack(number))
         if value is None:
             raise UStatusError(UCode.NOT_FOUND, f"dead letter {number}: there is none of this number")
         return decode_letter(_KEY.pack(number), value)[1]

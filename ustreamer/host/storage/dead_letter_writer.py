@@ -34,7 +34,9 @@ class DeadLetterWriter:
         self._thread = Thread(target=self._run, name="dead letters", daemon=True)
 
     def start(self) -> None:
+        """Start the thread. Raises NotWritable if no store can be written."""
         if self._limits.messages:
+            self.store.require_writable()
             self._thread.start()
 
     def enqueue_letter(self, letter: DeadLetter) -> None:

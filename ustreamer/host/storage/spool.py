@@ -1,44 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one endpoint on disk, in an LMDB environment that is written in synchronous transactions.
+"""The messages of one endpoint on disk, in the store `<state_dir>/spool/<endpoint>` (`LmdbStore`).
 
-    <state_dir>/spool/<endpoint>/                 the environment; `spool_records` has its layout
-    <state_dir>/spool/<endpoint>.lock             the lock of the streamer that uses it
-    <state_dir>/spool/<endpoint>.making/, .new/   a spool that is being created, and a replacement
-    <state_dir>/spool/<endpoint>.damaged-<n>/     damaged spools, unchanged; the latest three
-
-In: messages to add, keys to delete. Out: keys, and stored messages in the order of their class. A child process
-(`StoreReader`) reads the whole file before this process maps it into memory. The file has reserved space for deletions,
-so messages can leave on a full disk. The directory is readable by its owner only: attributes can have a token.
+In: messages to add, keys to delete. Out: keys, and stored messages in the order of their class. `spool_records` has
+the layout. The directory is readable by its owner only: attributes can have a token.
 """
 
 import logging
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from threading import Lock
-from typing import Final, Literal
 
-import lmdb
 import msgspec
 
-from ustreamer.core.storage.environment import (
-    file_size,
-    larger_map,
-    map_size_for,
-    open_environment,
-    preallocate,
-    write_error,
-)
+from ustreamer.core.storage.environment import DELETE_BATCH, file_size, map_size_for
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLock
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
-from ustreamer.core.storage.store_files import finish_replacement, replace_store, sibling, sync_directory
-from ustreamer.core.storage.store_reader import StoreReader
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
+from ustreamer.core.storage.lmdb_store import LmdbStore, Record
+from ustreamer.core.storage.store_files import sibling
+from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
-    LAYOUT_KEY,
     SpoolRecord,
     SpoolSummary,
     decode_key,
@@ -50,10 +32,6 @@ from ustreamer.host.storage.spool_records import (
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-RESERVE: Final = 2 << 20
-"""Bytes in the file that only a deletion may use: twice the pages that `_DELETE_BATCH` deletions touch."""
-_DELETE_BATCH: Final = 128
-
 log = logging.getLogger("ustreamer.spool")
 
 
@@ -64,8 +42,25 @@ class SpoolLimits(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class _SpoolLayout:
+    """A `StoreLayout`: damaged records are counted, and every readable message of a damaged spool stays."""
+
+    @staticmethod
+    def first_record() -> Record:
+        return LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT)
+
+    @staticmethod
+    def read(chunks: Iterator[RecordChunk]) -> SpoolSummary:
+        return summarize(record for _, keys, values in chunks for record in zip(keys, values, strict=True))
+
+    @staticmethod
+    def salvage(reader: StoreReader) -> Iterator[list[Record]]:
+        for _, keys, values in reader.chunks():
+            yield [record for record in zip(keys, values, strict=True) if is_whole(*record)]
+
+
 class Spool:
-    """The LMDB environment in directory `path`. Constructing it touches no file.
+    """The spool in directory `path`. Constructing it touches no file.
 
     One thread at a time, except for `get`. Messages of a class keep the order in which they were added.
     """
@@ -78,60 +73,57 @@ class Spool:
         """Messages with damaged records, as far as they can be counted."""
         self.quarantined = 0
         """Damaged spools that were replaced by a spool with their readable messages."""
-        self.transactions = 0
-        """Commits that succeeded."""
         self._limits = limits
-        self._map_size = map_size_for(limits.bytes)
-        self._env: lmdb.Environment | None = None
+        lock = FileLock(sibling(path, "lock"), mode=0o600)
+        self._store = LmdbStore(
+            "spool", path, map_size_for(limits.bytes), _SpoolLayout(), lock=lock, keep_partial=True
+        )
         self._next: list[int] = []
         self._pending_deletes: dict[bytes, None] = {}
         self._failing = False
-        self._lock = FileLock(sibling(self.path, "lock"), mode=0o600)
-        self._map_lock = Lock()  # no thread may read while the map grows
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> list[int]:
         """Open or create the spool; return the number of its messages of each class.
 
-        A damaged record is skipped, counted and logged. A file that cannot be read to its end is moved aside. LMDB's
-        verifier checks a spool after a crash. Raises UStatusError: UNAVAILABLE if the directory cannot be used or
-        another process uses it, FAILED_PRECONDITION for a spool of a later version.
+        A damaged record is skipped, counted and logged. Raises as `LmdbStore.open`.
         """
+        if (size := file_size(self.path)) > self._store.map_size:  # with larger limits than now
+            self._store.map_size = map_size_for(size)
+        found = self._store.open()
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            was_killed = self._lock.acquire()
-            try:
-                found = self._prepare(verify=was_killed)
-                map_size = max(self._map_size, file_size(self.path))
-                self._env = open_environment(self.path, map_size, mode=0o600)
-                self._delete_keys(found.damaged)
-            except BaseException:
-                self._release(orderly=False)
-                raise
-        except (lmdb.Error, OSError) as error:
-            raise UStatusError(UCode.UNAVAILABLE, f"spool {self.path}: cannot be opened: {error}") from error
+            if found.damaged:
+                self._store.commit([(key, None) for key in found.damaged])
+        except BaseException:
+            self.close(orderly=False)
+            raise
+        if self._store.quarantine:
+            self.quarantined += 1
+            extra = {
+                "spool": str(self.path),
+                "reason": self._store.quarantine.reason,
+                "salvaged": sum(found.messages),
+                "moved_to": str(self._store.quarantine.path),
+            }
+            log.error("spool.damaged", extra=extra)
         self._next = [last + 1 for last in found.last]
         self.messages, self.bytes = sum(found.messages), sum(found.bytes)
+        if found.damaged:
+            self._report_lost(
+                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0].hex()}"
+            )
         return found.messages
 
-    def close(self) -> None:
+    def close(self, *, orderly: bool = True) -> None:
         """Close the spool; added messages are on disk already. May be repeated."""
-        self._release(orderly=True)
-
-    def _release(self, *, orderly: bool) -> None:
-        with self._map_lock:
-            env, self._env = self._env, None
-            if env is not None:
-                env.close()
-        self._lock.release(orderly=orderly)
+        self._store.close(orderly=orderly)
 
     def set_limits(self, limits: SpoolLimits) -> None:
         """Apply other limits; stored messages above them stay."""
         self._limits = limits
-        if map_size_for(limits.bytes) > self._map_size:
-            self._map_size = map_size_for(limits.bytes)
-            self._set_map_size(self._map_size)
+        if map_size_for(limits.bytes) > self._store.map_size:
+            self._store.resize_map(map_size_for(limits.bytes))
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -141,8 +133,8 @@ class Spool:
         """Add messages to their classes and delete others, in one transaction; return the keys of the added messages.
 
         On return the change survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED if the
-        limits, the map or the disk are full, INTERNAL for any other error of LMDB. Deletions are made even then, now or
-        with the next call.
+        limits, the map or the disk are full or writing is not permitted, INTERNAL for any other error. Deletions are
+        made even then, now or with the next call.
         """
         self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()
@@ -153,18 +145,10 @@ class Spool:
             records.append((key, encode_value(key, content)))
         try:
             self._check_limits(records)
-            if records:
-                preallocate(self._require_env(), self.path, [value for _, value in records], RESERVE)
-            deletes = list(islice(self._pending_deletes, _DELETE_BATCH))
-            self._write(records, deletes)
-        except UStatusError:
+            self._write(records, list(islice(self._pending_deletes, DELETE_BATCH)))
+            self._next = following
+        finally:
             self._flush_deletes()
-            raise
-        except (lmdb.Error, OSError) as error:
-            self._flush_deletes()
-            raise write_error(error, f"spool {self.path}: {len(added)} messages not added") from error
-        self._next = following
-        self._flush_deletes()
         return [key for key, _ in records]
 
     def delete_messages(self, keys: Iterable[bytes]) -> None:
@@ -174,42 +158,24 @@ class Spool:
 
     def _flush_deletes(self) -> None:
         try:
-            while deletes := list(islice(self._pending_deletes, _DELETE_BATCH)):
-                self._delete_keys(deletes)
-        except lmdb.Error as error:
+            while deletes := list(islice(self._pending_deletes, DELETE_BATCH)):
+                self._write((), deletes)
+        except UStatusError as error:
             if not self._failing:
                 self._failing = True
                 extra = {
                     "spool": str(self.path),
-                    "reason": str(error),
+                    "reason": error.message,
                     "messages": len(self._pending_deletes),
                 }
                 log.error("spool.delete_failed", extra=extra)  # noqa: TRY400 - the reason is enough
             return
         self._failing = False
 
-    def _delete_keys(self, keys: Sequence[bytes]) -> None:
-        """Delete records, with a larger map if the map is full. Raises lmdb.Error only for a failing disk."""
-        if not keys:
-            return
-        try:
-            self._write((), keys)
-        except lmdb.MapFullError:
-            with larger_map(self.path, self._map_size, self._set_map_size):
-                self._write((), keys)
-
-    def _write(self, records: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]) -> None:
-        deleted, deleted_bytes = 0, 0
-        with self._require_env().begin(write=True) as txn:
-            for key in deletes:
-                value = txn.pop(key)
-                if value is not None:
-                    deleted, deleted_bytes = deleted + 1, deleted_bytes + len(key) + len(value)
-            for key, value in records:
-                txn.put(key, value)
-        self.transactions += 1
-        self.messages += len(records) - deleted
-        self.bytes += _size(records) - deleted_bytes
+    def _write(self, records: Sequence[Record], deletes: Sequence[bytes]) -> None:
+        deleted = self._store.commit([*((key, None) for key in deletes), *records])
+        self.messages += len(records) - deleted.records
+        self.bytes += _size(records) - deleted.bytes
         for key in deletes:
             self._pending_deletes.pop(key, None)
 
@@ -220,10 +186,6 @@ class Spool:
         if records and (messages > limits.messages or size > limits.bytes):
             bounds = f"{limits.messages} messages or {limits.bytes} bytes"
             raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"spool {self.path} is full ({bounds})")
-
-    def _set_map_size(self, size: int) -> None:
-        with self._map_lock:
-            self._require_env().set_mapsize(size)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -236,16 +198,11 @@ class Spool:
         """
         found: list[tuple[bytes, SpoolRecord | None]] = []
         start = encode_key(rank, 0) if after is None else after + b"\0"
-        try:
-            with self._require_env().begin() as txn, txn.cursor() as cursor:
-                records = cursor.iternext() if cursor.set_range(start) else iter(())
-                for key, value in records:
-                    size -= len(value)
-                    if key == LAYOUT_KEY or key[0] != rank or len(found) == limit or (found and size < 0):
-                        break
-                    found.append((key, self._decode_or_lose(key, value)))
-        except lmdb.Error as error:
-            raise StoreDamaged(f"spool {self.path}: {error}") from error
+        for key, value in self._store.records_from(start):
+            size -= len(value)
+            if key == LAYOUT_KEY or key[0] != rank or len(found) == limit or (found and size < 0):
+                break
+            found.append((key, self._decode_or_lose(key, value)))
         return found
 
     def get(self, key: bytes) -> SpoolRecord | None:
@@ -253,14 +210,11 @@ class Spool:
 
         Raises UStatusError(UNAVAILABLE) for a closed spool.
         """
-        with self._map_lock:
-            try:
-                with self._require_env().begin() as txn:
-                    value = txn.get(key)
-            except lmdb.Error as error:
-                value, reason = None, str(error)
-            else:
-                reason = f"record {key.hex()}: is missing"
+        reason = f"record {key.hex()}: is missing"
+        try:
+            value = self._store.get(key)
+        except StoreDamaged as error:
+            value, reason = None, error.message
         if value is None:
             self._report_lost(1, reason)
             return None
@@ -286,79 +240,8 @@ class Spool:
             "spooled_bytes": self.bytes,
             "spool_lost": self.lost,
             "spool_quarantined": self.quarantined,
-            "spool_transactions": self.transactions,
+            "spool_transactions": self._store.transactions,
         }
-
-    # --- create and replace -----------------------------------------------------------------------------------------
-
-    def _prepare(self, *, verify: bool) -> SpoolSummary:
-        """Create, read or salvage the spool; return its contents."""
-        making = sibling(self.path, "making")
-        shutil.rmtree(making, ignore_errors=True)
-        finish_replacement(self.path)
-        shutil.rmtree(sibling(self.path, "new"), ignore_errors=True)
-        if not self.path.exists():
-            self._create(making)
-            making.rename(self.path)
-            sync_directory(self.path.parent)
-            return SpoolSummary()
-        try:
-            found = self._summarize("verify" if verify else "walk")
-        except StoreDamaged as error:
-            found = self._salvage(error)
-        if found.damaged:
-            self._report_lost(
-                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0].hex()}"
-            )
-        return found
-
-    def _create(self, directory: Path) -> None:
-        """Create an empty spool in a new directory."""
-        directory.mkdir(mode=0o700)
-        with open_environment(directory, self._map_size, mode=0o600) as env, env.begin(write=True) as txn:
-            txn.put(LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT))
-        sync_directory(directory)
-
-    def _summarize(self, mode: Literal["walk", "verify"]) -> SpoolSummary:
-        if not (self.path / DATA_FILE).exists():
-            raise StoreDamaged(f"store {self.path / DATA_FILE}: is missing")
-        try:
-            with StoreReader(mode, self.path) as reader:
-                return summarize(reader.records())
-        except StoreDamaged:
-            raise
-        except UStatusError as error:
-            raise UStatusError(error.code, f"spool {self.path}: {error.message}") from error
-
-    def _salvage(self, reason: StoreDamaged) -> SpoolSummary:
-        """Replace this spool by a new one with every readable message."""
-        new = sibling(self.path, "new")
-        self._create(new)
-        with (
-            suppress(StoreDamaged, lmdb.Error),  # what was copied until then is kept
-            open_environment(new, max(self._map_size, map_size_for(file_size(self.path))), mode=0o600) as env,
-            StoreReader("salvage", self.path) as reader,
-        ):
-            for _, keys, values in reader.chunks():
-                whole = [record for record in zip(keys, values, strict=True) if is_whole(*record)]
-                with env.begin(write=True) as txn, txn.cursor() as cursor:
-                    cursor.putmulti(whole)
-        quarantine = replace_store(self.path)
-        found = self._summarize("walk")
-        self.quarantined += 1
-        extra = {
-            "spool": str(self.path),
-            "reason": reason.message,
-            "salvaged": sum(found.messages),
-            "moved_to": str(quarantine),
-        }
-        log.error("spool.damaged", extra=extra)
-        return found
-
-    def _require_env(self) -> lmdb.Environment:
-        if self._env is None:
-            raise UStatusError(UCode.UNAVAILABLE, f"spool {self.path}: not open")
-        return self._env
 
 
 def _size(records: Sequence[tuple[bytes, bytes]]) -> int:

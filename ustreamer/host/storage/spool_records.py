@@ -2,7 +2,7 @@
 """The records of a spool, byte by byte. Messages in, keys and values out; no I/O.
 
     key      class, 1 byte: 0 to 6 for CS0 to CS6; sequence, 8 bytes, big endian, which orders a class
-    value    version, 1 byte; CRC-32 of key and body, 4 bytes; body, MessagePack
+    value    frame of version 1 (`framed_record`); its body is MessagePack
 
 The record `layout` is written at creation: a spool without it is damaged, not empty.
 """
@@ -15,11 +15,9 @@ import msgspec
 
 from ustreamer.core.egress.limits import CLASSES
 from ustreamer.core.storage.errors import StoreDamaged
-from ustreamer.core.storage.framed_record import encode_frame, frame_body
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.core.storage.framed_record import LAYOUT_KEY, encode_frame, frame_body, layout_number
 
 LAYOUT: Final = 1
-LAYOUT_KEY: Final = b"layout"
 _KEY: Final = struct.Struct(">BQ")
 
 
@@ -71,21 +69,6 @@ def decode_record(key: bytes, value: bytes) -> SpoolRecord:
         raise StoreDamaged(f"record {key.hex()}: {error}") from error
 
 
-def check_layout(value: bytes | None) -> None:
-    """Raises StoreDamaged unless this is the value of a layout record.
-
-    Raises UStatusError(FAILED_PRECONDITION) for a later layout.
-    """
-    if value is None:
-        raise StoreDamaged("layout record: is missing")
-    try:
-        layout = msgspec.msgpack.decode(frame_body(LAYOUT_KEY, value), type=int)
-    except (StoreDamaged, msgspec.MsgspecError) as error:
-        raise StoreDamaged(f"layout record: {error}") from error
-    if layout > LAYOUT:
-        raise UStatusError(UCode.FAILED_PRECONDITION, f"layout {layout}, this program reads layout {LAYOUT}")
-
-
 RecordKey: TypeAlias = bytes  # `SpoolSummary` has a field of the name `bytes`
 
 
@@ -109,7 +92,7 @@ def is_whole(key: bytes, value: bytes) -> bool:
 
 
 def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
-    """Count all records of a spool. Raises StoreDamaged and UStatusError as `check_layout`."""
+    """Count all records of a spool. Raises StoreDamaged and StoreTooNew as `layout_number`."""
     summary = SpoolSummary()
     layout = None
     for key, value in records:
@@ -122,5 +105,5 @@ def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
             summary.last[rank] = sequence
         else:
             summary.damaged.append(key)
-    check_layout(layout)
+    layout_number(layout, LAYOUT)
     return summary

@@ -4,8 +4,9 @@
 from pathlib import Path
 from typing import Final
 
+from ustreamer.core.storage.environment import open_error
 from ustreamer.core.storage.file_lock import FileLock
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.core.storage.write_access import require_writable
 
 LOCK: Final = "ustreamer.lock"
 
@@ -17,10 +18,11 @@ class StateLock(FileLock):
         super().__init__(state_dir / LOCK)
 
     def acquire(self) -> bool:
-        """As `FileLock.acquire`. Raises UStatusError(UNAVAILABLE) also for a directory that cannot be used."""
+        """As `FileLock.acquire`. Raises NotWritable, or UStatusError(UNAVAILABLE) for another reason."""
+        name = f"state_dir {self.path.parent}"
+        require_writable(name, self.path.parent, self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return super().acquire()
         except OSError as error:
-            text = f"state_dir {self.path.parent}: cannot be used: {error}"
-            raise UStatusError(UCode.UNAVAILABLE, text) from error
+            raise open_error(error, f"{name}: cannot be used") from error

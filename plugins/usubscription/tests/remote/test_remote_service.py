@@ -854,8 +854,7 @@ def test_after_a_restart_pending_calls_continue(make_rig: MakeRig, before: str, 
             rig.remote_grants(call)
             rig.fetch()
     if crashed:
-        rig.plugin.service._store._close_env()  # nothing more is written
-        rig.plugin.service._store._lock.release(orderly=False)
+        rig.plugin.service._store._store.close(orderly=False)  # nothing more is written
     rig.restart()
     expected = {"subscribe": PENDING, "granted": SUBSCRIBED}
     assert states(rig) == ({APP: expected[before]} if before in expected else {})

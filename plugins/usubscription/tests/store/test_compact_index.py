@@ -2,7 +2,6 @@
 """The packed index of loaded subscriptions, and the contents of chunks."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import hypothesis.strategies as st
 import msgspec
@@ -13,7 +12,6 @@ from ustreamer_usubscription.model.subscription import Observer, SubscriptionRec
 from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex
 from ustreamer_usubscription.store.records import (
-    LAYOUT_KEY,
     layout_value,
     put_observer,
     put_subscription,
@@ -22,6 +20,7 @@ from ustreamer_usubscription.store.records import (
 from ustreamer_usubscription.store.store import RecordChange
 
 from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.store_reader import RecordChunk
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
@@ -94,8 +93,8 @@ def sent(changes: list[RecordChange], size: int) -> Iterator[RecordChunk]:
 
 
 @pytest.mark.parametrize("size", range(1, len(EVERY_KIND) + 1))
-def test_chunk_boundaries_do_not_mix_kinds_of_records(tmp_path: Path, size: int) -> None:
-    found = store_contents.contents_from_chunks(tmp_path, sent(EVERY_KIND, size))
+def test_chunk_boundaries_do_not_mix_kinds_of_records(size: int) -> None:
+    found = store_contents.contents_from_chunks(sent(EVERY_KIND, size))
     assert list(found.all_records()) == [tuple(change) for change in EVERY_KIND[1:]]
     assert [entry.subscriber.ue_id for entry in found.subscriptions] == [0, 1, 2]
     assert [entry.expire_ms for entry in found.subscriptions.expiring()] == [1, 2]
@@ -104,9 +103,9 @@ def test_chunk_boundaries_do_not_mix_kinds_of_records(tmp_path: Path, size: int)
 
 @pytest.mark.parametrize("at", range(1, len(EVERY_KIND)))
 @pytest.mark.parametrize("size", [1, 3, len(EVERY_KIND)])
-def test_one_damaged_record_is_found(tmp_path: Path, at: int, size: int) -> None:
+def test_one_damaged_record_is_found(at: int, size: int) -> None:
     changes = list(EVERY_KIND)
     key, value = changes[at]
     changes[at] = RecordChange(key, (value or b"")[:-1] + b"?")
     with pytest.raises(StoreDamaged, match="checksum"):
-        store_contents.contents_from_chunks(tmp_path, sent(changes, size))
+        store_contents.contents_from_chunks(sent(changes, size))

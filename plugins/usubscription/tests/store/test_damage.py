@@ -19,12 +19,11 @@ from ustreamer_usubscription.store.store import (
     delete_subscription,
     put_subscription,
 )
+from ustreamer_usubscription.store.store_contents import StoreContents
 
-from ustreamer.core.storage import store_reader
 from ustreamer.core.storage.errors import StoreDamaged
-from ustreamer.core.storage.file_lock import FileLockHeld
 from ustreamer.core.storage.lmdb_tree import LmdbTree
-from ustreamer.core.storage.store_files import MAX_QUARANTINED
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -58,7 +57,19 @@ def filled(path: Path, count: int = 2000, size: int = 0) -> list[SubscriptionRec
             ]
         )
     store.close()
+    drop_reserve(path)
     return [numbered(number, size) for number in range(count) if number % 4]
+
+
+def drop_reserve(path: Path) -> None:
+    """Truncate the file to its pages in use, so that half of the file is half of the pages."""
+    data = path / "data.mdb"
+    os.truncate(data, (LmdbTree(data.read_bytes())._meta_pages[0].last_page + 1) * PAGE)
+
+
+def salvaged(path: Path) -> StoreContents:
+    with StoreReader("salvage", path) as reader:
+        return store_contents.salvage_contents(reader)
 
 
 def damage(path: Path, change: Callable[[bytearray], None]) -> None:
@@ -145,62 +156,6 @@ def test_a_damaged_store_is_moved_aside_logged_and_its_readable_records_stay(
     store.close()
 
 
-@pytest.mark.parametrize(("hit", "saved"), HITS, ids=[hit.__name__ for hit, _ in HITS])
-def test_refusing_a_damaged_store_touches_no_file(
-    tmp_path: Path, hit: Callable[[bytearray], None], saved: float
-) -> None:
-    path = tmp_path / "usubscription"
-    filled(path)
-    damage(path, hit)
-    before = (path / "data.mdb").read_bytes()
-    for _ in range(2):
-        with pytest.raises(StoreDamaged) as refused:
-            a_store(path, "refuse").open()
-        assert refused.value.code is UCode.DATA_LOSS
-    assert (path / "data.mdb").read_bytes() == before
-    assert {each.name for each in tmp_path.iterdir()} == {"usubscription", "usubscription.lock"}
-    # The next reader checks every page.
-    assert (tmp_path / "usubscription.lock").read_text(encoding="ascii").split() == [str(os.getpid())]
-
-
-def test_a_file_that_crashes_its_reader_crashes_only_the_child(tmp_path: Path) -> None:
-    store = a_store(tmp_path / "s")
-    store.open()
-    store.commit(
-        [put_subscription(numbered(number, size=3900)) for number in range(100)]
-    )  # each on a page of its own
-    store.close()
-
-    def truncate_behind_the_tree(data: bytearray) -> None:
-        del data[max(LmdbTree(bytes(data)).leaf_offsets()) + PAGE :]
-
-    damage(tmp_path / "s", truncate_behind_the_tree)
-    with pytest.raises(StoreDamaged, match="ended the process that read it with SIGBUS"):
-        store_contents.read_store(tmp_path / "s", "walk")
-    assert len(store_contents.salvage_store(tmp_path / "s")) > 0
-
-
-def test_a_reader_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(tmp_path / "s", count=100)
-    stuck = tmp_path / "python"
-    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
-    stuck.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(stuck))
-    monkeypatch.setattr(store_reader, "_BASE_TIMEOUT_S", 0.2)
-    with pytest.raises(StoreDamaged, match="took longer than 0 s"):
-        store_contents.read_store(tmp_path / "s", "walk")
-
-
-def test_a_reader_that_cannot_start_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "s"
-    filled(path, count=100)
-    monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
-    with pytest.raises(UStatusError, match="nothing cannot read it") as refused:
-        a_store(path).open()
-    assert refused.value.code is UCode.UNAVAILABLE
-    assert not list(tmp_path.glob("*.damaged-*"))
-
-
 def test_after_a_crash_the_free_pages_are_verified_too(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     filled(path)
@@ -236,33 +191,6 @@ def test_a_flipped_bit_gives_no_wrong_record_and_no_crash(tmp_path: Path) -> Non
     assert found_out > 2
 
 
-def test_only_the_latest_damaged_stores_stay(tmp_path: Path) -> None:
-    path = tmp_path / "usubscription"
-    for _ in range(MAX_QUARANTINED + 2):
-        filled(path, count=100)
-        damage(path, wipe)
-        store = a_store(path)
-        store.open()
-        store.close()
-    kept = sorted(each.name.split("-")[1] for each in tmp_path.glob("*.damaged-*"))
-    assert kept == ["3", "4", "5"][-MAX_QUARANTINED:]
-
-
-def test_an_interrupted_replacement_is_completed(tmp_path: Path) -> None:
-    path = tmp_path / "usubscription"
-    entries = filled(path)
-    path.rename(tmp_path / "usubscription.new")
-    store = a_store(path)
-    store.open()
-    assert set(store.take_subscriptions()) == set(entries)
-    store.close()
-    (tmp_path / "usubscription.new").mkdir()  # and one that was not yet whole counts for nothing
-    damage(path, hit_record)
-    store.open()
-    assert len(store.take_subscriptions()) == len(entries) - 1
-    store.close()
-
-
 def test_without_space_to_salvage_the_damaged_store_stays(tmp_path: Path) -> None:
     path = tmp_path / "usubscription"
     filled(path, size=1000)
@@ -276,23 +204,10 @@ def test_without_space_to_salvage_the_damaged_store_stays(tmp_path: Path) -> Non
 
 def test_large_records_are_salvaged_from_their_overflow_pages(tmp_path: Path) -> None:
     entries = filled(tmp_path / "s", count=100, size=3900)
-    assert len(store_contents.salvage_store(tmp_path / "s")) == len(entries)
+    assert len(salvaged(tmp_path / "s")) == len(entries)
 
 
 # --- one user at a time -----------------------------------------------------------------------------------------------
-
-
-def test_a_second_streamer_gets_the_pid_of_the_holder(tmp_path: Path) -> None:
-    first, second = a_store(tmp_path / "s"), a_store(tmp_path / "s")
-    first.open()
-    with pytest.raises(FileLockHeld, match=rf"s\.lock is held by process {os.getpid()}") as refused:
-        second.open()
-    assert (refused.value.code, refused.value.pid) == (UCode.UNAVAILABLE, os.getpid())
-    first.commit([put_subscription(numbered(1))])  # undisturbed
-    first.close()
-    second.open()
-    assert list(second.take_subscriptions()) == [numbered(1)]
-    second.close()
 
 
 # --- the service ------------------------------------------------------------------------------------------------------

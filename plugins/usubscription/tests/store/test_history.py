@@ -183,7 +183,7 @@ def test_events_are_in_the_transaction_of_their_changes_and_numbers_continue(tmp
         store.open()
         store.commit([put_subscription(SubscriptionRecord(TOPIC, FIRST, number))], [numbered(number)])
         store.close()
-    assert store.transactions == 5
+    assert store.statistics()["transactions"] == 5
     assert in_store(store.path) == {number: numbered(number) for number in (2, 3, 4)}
 
 

@@ -3,7 +3,6 @@
 
 import errno
 import gzip
-from collections.abc import Sequence
 from pathlib import Path
 
 import lmdb
@@ -12,15 +11,15 @@ from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.store import records, store_contents
-from ustreamer_usubscription.store.records import LAYOUT_KEY
 from ustreamer_usubscription.store.store import (
-    RecordChange,
     SubscriptionStore,
     put_subscription,
 )
 
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import LAYOUT_KEY, layout_number
+from ustreamer.core.storage.lmdb_store import LmdbStore
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -82,7 +81,7 @@ def test_a_damaged_store_of_layout_1_is_salvaged(tmp_path: Path) -> None:
 
 def test_without_space_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
     store = SubscriptionStore(put_down(tmp_path / "s"), 12 << 10)
-    with pytest.raises(UStatusError, match="no room to keep 4 records") as refused:
+    with pytest.raises(UStatusError, match="no room to keep its records") as refused:
         store.open()
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD
@@ -120,7 +119,7 @@ def test_a_store_of_layout_2_is_migrated_in_place_by_its_layout_record(
     # A program of layout 2 rejects the store by its first record: it reads a number, not damage.
     with lmdb.open(str(tmp_path / "s")) as env, env.begin() as txn, txn.cursor() as cursor:
         assert cursor.first()
-        assert (cursor.key(), records.layout_of(cursor.value())) == (LAYOUT_KEY, 3)
+        assert (cursor.key(), layout_number(cursor.value())) == (LAYOUT_KEY, 3)
 
 
 def test_a_damaged_store_of_layout_2_is_salvaged(tmp_path: Path) -> None:
@@ -150,14 +149,51 @@ def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_a_store_of_layout_2_unchanged(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class FullDisk(SubscriptionStore):
-        def _write(self, changes: Sequence[RecordChange]) -> None:
-            raise lmdb.DiskError("mdb_txn_commit", errno.ENOSPC)
+    def full(*_: object) -> None:
+        raise lmdb.DiskError("mdb_txn_commit", errno.ENOSPC)
 
-    store = FullDisk(put_down(tmp_path / "s", OLD_2), MB)
-    with pytest.raises(UStatusError, match="not migrated to layout 3") as refused:
+    monkeypatch.setattr(LmdbStore, "_write", full)
+    store = SubscriptionStore(put_down(tmp_path / "s", OLD_2), MB)
+    with pytest.raises(UStatusError, match="1 changes not made") as refused:
         store.open()
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD_2
+
+
+# --- layout 3: today's, as written before the stores shared `LmdbStore` -------------------------------------------
+
+
+def test_a_store_of_layout_3_is_read_and_its_bytes_are_those_of_today(tmp_path: Path) -> None:
+    client = UUri("device1", 1, 1, 0)
+    entries = [
+        SubscriptionRecord(
+            TOPIC,
+            UUri("device1", number, 1, 0),
+            number * 1_000_000,
+            None if number % 2 else 1_781_565_900_000 + number,
+            b"d" * number,
+        )
+        for number in range(1, 30)
+        if number != 3
+    ]
+    remote, event = UUri("far", 1, 1, 0x8000), SubscriptionEvent(5, TOPIC, client, Status.SUBSCRIBED, "why")
+    expected = [
+        (LAYOUT_KEY, records.layout_value()),
+        *map(put_subscription, entries),
+        records.put_observer(Observer(TOPIC, client, 4)),
+        records.put_topic(TOPIC, TopicState.DEPRECATED),
+        records.put_remote(remote, Status.SUBSCRIBED),
+        records.put_event(0, event),
+    ]
+    path = put_down(tmp_path / "s", kept_of(3))
+    with lmdb.open(str(path), readonly=True, lock=False) as env, env.begin() as txn:
+        assert dict(txn.cursor()) == dict(expected)
+    (tmp_path / "s.lock").write_bytes(b"1")  # as after a crash: LMDB's verifier reads the file too
+    store = SubscriptionStore(path, MB)
+    store.open()
+    assert sorted(store.take_subscriptions(), key=lambda each: each.subscriber.ue_id) == entries
+    assert list(store.load_remote_states()) == [(remote, Status.SUBSCRIBED)]
+    assert store.statistics()["store_quarantined"] == store.statistics()["store_migrated"] == 0
+    store.close()

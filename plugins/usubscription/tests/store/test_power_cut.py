@@ -37,6 +37,7 @@ from ustreamer_usubscription.store.store import (
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage import verify_process
 from ustreamer.core.storage.errors import StoreDamaged
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
@@ -69,8 +70,10 @@ def _change(rng: random.Random, client: UUri) -> RecordChange:
 class UnsyncedStore(SubscriptionStore):
     """The negative control."""
 
-    def _open_in(self, path: Path) -> lmdb.Environment:
-        return lmdb.open(str(path), map_size=self._map_size, sync=False)
+    def open(self) -> None:
+        super().open()
+        self._store._environment().close()
+        self._store._env = lmdb.open(str(self.path), map_size=self._store.map_size, sync=False)
 
 
 def events_of(changes: list[RecordChange]) -> list[Happened]:
@@ -216,7 +219,7 @@ def look() -> None:
                 found = []
                 for key, value in all_:
                     records.check_record(key, value)
-                    found += [key.hex() + ":" + value.hex()] if key != records.LAYOUT_KEY else []
+                    found += [key.hex() + ":" + value.hex()] if key != LAYOUT_KEY else []
                 txn.put(b"s/probe", b"can be written to")
             print("ok", *found, flush=True)
         except (lmdb.Error, verify.VerifyError, StoreDamaged, AssertionError) as error:

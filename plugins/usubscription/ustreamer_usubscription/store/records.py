@@ -11,48 +11,42 @@ Layout 3. One unnamed database; the first bytes of a key identify the kind of re
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
-A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its
-state in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status
-is that of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an
-empty authority), so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A
-frame is
-
-    1 byte  version of the record, 2
-    body    MessagePack
-    4 bytes CRC-32 of key, version and body, little endian
-
-The checksum covers the key, because LMDB has none: of 1 500 single-bit flips in a store, 718 returned wrong data. The
-CRC is last, so that the CRC of key and frame is the same number for every whole record: calls into C alone check a
-million records in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values show whether any of
-them expires.
+A record n/ is an entity that registered for notifications of the topic; r/ is a topic of another device with its state
+in the uSubscription there. The records p/ are the latest events of subscriptions, with rising numbers; status is that
+of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority),
+so a scan of a prefix gives one topic's subscribers, or all subscriptions, in a stable order. A frame is of version 2
+(`framed_record`). `expire_ms` is first, so that the least and the greatest of many values show whether any of them
+expires.
 
 No key is less than `layout`. So a reader finds the layout before any other record. An earlier program then rejects
 this layout by its number instead of as damage.
 
 Layout 2 had no records p/, and its other records are those of layout 3: a migration writes only the layout record.
-Layout 1 had frames of version 1: the checksum (of key and body, big endian) between version and body, and the body
-[period_ns, expire_ms or nil, details].
+Layout 1 had frames of version 1, and the body [period_ns, expire_ms or nil, details].
 """
 
 import re
-import struct
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage import framed_record
 from ustreamer.core.storage.errors import StoreDamaged
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.core.storage.framed_record import (
+    CRC_LAST,
+    LAYOUT_KEY,
+    are_whole,
+    frame_body,
+    layout_number,
+)
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord, TopicEntityPair
 
 LAYOUT: Final = 3
-LAYOUT_KEY: Final = b"layout"
 OBSERVER_PREFIX: Final = b"n/"
 REMOTE_TOPIC_PREFIX: Final = b"r/"
 EVENT_PREFIX: Final = b"p/"
@@ -60,12 +54,6 @@ SUBSCRIPTION_PREFIX: Final = b"s/"
 TOPIC_PREFIX: Final = b"t/"
 
 _NUL: Final = b"\0"
-_FRAME_VERSION: Final = 2
-_TRAILER: Final = struct.Struct("<I")
-_MIN_FRAME_SIZE: Final = 1 + _TRAILER.size
-_CRC_RESIDUES: Final = {0x2144_DF1C}
-"""The CRC-32 of any bytes followed by their CRC-32."""
-
 _NO_EXPIRY_HEAD: Final = b"\x02\x94\xc0"
 """The first bytes of a subscription without an expiry: version, array of four, nil."""
 
@@ -78,13 +66,6 @@ _EVENT_KEY: Final = re.compile(EVENT_PREFIX + rb"[0-9a-f]{16}")
 _EVENT_KEY_LENGTHS: Final = {len(EVENT_PREFIX) + 16}
 _ADDRESS: Final = re.compile(_UURI)
 _SLASHES_PER_KEY: Final = 11  # in the key of a subscription
-
-
-class StoreTooNew(UStatusError):
-    """The store was written by a later version of this program. FAILED_PRECONDITION."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.FAILED_PRECONDITION, message)
 
 
 class RecordChange(NamedTuple):
@@ -130,10 +111,6 @@ class _SubscriptionBodyV1(msgspec.Struct, frozen=True, array_like=True):
     details: bytes = b""
 
 
-class _LayoutBody(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-
-
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_subscription: Final = msgspec.msgpack.Decoder(SubscriptionBody).decode
 _decode_subscription_v1: Final = msgspec.msgpack.Decoder(_SubscriptionBodyV1).decode
@@ -141,7 +118,6 @@ _decode_observer: Final = msgspec.msgpack.Decoder(_ObserverBody).decode
 _decode_remote_topic: Final = msgspec.msgpack.Decoder(_RemoteTopicBody).decode
 _decode_topic: Final = msgspec.msgpack.Decoder(_TopicBody).decode
 _decode_event: Final = msgspec.msgpack.Decoder(_EventBody).decode
-_decode_layout: Final = msgspec.msgpack.Decoder(_LayoutBody).decode
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -176,7 +152,7 @@ def delete_observer(pair: TopicEntityPair) -> RecordChange:
 
 def layout_value() -> bytes:
     """The value of the layout record."""
-    return encode_frame(LAYOUT_KEY, _encode(_LayoutBody(LAYOUT)))
+    return encode_frame(LAYOUT_KEY, _encode([LAYOUT]))
 
 
 def subscriptions_prefix(topic: UUri) -> bytes:
@@ -186,8 +162,7 @@ def subscriptions_prefix(topic: UUri) -> bytes:
 
 def encode_frame(key: bytes, body: bytes) -> bytes:
     """The value that stores `body` under `key`."""
-    head = b"%c%s" % (_FRAME_VERSION, body)
-    return head + _TRAILER.pack(crc32(head, crc32(key)))
+    return framed_record.encode_frame(key, body, CRC_LAST)
 
 
 def put_topic(topic: UUri, state: TopicState) -> RecordChange:
@@ -236,33 +211,6 @@ def _pair_key(kind: bytes, pair: TopicEntityPair) -> bytes:
 # --- reading one ------------------------------------------------------------------------------------------------------
 
 
-def frame_body(key: bytes, value: bytes) -> bytes:
-    """The body of a frame. Raises StoreDamaged, with the key, unless it is whole and of this version."""
-    if len(value) < _MIN_FRAME_SIZE:
-        raise StoreDamaged(f"record {key!r}: {len(value)} bytes, expected at least {_MIN_FRAME_SIZE}")
-    if crc32(value, crc32(key)) not in _CRC_RESIDUES:
-        (checksum,) = _TRAILER.unpack(value[-_TRAILER.size :])
-        raise StoreDamaged(f"record {key!r}: its checksum is not {checksum:08x}, as its frame says")
-    if value[0] != _FRAME_VERSION:
-        raise StoreDamaged(f"record {key!r}: version {value[0]}, expected {_FRAME_VERSION}")
-    return value[1 : -_TRAILER.size]
-
-
-def layout_of(value: bytes) -> int:
-    """The layout number in the layout record. Raises StoreDamaged.
-
-    The layout record keeps its form in every layout, so that a later layout is refused by its number.
-    """
-    try:
-        if value[:1] == b"\x01":
-            return _decode_layout(framed_record.frame_body(LAYOUT_KEY, value)).version
-        if len(value) < _MIN_FRAME_SIZE or crc32(value, crc32(LAYOUT_KEY)) not in _CRC_RESIDUES:
-            raise StoreDamaged(f"record {LAYOUT_KEY!r}: {value[:32]!r} is no whole frame")
-        return _decode_layout(value[1 : -_TRAILER.size]).version
-    except msgspec.DecodeError as error:
-        raise StoreDamaged(f"record {LAYOUT_KEY!r}: {error}, expected the number of a layout") from error
-
-
 def parse_stored_uuri(text: bytes) -> UUri:
     """The UUri of a text with a verified checksum: 0.8 us instead of the 5 us of `UUri.parse`."""
     _, _, authority, ue, version, resource = text.decode().split("/")
@@ -285,7 +233,7 @@ class SubscriptionReader:
 
     def read_subscription(self, key: bytes, value: bytes) -> SubscriptionRecord:
         """The subscription in a record. Raises StoreDamaged unless this program wrote the record."""
-        body = frame_body(key, value)
+        body = frame_body(key, value, CRC_LAST)
         topic, _, subscriber = key[len(SUBSCRIPTION_PREFIX) :].partition(_NUL)
         try:
             record = _decode_subscription(body)
@@ -303,7 +251,7 @@ class SubscriptionReader:
 
 def read_observer(key: bytes, value: bytes) -> Observer:
     """The registration in a record. Raises StoreDamaged unless this program wrote the record."""
-    body = frame_body(key, value)
+    body = frame_body(key, value, CRC_LAST)
     try:
         if not _OBSERVER_KEY.fullmatch(key):
             raise ValueError("no pair of addresses")
@@ -315,7 +263,7 @@ def read_observer(key: bytes, value: bytes) -> Observer:
 
 def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
     """The declared topic in a record. Raises StoreDamaged unless this program wrote the record."""
-    body = frame_body(key, value)
+    body = frame_body(key, value, CRC_LAST)
     try:
         if not _TOPIC_KEY.fullmatch(key):
             raise ValueError("no address")
@@ -326,7 +274,7 @@ def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
 
 def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
     """The remote topic in a record. Raises StoreDamaged unless this program wrote the record."""
-    body = frame_body(key, value)
+    body = frame_body(key, value, CRC_LAST)
     try:
         if not _REMOTE_KEY.fullmatch(key):
             raise ValueError("no address")
@@ -337,7 +285,7 @@ def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
 
 def read_event(key: bytes, value: bytes) -> SubscriptionEvent:
     """The event in a record. Raises StoreDamaged unless this program wrote the record."""
-    body = frame_body(key, value)
+    body = frame_body(key, value, CRC_LAST)
     try:
         if not _EVENT_KEY.fullmatch(key):
             raise ValueError("no number")
@@ -365,13 +313,13 @@ def verify_subscriptions(keys: Sequence[bytes], values: Sequence[bytes]) -> tupl
 
     0.3 us each. Needs at least one record, in ascending order of keys. The fast path of `check_record`.
     """
-    if set(map(crc32, values, map(crc32, keys))) != _CRC_RESIDUES:
+    if not are_whole(keys, values):
         return None
     least, greatest = min(values), max(values)
     joined = _NUL.join(keys)
     # The checksums prove that the keys are undamaged; these tests prove that this program wrote them.
     ours = (
-        least[0] == greatest[0] == _FRAME_VERSION
+        least[0] == greatest[0] == CRC_LAST
         and keys[0].startswith(SUBSCRIPTION_PREFIX)
         and keys[-1].startswith(SUBSCRIPTION_PREFIX)
         and joined.count(_NUL) == 2 * len(keys) - 1
@@ -384,8 +332,8 @@ def verify_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
     """Whether all records, with keys of events, are whole events. 0.3 us each."""
     versions = min(values)[0], max(values)[0]
     return (
-        set(map(crc32, values, map(crc32, keys))) == _CRC_RESIDUES
-        and versions == (_FRAME_VERSION, _FRAME_VERSION)
+        are_whole(keys, values)
+        and versions == (CRC_LAST, CRC_LAST)
         and set(map(len, keys)) == _EVENT_KEY_LENGTHS
     )
 
@@ -393,7 +341,7 @@ def verify_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
 def check_record(key: bytes, value: bytes) -> None:
     """Raises StoreDamaged, with the reason, unless this is a whole record of a known kind."""
     if key == LAYOUT_KEY:
-        layout_of(value)
+        layout_number(value)
     elif key.startswith(SUBSCRIPTION_PREFIX):
         SubscriptionReader().read_subscription(key, value)
     elif key.startswith(OBSERVER_PREFIX):
@@ -420,7 +368,7 @@ def migrate_record(key: bytes, value: bytes) -> bytes:
     """The value, in this layout, of a subscription of layout 1. Raises StoreDamaged."""
     if not key.startswith(SUBSCRIPTION_PREFIX):
         raise StoreDamaged(f"record {key!r}: of no kind that layout 1 has")
-    body = framed_record.frame_body(key, value)
+    body = frame_body(key, value)
     try:
         old = _decode_subscription_v1(body)
         if not _SUBSCRIPTION_KEY.fullmatch(key):

@@ -8,18 +8,17 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Final, Literal
 
+from ustreamer.core.storage import store_reader
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import lock_holder
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.framed_record import LAYOUT_KEY, layout_number
 from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
 from ustreamer_usubscription.store import records
 from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex
 from ustreamer_usubscription.store.records import (
     EVENT_PREFIX,
     LAYOUT,
-    LAYOUT_KEY,
     SUBSCRIPTION_PREFIX,
-    StoreTooNew,
 )
 
 _PREFIX_BYTES: Final = len(SUBSCRIPTION_PREFIX)  # the bytes of a key that define the kind of the record
@@ -89,8 +88,7 @@ def read_store(directory: Path, mode: Literal["walk", "verify", "snapshot"]) -> 
     "verify" runs LMDB's verifier first; "snapshot" is for a store that a streamer may be using. Takes at most 20 s
     and 1 s for each 4 MiB. Raises StoreDamaged for any damage, and StoreTooNew.
     """
-    with StoreReader(mode, directory) as child:
-        return contents_from_chunks(directory, child.chunks())
+    return store_reader.read_store(f"store {directory}", directory, mode, contents_from_chunks)
 
 
 def inspect_store(directory: Path) -> StoreContents:
@@ -99,13 +97,13 @@ def inspect_store(directory: Path) -> StoreContents:
     return read_store(directory, "snapshot" if running else "verify")
 
 
-def contents_from_chunks(directory: Path, chunks: Iterable[RecordChunk]) -> StoreContents:
-    """The contents in these chunks; `directory` is for the error text. Raises as `read_store`."""
+def contents_from_chunks(chunks: Iterable[RecordChunk]) -> StoreContents:
+    """The contents in these chunks. Raises as `read_store`."""
     found = StoreContents()
     for block, keys, values in chunks:
         packed_block = block
         if found.layout is None:
-            found.layout = _checked_layout(directory, keys, values)
+            found.layout = _checked_layout(keys, values)
             packed_block = b""
             del keys[0], values[0]
         if found.layout == 1:
@@ -113,28 +111,26 @@ def contents_from_chunks(directory: Path, chunks: Iterable[RecordChunk]) -> Stor
             packed_block = b""
         found.add_records(keys, values, packed_block)
     if found.layout is None:
-        raise StoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
+        layout_number(None)
     return found
 
 
-def salvage_store(directory: Path) -> StoreContents:
+def salvage_contents(reader: StoreReader) -> StoreContents:
     """The readable records of a damaged store: only records with a valid checksum, no deleted ones.
 
-    Bounded in time as `read_store`. An unreadable file gives no record.
+    An unreadable file gives no record.
     """
     found: dict[bytes, bytes] = {}
-    lost_records = lost_pages = 0
-    with contextlib.suppress(StoreDamaged), StoreReader("salvage", directory) as child:
-        for _, keys, values in child.chunks():
+    lost_records = 0
+    with contextlib.suppress(StoreDamaged):
+        for _, keys, values in reader.chunks():
             lost_records += salvage_records(keys, values, found)
-        lost_pages = child.lost_pages
     result = StoreContents()
     keys = sorted(found)
     for at in range(0, len(keys), BLOCK_RECORDS):
         some = keys[at : at + BLOCK_RECORDS]
         result.add_records(some, [found[key] for key in some])
-    result.lost_records, result.lost_pages = lost_records, lost_pages
-    result.layout = LAYOUT
+    result.lost_records, result.lost_pages = lost_records, reader.lost_pages
     return result
 
 
@@ -155,11 +151,7 @@ def salvage_records(keys: Sequence[bytes], values: Sequence[bytes], found: dict[
     return lost
 
 
-def _checked_layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
+def _checked_layout(keys: list[bytes], values: list[bytes]) -> int:
     if keys[0] != LAYOUT_KEY:  # no other key is less
         records.check_record(keys[0], values[0])
-        raise StoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
-    layout = records.layout_of(values[0])
-    if layout > LAYOUT:
-        raise StoreTooNew(f"store {directory}: layout {layout}, this program reads layout {LAYOUT}")
-    return layout
+    return layout_number(values[0] if keys[0] == LAYOUT_KEY else None, LAYOUT)
