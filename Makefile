@@ -55,7 +55,7 @@ interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, a
 lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(call check,ruff check,$(BIN)/ruff check -q)
 	$(call check,ruff format,$(BIN)/ruff format -q --check)
-	$(call check,mypy,$(BIN)/mypy)
+	$(call check,mypy,$(BIN)/mypy -n 2)
 	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
 	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)

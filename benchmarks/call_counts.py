@@ -176,6 +176,8 @@ class CallCounter:
 
     def close(self) -> None:
         self.streamer.stop()
+        self._cloud.close()
+        self._chassis.close()
         threading.setprofile(None)
 
 

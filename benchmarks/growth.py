@@ -22,7 +22,7 @@ from ustreamer_usubscription.store.store import SubscriptionStore, put_subscript
 
 from benchmarks.subscriptions import subscription_entry
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.delivery import Delivery, settle_delivered
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -55,9 +55,14 @@ class DiscardingEgress:
         delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns)
 
     def offer_batch(
-        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+        self,
+        deliveries: Sequence[Delivery],
+        messages: Sequence[UMessage],
+        times_ns: Sequence[int],
+        *,
+        ageing: bool,
     ) -> None:
-        delivery.settle_delivered(self.ledger, messages, times_ns)
+        settle_delivered(deliveries, self.ledger, messages, times_ns)
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None

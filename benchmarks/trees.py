@@ -4,12 +4,15 @@ rounds.
 
 For a change on a machine whose speed varies within a minute: many short rounds at saturation, in a random order. The
 minimum and the first quartile count. `--hz` measures at a pace instead. AFTER may be `.`.
+`--direction mixed-someip-zenoh mixed-zenoh-someip` sends the traffic of a vehicle (`benchmarks.traffic.mixed`), without
+the bare forwarder.
 `--recorded both` enables the recorder in both checkouts, `--recorded after` in the second only, so `. . --recorded
 after` shows its cost.
 """
 
 import argparse
 import random
+import socket
 import sys
 import tempfile
 import tomllib
@@ -20,10 +23,12 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.harness.child_process import Child, ChildError
+from benchmarks.harness.child_process import Child, ChildError, module_command
 from benchmarks.harness.measure import Load, at_pace, at_saturation
+from benchmarks.harness.mixed_config import mixed_config
 from benchmarks.harness.shared_counters import SharedCounters
-from benchmarks.harness.testbed import BenchRig, Ports, Rig, Subject
+from benchmarks.harness.testbed import BenchRig, Direction, Ports, Rig, Subject, free_ports, wait_connected
+from benchmarks.traffic import mixed
 
 _PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
 _PACED: Final = 1_500  # messages of a round
@@ -33,6 +38,11 @@ _SUBJECTS: Final = {
     "after": (Subject.STREAMER, Subject.RECORDED),
 }
 DIRECTIONS: Final = ("someip-zenoh", "zenoh-someip", "zenoh-zenoh")
+MIXED: Final = {
+    "mixed-someip-zenoh": Direction.SOMEIP_TO_ZENOH,
+    "mixed-zenoh-someip": Direction.ZENOH_TO_SOMEIP,
+}
+"""Directions with the traffic of a vehicle."""
 
 
 def start_code(tree: Path) -> str:
@@ -74,10 +84,29 @@ class CheckoutTestbed(BenchRig):
         return super()._open_counters(f"{name}-{self._name_count}")
 
     def rig(self, direction: str, subject: Subject) -> Rig:
+        if direction in MIXED:
+            return self.mixed_rig(MIXED[direction], subject)
         if direction == "zenoh-zenoh":
             return self.zenoh_to_zenoh(subject)
         rigs = self.bare_rigs() if subject is Subject.BARE else self.streamer_rigs(subject)
         return rigs[DIRECTIONS.index(direction)]
+
+    def mixed_rig(self, direction: Direction, subject: Subject) -> Rig:
+        """A streamer of the checkout with 200 topics in each direction."""
+        ports, ecus = Ports.free(), free_ports([socket.SOCK_DGRAM] * mixed.SERVICES)
+        recorder = "[plugins.recorder]\n" if subject is Subject.RECORDED else ""
+        streamer = self.start_streamer("mixed", mixed_config(ecus) + recorder, ports)
+        counters = self._open_counters("mixed")
+        module, board, number = "traffic.mixed", counters.path, self._name_count
+        if direction is Direction.SOMEIP_TO_ZENOH:
+            sink_command = module_command(module, "sink", board, ports.zenoh)
+            generator_command = module_command(module, "udp", board, ports.someip, *ecus)
+        else:
+            sink_command = module_command("traffic.sinks", "udp", board, ports.receiver)
+            generator_command = module_command(module, "zenoh", board, ports.zenoh)
+        sink = self.start_process(f"mixed-{number}-sink", sink_command)
+        generator = self.start_process(f"mixed-{number}-generator", generator_command)
+        return wait_connected(Rig(direction, subject, generator, sink, counters, streamer))
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -113,7 +142,7 @@ def compare_trees(
 ) -> dict[str, Figures]:
     """Measure all trees, each with its subject. Raises ChildError if a process ends or nothing arrives."""
     with CheckoutTestbed(directory, payload) as stage:
-        rigs = [("bare", stage.rig(direction, Subject.BARE))]
+        rigs = [] if direction in MIXED else [("bare", stage.rig(direction, Subject.BARE))]
         for name, stage.tree, subject in zip(("before", "after"), trees, subjects, strict=True):
             rigs.append((name, stage.rig(direction, subject)))
         found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in rigs}
@@ -140,7 +169,7 @@ def table(direction: str, column: str, found: dict[str, Figures]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trees", description=__doc__)
     parser.add_argument("trees", nargs=2, type=Path, metavar="TREE")
-    parser.add_argument("--direction", choices=DIRECTIONS, nargs="+", default=DIRECTIONS)
+    parser.add_argument("--direction", choices=(*DIRECTIONS, *MIXED), nargs="+", default=DIRECTIONS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--payload", type=int, default=64)
     parser.add_argument("--recorded", choices=_SUBJECTS, default="neither")

@@ -22,6 +22,7 @@ from tests.__main__ import (
     CPU_BOUND_SUITES,
     E2E,
     LARGEST_SUITES,
+    MEASURED_PROCESSES,
     MULTI_STREAMER,
     NICE,
     STAGES,
@@ -208,8 +209,10 @@ def test_every_folder_of_tests_is_run_once() -> None:
     places = [each for part in STAGES for side in part for each in side]
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
-    # Tests excluded in one place are run in another, by their own name.
-    assert sorted(left_out) == sorted([*TIMING_SENSITIVE, *MULTI_STREAMER, *LARGEST_SUITES, E2E])
+    # A place that one suite ignores is a place of its own in another suite.
+    assert sorted(left_out) == sorted(
+        [*TIMING_SENSITIVE, *MULTI_STREAMER, *MEASURED_PROCESSES, *LARGEST_SUITES, E2E]
+    )
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
     assert all((REPO / each).exists() for each in run)
 
@@ -237,7 +240,7 @@ def test_only_the_selected_places_are_run() -> None:
 def test_cpu_bound_tests_use_the_cores_that_waiting_tests_leave_idle() -> None:
     assert [
         pytest_command(where, ())[:3] == list(NICE) for where in (*WAITING_SUITES, *CPU_BOUND_SUITES)
-    ] == [False] * 2 + [True] * 3
+    ] == [False] * 3 + [True] * 3
     assert pytest_command(CPU_BOUND_SUITES[2], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
 
 

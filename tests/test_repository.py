@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
@@ -70,14 +71,36 @@ def source_modules() -> list[str]:
     return [n for n in shipped if not n.startswith(GENERATED_PATH)]
 
 
-@cache
+class FileFacts(NamedTuple):
+    """What the tests below need of one Python file."""
+
+    imports: tuple[tuple[int, str], ...]
+    unowned_tasks: tuple[int, ...]
+    sleeps_outside_loops: tuple[int, ...]
+    has_behaviour: bool
+
+
 def tree_of(name: str) -> ast.Module:
     return ast.parse(text_of(name), filename=name)
+
+
+@cache
+def facts_of(name: str) -> FileFacts:
+    """The facts are kept, the tree is not: a million nodes would slow down each garbage collection of later tests."""
+    tree = tree_of(name)
+    return FileFacts(
+        tuple(imported_modules(tree)),
+        tuple(unowned_tasks(tree)),
+        tuple(sleeps_outside_loops(tree)),
+        has_behaviour(tree),
+    )
 
 
 def imported_modules(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything imported, also by string; `from a import b` gives both a and a.b."""
     for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+            continue  # one quick check for most nodes
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -93,7 +116,7 @@ def imported_modules(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 @cache
 def imported_by(name: str) -> frozenset[str]:
-    return frozenset(module for _, module in imported_modules(tree_of(name)))
+    return frozenset(module for _, module in facts_of(name).imports)
 
 
 def dotted(name: str) -> str:
@@ -104,17 +127,15 @@ def dotted(name: str) -> str:
 # ------------------------------------------------------------------------------------------------------- licences
 
 
-def forbidden_imports(tree: ast.AST) -> list[tuple[int, str]]:
-    return [
-        (line, module)
-        for line, module in imported_modules(tree)
-        if module.split(".")[0] in FORBIDDEN_PACKAGES
-    ]
+def forbidden_imports(imports: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    return [(line, module) for line, module in imports if module.split(".")[0] in FORBIDDEN_PACKAGES]
 
 
 def test_nothing_imports_a_gpl_package_tests_included() -> None:
     found = [
-        f"{name}:{line} {mod}" for name in python_files() for line, mod in forbidden_imports(tree_of(name))
+        f"{name}:{line} {mod}"
+        for name in python_files()
+        for line, mod in forbidden_imports(facts_of(name).imports)
     ]
     assert found == []
 
@@ -132,7 +153,7 @@ def test_nothing_imports_a_gpl_package_tests_included() -> None:
 )
 @pytest.mark.parametrize("module", FORBIDDEN_PACKAGES)
 def test_an_unwanted_import_is_seen_in_every_spelling(source: str, module: str) -> None:
-    assert forbidden_imports(ast.parse(source.format(module)))
+    assert forbidden_imports(imported_modules(ast.parse(source.format(module))))
 
 
 def test_the_someip_library_is_a_reader_in_tests_and_in_the_benchmark_of_it_and_nowhere_else() -> None:
@@ -140,7 +161,7 @@ def test_the_someip_library_is_a_reader_in_tests_and_in_the_benchmark_of_it_and_
         f"{name}:{line}"
         for name in python_files()
         if not is_test(name) and str(name) != "benchmarks/someip.py"
-        for line, module in imported_modules(tree_of(name))
+        for line, module in facts_of(name).imports
         if module.split(".")[0] == "someip"
     ]
     assert found == []
@@ -295,37 +316,38 @@ def unowned_tasks(tree: ast.AST) -> list[int]:
 
 def test_every_task_has_an_owner_tests_included() -> None:
     assert unowned_tasks(ast.parse("import asyncio\nasyncio.create_task(f())")) == [2]
-    assert [f"{name}:{line}" for name in python_files() for line in unowned_tasks(tree_of(name))] == []
+    assert [f"{name}:{line}" for name in python_files() for line in facts_of(name).unowned_tasks] == []
 
 
 def sleeps_outside_loops(tree: ast.AST) -> list[int]:
     """Lines that sleep outside a loop. In a loop it paces a sender or polls a condition; sleep(0) only hands over."""
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
-    looped = {id(inner) for loop in loops for inner in ast.walk(loop)}
-    return [
-        node.lineno
+    sleeps = [
+        node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == "sleep"
         and ast.unparse(node.func) in {"time.sleep", "asyncio.sleep", "sleep"}
         and [ast.unparse(argument) for argument in node.args] != ["0"]
-        and id(node) not in looped
     ]
+    if not sleeps:
+        return []
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+    looped = {id(inner) for loop in loops for inner in ast.walk(loop)}
+    return [node.lineno for node in sleeps if id(node) not in looped]
 
 
 def test_no_test_sleeps_instead_of_waiting_for_a_condition() -> None:
     assert sleeps_outside_loops(ast.parse("time.sleep(1)\nwhile x():\n    time.sleep(1)\nsleep(0)")) == [1]
     tests = [name for name in python_files() if is_test(name)]
-    assert [f"{name}:{line}" for name in tests for line in sleeps_outside_loops(tree_of(name))] == []
+    assert [f"{name}:{line}" for name in tests for line in facts_of(name).sleeps_outside_loops] == []
 
 
 # -------------------------------------------------------------------------------------------- every module a test
 
 
-def has_behaviour(name: str) -> bool:
+def has_behaviour(tree: ast.AST) -> bool:
     """False for a module of constants and re-exports only."""
-    return any(
-        isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for n in ast.walk(tree_of(name))
-    )
+    return any(isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for n in ast.walk(tree))
 
 
 def candidate_tests(name: str) -> list[str]:
@@ -336,7 +358,7 @@ def candidate_tests(name: str) -> list[str]:
 
 
 def test_every_module_with_behaviour_is_imported_by_a_test_of_its_own_distribution() -> None:
-    modules = [n for n in source_modules() if Path(n).name != "__init__.py" and has_behaviour(n)]
+    modules = [n for n in source_modules() if Path(n).name != "__init__.py" and facts_of(n).has_behaviour]
     untested = [
         name for name in modules if not any(dotted(name) in imported_by(t) for t in candidate_tests(name))
     ]
@@ -366,59 +388,71 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def copied_tree(tmp_path: Path) -> Path:
-    """A copy of the sources in which a test may violate the rules."""
+def copy_sources(root: Path) -> None:
+    """Copy the sources, so that a test can change them."""
     for name in [
         "pyproject.toml",
         *(n for n in repository_files() if re.match(SHIPPED_PATHS, n)),
     ]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(REPO / name, tmp_path / name)
-    return tmp_path
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(REPO / name, root / name)
 
 
-def test_imports_point_inwards(copied_tree: Path) -> None:
-    result = lint_imports(copied_tree)
+def test_imports_point_inwards(tmp_path: Path) -> None:
+    copy_sources(tmp_path)
+    result = lint_imports(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 FORBIDDEN_IMPORTS = [
-    ("ustreamer/core/wrong.py", "import ustreamer.host", "imports point inwards"),
+    ("ustreamer/core/wrong_1.py", "import ustreamer.host", "imports point inwards"),
     ("ustreamer/stray.py", "x = 1", "imports point inwards"),
-    ("ustreamer/core/wrong.py", "import asyncio", "core and uprotocol decide"),
-    ("ustreamer/host/wrong.py", "import ustreamer_throttle", "the streamer runs without any plugin"),
+    ("ustreamer/core/wrong_2.py", "import asyncio", "core and uprotocol decide"),
+    ("ustreamer/host/wrong_3.py", "import ustreamer_throttle", "the streamer runs without any plugin"),
     (
-        "plugins/throttle/ustreamer_throttle/wrong.py",
+        "plugins/throttle/ustreamer_throttle/wrong_4.py",
         "import ustreamer.transports",
         "a plugin imports the hooks",
     ),
     (
-        "plugins/throttle/ustreamer_throttle/wrong.py",
+        "plugins/throttle/ustreamer_throttle/wrong_5.py",
         "import ustreamer_usubscription",
         "a plugin never imports another",
     ),
     (
-        "pipeline/ustreamer_pipeline/wrong.py",
+        "pipeline/ustreamer_pipeline/wrong_6.py",
         "import ustreamer.core",
         "the pipeline imports only the documented parts",
     ),
     (
-        "pipeline/ustreamer_pipeline/wrong.py",
+        "pipeline/ustreamer_pipeline/wrong_7.py",
         "import ustreamer_throttle.plugin",
         "the pipeline imports only the documented parts",
     ),
-    ("ustreamer/host/wrong.py", "import pyspark", "no gateway needs the pipeline"),
+    ("ustreamer/host/wrong_8.py", "import pyspark", "no gateway needs the pipeline"),
 ]
+"""A file, its content, and the contract that it breaks."""
+
+
+@pytest.fixture(scope="module")
+def broken_contracts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The name of each broken contract and its explanation, of one tree with every forbidden import."""
+    root = tmp_path_factory.mktemp("wrong_imports")
+    copy_sources(root)
+    for name, line, _ in FORBIDDEN_IMPORTS:
+        (root / name).write_text(f"{line}\n", encoding="utf-8")
+    result = lint_imports(root)
+    assert result.returncode == 1, result.stdout + result.stderr
+    _, explained = result.stdout.split("Broken contracts\n", 1)
+    _, *pieces = re.split(r"^(\S.*)\n-{3,}\n", explained, flags=re.MULTILINE)
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))
 
 
 @pytest.mark.parametrize(("name", "line", "contract"), FORBIDDEN_IMPORTS)
 def test_a_wrong_import_turns_its_contract_red(
-    copied_tree: Path, name: str, line: str, contract: str
+    broken_contracts: dict[str, str], name: str, line: str, contract: str
 ) -> None:
-    (copied_tree / name).parent.mkdir(parents=True, exist_ok=True)
-    (copied_tree / name).write_text(f"{line}\n", encoding="utf-8")
-    result = lint_imports(copied_tree)
-    broken = [shown for shown in result.stdout.splitlines() if " BROKEN" in shown]
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert any(shown.startswith(contract) for shown in broken), result.stdout + result.stderr
+    _, *imported = line.split("import ")
+    reason = " -> ".join([dotted(name), *imported])
+    (explanation,) = [text for title, text in broken_contracts.items() if title.startswith(contract)]
+    assert re.search(rf"^- +{re.escape(reason)}( |$)", explanation, re.MULTILINE), explanation

@@ -76,16 +76,20 @@ def test_a_coined_word_is_found_in_any_spelling(name: str) -> None:
     assert coined_in(name)
 
 
-def public_classes() -> Iterator[tuple[str, str]]:
+@cache
+def public_classes() -> tuple[tuple[str, str], ...]:
     """(module path, class name) of every class that another module may use."""
-    for module in source_modules():
-        for node in tree_of(module).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield module, node.name
+    return tuple(
+        (module, node.name)
+        for module in source_modules()
+        for node in tree_of(module).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
 
 
 def test_modules_and_public_classes_have_no_coined_word() -> None:
-    names = [(module, Path(module).stem) for module in source_modules()] + list(public_classes())
+    names = [(module, Path(module).stem) for module in source_modules()]
+    names += public_classes()
     assert {f"{module}: {name}" for module, name in names if coined_in(name)} == set()
 
 
@@ -174,8 +178,8 @@ def avoided_words() -> frozenset[str]:
 
 
 def own_texts() -> list[str]:
-    """Every text file but lists of the words themselves, and the specification's own files."""
-    lists = (GLOSSARY, "CHANGELOG.md", "tests/test_vocabulary.py")
+    """Every text file but lists of the words themselves, the specification's own files, and one golden payload."""
+    lists = (GLOSSARY, "CHANGELOG.md", "tests/test_vocabulary.py", "tests/golden/recording_run.py")
     return [
         name for name in repository_files() if name not in lists and not name.startswith("proto/uprotocol/")
     ]

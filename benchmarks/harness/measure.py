@@ -140,6 +140,11 @@ def at_pace(rig: Rig, hz: float, count: int) -> tuple[float, float]:
     return _cpu_spent(before, after)[0] / count / _US, percentile(ages, 0.50) / _US
 
 
+def ages_at_pace(rig: Rig, hz: float, count: int) -> list[int]:
+    """The ages of `count` messages in ns, ascending, the first ones included."""
+    return sorted(_paced(rig, hz, count, warm_up_fraction=0)[1])
+
+
 def _cpu_spent(before: CpuSample, after: CpuSample) -> tuple[int, ...]:
     return tuple(now - then for then, now in zip(before.cpu_ns, after.cpu_ns, strict=True))
 
@@ -172,7 +177,9 @@ def _saturated(rig: Rig, load: Load) -> tuple[CpuSample, CpuSample]:
     return before, after
 
 
-def _paced(rig: Rig, hz: float, count: int) -> tuple[CpuSample, list[int], CpuSample]:
+def _paced(
+    rig: Rig, hz: float, count: int, warm_up_fraction: int = _WARM_UP_FRACTION
+) -> tuple[CpuSample, list[int], CpuSample]:
     """Single messages. Returns their ages at the sink in ns, ascending, and two samples."""
     missing = rig.counters[SENT] - rig.counters[RECEIVED]
     rig.counters[AGES_ENABLED] = 1
@@ -184,7 +191,8 @@ def _paced(rig: Rig, hz: float, count: int) -> tuple[CpuSample, list[int], CpuSa
     _wait_settled(rig.counters, missing)
     after = _sample(rig)
     ages = rig.counters.ages_ns()
-    return before, sorted(ages[len(ages) // _WARM_UP_FRACTION :]), after
+    skipped = len(ages) // warm_up_fraction if warm_up_fraction else 0
+    return before, sorted(ages[skipped:]), after
 
 
 def wait_quiet(counters: SharedCounters) -> None:

@@ -22,6 +22,8 @@ AGES_ENABLED: Final = 4
 """1 while the sink shall note the age of every message; 0 while it shall only count."""
 AGE_COUNT: Final = 5
 """Number of noted ages; written by the sink."""
+OUT_OF_ORDER: Final = 6
+"""Messages that arrived after a newer one of their topic; written by the sinks that check it."""
 _FIRST_AGE: Final = 8
 MAX_AGES: Final = 65_536
 

@@ -123,13 +123,18 @@ class Ports(msgspec.Struct, frozen=True):
 
     @classmethod
     def free(cls) -> "Ports":
-        """Four free ports; all are held until all are found, so that no two are equal."""
+        """Four free ports."""
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM)
-        with ExitStack() as held:
-            opened = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
-            for each in opened:
-                each.bind((sockets.LOOPBACK, 0))
-            return cls(*(each.getsockname()[1] for each in opened))
+        return cls(*free_ports(kinds))
+
+
+def free_ports(kinds: Sequence[socket.SocketKind]) -> list[int]:
+    """A free port for each socket type; all are held until all are found, so that no two are equal."""
+    with ExitStack() as held:
+        opened = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
+        for each in opened:
+            each.bind((sockets.LOOPBACK, 0))
+        return [each.getsockname()[1] for each in opened]
 
 
 class BenchRig:
@@ -163,11 +168,11 @@ class BenchRig:
             raise ChildError(f"{streamer.name}: ended with {code}, expected 0{streamer.log_tail()}")
         return ledger_from_log(streamer.log_lines())
 
-    def start_process(self, name: str, command: list[str]) -> Child:
+    def start_process(self, name: str, command: list[str], within_s: float = _START_S) -> Child:
         """Start a process and wait for READY."""
         child = Child(name, command, self._directory)
         self._children.append(child)
-        child.wait_line("READY", _START_S)
+        child.wait_line("READY", within_s)
         return child
 
     # --- forwarders ---------------------------------------------------------------------------------------------------

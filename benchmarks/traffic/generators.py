@@ -149,19 +149,19 @@ class ZenohGenerator(Generator):
 
     def send_burst(self) -> None:
         put, pack, head = self._publisher.put, wire.TAIL.pack, wire.attachment_head
-        padding, tail, wall_ms = self._padding, self._tail, _wall_ms()
+        padding, tail, now_ms = self._padding, self._tail, wall_ms()
         for number in range(self.number, self.number + self.burst):
-            put(padding + pack(number, 0), attachment=head(wall_ms, number) + tail)
+            put(padding + pack(number, 0), attachment=head(now_ms, number) + tail)
         self.number += self.burst
 
     def send_one(self) -> None:
-        attachment = wire.attachment_head(_wall_ms(), self.number) + self._tail
+        attachment = wire.attachment_head(wall_ms(), self.number) + self._tail
         body = self._padding + wire.TAIL.pack(self.number, time.monotonic_ns())
         self._publisher.put(body, attachment=attachment)
         self.number += 1
 
 
-def _wall_ms() -> int:
+def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
@@ -169,7 +169,11 @@ _KINDS: Final = {"udp": UdpGenerator, "zenoh": ZenohGenerator}
 
 
 def main(kind: str, counters_path: str, *numbers: str) -> None:
-    generator = _KINDS[kind](SharedCounters(Path(counters_path)), *map(int, numbers))
+    serve_commands(_KINDS[kind](SharedCounters(Path(counters_path)), *map(int, numbers)))
+
+
+def serve_commands(generator: Generator) -> None:
+    """Report READY, then execute the commands on stdin until it closes."""
     sockets.print_ready()
     for line in sys.stdin:
         match line.split():

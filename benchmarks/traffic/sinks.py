@@ -54,9 +54,9 @@ def run_udp(counters: SharedCounters, port: int, host: str = sockets.LOOPBACK) -
             time.sleep(_POLL_S)
 
 
-def run_zenoh(counters: SharedCounters, session: zenoh.Session, topic: wire.Address) -> None:
+def run_zenoh(counters: SharedCounters, session: zenoh.Session, key: str) -> None:
     """Count and time samples."""
-    subscriber = session.declare_subscriber(wire.publish_key(topic), FifoChannel(_CHANNEL))
+    subscriber = session.declare_subscriber(key, FifoChannel(_CHANNEL))
     sockets.print_ready()
     recv, try_recv = subscriber.recv, subscriber.try_recv
     while True:
@@ -134,9 +134,9 @@ def main(kind: str, board_path: str, port: str, *options: str) -> None:
             )
             if "subscribe" in options:
                 _subscribers = subscribe(session, topic, subscriber)
-            run_zenoh(counters, session, topic)
+            run_zenoh(counters, session, wire.publish_key(topic))
         case "zenoh-peer":
-            run_zenoh(counters, sockets.zenoh_peer(int(port)), wire.APP_TOPIC)
+            run_zenoh(counters, sockets.zenoh_peer(int(port)), wire.publish_key(wire.APP_TOPIC))
         case _:
             raise ValueError(f"{kind!r}: expected udp, zenoh-client or zenoh-peer")
 

@@ -1,16 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python calls that a Subscribe costs are bounded. A count, not a time: it does not depend on the machine."""
+"""The Python calls that each kind of message costs are bounded. A count, not a time: it does not depend on the machine."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.call_counts import CallCounter
+import pytest
+
+from benchmarks.call_counts import CallCount, CallCounter
 
 
-def test_a_subscribe_costs_at_most_600_calls(tmp_path: Path) -> None:
+@pytest.fixture
+def counter(tmp_path: Path) -> Iterator[CallCounter]:
     counter = CallCounter(tmp_path)
     try:
-        counts = [counter.subscribe_local().total for _ in range(5)]
+        yield counter
     finally:
         counter.close()
-    assert min(counts) <= 600, counts  # the others woke a thread once more
-    assert min(counts) > 100, "the profiler missed a thread"
+
+
+@pytest.mark.parametrize(
+    ("send", "most_calls", "most_files"),
+    [
+        (CallCounter.event, 65, 15),
+        (CallCounter.subscribe_local, 500, 50),
+        (CallCounter.subscribe_remote, 600, 55),
+        (CallCounter.call, 150, 16),
+    ],
+)
+def test_calls_of_a_message_are_bounded(
+    counter: CallCounter, send: Callable[[CallCounter], CallCount], most_calls: int, most_files: int
+) -> None:
+    counts = [send(counter) for _ in range(10)]
+    fewest = min(counts, key=lambda each: each.total)  # the others built a route or woke a thread once more
+    assert fewest.total <= most_calls, fewest.calls.most_common(20)
+    assert fewest.files <= most_files
+    assert fewest.total > most_calls // 2, "the profiler missed a thread"

@@ -50,6 +50,14 @@ def test_two_trees_and_the_bare_forwarder_are_compared(
     assert rows[1][-1] == "1.00"  # relative to itself
 
 
+def test_two_trees_are_compared_with_the_traffic_of_a_vehicle(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--direction", *trees.MIXED, "--rounds", "1", "--seconds", "0.1"]
+    assert main([str(ROOT), str(ROOT), *options]) == 0
+    tables = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in tables] == [each for name in trees.MIXED for each in (name, "before", "after")]
+    assert all(float(each) > 0 for row in tables if row[0] not in trees.MIXED for each in row[1:])
+
+
 def test_the_recorder_is_on_in_the_selected_trees() -> None:
     on = {name: [each is Subject.RECORDED for each in subjects] for name, subjects in trees._SUBJECTS.items()}
     assert on == {"neither": [False, False], "both": [True, True], "after": [False, True]}

@@ -180,11 +180,16 @@ class BatchListEgress(ListEgress):
         return transmit_all
 
     def offer_batch(
-        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+        self,
+        deliveries: Sequence[Delivery],
+        messages: Sequence[UMessage],
+        times_ns: Sequence[int],
+        *,
+        ageing: bool,
     ) -> None:
         assert ageing or not any(each.attributes.ttl for each in messages)
         self.batches.append((messages, times_ns, ageing))
-        for message, at_ns in zip(messages, times_ns, strict=True):
+        for delivery, message, at_ns in zip(deliveries, messages, times_ns, strict=True):
             self.offer(delivery, message, at_ns)
 
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages as columns: a batch equals its list of messages, and exists only for messages with equal attributes."""
 
+from struct import Struct, error
+
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.response_batches import batch_of_responses
-from ustreamer.uprotocol.batch import IdColumns, MessageBatch
+from ustreamer.uprotocol.batch import MAX_BATCH, IdColumns, MessageBatch, unpack_columns
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
@@ -228,3 +230,19 @@ def test_the_repr_of_a_response_batch_shows_common_attributes() -> None:
 
 def test_no_responses_form_no_batch() -> None:
     assert MessageBatch.from_messages(responses_as_batch(numbered_responses(9))[9:]) is None
+
+
+@pytest.mark.parametrize("record", ["<Q", "<4xQxQ23x", "<4xQxQ5x3xQxQ7x", ">8sI4s3s9x"])
+@pytest.mark.parametrize("number", [1, MAX_BATCH - 1, MAX_BATCH, MAX_BATCH + 1])
+def test_columns_have_the_fields_of_all_records_in_order(record: str, number: int) -> None:
+    size = Struct(record).size
+    records = bytes(each * 7 % 251 for each in range(number * size))
+    rows = [Struct(record).unpack_from(records, at * size) for at in range(number)]
+    columns = unpack_columns(record, records)
+    assert [tuple(column[at] for column in columns) for at in range(number)] == rows
+    assert unpack_columns(record, memoryview(records)) == columns
+
+
+def test_a_partial_record_is_refused() -> None:
+    with pytest.raises(error):
+        unpack_columns("<4xQxQ23x", bytes(44 * MAX_BATCH + 1))

@@ -7,7 +7,7 @@ and does no I/O. The names are those of the specification: see `docs/architectur
 umessage.py, uattributes.py, uuri.py, uuid.py, ustatus.py   the values and their rules; read umessage.py first
 utransport.py                the port that every transport implements
 wire.py                      UAttributes and UStatus to and from protobuf; pb/ has the generated modules
-batch.py, struct_columns.py  fast path: many similar messages as columns
+batch.py       fast path: many similar messages as columns
 rpc.py                       a client for tests, uEntities and the demo
 """
 

@@ -11,7 +11,8 @@ access. Code that handles thousands of messages reads the columns and decides on
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final, Protocol, overload
+from struct import iter_unpack
+from typing import Any, Final, Protocol, overload
 
 import msgspec
 
@@ -21,6 +22,13 @@ from ustreamer.uprotocol.uuid import UUID
 
 MIN_BATCH: Final = 8
 """Fewer messages are cheaper as single messages."""
+MAX_BATCH: Final = 128
+"""A receiver reads at most this number of messages at once."""
+
+
+def unpack_columns(record: str, records: bytes | memoryview) -> list[tuple[Any, ...]]:
+    """The fields of adjacent records as columns. `record` is the struct format of one record; at least one record."""
+    return list(zip(*iter_unpack(record, records), strict=True))
 
 
 class BatchIds(Protocol):
@@ -41,6 +49,11 @@ class IdColumns:
     def __init__(self, msbs: Sequence[int], lsbs: Sequence[int]) -> None:
         self.msbs = msbs
         self.lsbs = lsbs
+
+    @classmethod
+    def of_ids(cls, ids: Sequence[UUID]) -> "IdColumns":
+        """The columns of these ids."""
+        return cls([id.msb for id in ids], [id.lsb for id in ids])
 
     def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
         return self.msbs, self.lsbs
@@ -87,8 +100,7 @@ class MessageBatch(Sequence[UMessage]):
             return None
         if [each.attributes for each in messages].count(attributes) < len(messages):
             return None
-        ids = [each.id for each in messages]
-        columns = IdColumns([id.msb for id in ids], [id.lsb for id in ids])
+        columns = IdColumns.of_ids([each.id for each in messages])
         return cls(attributes, columns, [each.payload for each in messages])
 
     @property

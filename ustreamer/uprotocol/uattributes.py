@@ -113,16 +113,12 @@ def _sink(expectation: str, test: Callable[[UUri | None], bool]) -> Rule:
     return Rule(f"sink {expectation}", operator.attrgetter("sink"), test)
 
 
-def _is_specific(uuri: UUri) -> bool:
-    return uuri.wildcard() is None
-
-
 def _is_reply_address(uuri: UUri | None) -> bool:
-    return uuri is not None and uuri.resource_id == 0 and not uuri.wildcard()
+    return uuri is not None and uuri.resource_id == 0 and uuri.is_specific
 
 
 def _is_specific_method(uuri: UUri | None) -> bool:
-    return uuri is not None and 0 < uuri.resource_id < FIRST_TOPIC and not uuri.wildcard()
+    return uuri is not None and 0 < uuri.resource_id < FIRST_TOPIC and uuri.is_specific
 
 
 def _publish_sink(sink: UUri | None) -> bool:
@@ -133,7 +129,7 @@ def _publish_sink(sink: UUri | None) -> bool:
     )
 
 
-_NO_WILDCARD: Final = _source("without wildcards", _is_specific)
+_NO_WILDCARD: Final = _source("without wildcards", operator.attrgetter("is_specific"))
 _REPLY_ADDRESS: Final = _sink("with resource 0 and no wildcard", _is_reply_address)
 _RPC_PRIORITY: Final = Rule(
     "priority of at least CS4", operator.attrgetter("priority"), partial(operator.le, UPriority.CS4)

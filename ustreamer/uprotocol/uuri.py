@@ -115,6 +115,17 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     def is_method(self) -> bool:
         return 0 < self.resource_id < FIRST_TOPIC
 
+    @property
+    def is_specific(self) -> bool:
+        """True if no part is a wildcard."""
+        return not (
+            self.authority_name == ANY_AUTHORITY
+            or self.ue_id >> 16 == ANY_INSTANCE
+            or self.ue_id & 0xFFFF == ANY_TYPE
+            or self.ue_version_major == ANY_VERSION
+            or self.resource_id == ANY_RESOURCE
+        )
+
     def wildcard(self) -> str | None:
         """The name of the first part that is a wildcard, in the order of the specification; None if there is none."""
         if self.authority_name == ANY_AUTHORITY:

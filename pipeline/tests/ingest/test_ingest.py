@@ -149,6 +149,7 @@ def test_the_tables_have_every_field_of_the_recording(
         True,
         2_002,
     )
+    assert answer["queue_wait_us"] == 1, "the time in a filter is no time in a queue"
     assert (answer["request_msb"], answer["request_lsb"] + 2**64) == (request.msb, request.lsb)
     assert (throttled["request_msb"], throttled["held"], throttled["topic"]) == (None, False, TOPIC)
     (letter,) = DEAD_LETTERS.read_table(spark, lake).collect()

@@ -9,9 +9,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from ustreamer_recorder.batch_note import BatchNote
 from ustreamer_recorder.events import (
     Anchor,
     Config,
@@ -117,58 +114,6 @@ def test_an_inline_send_that_reads_no_clock_has_the_time_of_its_end(bench: "Benc
     bench._tap(bench.message(), delivery, Verdict.THROTTLED, None, 0, now_ns, now_ns, 0, now_ns)
     bench.drain()
     assert [row.settled_ns - now_ns for row in of(bench, Row)] == [70, 0]
-
-
-WAYS = st.lists(
-    st.tuples(
-        st.integers(0, 3),  # delivery, or none
-        st.sampled_from([each for each in Verdict if each is not Verdict.QUEUED]),
-        st.sampled_from(["publish", "request", "response"]),
-        st.booleans(),  # with a reason
-        st.integers(0, 30),  # how long ago it was received
-        st.integers(0, 70_000),
-    ),
-    max_size=30,
-)
-
-
-@given(ways=WAYS)
-def test_the_fast_path_and_the_readable_path_write_the_same_bytes(
-    ways: list[tuple[int, Verdict, str, bool, int, int]],
-    benches: "type[Bench]",
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    files = []
-    for slowly in (False, True):
-        bench = benches(tmp_path_factory.mktemp("segments"))
-        bench.drain()
-        deliveries = [bench.delivery(period_ns=n) for n in range(3)]
-        for place, verdict, kind, with_reason, ago_ns, attempts in ways:
-            bench.time.advance(ns=10)
-            sent_request = request(bench.message().id, APP, METHOD, ttl=500)
-            messages = {
-                "publish": bench.message(),
-                "request": sent_request,
-                "response": response(sent_request.id, sent_request),
-            }
-            bench.settle(
-                deliveries[place] if place < 3 else None,
-                verdict,
-                messages[kind],
-                UStatus(UCode.ABORTED, "why") if with_reason else None,
-                attempts,
-                received_ns=bench.time.now_ns - ago_ns,
-            )
-        if slowly:
-            while bench.note_queue.notes:
-                note = bench.note_queue.notes.popleft()
-                assert not isinstance(note, BatchNote)
-                bench.journal._write_one(note, bench.note_queue)
-        bench.drain()
-        files.append(of(bench, Row))
-        assert len(files[-1]) == len(ways)
-    quick, slow = files
-    assert quick == slow
 
 
 # ------------------------------------------------------------------------------------------- targets, epochs, changes

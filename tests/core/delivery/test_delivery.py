@@ -317,9 +317,11 @@ def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, agein
     """Collect messages as an ingress does after the filters, each with its arrival time."""
     world.ingress("chassis").ledger.received += len(messages)
     times_ns = list(range(len(messages)))
-    delivery.batch, delivery.batch_times_ns = list(messages), list(times_ns)
-    delivery.flush_batch(ageing=ageing)
-    assert (delivery.batch, delivery.batch_times_ns) == ([], [])
+    delivery.outgoing.items = [
+        (delivery, message, at_ns) for message, at_ns in zip(messages, times_ns, strict=True)
+    ]
+    delivery.outgoing.flush(ageing=ageing)
+    assert delivery.outgoing.items == []
     return times_ns
 
 
@@ -329,12 +331,12 @@ def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, agein
     [
         (0, False, None),
         (1, False, None),
-        (2, False, list),
-        (MIN_BATCH - 1, False, list),
+        (2, False, tuple),
+        (MIN_BATCH - 1, False, tuple),
         (MIN_BATCH, False, MessageBatch),
         (3 * MIN_BATCH, False, MessageBatch),
-        (MIN_BATCH, True, list),
-        (3 * MIN_BATCH, True, list),
+        (MIN_BATCH, True, tuple),
+        (3 * MIN_BATCH, True, tuple),
     ],
 )
 def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
@@ -354,7 +356,7 @@ def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
     else:
         ((together, at_ns, extra),) = queue.batches
         assert (type(together), list(together)) == (given, messages)
-        assert (at_ns, extra) == (times_ns, ageing)
+        assert (list(at_ns), extra) == (times_ns, ageing)
     world.run()
     assert queue.messages == messages
 

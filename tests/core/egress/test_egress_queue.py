@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The egress queue: order, bounds, eviction, blocked routes and the retry delay."""
+"""The egress queue: order, bounds, eviction and blocked routes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from ustreamer.core.egress.limits import (
     WEIGHTS,
     EgressLimits,
     QueuedMessage,
-    retry_delay_ns,
 )
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish
@@ -407,7 +406,7 @@ def test_a_route_is_due_at_its_time_and_its_failures_count_until_it_opens(delive
         assert item is not None
         assert queue.shared_queue.blocked.count_failure("R") == failures
         queue.block(queue.shared_queue, item, "R", 10 * failures)
-        assert queue.next_due_ns <= 10 * failures
+        assert queue.scheduler.next_due_ns <= 10 * failures
         assert queue.shared_queue.blocked.due_routes(10 * failures - 1) == []
         assert queue.shared_queue.blocked.due_routes(10 * failures) == ["R"]
         assert queue.pop_due(10 * failures) is queue.shared_queue
@@ -536,22 +535,3 @@ def test_a_message_keeps_its_deadline_in_every_state(delivery: Delivery) -> None
     [item] = queue.pop_batch()
     queue.requeue([item])
     assert [each.deadline_ns for each in queue.pop_batch()] == [99]
-
-
-LIMITS = EgressLimits(retry_first_ms=100, retry_max_ms=5000)
-
-
-@pytest.mark.parametrize(
-    ("failures", "longest_ms"),
-    [(1, 100), (2, 200), (3, 400), (6, 3200), (7, 5000), (8, 5000), (10**6, 5000)],
-)
-def test_the_pause_doubles_with_each_failure_up_to_its_limit(failures: int, longest_ms: int) -> None:
-    assert retry_delay_ns(LIMITS, failures, lambda: 1.0) == longest_ms * 1_000_000
-    assert retry_delay_ns(LIMITS, failures, lambda: 0.0) == longest_ms * 500_000
-
-
-@given(st.integers(1, 100), st.floats(0, 1))
-def test_a_pause_is_never_shorter_than_half_the_first_nor_longer_than_the_limit(
-    failures: int, dice: float
-) -> None:
-    assert 50_000_000 <= retry_delay_ns(LIMITS, failures, lambda: dice) <= 5_000_000_000

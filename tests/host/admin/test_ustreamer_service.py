@@ -188,6 +188,8 @@ def test_responses_are_filtered_and_paged(bench: Bench, monkeypatch: pytest.Monk
     rest = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS, pb.FetchStatisticsRequest(offset=2)))
     assert (len(first.targets), first.has_more_records) == (2, True)
     assert (len(rest.targets), rest.has_more_records) == (1, False)
+    last = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS, pb.FetchStatisticsRequest(offset=1)))
+    assert (len(last.targets), last.has_more_records) == (2, False), "a full page may be the last one"
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

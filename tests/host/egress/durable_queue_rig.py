@@ -69,7 +69,7 @@ class DurableQueueRig:
             self._note,
             path / "backbone",
             self._restored_delivery,
-            lambda: 0.0,
+            lambda: 1.0,
             boot=boot,
             delete_delay_ns=rest_ns,
         )

@@ -163,7 +163,7 @@ class EndpointQueueRig:
         wire: ScriptedTransport,
         limits: EgressLimits = QUICK,
         clock: Clock = SYSTEM_CLOCK,
-        rng: Callable[[], float] = lambda: 0.0,
+        rng: Callable[[], float] = lambda: 1.0,
         undelivered: OnUndelivered | None = None,
     ) -> None:
         self.wire = wire
@@ -367,8 +367,8 @@ def test_a_settled_message_has_its_attempts_and_times(make_rig: MakeRig) -> None
 @pytest.mark.parametrize(
     ("rng", "pauses_ms"),
     [
-        pytest.param(1.0, [4, 8, 16, 20, 20], id="the longest"),
-        pytest.param(0.0, [2, 4, 8, 10, 10], id="the shortest"),
+        pytest.param(0.0, [4, 8, 16, 20, 20], id="the longest"),
+        pytest.param(1.0, [2, 4, 8, 10, 10], id="the shortest"),
         pytest.param(0.5, [3, 6, 12, 15, 15], id="in the middle"),
     ],
 )
@@ -407,7 +407,7 @@ class Stopwatch:
 
 
 def test_each_pause_draws_a_new_jitter(make_rig: MakeRig) -> None:
-    watch, throws = Stopwatch(), iter([1.0, 0.0, 0.5])
+    watch, throws = Stopwatch(), iter([0.0, 1.0, 0.5])
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=4)
     rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN), limits, watch.clock, lambda: next(throws))
     watch.attach(rig.queue)
@@ -428,7 +428,7 @@ def test_pauses_begin_short_again_once_something_was_sent(
 ) -> None:
     watch = Stopwatch()
     rig = make_rig(
-        ScriptedTransport(*script), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0
+        ScriptedTransport(*script), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 0.0
     )
     watch.attach(rig.queue)
     rig.offer(*events(5))
@@ -442,7 +442,7 @@ def test_pauses_grow_on_while_messages_only_grow_too_old(
     # An expired message was not sent, so it contains no information about the link.
     watch = Stopwatch()
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
-    rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 1.0)
+    rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 0.0)
     watch.attach(rig.queue)
     made_ms = watch.clock.wall_ms()
     rig.offer(*(event(n, ttl=ttl, made_ms=made_ms) for n, ttl in enumerate((2, 6, 0))))
@@ -500,7 +500,7 @@ def test_a_link_up_between_refusal_and_pause_is_noticed(
 def test_an_earlier_link_up_does_not_shorten_a_pause(make_rig: MakeRig) -> None:
     watch = Stopwatch()
     rig = make_rig(
-        ScriptedTransport(OK, DOWN), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0
+        ScriptedTransport(OK, DOWN), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 0.0
     )
     watch.attach(rig.queue)
     rig.start()
@@ -523,7 +523,7 @@ def test_a_link_up_resets_the_failure_count(make_rig: MakeRig) -> None:
             super().send(message)
 
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=1000)
-    rig = make_rig(UpAtTheFourth(*[DOWN] * 6), limits, watch.clock, lambda: 1.0)
+    rig = make_rig(UpAtTheFourth(*[DOWN] * 6), limits, watch.clock, lambda: 0.0)
     watch.attach(rig.queue)
     rig.offer(event(0))
     rig.start().wait_settled(1)
@@ -543,7 +543,7 @@ def test_a_closed_queue_stays_closed_after_link_changes(make_rig: MakeRig) -> No
 
 def test_a_pause_is_real_time(make_rig: MakeRig) -> None:
     rig = make_rig(
-        ScriptedTransport(DOWN, DOWN), EgressLimits(retry_first_ms=10, retry_max_ms=10), rng=lambda: 1.0
+        ScriptedTransport(DOWN, DOWN), EgressLimits(retry_first_ms=10, retry_max_ms=10), rng=lambda: 0.0
     ).start()
     rig.offer(event(0))
     rig.wait_settled(1)
@@ -668,7 +668,7 @@ def test_blocked_messages_are_retried_after_their_own_delays(make_rig: MakeRig) 
             super().send(message)
 
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
-    rig = make_rig(OpensAtTheFifth(THERE), limits, watch.clock, lambda: 1.0)
+    rig = make_rig(OpensAtTheFifth(THERE), limits, watch.clock, lambda: 0.0)
     watch.attach(rig.queue)
     rig.offer(*(on(THERE, n, made_ms=watch.clock.wall_ms()) for n in range(3)))
     rig.start().wait_settled(3)

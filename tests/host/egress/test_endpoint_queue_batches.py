@@ -40,8 +40,8 @@ def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, ageing: bool =
     gateway = rig.gateways[0]
     gateway.ledger.received += len(messages)
     delivery, now_ns = gateway.delivery, rig._clock.monotonic_ns()
-    delivery.batch, delivery.batch_times_ns = list(messages), [now_ns] * len(messages)
-    delivery.flush_batch(ageing=ageing)
+    delivery.outgoing.items = [(delivery, each, now_ns) for each in messages]
+    delivery.outgoing.flush(ageing=ageing)
 
 
 class BatchSizeTransport(InlineTransport):

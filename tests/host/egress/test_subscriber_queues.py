@@ -100,7 +100,7 @@ class Scene(EndpointQueueRig):
         self,
         wire: PerSubscriberTransport,
         limits: EgressLimits = QUICK,
-        rng: Callable[[], float] = lambda: 0.0,
+        rng: Callable[[], float] = lambda: 1.0,
         undelivered: OnUndelivered | None = None,
         clock: ManualClock | None = None,
     ) -> None:
@@ -121,8 +121,9 @@ class Scene(EndpointQueueRig):
             subscriber, Delivery(self.gateways[0], self.queue, None, subscriber)
         )
         self.gateways[0].ledger.received += len(messages)
-        delivery.batch, delivery.batch_times_ns = list(messages), [self._clock.monotonic_ns()] * len(messages)
-        delivery.flush_batch(ageing=False)
+        now_ns = self._clock.monotonic_ns()
+        delivery.outgoing.items = [(delivery, each, now_ns) for each in messages]
+        delivery.outgoing.flush(ageing=False)
 
     @property
     def subscriber_queues(self) -> dict[UUri, SubscriberQueueStatistics]:
@@ -335,7 +336,7 @@ def test_each_has_a_retry_clock_of_its_own(scene: MakeScene) -> None:
         return fault
 
     wire = PerSubscriberTransport({ANN: fails("ann", 4), BOB: fails("bob", 1)})
-    rig = scene(wire, EgressLimits(retry_first_ms=4, retry_max_ms=100), lambda: 1.0, clock=watch.manual)
+    rig = scene(wire, EgressLimits(retry_first_ms=4, retry_max_ms=100), lambda: 0.0, clock=watch.manual)
     watch.attach(rig.queue)
     rig.offer_to(ANN, event(0, made_ms=0))
     rig.offer_to(BOB, event(1, made_ms=0), event(2, made_ms=0))

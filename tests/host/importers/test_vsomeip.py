@@ -326,6 +326,13 @@ def test_a_service_with_both_ports_uses_udp(
     assert protocol_of(unreliable, reliable) == protocol
 
 
+@pytest.mark.parametrize("port", ["0", "65535", {"port": "65535"}, 0xFFFF], ids=str)
+def test_the_numbers_that_are_no_port_in_vsomeip_are_none(port: object) -> None:
+    services = [{"service": 1, "unicast": "127.0.0.9", "unreliable": port, "reliable": "40001"}]
+    (service,) = imported({"unicast": "127.0.0.1", "services": services}).endpoint.services
+    assert (service.remote, service.remote_tcp, service.protocol) == (None, "127.0.0.9:40001", "tcp")
+
+
 def test_one_port_for_tcp_and_cookies_for_all() -> None:
     reliable = [{"port": "7001", "enable-magic-cookies": "true"}, "7000"]
     services = [{"service": number, "reliable": each} for number, each in enumerate(reliable, start=1)]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
-from array import array
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -30,9 +29,7 @@ from ustreamer.transports.zenoh.decoder import (
     decode_sample,
 )
 from ustreamer.transports.zenoh.keys import NO_SINK, message_key
-from ustreamer.uprotocol import struct_columns
-from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH, MIN_BATCH, MessageBatch, unpack_columns
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.ustatus import UCode
@@ -792,11 +789,11 @@ def test_a_response_batch_equals_its_samples_decoded_one_by_one(
 def test_id_columns_of_attachments_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent_request: list[str] = []
 
-    def counting(record: str, records: bytes) -> "list[array[int]]":
+    def counting(record: str, records: bytes) -> list[tuple[Any, ...]]:
         sent_request.append(record)
-        return struct_columns.unpack_u64_columns(record, records)
+        return unpack_columns(record, records)
 
-    monkeypatch.setattr(inbound_module, "unpack_u64_columns", counting)
+    monkeypatch.setattr(inbound_module, "unpack_columns", counting)
     each = similar_attachments(20)
     attachments = AttachmentColumns(each, TAIL)
     first = attachments.msb_lsb_columns()

@@ -49,7 +49,7 @@ class BufferModel:
         heads, origin = [head(number) for number in numbers], ORIGINS[publisher]
         if together:
             tail = b"what they have in common" * (count % 3)
-            self.buffer.append_batch(origin, self.now_ns, [each + tail for each in heads], payloads)
+            self.buffer.append_batch([origin], self.now_ns, [each + tail for each in heads], payloads)
             return
         for each, payload in zip(heads, payloads, strict=True):
             self.buffer.append(origin, self.now_ns, each, payload)
@@ -145,7 +145,7 @@ def tailed(notes: BufferModel, count: int, tail: bytes, publisher: int = 0) -> N
     ]
     notes.appended += [(PUBLISHERS[publisher], notes.now_ns, each) for each in messages]
     heads = [head(each.id.msb) + tail for each in messages]
-    notes.buffer.append_batch(ORIGINS[publisher], notes.now_ns, heads, [each.payload for each in messages])
+    notes.buffer.append_batch([ORIGINS[publisher]], notes.now_ns, heads, [each.payload for each in messages])
 
 
 @pytest.mark.parametrize("turn", range(len(TAILS)))

@@ -31,8 +31,7 @@ from ustreamer.transports.zenoh.subscriber import (
     ListenerFilters,
     ZenohSubscription,
 )
-from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH, MIN_BATCH, MessageBatch
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.uuri import ANY, UUri, any_at
 from ustreamer.uprotocol.wire import encode

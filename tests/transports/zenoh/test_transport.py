@@ -39,7 +39,7 @@ from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import ListenerFilters, ZenohSubscription
 from ustreamer.transports.zenoh.transport import ZenohTransport
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

@@ -6,12 +6,13 @@ Hooks create the filters when a route is built. Per message a tuple of bound met
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, cast
 
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import describe_error
 from ustreamer.core.delivery.ports import BatchEgress, BatchTap, DeliveryOwner, Egress, Filter, Tap
-from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -43,15 +44,13 @@ class Delivery:
     __slots__ = (
         "__weakref__",
         "_arrival_ns",
-        "_batch_egress",
         "_egress",
         "_filters",
         "_held",
         "_owner",
-        "batch",
-        "batch_times_ns",
         "delivered",
         "filter_calls",
+        "outgoing",
         "period_ns",
         "period_since_ns",
         "received",
@@ -69,15 +68,16 @@ class Delivery:
         topic: UUri | None = None,
         subscriber: UUri | None = None,
         period_ns: int = 0,
+        outgoing: OutgoingBatch | None = None,
     ) -> None:
+        """`outgoing` is shared by the deliveries of one ingress to one endpoint, or to one subscriber behind it."""
         self._owner = owner
         self._egress = egress
         self.transmit = egress.transmitter(subscriber)
-        self._batch_egress = egress if isinstance(egress, BatchEgress) else None
-        self.transmit_batch = self._batch_egress.batch_transmitter(subscriber) if self._batch_egress else None
-        # Messages of the current batch that passed the filters, and their arrival times; see `flush_batch`.
-        self.batch: list[UMessage] = []
-        self.batch_times_ns: list[int] = []
+        self.transmit_batch = (
+            egress.batch_transmitter(subscriber) if isinstance(egress, BatchEgress) else None
+        )
+        self.outgoing = OutgoingBatch(egress) if outgoing is None else outgoing
         self.topic = topic
         self.subscriber = subscriber
         self.period_ns = period_ns
@@ -98,6 +98,11 @@ class Delivery:
     def endpoint(self) -> str:
         """The endpoint that the messages go to."""
         return self._egress.name
+
+    @property
+    def has_taps(self) -> bool:
+        """Whether a tap observes the verdicts."""
+        return bool(self._owner.taps)
 
     def set_filters(self, filters: tuple[Filter, ...]) -> None:
         """Replace the filter chain; the filters run in this order."""
@@ -141,28 +146,18 @@ class Delivery:
         self._on_filter_verdict(self._filter_of(admit), message, verdict, now_ns)
         return False
 
-    def flush_batch(self, *, ageing: bool) -> None:
-        """Offer the collected batch to the egress: the second half of `offer`. With `ageing` some may have a ttl."""
-        messages, self.batch = self.batch, []
-        times_ns, self.batch_times_ns = self.batch_times_ns, []
-        self._offer_to_egress(messages, times_ns, ageing=ageing)
-
-    # Fast path of Delivery.offer (oracle), as are apply_filters with flush_batch; compared by
+    # Fast path of Delivery.offer (oracle), as is apply_filters with OutgoingBatch; compared by
     # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
     def offer_batch(self, batch: MessageBatch, now_ns: int) -> None:
         """Equal to `offer` of each message, for a delivery without filters. Called under the owner's lock."""
         self.received += len(batch)
-        self._offer_to_egress(batch, [now_ns] * len(batch), ageing=bool(batch.attributes.ttl))
-
-    def _offer_to_egress(
-        self, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
-    ) -> None:
-        if self._batch_egress is not None and len(messages) > 1:
-            batch = MessageBatch.from_messages(messages) if len(messages) >= MIN_BATCH else None
-            self._batch_egress.offer_batch(self, batch or messages, times_ns, ageing=ageing)
+        if self.transmit_batch is not None and len(batch) > 1:
+            egress = cast("BatchEgress", self._egress)
+            count = len(batch)
+            egress.offer_batch((self,) * count, batch, (now_ns,) * count, ageing=bool(batch.attributes.ttl))
             return
-        for message, at_ns in zip(messages, times_ns, strict=True):
-            self._egress.offer(self, message, at_ns)
+        for message in batch:
+            self._egress.offer(self, message, now_ns)
 
     def _offer_through(self, filters: tuple[Filter, ...], message: UMessage, now_ns: int) -> None:
         for each in filters:
@@ -364,3 +359,20 @@ class Delivery:
         what = self.topic or "unicast"
         recipient = f" for {self.subscriber}" if self.subscriber else ""
         return f"<Delivery {what} {self.ingress} -> {self.endpoint}{recipient} period_ns={self.period_ns}>"
+
+
+def settle_delivered(
+    deliveries: Sequence[Delivery], ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]
+) -> None:
+    """`Delivery.settle_delivered` of each message with its own delivery. All deliveries have one owner."""
+    first = deliveries[0]
+    if deliveries.count(first) == len(deliveries):
+        first.settle_delivered(ledger, messages, times_ns)
+        return
+    if first.has_taps:
+        for delivery, message, at_ns in zip(deliveries, messages, times_ns, strict=True):
+            delivery.settle(ledger, message, Verdict.DELIVERED, at_ns, at_ns, None, 1, at_ns)
+        return
+    ledger.settled[Verdict.DELIVERED] += len(messages)
+    for delivery in deliveries:
+        delivery.delivered += 1

@@ -135,12 +135,20 @@ class SendBatch(Protocol):
 
 @runtime_checkable
 class BatchEgress(Protocol):
-    """An egress that takes several messages of one delivery in one call."""
+    """An egress that takes several messages for one target in one call, each with its own delivery."""
 
     def offer_batch(
-        self, delivery: "Delivery", messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+        self,
+        deliveries: "Sequence[Delivery]",
+        messages: Sequence[UMessage],
+        times_ns: Sequence[int],
+        *,
+        ageing: bool,
     ) -> None:
-        """Equal to `offer` of each message at its time. Without `ageing`, no message has a ttl."""
+        """Equal to `offer` of each message at its time. Without `ageing`, no message has a ttl.
+
+        All deliveries have the same ingress and subscriber. Those of a `MessageBatch` are all the same.
+        """
         ...
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch: ...

@@ -6,11 +6,13 @@ A delivery outlives a cached route and ends with its last subscriber.
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import describe_error
 from ustreamer.core.delivery.ports import DeliveryOwner, Filter
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
@@ -49,6 +51,7 @@ class DeliveryRegistry:
         self._on_evicted = on_evicted
         self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
         self._unicast: dict[str, Delivery] = {}
+        self._outgoing: WeakValueDictionary[tuple[str, UUri | None], OutgoingBatch] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[Delivery]:
         yield from self._unicast.values()
@@ -83,8 +86,7 @@ class DeliveryRegistry:
 
     def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
         if delivery is None:
-            egress = self._dispatcher.egress[target.endpoint]
-            delivery = Delivery(self._owner, egress, topic, target.subscriber, target.period_ns)
+            delivery = self._new_delivery(target.endpoint, topic, target.subscriber)
         elif delivery.period_ns == target.period_ns:
             return delivery
         delivery.period_ns = target.period_ns
@@ -95,9 +97,18 @@ class DeliveryRegistry:
         """The delivery of messages that are routed to an endpoint by their sink."""
         delivery = self._unicast.get(endpoint)
         if delivery is None:
-            delivery = self._unicast[endpoint] = Delivery(self._owner, self._dispatcher.egress[endpoint])
+            delivery = self._unicast[endpoint] = self._new_delivery(endpoint)
             self._rebuild_filters_of(delivery, now_ns)
         return delivery
+
+    def _new_delivery(
+        self, endpoint: str, topic: UUri | None = None, subscriber: UUri | None = None
+    ) -> Delivery:
+        egress, target = self._dispatcher.egress[endpoint], (endpoint, subscriber)
+        outgoing = self._outgoing.get(target)
+        if outgoing is None:
+            outgoing = self._outgoing[target] = OutgoingBatch(egress)
+        return Delivery(self._owner, egress, topic, subscriber, outgoing=outgoing)
 
     def rebuild_filters(self, now_ns: int) -> None:
         """Make the filters of every target again."""

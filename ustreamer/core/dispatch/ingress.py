@@ -15,6 +15,7 @@ from threading import Lock, RLock
 
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import PluginErrors, describe_error
 from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.dedup_window import DedupWindow
@@ -105,7 +106,7 @@ class Ingress:
         transport. The messages came in before the call, so one directory version and one time hold for all. Filters
         receive a time per message. A batch of equal attributes needs one decision (`_dispatch_column_batch`).
         """
-        routes, batched = self._routes, []
+        routes, batches = self._routes, list[OutgoingBatch]()
         received, ageing = 0, False
         with self._lock:
             if type(messages) is MessageBatch and self._dispatch_column_batch(messages):
@@ -144,14 +145,14 @@ class Ingress:
                             now_ns = self._monotonic_ns()
                             if not delivery.apply_filters(message, now_ns):
                                 continue
-                        if not delivery.batch:
-                            batched.append(delivery)
-                        delivery.batch.append(message)
-                        delivery.batch_times_ns.append(now_ns)
+                        outgoing = delivery.outgoing
+                        if not outgoing.items:
+                            batches.append(outgoing)
+                        outgoing.items.append((delivery, message, now_ns))
             finally:  # an exception must not hold back the messages decided before it
                 self.ledger.received += received
-                for delivery in batched:
-                    delivery.flush_batch(ageing=ageing)
+                for outgoing in batches:
+                    outgoing.flush(ageing=ageing)
 
     def _dispatch_column_batch(self, batch: MessageBatch) -> bool:
         """Dispatch a batch as a whole; False, without any effect, if each message needs its own decision.
@@ -191,12 +192,17 @@ class Ingress:
         self, message: UMessage, routes: dict[CacheKey, CachedRoute], now_ns: int
     ) -> CachedRoute | None:
         """Build a route; cache it in `routes` if more messages may share it. None for an invalid message."""
-        attributes = message.attributes
+        attributes, key = message.attributes, cache_key(message.attributes)
         # Read before the decision: a change in between makes the route stale, not wrong.
         version = self._directory.version
         try:
             if not message.id.is_valid:
                 raise InvalidMessage(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")
+            stale = routes.get(key)
+            if stale is not None and attributes.type is not UMessageType.PUBLISH:
+                # A change of subscriptions changes the targets of publications only.
+                route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
+                return route
             decision = self._router.decide(self.name, attributes)
         except InvalidMessage as refused:
             self._refuse(message, refused.status)
@@ -209,7 +215,6 @@ class Ingress:
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
             )
         route = CachedRoute(version, *self._deliveries_of(attributes, decision, now_ns))
-        key = cache_key(attributes)
         if attributes.is_cacheable or key is not attributes:
             if len(routes) >= self._route_limit:
                 routes.clear()

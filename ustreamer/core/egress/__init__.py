@@ -9,6 +9,6 @@ subscriber_queue.py  the queue of one subscriber: ready or paused
 priority_queue.py    seven priority classes with weights
 blocked_routes.py    messages that wait for a route to open
 scheduler.py         round robin among subscriber queues, and the times of their next service
-limits.py            bounds, retry delay, the queued message
+limits.py            bounds, the queued message
 dead_letter.py       messages that could not be delivered, as publications
 """

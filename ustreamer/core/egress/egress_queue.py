@@ -37,7 +37,8 @@ class EgressQueue:
         self._unsendable_messages = [0] * CLASSES
         self._unsendable_bytes = [0] * CLASSES
         self._closed_routes: dict[Hashable, dict[SubscriberQueue, None]] = {}
-        self._scheduler = RoundRobin()
+        self.scheduler = RoundRobin()
+        """The subscriber queues with messages to send, and the times of service."""
         self.shared_queue = SubscriberQueue(None, self)
         """The queue of all messages that are not for one subscriber. Never removed."""
         self._subscriber_queues: dict[UUri, SubscriberQueue] = {}
@@ -114,7 +115,7 @@ class EgressQueue:
         if queue.paused_until_ns:
             self._count_unsendable(queue, rank, 1, item.size)
         elif queue.waiting.messages == 1:
-            self._scheduler.add_ready(queue)
+            self.scheduler.add_ready(queue)
 
     # --- eviction -----------------------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class EgressQueue:
 
     def pop_batch(self, limit: int = 1) -> list[QueuedMessage]:
         """Pop up to `limit` messages of the next queue in turn, by class weights; fewer if other queues are ready."""
-        turn = self._scheduler.next_turn(limit)
+        turn = self.scheduler.next_turn(limit)
         if turn is None:
             return []
         queue, share = turn
@@ -221,7 +222,7 @@ class EgressQueue:
         if items:
             queue = self._queue_for(items[0].delivery.subscriber)
             queue.waiting.requeue(items)
-            self._scheduler.add_ready(queue)
+            self.scheduler.add_ready(queue)
 
     def end_turn(self) -> None:
         """Declare that no popped message will be requeued or blocked any more."""
@@ -237,7 +238,7 @@ class EgressQueue:
     def _remove_if_empty(self, queue: SubscriberQueue) -> None:
         subscriber = queue.subscriber
         if subscriber is not None and not queue.messages and queue is not self.serving:
-            self._scheduler.remove(queue)
+            self.scheduler.remove(queue)
             self._subscriber_queues.pop(subscriber, None)
 
     def __len__(self) -> int:
@@ -261,9 +262,9 @@ class EgressQueue:
     def pause(self, queue: SubscriberQueue, until_ns: int) -> None:
         """Change a READY subscriber queue to PAUSED: it sends nothing before `until_ns`."""
         queue.paused_until_ns = until_ns
-        self._scheduler.remove_ready(queue)
+        self.scheduler.remove_ready(queue)
         self._count_all_unsendable(queue, 1)
-        self._scheduler.schedule_service(queue)
+        self.scheduler.schedule_service(queue)
 
     def resume(self, queue: SubscriberQueue) -> None:
         """Change a PAUSED subscriber queue to READY."""
@@ -272,7 +273,7 @@ class EgressQueue:
         self._count_all_unsendable(queue, -1)
         queue.paused_until_ns = 0
         if queue.waiting.messages:
-            self._scheduler.add_ready(queue)
+            self.scheduler.add_ready(queue)
 
     def resume_all(self) -> None:
         for queue in self._all_queues():
@@ -284,7 +285,7 @@ class EgressQueue:
             queue.failures = 0
             self.resume(queue)
             queue.blocked.retry_all_routes(now_ns)
-            self._scheduler.schedule_service(queue)
+            self.scheduler.schedule_service(queue)
 
     @property
     def is_failing(self) -> bool:
@@ -300,39 +301,34 @@ class EgressQueue:
         """Block the popped `item` of `queue` until `route` opens; see `BlockedRoutes.block`."""
         queue.blocked.block(item, route, try_ns)
         queue.expiry_scan_ns = min(queue.expiry_scan_ns, item.deadline_ns + 1)
-        self._scheduler.schedule_service(queue)
+        self.scheduler.schedule_service(queue)
 
     def release_route(self, queue: SubscriberQueue, route: Hashable) -> None:
         """The route is open: move its messages back to the front of the queue."""
         for rank, items in reversed(queue.blocked.release_route(route)):
             queue.waiting.prepend(rank, items)
         if queue.waiting.messages and not queue.paused_until_ns:
-            self._scheduler.add_ready(queue)
+            self.scheduler.add_ready(queue)
 
     def retry_route(self, route: Hashable, now_ns: int = 0) -> bool:
         """Make a closed route due at `now_ns` and reset its failures; False if it was not closed."""
         waiting = self._closed_routes.get(route, ())
         for queue in waiting:
             queue.blocked.retry_route(route, now_ns)
-            self._scheduler.schedule_service(queue)
+            self.scheduler.schedule_service(queue)
         return bool(waiting)
 
     # --- times --------------------------------------------------------------------------------------------------------
 
-    @property
-    def next_due_ns(self) -> int:
-        """No subscriber queue is due for service before this time."""
-        return self._scheduler.next_due_ns
-
     def pop_due(self, now_ns: int) -> SubscriberQueue | None:
         """A subscriber queue that is due for service, or None; call `serviced` afterwards."""
-        queue = self._scheduler.pop_due(now_ns)
+        queue = self.scheduler.pop_due(now_ns)
         if queue is not None:
             self._set_serving(queue)
         return queue
 
     def serviced(self, queue: SubscriberQueue) -> None:
-        self._scheduler.schedule_service(queue)
+        self.scheduler.schedule_service(queue)
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
@@ -344,10 +340,6 @@ class EgressQueue:
     @property
     def closed_routes(self) -> int:
         return len(self._closed_routes)
-
-    def has_ready(self) -> bool:
-        """True if a subscriber queue may have a message to send."""
-        return self._scheduler.has_ready
 
     def subscriber_queues(self) -> list[SubscriberQueue]:
         """The queues of subscribers that have messages."""

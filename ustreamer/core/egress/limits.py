@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queued message, the bounds of an egress queue, and the retry delay. egress_queue.py holds the messages."""
+"""The queued message and the bounds of an egress queue. egress_queue.py holds the messages."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Final
 
 import msgspec
@@ -68,12 +68,3 @@ def stream_key(delivery: Delivery, message: UMessage) -> Hashable:
     """The key of a stream: messages with equal key and class are sent in order of arrival."""
     attributes = message.attributes
     return delivery.subscriber, attributes.source, attributes.sink
-
-
-def retry_delay_ns(limits: EgressLimits, failures: int, rng: Callable[[], float]) -> int:
-    """The delay after the nth consecutive failure: doubles up to the limit, times a jitter of 0.5 to 1.0.
-
-    The jitter (`rng` returns 0..1) prevents synchronized retries of many gateways at a returning peer.
-    """
-    doubled = min(limits.retry_max_ms, limits.retry_first_ms << min(failures - 1, 20))
-    return round(doubled * (0.5 + rng() / 2) * 1_000_000)

@@ -85,18 +85,13 @@ class WeightedPriorityQueue:
                 return popped
             credit[:] = WEIGHTS  # all waiting classes have used their credit
 
-    # Fast path of popping one by one (oracle); compared by
-    # tests/core/egress/test_egress_queue.py::test_batch_size_changes_neither_order_nor_shares
     def _pop_from_class(self, rank: int, most: int) -> list[QueuedMessage]:
         """Pop up to `most` messages of a class."""
-        waiting = self._classes[rank]
-        if len(waiting) <= most:
-            moved = list(waiting)
-            waiting.clear()
-            size = self._class_bytes[rank]
-        else:
-            moved = [waiting.popleft() for _ in range(most)]
-            size = sum([item.size for item in moved])
+        waiting, moved, size = self._classes[rank], list[QueuedMessage](), 0
+        while waiting and len(moved) < most:
+            item = waiting.popleft()
+            moved.append(item)
+            size += item.size
         self._count_change(rank, -len(moved), -size)
         return moved
 

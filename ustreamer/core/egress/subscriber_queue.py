@@ -41,7 +41,6 @@ class SubscriberQueue:
         "expiry_scan_ns",
         "failures",
         "paused_until_ns",
-        "scheduled_ns",
         "subscriber",
         "waiting",
     )
@@ -57,8 +56,6 @@ class SubscriberQueue:
         """The end of the pause; 0 while READY."""
         self.expiry_scan_ns = NEVER_NS
         """The next scan of blocked messages for expired ones."""
-        self.scheduled_ns = NEVER_NS
-        """The time under which `RoundRobin` has scheduled this queue."""
 
     @property
     def messages(self) -> int:

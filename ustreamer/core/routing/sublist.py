@@ -76,7 +76,14 @@ class Sublist(Generic[T]):
         """
         found = list(self._exact.get(address, ()))
         if self._wild:
-            parts = _parts(address)
+            ue_id = address.ue_id  # as `_parts`, without the call
+            parts = (
+                address.authority_name,
+                ue_id & 0xFFFF,
+                ue_id >> 16,
+                address.ue_version_major,
+                address.resource_id,
+            )
             for mask, table in self._wild.items():
                 found += table.get(tuple(compress(parts, mask)), ())
         return found

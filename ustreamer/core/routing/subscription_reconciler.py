@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from ustreamer.core.base.backoff import backoff_ns, jittered_ns
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.links import LinkState
 
@@ -22,6 +23,7 @@ V = TypeVar("V")
 C = TypeVar("C", bound=Hashable)
 
 _NS_PER_MS: Final = 1_000_000
+_LINK_UP: Final = LinkState(up=True, up_count=0)
 
 
 class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +90,15 @@ class SubscriptionReconciler(Generic[K, V, C]):
     """The calls to all peers. Belongs to one thread, except `is_pending` and `on_link_changed`."""
 
     def __init__(
-        self, policy: ReconcilerPolicy, peer_of: Callable[[K], str], link_of: Callable[[str], LinkState]
+        self,
+        policy: ReconcilerPolicy,
+        peer_of: Callable[[K], str] = lambda key: "",
+        link_of: Callable[[str], LinkState] = lambda peer: _LINK_UP,
     ) -> None:
-        """`peer_of` names the peer that is called about a key, `link_of` whether that peer can be reached."""
+        """`peer_of` names the peer that is called about a key, `link_of` whether that peer can be reached.
+
+        The default is one peer that can always be reached: the uSubscription in the same process.
+        """
         self._policy = policy
         self._peer_of = peer_of
         self._link_of = link_of
@@ -193,7 +201,7 @@ class SubscriptionReconciler(Generic[K, V, C]):
         entry.acknowledged = entry.requested
         self.settle(entry)
         if entry.confirmed and refresh_ms:
-            self._deadlines.schedule(entry.key, now_ns + _jittered_ns(refresh_ms, jitter))
+            self._deadlines.schedule(entry.key, now_ns + jittered_ns(refresh_ms, jitter))
 
     def settle(self, entry: SubscriptionEntry[K, V, C]) -> None:
         """Keep the acknowledged value, without a further call unless another value is desired.
@@ -217,14 +225,12 @@ class SubscriptionReconciler(Generic[K, V, C]):
         """
         if not self._is_current(entry):
             return False
-        pause_ms = min(
-            self._policy.initial_backoff_ms << min(entry.failures, 16), self._policy.max_backoff_ms
-        )
+        policy = self._policy
+        pause_ns = backoff_ns(policy.initial_backoff_ms, policy.max_backoff_ms, entry.failures, jitter)
         entry.failures += 1
         entry.confirmed = False
         self._clear_pending(entry)
-        pause_ns = max(_jittered_ns(pause_ms, jitter), min_pause_ms * _NS_PER_MS)
-        self._deadlines.schedule(entry.key, now_ns + pause_ns)
+        self._deadlines.schedule(entry.key, now_ns + max(pause_ns, min_pause_ms * _NS_PER_MS))
         return True
 
     def suspect(self, key: K, now_ns: int, jitter: float = 0.0, *, at_once: bool = False) -> bool:
@@ -355,8 +361,3 @@ class SubscriptionReconciler(Generic[K, V, C]):
         allowed_ns = max(entry.suspicion_allowed_ns, now_ns)
         entry.suspicion_allowed_ns = allowed_ns + interval_ns
         return max(0, allowed_ns - now_ns - (self._policy.suspicion_burst - 1) * interval_ns) // _NS_PER_MS
-
-
-def _jittered_ns(pause_ms: int, jitter: float) -> int:
-    """The pause in ns, shorter by up to half of it."""
-    return round(pause_ms * (1 - jitter / 2) * _NS_PER_MS)

@@ -21,7 +21,7 @@ from ustreamer.uprotocol.pb.google_timestamp import Timestamp
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
 
 M = TypeVar("M", bound=Message)
@@ -41,6 +41,10 @@ class UsubscriptionMethod(IntEnum):
 
     SUBSCRIBE = 1
     UNSUBSCRIBE = 2
+
+
+NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
+"""Codes of a dispatcher on the path; every other code comes from the uSubscription and is final (X-26)."""
 
 
 class Status(IntEnum):

@@ -22,7 +22,7 @@ from itertools import accumulate
 import msgspec
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.delivery import Delivery, settle_delivered
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import SendBatch, SendOne
@@ -138,7 +138,7 @@ class EndpointQueue(SendWorker):
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
             evicted = queue.push(delivery, message, now_ns, attempts, deadline_ns)
-            if self._idle and queue.has_ready():
+            if self._idle and queue.scheduler.ready:
                 self._changed.notify()
             for item in evicted:
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full_status_for(item))
@@ -146,36 +146,49 @@ class EndpointQueue(SendWorker):
             self._on_undelivered(item, self._full_status_for(item))
 
     def offer_batch(
-        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+        self,
+        deliveries: Sequence[Delivery],
+        messages: Sequence[UMessage],
+        times_ns: Sequence[int],
+        *,
+        ageing: bool,
     ) -> None:
         """As `offer` of each message at its time. Messages that can be sent at once go out in one batch."""
         with self._lock:
-            taken = self._send_batch_inline(delivery, messages, times_ns, ageing=ageing)
-        for message, at_ns in zip(messages[taken:], times_ns[taken:], strict=True):
-            self.offer(delivery, message, at_ns)
+            taken = self._send_batch_inline(deliveries, messages, times_ns, ageing=ageing)
+        if taken < len(messages):
+            remaining = zip(deliveries[taken:], messages[taken:], times_ns[taken:], strict=True)
+            for delivery, message, at_ns in remaining:
+                self.offer(delivery, message, at_ns)
 
     def _send_batch_inline(
-        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+        self,
+        deliveries: Sequence[Delivery],
+        messages: Sequence[UMessage],
+        times_ns: Sequence[int],
+        *,
+        ageing: bool,
     ) -> int:
         """Send a prefix of `messages` on the caller's thread; returns its length.
 
         The prefix ends at the first message that must wait, exceeds the room, is expired or is refused.
         """
-        if delivery.transmit_batch is None or self._in_flight:
+        target = deliveries[0]
+        if target.transmit_batch is None or self._in_flight:
             return 0
-        if self._queue.messages and not self._queue.is_empty_for(delivery.subscriber):
+        if self._queue.messages and not self._queue.is_empty_for(target.subscriber):
             return 0
         size = self._size_of(messages)
         if self._credit < size:
             self._renew_credit(min(size, _MAX_CREDIT), times_ns[-1])
         if self._credit >= size:
-            return self._transmit_batch(delivery, messages, times_ns, size, ageing=ageing)
+            return self._transmit_batch(deliveries, messages, times_ns, size, ageing=ageing)
         taken = 0
         while number := self._count_within_credit(messages[taken:], times_ns[-1]):
             end = taken + number
             allowed = messages[taken:end]
             sent = self._transmit_batch(
-                delivery, allowed, times_ns[taken:end], self._size_of(allowed), ageing=ageing
+                deliveries[taken:end], allowed, times_ns[taken:end], self._size_of(allowed), ageing=ageing
             )
             taken += sent
             if sent < number:
@@ -191,7 +204,7 @@ class EndpointQueue(SendWorker):
 
     def _transmit_batch(
         self,
-        delivery: Delivery,
+        deliveries: Sequence[Delivery],
         messages: Sequence[UMessage],
         times_ns: Sequence[int],
         size: int,
@@ -199,21 +212,22 @@ class EndpointQueue(SendWorker):
         ageing: bool,
     ) -> int:
         """Send a prefix of `messages`, up to the first expired or refused one; returns its length."""
-        assert delivery.transmit_batch is not None  # the caller has checked it
+        transmit_batch = deliveries[0].transmit_batch
+        assert transmit_batch is not None  # the caller has checked it
         unexpired: Iterable[UMessage] = messages
         if ageing:
             unexpired = self._expiry.unexpired(messages)
         try:
-            taken = delivery.transmit_batch(unexpired)
+            taken = transmit_batch(unexpired)
         except Exception as error:  # noqa: BLE001  # as in `_transmit`; the number sent is unknown, so duplicates rather than losses
             self._log_error(error)
             return 0
         if taken < len(messages):
-            messages, times_ns = messages[:taken], times_ns[:taken]
+            deliveries, messages, times_ns = deliveries[:taken], messages[:taken], times_ns[:taken]
             size = self._size_of(messages)
         if taken:
             self._credit -= size
-            delivery.settle_delivered(self.ledger, messages, times_ns)
+            settle_delivered(deliveries, self.ledger, messages, times_ns)
         return taken
 
     @staticmethod

@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable, Hashable
 from threading import Condition, RLock, Thread
 
+from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.plugin_errors import safe_str
 from ustreamer.core.egress.egress_queue import EgressQueue
-from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, QueuedMessage, retry_delay_ns
+from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
 from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
 from ustreamer.uprotocol.umessage import UMessage
@@ -90,13 +91,13 @@ class SendWorker:
             queue = self._queue
             queue.end_turn()
             while not self._closing:
-                left_ns = queue.next_due_ns
+                left_ns = queue.scheduler.next_due_ns
                 if left_ns != NEVER_NS:
                     left_ns -= self._clock.monotonic_ns()
                     if left_ns <= 0:
                         self._idle = False
                         return []
-                if queue.has_ready() and (batch := self._take_batch()):
+                if queue.scheduler.ready and (batch := self._take_batch()):
                     self._idle = False
                     return batch
                 self._idle = True
@@ -204,9 +205,13 @@ class SendWorker:
             self._retries += 1
             if link_ups != self._link_ups or self._no_retry_status is not None:
                 return
+            pause_ns = self._backoff_ns(subscriber_queue.failures)
             subscriber_queue.failures += 1
-            pause_ns = retry_delay_ns(self._limits, subscriber_queue.failures, self._rng)
             self._queue.pause(subscriber_queue, self._clock.monotonic_ns() + pause_ns)
+
+    def _backoff_ns(self, earlier_failures: int) -> int:
+        limits = self._limits
+        return backoff_ns(limits.retry_first_ms, limits.retry_max_ms, earlier_failures, self._rng())
 
     def _log_fields(self, subscriber_queue: SubscriberQueue, status: UStatus) -> dict[str, str]:
         fields = {"endpoint": self.name, "reason": str(status)}
@@ -262,8 +267,7 @@ class SendWorker:
             self._retries += 1
             probe_ns = self._clock.monotonic_ns()
             if link_ups == self._link_ups and refusal.route not in self._reopened_routes:
-                failures = subscriber_queue.blocked.count_failure(refusal.route)
-                probe_ns += retry_delay_ns(self._limits, failures, self._rng)
+                probe_ns += self._backoff_ns(subscriber_queue.blocked.count_failure(refusal.route) - 1)
             self._queue.block(subscriber_queue, item, refusal.route, probe_ns)
             self._in_flight -= 1
 

@@ -21,7 +21,7 @@ import msgspec
 from ustreamer.core.routing.sublist import Sublist
 from ustreamer.transport_port import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
-from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
@@ -79,12 +79,6 @@ class _Registration(NamedTuple):
     source: UUri
     sink: UUri | None
     listener: Listener
-
-    def matches_sink(self, attributes: UAttributes) -> bool:
-        """True if the sink matches; the sublist has matched the source."""
-        if attributes.type is UMessageType.PUBLISH or self.sink is None:
-            return attributes.type is UMessageType.PUBLISH and self.sink is None
-        return attributes.sink is not None and self.sink.matches(attributes.sink)
 
 
 class LocalTransport(EndpointTransport):
@@ -211,9 +205,12 @@ class LocalTransport(EndpointTransport):
         if self._state != "open":
             return False
         attributes = message.attributes
+        sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
         with self._lock:
             matching = [
-                each for each in self._by_source.match(attributes.source) if each.matches_sink(attributes)
+                each
+                for each in self._by_source.match(attributes.source)
+                if (each.sink is sink if each.sink is None or sink is None else each.sink.matches(sink))
             ]
             self._counts["received"] += bool(matching)
         called: set[Listener] = set()
@@ -221,21 +218,21 @@ class LocalTransport(EndpointTransport):
         for registration in matching:
             if registration.listener not in called and registration in self._registrations:
                 called.add(registration.listener)
-                self._call_listener(registration.listener, message)
+                try:
+                    registration.listener(message)
+                except Exception as error:  # noqa: BLE001  # foreign code on the thread of the sender
+                    self._on_listener_error(error, message)
         return bool(called)
 
-    def _call_listener(self, listener: Listener, message: UMessage) -> None:
-        try:
-            listener(message)
-        # Foreign code on the thread of the sender: counted each time, logged once per type, not raised.
-        except Exception as error:
-            with self._lock:
-                self._counts["listener_errors"] += 1
-                first = type(error) not in self._reported
-                self._reported.add(type(error))
-            if first:
-                extra = {"authority": self.authority, "message_id": str(message.id)}
-                log.exception("local.listener_failed", extra=extra)
+    def _on_listener_error(self, error: Exception, message: UMessage) -> None:
+        """Count an error of a listener; log it once per type."""
+        with self._lock:
+            self._counts["listener_errors"] += 1
+            first = type(error) not in self._reported
+            self._reported.add(type(error))
+        if first:
+            extra = {"authority": self.authority, "message_id": str(message.id)}
+            log.error("local.listener_failed", exc_info=error, extra=extra)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

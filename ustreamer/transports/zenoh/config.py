@@ -27,6 +27,8 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     than the lease of the nodes, after which an outage is detected. `replay_messages` and `replay_bytes` bound the
     memory for it.
 
+    `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each).
+
     `peers` lists the authorities of streamers on this network that are trusted to forward what they announce, even if
     they are not visible on the other side. False: neither detect peers nor announce this streamer.
     """
@@ -41,6 +43,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     replay_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
     peers: tuple[str, ...] | bool = True
+    max_publishers: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 16_384
 
     def __post_init__(self) -> None:
         for key, locators in (("listen", self.listen), ("connect", self.connect)):

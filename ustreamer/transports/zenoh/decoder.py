@@ -16,8 +16,7 @@ from typing import Final, final
 import msgspec
 
 from ustreamer.transports.zenoh.keys import parse_key
-from ustreamer.uprotocol.batch import IdColumns, MessageBatch
-from ustreamer.uprotocol.struct_columns import unpack_columns, unpack_u64_columns
+from ustreamer.uprotocol.batch import IdColumns, MessageBatch, unpack_columns
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
@@ -158,7 +157,7 @@ class AttachmentColumns:
 
     def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
         if self._id_columns is None:
-            msbs, lsbs = unpack_u64_columns(f"<4xQxQ{len(self.tail)}x", b"".join(self.items))
+            msbs, lsbs = unpack_columns(f"<4xQxQ{len(self.tail)}x", b"".join(self.items)) or ((), ())
             self._id_columns = msbs, lsbs
         return self._id_columns
 
@@ -204,22 +203,12 @@ class SampleDecoder:
         self._reconciled: dict[tuple[str, bytes], UAttributes] = {}
         # Responses: by key and the bytes around the reqid, the attributes without reqid.
         self._responses: dict[tuple[str, bytes, bytes], UAttributes] = {}
-        self._last_key, self._last_tail = "", b""  # the last cache hit
-        self._last_attributes: UAttributes | None = None
 
     def decode(self, key: str, attachment: bytes | None, payload: bytes) -> UMessage | SampleRefusal:
         """Equal to `decode_sample`."""
         if attachment:
             tail = attachment[_HEAD_SIZE:]
-            # Mostly equal to the last hit: comparing is 0.07 us less than a lookup, as new bytes have no cached hash.
-            if tail == self._last_tail and key == self._last_key:
-                reconciled: UAttributes | None = self._last_attributes
-            else:
-                reconciled = self._reconciled.get((key, tail))
-                if reconciled is not None:
-                    self._last_key, self._last_tail, self._last_attributes = key, tail, reconciled
-                else:
-                    reconciled = self._cached_response(key, attachment)
+            reconciled = self._reconciled.get((key, tail)) or self._cached_response(key, attachment)
             if reconciled is not None:
                 head, msb, tag, lsb = _HEAD.unpack_from(attachment)
                 if head == _BEFORE_MSB and tag == _BEFORE_LSB:

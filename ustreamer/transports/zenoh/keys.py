@@ -20,6 +20,9 @@ from ustreamer.uprotocol.uuri import (
     check_authority,
 )
 
+EVERY_KEY: Final = "up/**"
+"""Matches the key of every message."""
+
 NO_SINK: Final = "{}/{}/{}/{}/{}"
 """The sink half of every publication's key."""
 

@@ -57,8 +57,8 @@ PRIORITIES: Final = {
 }
 """[impl->dsn~up-transport-zenoh-message-priority-mapping~1]"""
 
-MAX_PUBLISHERS: Final = 1024
-_MAX_HEADERS: Final = 8192
+MAX_PUBLISHERS: Final = 16_384
+_MAX_HEADERS: Final = 32_768
 _VERSION_AND_TAGS: Final = VERSION_BYTE + b"\x0a\x12\x09"  # precedes the id, as in `ustreamer.uprotocol.wire`
 _MAX_TAILS: Final = 256
 _POLL_S: Final = 0.005
@@ -72,7 +72,7 @@ ZenohRoute = tuple[UUri, UUri | None, UPriority]
 class _RoutePublisher:
     """A route. `open`: a subscriber matches, and nothing is left to retransmit."""
 
-    __slots__ = ("last_used", "lost_ns", "open", "put", "route", "status_received", "to_retransmit", "zenoh")
+    __slots__ = ("headers", "lost_ns", "open", "put", "route", "status_received", "to_retransmit", "zenoh")
 
     def __init__(self, route: ZenohRoute) -> None:
         self.route = route
@@ -80,7 +80,8 @@ class _RoutePublisher:
         self.put: Callable[..., None]
         self.open = False
         self.status_received = False
-        self.last_used = 0
+        self.headers: dict[UAttributes, None] = {}
+        """The keys of its cached headers."""
         self.to_retransmit: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
 
@@ -171,7 +172,9 @@ class ZenohSender:
         # Zenoh's threads wait for this lock: never held for long, and never during a call of Zenoh.
         self._state_lock = Lock()
         self._closing = Event()
-        self._publishers: OrderedDict[ZenohRoute, _RoutePublisher] = OrderedDict()
+        self._publishers: dict[ZenohRoute, _RoutePublisher] = {}
+        self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
+        """The same, the least recently used one first."""
         self._headers: dict[UAttributes, _EncodedHeader] = {}
         self._response_headers: dict[UAttributes, _EncodedHeader] = {}
         """By the attributes of the responses without reqid."""
@@ -206,36 +209,30 @@ class ZenohSender:
         """
         if type(messages) is MessageBatch:
             return self._put_column_batch(messages)
-        header: _EncodedHeader | None = None
-        attributes: UAttributes | None = None
-        tail = reqid = b""
-        heads, payloads = list[bytes](), list[bytes]()  # of consecutive messages with the same header
+        origins, heads, payloads = list[Origin](), list[bytes](), list[bytes]()
         with self._lock:
-            before, links, pack = self.sent, self._link_monitor, HEAD.pack
+            links, pack, cached = self._link_monitor, HEAD.pack, self._headers.get
+            used = self._by_use.move_to_end
             for message in messages:
-                if message.attributes is not attributes:
-                    attributes = message.attributes
-                    found = self._sendable_header(attributes)
-                    if found is not header:
-                        if header is not None:
-                            self._remember(header, heads, payloads)
-                            heads, payloads = [], []
-                        header = found
-                    if header is not None:
-                        tail, reqid = header.encode_for(attributes)
-                if header is None or not links.up:  # the put may have waited until Zenoh closed the link
+                attributes, id, payload = message.attributes, message.id, message.payload
+                header = cached(attributes) if attributes.reqid is None else self._cached_header(attributes)
+                # The previous put may have waited until Zenoh closed the link.
+                if header is None or not links.up or not (header.publisher.open or links.multicast):
                     break
-                id, payload = message.id, message.payload
+                tail, reqid = header.tail, b""
+                if header.after_reqid is not None:
+                    tail, reqid = header.encode_for(attributes)
                 head = pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
                 try:
                     header.put(payload, attachment=head + tail)
                 except zenoh.ZError:
                     break
+                used(header.publisher)
+                origins.append(header.origin)
                 heads.append(head)
                 payloads.append(reqid + payload)  # no copy if `reqid` is empty
-            if header is not None:
-                self._remember(header, heads, payloads)
-            return self.sent - before
+            self._remember(origins, heads, payloads)
+            return len(heads)
 
     # Fast path of put_message (oracle); compared by
     # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages
@@ -266,8 +263,9 @@ class ZenohSender:
                 failed = 1
             put_count = len(attachments) - failed - sum(1 for _ in remaining)
             sent = attachments[:put_count]
+            self._by_use.move_to_end(header.publisher)
             remembered = header.remembered_payloads(sent, run.payloads[:put_count])
-            self._remember(header, sent, remembered, None if answers else run.sizes[:put_count])
+            self._remember((header.origin,), sent, remembered, None if answers else run.sizes[:put_count])
             return put_count
 
     def _cached_header(self, attributes: UAttributes) -> _EncodedHeader | None:
@@ -276,10 +274,6 @@ class ZenohSender:
         if reqid is None:
             return self._headers.get(attributes)
         return self._response_headers.get(_without_reqid(attributes)) if reqid.is_valid else None
-
-    def _sendable_header(self, attributes: UAttributes) -> _EncodedHeader | None:
-        """The cached header if it can be put now."""
-        return self._if_sendable(self._cached_header(attributes))
 
     def _if_sendable(self, header: _EncodedHeader | None) -> _EncodedHeader | None:
         """`header` if a link is up and a subscriber matches, else None."""
@@ -319,25 +313,23 @@ class ZenohSender:
         except zenoh.ZError as error:
             raise self._put_error(message.attributes, error) from error
         self.sent += 1
-        header.publisher.last_used = self.sent
+        self._by_use.move_to_end(header.publisher)
         if self._retransmit_buffer.is_enabled:
             self._retransmit_buffer.append(header.origin, now_ns, head, reqid + payload)
 
     def _remember(
         self,
-        header: _EncodedHeader,
+        origins: Sequence[Origin],
         heads: Sequence[bytes],
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """Record that these were put."""
+        """Record that these were put: one origin for all, or one for each."""
         if not heads:
             return
-        publisher = header.publisher
         self.sent += len(heads)
-        publisher.last_used = self.sent
         if self._retransmit_buffer.is_enabled:
-            self._retransmit_buffer.append_batch(header.origin, self._monotonic_ns(), heads, payloads, sizes)
+            self._retransmit_buffer.append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
@@ -353,9 +345,7 @@ class ZenohSender:
             return self._new_response_header(publisher, message.attributes, tail)
         header = _EncodedHeader(publisher, Origin(publisher, message.attributes), publisher.put, tail)
         if attributes.is_cacheable:
-            if len(self._headers) >= _MAX_HEADERS:
-                self._headers.clear()
-            self._headers[message.attributes] = header
+            _cache_header(self._headers, message.attributes, header)
         return header
 
     def _new_response_header(
@@ -368,9 +358,7 @@ class ZenohSender:
         header = _EncodedHeader(
             publisher, Origin(publisher, common, are_responses=True), publisher.put, *around
         )
-        if len(self._response_headers) >= _MAX_HEADERS:
-            self._response_headers.clear()
-        self._response_headers[common] = header
+        _cache_header(self._response_headers, common, header)
         return header
 
     def _publisher(self, attributes: UAttributes) -> _RoutePublisher:
@@ -382,21 +370,23 @@ class ZenohSender:
                 self._evict_publisher()
             publisher = self._declare_publisher(attributes, route)
             self._publishers[route] = publisher
+            self._by_use[publisher] = None
         return publisher
 
     def _evict_publisher(self) -> None:
         """Evict the least recently used publisher, first among those with nothing to retransmit."""
-        oldest = min(self._publishers.values(), key=lambda each: (bool(each.to_retransmit), each.last_used))
+        least_used = next(iter(self._by_use))
+        oldest = next((each for each in self._by_use if not each.to_retransmit), least_used)
         self.not_replayed += len(oldest.to_retransmit)
         oldest.to_retransmit = []
-        del self._publishers[oldest.route]
-        self._headers.clear()
-        self._response_headers.clear()
+        del self._publishers[oldest.route], self._by_use[oldest]
+        for attributes in oldest.headers:
+            self._headers.pop(attributes, None)
+            self._response_headers.pop(attributes, None)
         oldest.zenoh.undeclare()  # type: ignore[no-untyped-call]
 
     def _declare_publisher(self, attributes: UAttributes, route: ZenohRoute) -> _RoutePublisher:
         publisher = _RoutePublisher(route)
-        publisher.last_used = self.sent
 
         def on_status(status: zenoh.MatchingStatus) -> None:
             self._on_matching_status(publisher, status.matching)
@@ -506,6 +496,17 @@ class ZenohSender:
     def close(self) -> None:
         """Release a `send` that waits for a subscriber."""
         self._closing.set()
+
+
+def _cache_header(
+    headers: dict[UAttributes, _EncodedHeader], attributes: UAttributes, header: _EncodedHeader
+) -> None:
+    """Cache `header`; at the limit, drop the oldest one."""
+    if len(headers) >= _MAX_HEADERS:
+        oldest = next(iter(headers))
+        headers.pop(oldest).publisher.headers.pop(oldest, None)
+    headers[attributes] = header
+    header.publisher.headers[attributes] = None
 
 
 def _without_reqid(attributes: UAttributes) -> UAttributes:

@@ -11,7 +11,7 @@ are dropped as a whole.
 from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, cycle, islice, pairwise
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
@@ -101,9 +101,12 @@ class Origin(NamedTuple):
 
 
 class _BlockPart(NamedTuple):
-    """Consecutive messages of one put time and one head size. The origin has all of a head except its id."""
+    """Consecutive messages of one put time and one head size: one origin for all, or one for each.
 
-    origin: Origin
+    The origin has all of a head except its id.
+    """
+
+    origins: Sequence[Origin]
     put_ns: int
     message_count: int
     head_size: int
@@ -128,10 +131,12 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def messages_of(self, publisher: Hashable) -> Iterator[tuple[int, UMessage]]:
         at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
         for part in self.parts:
+            origins = cycle(part.origins)
             for begin, end in islice(payloads, part.message_count):
-                if part.origin.publisher is publisher:
+                origin = next(origins)
+                if origin.publisher is publisher:
                     _, msb, _, lsb = HEAD.unpack_from(self.heads, at)
-                    yield part.put_ns, part.origin.message(msb, lsb, self.payloads[begin:end])
+                    yield part.put_ns, origin.message(msb, lsb, self.payloads[begin:end])
                 at += part.head_size
 
 
@@ -167,18 +172,18 @@ class RetransmitBuffer:
     # tests/transports/zenoh/test_retransmit.py::test_the_newest_messages_are_kept_within_all_bounds
     def append_batch(
         self,
-        origin: Origin,
+        origins: Sequence[Origin],
         put_ns: int,
         heads: Sequence[bytes],
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """Equal to `append` of each, for messages of one publisher with the same attributes.
+        """Equal to `append` of each. `origins` has one origin for all, or one for each.
 
         `heads` all have the same size: HEAD with or without the tail after it. `sizes` are the payload sizes, if known.
         """
         self._close_block_if_old(put_ns)
-        self._parts.append(_BlockPart(origin, put_ns, len(heads), len(heads[0])))
+        self._parts.append(_BlockPart(origins, put_ns, len(heads), len(heads[0])))
         self._heads += heads
         sizes = list(map(len, payloads)) if sizes is None else sizes
         self._sizes.extend(sizes)
@@ -188,7 +193,7 @@ class RetransmitBuffer:
     def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
         """As `append_batch`, for one message."""
         self._close_block_if_old(put_ns)
-        self._parts.append(_BlockPart(origin, put_ns, 1, len(head)))
+        self._parts.append(_BlockPart((origin,), put_ns, 1, len(head)))
         self._heads.append(head)
         self._sizes.append(len(payload))
         self._payloads.append(payload)

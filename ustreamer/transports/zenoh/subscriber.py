@@ -19,8 +19,7 @@ from zenoh.handlers import FifoChannel
 from ustreamer.transports.zenoh.decoder import SampleDecoder, SampleRefusal, SampleRefusalReason
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests
-from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH, MIN_BATCH, MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.utransport import Listener, batch_listener_of
 from ustreamer.uprotocol.uuri import ANY, UUri

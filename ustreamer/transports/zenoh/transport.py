@@ -21,6 +21,7 @@ from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTop
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.errors import zenoh_error_text
+from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
 from ustreamer.transports.zenoh.peer_tokens import PeerTokens
 from ustreamer.transports.zenoh.publisher import ZenohSender
@@ -42,6 +43,7 @@ MAX_LISTENERS: Final = 256
 _RUNTIME: Final = "(rx: (worker_threads: 16))"
 """By default Zenoh reads the sockets of all sessions of a process on two threads. Closing a socket whose peer has
 stopped reading blocks such a thread for up to 10 s (SO_LINGER). Two stalled peers stopped all endpoints (for 7.3 s)."""
+_AGGREGATION: Final = "aggregation/publishers"
 _TCP: Final = re.compile(r"tcp/(.+):(\d+)")
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
@@ -124,6 +126,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             retransmit,
             self._answered_requests,
             self._on_route_opened,
+            self._config.max_publishers,
         )
         # After the sender: a watcher may send as soon as the link is up.
         self._link_monitor.start(session, lease_ms(config))
@@ -356,6 +359,9 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
         for path, value in _settings(config).items():
             where = f"endpoint {endpoint!r}: Zenoh's {path} = {json.dumps(value)}"
             zenoh_settings.insert_json5(path, json.dumps(value))
+        if json.loads(zenoh_settings.get_json(_AGGREGATION)) == []:
+            # Zenoh declares one aggregated publisher to adjacent nodes, not each: 0.1 ms instead of 7 at 2 500 topics.
+            zenoh_settings.insert_json5(_AGGREGATION, json.dumps([EVERY_KEY]))
     except zenoh.ZError as error:
         raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
     return zenoh_settings

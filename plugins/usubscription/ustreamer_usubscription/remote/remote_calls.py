@@ -6,9 +6,9 @@ after a timeout of 5 minutes, after a pause if it was not delivered, at once whe
 never sent while the link is down.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import IntEnum
 from typing import Final, TypeAlias
 
 from ustreamer.core.base.links import LinkState
@@ -17,6 +17,7 @@ from ustreamer.core.routing.subscription_reconciler import (
     SubscriptionEntry,
     SubscriptionReconciler,
 )
+from ustreamer.core.routing.usubscription_codec import UsubscriptionMethod
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
@@ -52,16 +53,9 @@ RemoteCall: TypeAlias = SubscriptionEntry[UUri, SubscriptionRecord, UUID]
 """The desired subscription of a remote topic, and the progress of its calls; a desired None is an Unsubscribe."""
 
 
-class RemoteMethod(IntEnum):
-    """The methods called, by the numbers of both interface versions."""
-
-    SUBSCRIBE = 1
-    UNSUBSCRIBE = 2
-
-
-def method_of(remote_call: RemoteCall) -> RemoteMethod:
+def method_of(remote_call: RemoteCall) -> UsubscriptionMethod:
     """The method that requests the desired subscription."""
-    return RemoteMethod.UNSUBSCRIBE if remote_call.desired is None else RemoteMethod.SUBSCRIBE
+    return UsubscriptionMethod.UNSUBSCRIBE if remote_call.desired is None else UsubscriptionMethod.SUBSCRIBE
 
 
 class RemoteCalls:
@@ -71,7 +65,7 @@ class RemoteCalls:
         """`link_of` is the link state of an authority; after `refresh_ms` (0: never) an answered call is repeated."""
         self._refresh_ms = refresh_ms
         self._reconciler: SubscriptionReconciler[UUri, SubscriptionRecord, UUID] = SubscriptionReconciler(
-            _POLICY, lambda topic: topic.authority_name, link_of
+            _POLICY, operator.attrgetter("authority_name"), link_of
         )
         self.set_desired = self._reconciler.set_desired
         self.clear_desired = self._reconciler.forget

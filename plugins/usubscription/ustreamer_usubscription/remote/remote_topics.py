@@ -13,7 +13,13 @@ from typing import Final, NamedTuple
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.subscriptions import fastest_period
-from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status, subscription_update_in
+from ustreamer.core.routing.usubscription_codec import (
+    NOT_DELIVERED,
+    USUBSCRIPTION,
+    Status,
+    UsubscriptionMethod,
+    subscription_update_in,
+)
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request
@@ -28,7 +34,6 @@ from ustreamer_usubscription.remote.remote_calls import (
     CALL_TIMEOUT_MS,
     RemoteCall,
     RemoteCalls,
-    RemoteMethod,
     method_of,
 )
 from ustreamer_usubscription.requests.remote_codec import (
@@ -38,9 +43,6 @@ from ustreamer_usubscription.requests.remote_codec import (
 )
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
-
-NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
-"""Codes of a dispatcher on the path; every other code comes from the uSubscription and is final (X-26)."""
 
 MAX_REMOTE_REASON: Final = 256
 """Characters of another device's reason that are passed on to all subscribers of the topic."""
@@ -299,7 +301,7 @@ def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
     code = response.attributes.commstatus or UCode.OK
     if code in NOT_DELIVERED:
         return RemoteReply(None)
-    if method_of(remote_call) is RemoteMethod.UNSUBSCRIBE:
+    if method_of(remote_call) is UsubscriptionMethod.UNSUBSCRIBE:
         return RemoteReply(LifecycleEvent.REMOTE_UNSUBSCRIBED)
     responder = f"core.usubscription of {remote_call.key.authority_name!r}"
     if code is not UCode.OK:

@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from ustreamer.core.base.links import LinkState
 from ustreamer.core.routing.subscription_reconciler import (
     ReconcilerPolicy,
     SubscriptionEntry,
@@ -65,7 +64,6 @@ _POLICY: Final = ReconcilerPolicy(
     initial_backoff_ms=_RETRY_DELAY_MS,
     max_backoff_ms=_RETRY_DELAY_MS,
 )
-_LINK_UP: Final = LinkState(up=True, up_count=0)  # uSubscription runs in the same process
 
 _Key: TypeAlias = tuple[UUri, UUri]
 """A session's uEntity and a topic."""
@@ -109,9 +107,7 @@ class UsubscriptionClient:
         self.on_subscription_ended: Callable[[UUri, UUri, str], None] = lambda entity, topic, why: None
         """Called with the reason when a desired subscription of an entity has ended."""
         self._is_unresponsive = False  # the last call was not answered
-        self._reconciler: SubscriptionReconciler[_Key, int, UUID] = SubscriptionReconciler(
-            _POLICY, lambda key: authority, lambda peer: _LINK_UP
-        )
+        self._reconciler: SubscriptionReconciler[_Key, int, UUID] = SubscriptionReconciler(_POLICY)
         self._subscriptions: dict[_Key, ClientSubscription] = {}
         self._topics_of: dict[UUri, dict[UUri, None]] = {}
         self._fetch_call: UUID | None = None

@@ -246,6 +246,33 @@ def test_a_lost_renewal_is_retried_without_an_end() -> None:
     assert rig.next_requests() == [("subscribe", 1, OPEN)]
 
 
+def test_a_longer_lease_is_requested_after_the_answer_to_a_shorter_one() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe(DOORS, OPEN, ttl=3)
+    calls = rig.ecus.pop_requests()
+    rig.on_subscribe(ALL, OPEN, ttl=600)
+    assert rig.next_requests() == []
+    rig.grant(calls)
+    assert rig.pop_decisions() == ([DOORS, ALL], [])
+    [call] = rig.ecus.pop_requests()
+    end_ms = rig.clock.clock().wall_ms() + 600_000
+    assert subscribe_in(3, call.payload, UPayloadFormat.PROTOBUF) == SubscribeRequest(OPEN, end_ms)
+
+
+def test_an_end_by_usubscription_during_a_renewal_is_followed_by_an_unsubscribe() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe(DOORS, OPEN, ttl=100)
+    rig.grant(rig.ecus.pop_requests())
+    rig.clock.advance(s=50)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    renewals = rig.ecus.pop_requests()
+    rig.change(UUri("chassis", 0x1_4001, 1, 0), OPEN, Status.UNSUBSCRIBED)
+    assert rig.pop_decisions() == ([], [DOORS])
+    assert rig.next_requests() == [("unsubscribe", 1, OPEN)]
+    rig.grant(renewals)
+    assert rig.next_requests() == []
+
+
 def test_a_call_without_a_response_is_a_refusal_and_is_unsubscribed() -> None:
     rig = SubscribersRig()
     rig.on_subscribe(DOORS, OPEN)

@@ -16,6 +16,7 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.io.tcp_connection import close_with_reset
 from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
@@ -113,8 +114,9 @@ class Bench:
             transmit(message)
 
     def connected(self) -> socket.socket:
+        """The ECU's end of the connection, from when on the endpoint can send on it."""
         connection = self.ecu.accept()
-        wait_until(lambda: self.statistic("tcp_established") >= 1)
+        wait_until(lambda: self.endpoint._connections.local_address(self.ecu.address))
         return connection
 
     def statistic(self, name: str) -> int:
@@ -203,6 +205,27 @@ def test_calls_fail_when_the_connection_of_their_responses_closes(
     assert (received.attributes.reqid, received.attributes.commstatus) == (sent_request.id, UCode.UNAVAILABLE)
     assert "ended before it answered" in decode_status(received.payload).message
     assert (bench.statistic("calls_service_gone"), bench.statistic("calls_open")) == (1, 1)
+
+
+def test_a_call_that_a_killed_peer_may_have_read_is_not_sent_again() -> None:
+    """An event would be: its receiver gets it twice. A method may not tolerate a second call."""
+    with ExitStack() as stack:
+        bench = Bench(stack, tcp={"retry_first_ms": 2, "retry_max_ms": 20, "replay_ms": 60_000})
+        bench.endpoint.open()
+        ecu = bench.connected()
+        first, second = bench.call(METHOD), bench.call(METHOD)
+        bench.endpoint.send(first)
+        (got,) = read_messages(ecu, 1)
+        close_with_reset(ecu)
+
+        ecu = bench.connected()
+        bench.endpoint.send(second)
+
+        (then,) = read_messages(ecu, 1)
+        assert then.request_id != got.request_id
+        received = bench.next()
+        assert (received.attributes.reqid, received.attributes.commstatus) == (first.id, UCode.UNAVAILABLE)
+        assert bench.statistic("tcp_sent_again") == 0
 
 
 def test_udp_messages_do_not_wait_for_a_connection_to_the_same_peer(bench: Bench) -> None:

@@ -32,8 +32,7 @@ from ustreamer.transports.someip.io.udp import bind_udp
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.rpc.exchange import Exchange
-from ustreamer.uprotocol.batch import MessageBatch
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH, MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage, request
 from ustreamer.uprotocol.uuri import ANY, UUri

@@ -8,8 +8,6 @@ from contextlib import closing
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ustreamer.transports.someip.io.gso_sender import EventHeaderTemplate, GsoSender
 from ustreamer.transports.someip.protocol.codec import MAX_SESSION, SomeIpMessage, decode
@@ -222,38 +220,6 @@ class SenderWithKernel:
         self.send = self.gso_sender.event_sender(events(first), ("127.0.0.1", 1))
 
 
-TOPIC_AND_SIZES = st.tuples(
-    st.sampled_from([TOPIC, TOPIC, OTHER, LARGE]),
-    st.one_of(
-        st.tuples(st.sampled_from([0, 1, 8, 1_007, 1_400, 1_456, 1_457]), st.integers(1, 150)).map(
-            lambda each: [each[0]] * each[1]
-        ),
-        st.lists(st.sampled_from([0, 8, 9, 1_400]), min_size=1, max_size=20),
-    ),
-)
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    topics_and_sizes=st.lists(TOPIC_AND_SIZES, min_size=1, max_size=3),
-    room=st.sampled_from([10_000] * 3 + [0, 1, 63, 64, 65, 100, 130]),
-    first=st.sampled_from([0, 7, MAX_SESSION - 100, MAX_SESSION - 1, MAX_SESSION]),
-)
-def test_a_batch_is_sent_byte_for_byte_as_its_messages_until_one_is_rejected(
-    topics_and_sizes: list[tuple[UUri, list[int]]], room: int, first: int
-) -> None:
-    columns, rows = SenderWithKernel(room, first), SenderWithKernel(room, first)
-    for topic, sizes in topics_and_sizes:
-        message_batch = equal([bytes([number]) * size for number, size in enumerate(sizes)], topic)
-        assert columns.send(message_batch) == rows.send(iter(list(message_batch)))
-        assert columns.kernel.taken == rows.kernel.taken
-        assert (
-            columns.gso_sender.sent_count == rows.gso_sender.sent_count == sum(map(len, columns.kernel.taken))
-        )
-        if rows.kernel.refused:
-            break  # the sessions used by rejected events are unspecified
-
-
 def sessions(taken: list[list[bytes]]) -> list[int]:
     return [decode(each)[0].session for burst in taken for each in burst]
 
@@ -284,17 +250,6 @@ def test_a_batch_without_a_template_or_without_messages_uses_no_session() -> Non
     assert gso.send(equal([b"1", b"2"])[:0]) == 0
     assert gso.send(equal([b"3"])) == 1
     assert (sessions(gso.kernel.taken), gso.gso_sender.sent_count) == ([1], 1)
-
-
-def test_a_batch_of_one_size_is_sent_without_creating_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The purpose of a batch: no message objects."""
-
-    def made(_: MessageBatch) -> Iterator[UMessage]:
-        raise AssertionError("messages were made")
-
-    gso, message_batch = SenderWithKernel(10_000, 0), equal([b"1", b"2"])
-    monkeypatch.setattr(MessageBatch, "__iter__", made)
-    assert gso.send(message_batch) == 2
 
 
 def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.udp import bind_udp
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 AROUND_SESSION = ">8s4x4s"

@@ -596,6 +596,22 @@ def test_a_flood_of_connections_is_bounded_and_a_peer_is_served(rig: MakeRig) ->
     wait_until(lambda: number_of(ours.received[-1][0]) == 99)
 
 
+def test_a_host_has_as_many_connections_as_its_limit_and_no_more(rig: MakeRig) -> None:
+    ours = rig(connections=10, connections_per_host=4)
+    address = ours.listen()
+    accepted = [ours.ecu(address) for _ in range(4)]
+    wait_until(lambda: ours.statistic("open") == 4)
+
+    another = ours.ecu(address)
+    wait_until(lambda: ours.refused or ours.statistic("open") > 4)
+    assert ours.refused == ["tcp_host_connections"]
+    assert is_closed(another)
+    accepted[0].close()
+    wait_until(lambda: ours.statistic("open") == 3)
+    ours.ecu(address)
+    wait_until(lambda: ours.statistic("open") == 4)
+
+
 def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     sent_request: list[float] = []
 

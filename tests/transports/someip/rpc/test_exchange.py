@@ -26,8 +26,7 @@ from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.protocol.tp_segmenter import split_into_segments
 from ustreamer.transports.someip.rpc.exchange import Exchange, RefusedMessage
-from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
-from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.batch import MAX_BATCH, MIN_BATCH, MessageBatch
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -9,24 +9,26 @@ The uEntity is //<authority>/<n << 16 | service>/<major>/0, like that of a confi
 configured ones. The uEntity keeps its address until the uSubscription has released it, so that events in flight are
 sent and do not become dead letters.
 
-The desired subscriptions and the state at the uSubscription are separate. `pop_requests` sends the difference: an ECU
-that stops and subscribes again in one message causes no request.
+A `SubscriptionReconciler` compares the desired lease of each topic of a uEntity with the acknowledged one. Desired leases
+are set when requests are due: an ECU that stops and subscribes again in one message causes no request.
 
-    at uSubscription | desired                         not desired
-    -----------------+---------------------------------------------------------------
-    UNSUBSCRIBED     | Subscribe sent: SUBSCRIBING     removed
-    SUBSCRIBING      | -                               Unsubscribe sent: UNSUBSCRIBING
-    SUBSCRIBED       | renewed at half of its time     Unsubscribe sent: UNSUBSCRIBING
-    UNSUBSCRIBING    | Subscribe sent: SUBSCRIBING     answered: UNSUBSCRIBED
+    first Subscribe    refused: Nack; no answer: Nack and an Unsubscribe
+    renewal            at half of the lease; no answer: repeated; not delivered: repeated after a pause; refused: Nack
+    Unsubscribe        failed or no answer: not repeated, the lease ends
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.routing.subscription_reconciler import (
+    ReconcilerPolicy,
+    SubscriptionEntry,
+    SubscriptionReconciler,
+)
 from ustreamer.core.routing.usubscription_codec import (
+    NOT_DELIVERED,
     USUBSCRIPTION,
     VERSION_3,
     Status,
@@ -57,17 +59,13 @@ A shorter subscription is unsubscribed.
 CALL_TTL_MS: Final = 5_000
 """Timeout of a call to the uSubscription. The ECU gets a Nack earlier (`decision_timeout_ms`)."""
 
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_S: Final = 1_000_000_000
-
-
-class SubscriptionState(Enum):
-    """The state of one topic of one event sink at the uSubscription."""
-
-    UNSUBSCRIBED = auto()
-    SUBSCRIBING = auto()
-    SUBSCRIBED = auto()
-    UNSUBSCRIBING = auto()
+_POLICY: Final = ReconcilerPolicy(
+    call_timeout_ms=CALL_TTL_MS,
+    max_in_flight=sys.maxsize,  # one call for each topic of the subscriptions that `SdLimits` permits
+    initial_backoff_ms=CALL_TTL_MS,
+    max_backoff_ms=CALL_TTL_MS,
+    opposite_supersedes=True,
+)
 
 
 class EventDestination(NamedTuple):
@@ -85,29 +83,21 @@ class SubscriptionDecisions(NamedTuple):
     refused: list[SdSubscription]
 
 
-class _Topic:
-    def __init__(self) -> None:
-        self.state = SubscriptionState.UNSUBSCRIBED
-        self.holders: dict[SdSubscription, None] = {}
-        self.lease_s: int | None = 0
-        self.pending_call: UUID | None = None
-        self.renew = False
-
-
 class EventSink:
     """One destination and the uEntity that represents it."""
 
     def __init__(self, destination: EventDestination, subscriber: UUri) -> None:
         self.destination = destination
         self.subscriber = subscriber
-        self.topics: dict[UUri, _Topic] = {}
+        self.topics: dict[UUri, dict[SdSubscription, int]] = {}
+        """For each topic, the subscriptions that contain it, with their leases in s."""
 
 
-_Key = tuple[UUri, UUri]
+_Key: TypeAlias = tuple[UUri, UUri]
 """The uEntity of a sink, and a topic."""
 
-_NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
-"""Error responses that do not change an existing subscription."""
+_Entry: TypeAlias = SubscriptionEntry[_Key, int, UUID]
+"""Its values are leases in s."""
 
 
 class EcuSubscribers:
@@ -132,13 +122,11 @@ class EcuSubscribers:
         self._by_subscriber: dict[UUri, EventSink] = {}
         self._topics_of: dict[SdSubscription, tuple[UUri, ...]] = {}
         self._undecided: set[SdSubscription] = set()
-        self._calls: dict[UUID, _Key] = {}
-        self._dirty: dict[_Key, None] = {}
-        self._renewals: DeadlineQueue[_Key] = DeadlineQueue()
-        self._call_deadlines: DeadlineQueue[UUID] = DeadlineQueue()
+        self._reconciler: SubscriptionReconciler[_Key, int, UUID] = SubscriptionReconciler(_POLICY)
+        self._changed: dict[_Key, None] = {}
+        """The topics whose subscriptions have changed since the last `pop_requests`."""
         self._decisions = SubscriptionDecisions([], [])
         self._released_sinks: list[EventSink] = []
-        self._orphans: list[_Key] = []
 
     # --- from service discovery ---------------------------------------------------------------------------------------
 
@@ -154,12 +142,9 @@ class EcuSubscribers:
         self._topics_of[subscription] = tuple(topics)
         self._undecided.add(subscription)
         for name in self._topics_of[subscription]:
-            topic = sink.topics.setdefault(name, _Topic())
-            topic.holders[subscription] = None
-            lease_s = _longer_lease(topic.lease_s, None if ttl_s == TTL_FOREVER else max(ttl_s, MIN_LEASE_S))
-            topic.renew |= lease_s != topic.lease_s
-            topic.lease_s = lease_s
-            self._dirty[sink.subscriber, name] = None
+            # TTL_FOREVER is the longest ttl.
+            sink.topics.setdefault(name, {})[subscription] = max(ttl_s, MIN_LEASE_S)
+            self._changed[sink.subscriber, name] = None
         self._decide(sink)
         return sink
 
@@ -186,15 +171,13 @@ class EcuSubscribers:
         if sink is None:
             return
         for name in names:
-            topic = sink.topics.get(name)
-            if topic is not None:
-                topic.holders.pop(subscription, None)
-                self._dirty[sink.subscriber, name] = None
+            if sink.topics.get(name, {}).pop(subscription, None) is not None:
+                self._changed[sink.subscriber, name] = None
 
     def unsubscribe_orphan(self, subscriber: UUri, topic: UUri) -> None:
         """Unsubscribe an orphaned subscription: a killed streamer created it at the uSubscription."""
         if subscriber.authority_name == self._authority and subscriber not in self._by_subscriber:
-            self._orphans.append((subscriber, topic))
+            self._reconciler.set_desired((subscriber, topic), None)
 
     # --- from uSubscription -------------------------------------------------------------------------------------------
 
@@ -208,58 +191,58 @@ class EcuSubscribers:
     def on_response(self, message: UMessage) -> None:
         """Process the response to one of the requests."""
         reqid = message.attributes.reqid
-        key = None if reqid is None else self._calls.pop(reqid, None)
-        if key is None or reqid is None:
-            return
-        self._call_deadlines.cancel(reqid)
-        sink = self._by_subscriber.get(key[0])
-        topic = None if sink is None else sink.topics.get(key[1])
-        if sink is None or topic is None or topic.pending_call != reqid:
+        entry = None if reqid is None else self._reconciler.on_response(reqid)
+        if entry is None:
             return  # a newer request replaced this one
-        topic.pending_call = None
-        if topic.state is SubscriptionState.UNSUBSCRIBING:
-            topic.state = SubscriptionState.UNSUBSCRIBED
-            self._dirty[key] = None
+        now_ns, lease_s = self._clock.monotonic_ns(), entry.requested
+        if lease_s is None:
+            self._forget(entry.key)
         elif _granted(message):
-            topic.state = SubscriptionState.SUBSCRIBED
-            if topic.lease_s is not None:
-                self._renewals.schedule(key, self._clock.monotonic_ns() + topic.lease_s * _NS_PER_S // 2)
-            self._decide(sink)
-        elif topic.state is SubscriptionState.SUBSCRIBED and message.attributes.commstatus in _NOT_DELIVERED:
-            self._renewals.schedule(key, self._clock.monotonic_ns() + CALL_TTL_MS * _NS_PER_MS)
+            renewal_ms = 0 if lease_s == TTL_FOREVER else lease_s * 500
+            self._reconciler.on_success(entry, now_ns, refresh_ms=renewal_ms)
+            self._decide(self._by_subscriber[entry.key[0]])
+        elif entry.acknowledged is not None and message.attributes.commstatus in NOT_DELIVERED:
+            self._reconciler.on_failure(entry, now_ns)
         else:
-            topic.state = SubscriptionState.UNSUBSCRIBED
-            self._refuse(sink, key[1])
+            self._forget(entry.key)
+            self._refuse(entry.key)
 
     def on_update(self, message: UMessage) -> None:
         """Process an Update: the own or a remote uSubscription may end a granted subscription."""
         update = subscription_update_in(message)
         if update is None or message.attributes.source.with_resource(0) != self._usubscription:
             return
-        sink = self._by_subscriber.get(update.subscriber.with_resource(0))
-        topic = None if sink is None else sink.topics.get(update.topic)
-        if sink is None or topic is None or update.status is not Status.UNSUBSCRIBED:
-            return
-        if topic.state is SubscriptionState.SUBSCRIBED:  # in any other state the Update is obsolete
-            topic.state = SubscriptionState.UNSUBSCRIBED
-            self._refuse(sink, update.topic)
+        entry = self._reconciler.find((update.subscriber.with_resource(0), update.topic))
+        if update.status is not Status.UNSUBSCRIBED or not _is_acknowledged(entry):
+            return  # an obsolete Update
+        if entry.pending_call is None:  # else the renewal may be granted, and an Unsubscribe follows
+            self._forget(entry.key)
+        self._refuse(entry.key)
 
-    def _refuse(self, sink: EventSink, name: UUri) -> None:
+    def _forget(self, key: _Key) -> None:
+        """uSubscription has no subscription, or its lease ends."""
+        self._reconciler.forget(key)
+        self._changed[key] = None
+
+    def _refuse(self, key: _Key) -> None:
         """Refuse the event groups with this topic; the ECU may subscribe again."""
-        self._renewals.cancel((sink.subscriber, name))
-        for subscription in list(sink.topics[name].holders):
+        for subscription in list(self._leases(key)):
             self.on_subscription_ended(subscription)
             self._decisions.refused.append(subscription)
-        self._dirty[sink.subscriber, name] = None
+
+    def _leases(self, key: _Key) -> Mapping[SdSubscription, int]:
+        """The subscriptions of a sink that contain a topic, with their leases in s."""
+        sink = self._by_subscriber.get(key[0])
+        return {} if sink is None else sink.topics.get(key[1], {})
 
     def _decide(self, sink: EventSink) -> None:
         """Accept the event groups with all topics granted."""
-        subscribed = {
-            name for name, topic in sink.topics.items() if topic.state is SubscriptionState.SUBSCRIBED
+        granted = {
+            name for name in sink.topics if _is_acknowledged(self._reconciler.find((sink.subscriber, name)))
         }
-        waiting = {s for topic in sink.topics.values() for s in topic.holders if s in self._undecided}
+        waiting = {each for leases in sink.topics.values() for each in leases if each in self._undecided}
         for subscription in sorted(waiting, key=lambda each: each.eventgroup):
-            if subscribed.issuperset(self._topics_of[subscription]):
+            if granted.issuperset(self._topics_of[subscription]):
                 self._undecided.discard(subscription)
                 self._decisions.accepted.append(subscription)
 
@@ -276,99 +259,59 @@ class EcuSubscribers:
 
     def pop_requests(self) -> list[UMessage]:
         """Return the requests that uSubscription needs now."""
-        requests = [
-            self._unsubscribe(*orphan) for orphan in self._orphans if orphan[0] not in self._by_subscriber
-        ]
-        self._orphans.clear()
-        for key in list(self._dirty):
-            del self._dirty[key]
-            sink = self._by_subscriber.get(key[0])
-            topic = None if sink is None else sink.topics.get(key[1])
-            if sink is None or topic is None:
-                continue
-            if topic.holders and topic.state in {
-                SubscriptionState.UNSUBSCRIBED,
-                SubscriptionState.UNSUBSCRIBING,
-            }:
-                topic.state = SubscriptionState.SUBSCRIBING
-                requests.append(self._subscribe(key, topic))
-            elif topic.holders and topic.state is SubscriptionState.SUBSCRIBED and topic.renew:
-                requests.append(self._subscribe(key, topic))
-            elif not topic.holders and topic.state in {
-                SubscriptionState.SUBSCRIBING,
-                SubscriptionState.SUBSCRIBED,
-            }:
-                topic.state, topic.lease_s = SubscriptionState.UNSUBSCRIBING, 0
-                self._renewals.cancel(key)
-                requests.append(
-                    self._call(
-                        key,
-                        topic,
-                        UsubscriptionMethod.UNSUBSCRIBE,
-                        unsubscribe_request(key[1]).SerializeToString(),
-                    )
-                )
-            elif not topic.holders and topic.state is SubscriptionState.UNSUBSCRIBED:
-                self._remove_topic(sink, key[1])
-        return requests
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            self._set_desired(key)
+        return [self._call(entry) for entry in self._reconciler.pop_ready()]
 
-    def _unsubscribe(self, subscriber: UUri, topic: UUri) -> UMessage:
-        payload = unsubscribe_request(topic).SerializeToString()
-        sink = self._usubscription.with_resource(UsubscriptionMethod.UNSUBSCRIBE)
-        return request(self._next_id(), subscriber, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
+    def _set_desired(self, key: _Key) -> None:
+        """Desire the longest lease. A topic that no subscription contains is unsubscribed and then removed."""
+        entry, leases = self._reconciler.find(key), self._leases(key)
+        if leases:
+            # Never shorter: a shorter lease would be one more disk commit.
+            known_s = 0 if entry is None or entry.desired is None else entry.desired
+            self._reconciler.set_desired(key, max(known_s, *leases.values()))
+        elif entry is not None:
+            self._reconciler.set_desired(key, None)
+        else:
+            self._remove_topic(key)
 
-    def _subscribe(self, key: _Key, topic: _Topic) -> UMessage:
-        topic.renew = False
-        expire_ms = None if topic.lease_s is None else self._clock.wall_ms() + topic.lease_s * 1_000
-        subscribe = subscribe_request(SubscribeRequest(key[1], expire_ms))
-        return self._call(key, topic, UsubscriptionMethod.SUBSCRIBE, subscribe.SerializeToString())
-
-    def _call(self, key: _Key, topic: _Topic, method: UsubscriptionMethod, payload: bytes) -> UMessage:
-        id = self._next_id()
-        topic.pending_call = id
-        self._calls[id] = key
-        self._call_deadlines.schedule(id, self._clock.monotonic_ns() + CALL_TTL_MS * _NS_PER_MS)
+    def _call(self, entry: _Entry) -> UMessage:
+        id, (subscriber, topic), lease_s = self._next_id(), entry.key, entry.desired
+        self._reconciler.begin_call(entry, id, self._clock.monotonic_ns())
+        if lease_s is None:
+            method, payload = UsubscriptionMethod.UNSUBSCRIBE, unsubscribe_request(topic).SerializeToString()
+        else:
+            expire_ms = None if lease_s == TTL_FOREVER else self._clock.wall_ms() + lease_s * 1_000
+            method = UsubscriptionMethod.SUBSCRIBE
+            payload = subscribe_request(SubscribeRequest(topic, expire_ms)).SerializeToString()
         sink = self._usubscription.with_resource(method)
-        return request(id, key[0], sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
+        return request(id, subscriber, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
 
-    def _remove_topic(self, sink: EventSink, name: UUri) -> None:
-        del sink.topics[name]
-        self._renewals.cancel((sink.subscriber, name))
-        if not sink.topics:
-            del self._sinks[sink.destination], self._by_subscriber[sink.subscriber]
-            self._released_sinks.append(sink)
-            self._free_numbers.setdefault(sink.destination.service, []).append(sink.subscriber.ue_instance)
+    def _remove_topic(self, key: _Key) -> None:
+        sink = self._by_subscriber.get(key[0])
+        if sink is None or sink.topics.pop(key[1], None) is None or sink.topics:
+            return
+        del self._sinks[sink.destination], self._by_subscriber[sink.subscriber]
+        self._released_sinks.append(sink)
+        self._free_numbers.setdefault(sink.destination.service, []).append(sink.subscriber.ue_instance)
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
     def on_timer(self, now_ns: int) -> None:
         """Renew at half of the lease, and abandon calls without a response."""
-        while (key := self._renewals.pop_due(now_ns)) is not None:
-            self._by_subscriber[key[0]].topics[key[1]].renew = True
-            self._dirty[key] = None
-        while (id := self._call_deadlines.pop_due(now_ns)) is not None:
-            self._on_call_timeout(id)
-
-    def _on_call_timeout(self, id: UUID) -> None:
-        key = self._calls.pop(id)
-        sink = self._by_subscriber.get(key[0])
-        topic = None if sink is None else sink.topics.get(key[1])
-        if sink is None or topic is None or topic.pending_call != id:
-            return
-        topic.pending_call = None
-        if topic.state is SubscriptionState.UNSUBSCRIBING:
-            topic.state = SubscriptionState.UNSUBSCRIBED  # the lease at the uSubscription ends by its expiry
-            self._dirty[key] = None
-        elif topic.state is SubscriptionState.SUBSCRIBED:
-            topic.renew = True
-            self._dirty[key] = None
-        else:
-            self._refuse(sink, key[1])  # and unsubscribe: the uSubscription may have granted the request
+        for entry in self._reconciler.pop_timeouts(now_ns):
+            if entry.requested is None:
+                self._forget(entry.key)
+            elif entry.acknowledged is not None:
+                self._reconciler.retry(entry)
+            else:
+                self._reconciler.set_desired(entry.key, None)  # uSubscription may have granted the request
+                self._refuse(entry.key)
 
     @property
     def next_deadline_ns(self) -> int | None:
-        both = (self._renewals.next_due, self._call_deadlines.next_due)
-        return min((each for each in both if each is not None), default=None)
+        return self._reconciler.next_due_ns()
 
     def pop_released_sinks(self) -> list[EventSink]:
         """Return the sinks that uSubscription has released since the last call."""
@@ -382,6 +325,10 @@ class EcuSubscribers:
         return {"sd_receivers": len(self._by_subscriber), "sd_undecided": len(self._undecided)}
 
 
+def _is_acknowledged(entry: _Entry | None) -> TypeGuard[_Entry]:
+    return entry is not None and entry.acknowledged is not None
+
+
 def _granted(answer: UMessage) -> bool:
     """Pending counts as granted: uSubscription forwards the request, and reports a later failure."""
     if (answer.attributes.commstatus or UCode.OK) is not UCode.OK:
@@ -391,8 +338,3 @@ def _granted(answer: UMessage) -> bool:
     except UStatusError:
         return False
     return status in {Status.SUBSCRIBED, Status.SUBSCRIBE_PENDING}
-
-
-def _longer_lease(one: int | None, other: int | None) -> int | None:
-    """The longer of two leases in s; None is unlimited."""
-    return None if one is None or other is None else max(one, other)

@@ -4,23 +4,19 @@
 Sends many events to one receiver in one system call: the kernel splits it into datagrams of one size (UDP_SEGMENT,
 Linux 4.18). Over the loopback interface a datagram then costs 0.5 us instead of 3.2. Where the kernel or the route
 does not support it, each datagram is sent alone. In: events and their header templates. Out: datagrams, and how
-many were accepted. Column batches have a path of their own (`transmit_run`); io/test_gso_sender.py compares it with
-the messages of the batch, byte for byte.
+many were accepted.
 """
 
 import errno
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import islice, repeat
 from struct import Struct
 from typing import Final
 
 from ustreamer.core.delivery.ports import SendBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MAX_SESSION, MIN_LENGTH
-from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
@@ -34,19 +30,12 @@ EventHeaderTemplate = tuple[bytes, bytes, Iterator[int]]
 
 _UDP_SEGMENT: Final = 103  # linux/udp.h; not in the socket module
 _GSO_SIZE: Final = Struct("H")
-_MAX_CACHED_SIZES: Final = 256
 _MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of the oldest kernels with UDP_SEGMENT
 _MAX_GSO_BYTES: Final = 65_507
 # The payload of an Ethernet frame. IP fragments larger datagrams, and UDP_SEGMENT does not support that.
 _ETHERNET_PAYLOAD_BYTES: Final = 1_472
 _GSO_UNSUPPORTED: Final = {errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
 """The kernel, or the network device, does not support UDP_SEGMENT for this size."""
-
-
-@lru_cache(_MAX_CACHED_SIZES)
-def _event_struct(payload: int) -> Struct:
-    """An event with a payload of this size."""
-    return Struct(f"{EVENT_HEADER.format}{payload}s")
 
 
 class GsoSender:
@@ -71,28 +60,7 @@ class GsoSender:
         """The batch sender of these events to one receiver; it stops at the first other message."""
         pack = EVENT_HEADER.pack
 
-        def transmit_run(run: MessageBatch) -> int:
-            event = events.get(run.attributes.source)
-            payloads, sizes = run.payloads, run.sizes
-            size = sizes[0]
-            if event is None or sizes.count(size) < len(sizes):
-                return transmit_all(iter(run))
-            head, tail, counted = event
-            fields = map(repeat, (head, size + MIN_LENGTH, NO_CLIENT))
-            sessions = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
-            datagrams = list(map(_event_struct(size).pack, *fields, sessions, repeat(tail), payloads))
-            taken = 0
-            for begin in range(0, len(datagrams), _MAX_SEGMENTS):
-                chunk = datagrams[begin : begin + _MAX_SEGMENTS]
-                sent = self.send_equal_sized(chunk, address)
-                taken += sent
-                if sent < len(chunk):
-                    break
-            return taken
-
         def transmit_all(messages: Iterable[UMessage], /) -> int:
-            if type(messages) is MessageBatch and messages:
-                return transmit_run(messages)
             taken, batch, size = 0, list[bytes](), 0
             for message in messages:
                 event = events.get(message.attributes.source)

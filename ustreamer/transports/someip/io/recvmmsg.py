@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
-from ustreamer.uprotocol.struct_columns import MAX_BATCH, unpack_columns
+from ustreamer.uprotocol.batch import MAX_BATCH, unpack_columns
 
 MAX_DATAGRAMS: Final = MAX_BATCH
 _INLINE_BYTES: Final = 1_472  # of each datagram, consecutive: the payload of an Ethernet frame

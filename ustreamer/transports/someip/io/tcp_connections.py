@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
+from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Poller
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor, TcpReason
@@ -327,9 +328,7 @@ class TcpConnections:
         self._close_connection(connection, all_read=False)
 
     def _schedule_retry(self, peer: TcpPeer, cause: OSError | None) -> None:
-        """Schedule the next attempt. The pause is multiplied by 0.5 to 1, so that many gateways do not connect in
-        step.
-        """
+        """Schedule the next attempt."""
         if not peer.keep_connected:
             self._peers.remove(peer)
             return
@@ -338,9 +337,8 @@ class TcpConnections:
                 "someip.tcp_not_connected", extra={"peer": str(peer.address), "reason": cause.strerror}
             )
         limits = self._limits
-        pause_ms = min(limits.retry_max_ms, limits.retry_first_ms << min(peer.failures, 20))
+        pause_ns = backoff_ns(limits.retry_first_ms, limits.retry_max_ms, peer.failures, self._rng())
         peer.failures += 1
-        pause_ns = round(pause_ms * (0.5 + self._rng() / 2) * _NS_PER_MS)
         self._deadlines.schedule(peer, self._monotonic_ns() + pause_ns)
 
     # --- time ---------------------------------------------------------------------------------------------------------

@@ -158,9 +158,10 @@ class Exchange:
         same.
         """
         payloads = [datagram[HEADER_LENGTH:] for datagram in datagrams]
+        ids = self._ids.next_n(len(payloads))
         if len(payloads) >= MIN_BATCH and attributes.count(attributes[0]) == len(payloads):
-            return MessageBatch(attributes[0], IdColumns(*self._ids.next_n_columns(len(payloads))), payloads)
-        return list(map(UMessage, self._ids.next_n(len(payloads)), attributes, payloads))
+            return MessageBatch(attributes[0], IdColumns.of_ids(ids), payloads)
+        return list(map(UMessage, ids, attributes, payloads))
 
     def decode_batch(self, batch: DatagramBatch) -> Sequence[UMessage] | None:
         """The messages of a batch in which all are of one kind and size; None if each must be decoded alone.
@@ -180,7 +181,7 @@ class Exchange:
         if sender is not None:
             attributes = self.match_event(begin + bytes(4) + end + payloads[0], sender[0])
             if attributes is not None:
-                ids = IdColumns(*self._ids.next_n_columns(number))
+                ids = IdColumns.of_ids(self._ids.next_n(number))
                 return MessageBatch(attributes, ids, payloads, size=len(payloads[0]))
         senders = batch.senders() if sender is None else [sender] * number
         return self.fast_in.decode_batch(begin + bytes(4) + end, request_ids, payloads, senders)

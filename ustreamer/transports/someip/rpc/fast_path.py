@@ -10,8 +10,8 @@ and version. It encodes a plain request or response only after the fast path ref
 table is full, or after a clock step.
 
 Comparing tests, in tests/transports/someip/rpc: `test_fast_path.py` compares single incoming messages and outgoing
-batches with the readable path. `test_fast_path_batches.py` compares incoming batches and outgoing column batches with
-single messages on the fast path.
+batches with the readable path. `test_fast_path_batches.py` compares incoming batches with single messages on the fast
+path.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -168,12 +168,13 @@ class FastInbound:
                 calls.remove_entry(request_id)
         templates = [self._response_templates.for_request(call.request) for call in answered]
         reqids = [call.request.id for call in answered]
+        ids = self._ids.next_n(number)
         if templates.count(templates[0]) == number:
-            return MessageBatch(templates[0], IdColumns(*self._ids.next_n_columns(number)), payloads, reqids)
+            return MessageBatch(templates[0], IdColumns.of_ids(ids), payloads, reqids)
         attributes = [
             msgspec.structs.replace(like, reqid=reqid) for like, reqid in zip(templates, reqids, strict=True)
         ]
-        return list(map(UMessage, self._ids.next_n(number), attributes, payloads))
+        return list(map(UMessage, ids, attributes, payloads))
 
     def _open_requests(
         self,
@@ -184,8 +185,7 @@ class FastInbound:
         payloads: Sequence[bytes],
         senders: Sequence[Address],
     ) -> Sequence[UMessage] | None:
-        halves = self._ids.next_n_columns(len(request_ids))
-        ids, requests = list(map(UUID, *halves)), self._pending.requests
+        ids, requests = self._ids.next_n(len(request_ids)), self._pending.requests
         with self._pending.lock:
             deadline_ns = self._monotonic_ns() + self._request_ttl_ns
             for number, (id, request_id, address) in enumerate(zip(ids, request_ids, senders, strict=True)):
@@ -197,7 +197,7 @@ class FastInbound:
                     for opened in ids[:number]:
                         requests.remove_entry(opened)
                     return None
-        return MessageBatch(attributes, IdColumns(*halves), payloads)
+        return MessageBatch(attributes, IdColumns.of_ids(ids), payloads)
 
     def _decode_response(
         self, message_id: int, request_id: int, datagram: bytes, host: str
@@ -293,8 +293,6 @@ class FastOutbound:
 
     def transmit_batch(self, messages: Iterable[UMessage], /) -> int:
         """As specified by `SendBatch`."""
-        if type(messages) is MessageBatch and messages:
-            return self._transmit_columns(messages)
         taken = 0
         batch: list[UMessage] = []
         template: RequestTemplate | None = None
@@ -316,17 +314,6 @@ class FastOutbound:
                 return taken
             taken += 1
         return taken + self._flush(batch, template)
-
-    def _transmit_columns(self, batch: MessageBatch) -> int:
-        template = self._template_for(batch[0])
-        if template is None:
-            return self.transmit_batch(iter(batch))
-        if template is not _RESPONSE_TEMPLATE:
-            return self._send_requests(list(batch), template)
-        reqids, commstatus = batch.reqids, batch.attributes.commstatus
-        return (
-            0 if reqids is None else self._send_responses(reqids, [commstatus] * len(batch), batch.payloads)
-        )
 
     def _template_for(self, message: UMessage) -> RequestTemplate | None:
         attributes = message.attributes

@@ -8,6 +8,7 @@ Input: service requests, Offers, Acks and timers. Output: actions. `phases.py` h
 from collections.abc import Hashable, Iterable
 from typing import Final, cast
 
+from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, ActionBuffer
 from ustreamer.transports.someip.sd.actions import (
@@ -48,7 +49,6 @@ _END_REASONS: Final = {
     EventgroupTrigger.EXPIRED: EndReason.EXPIRED,
     EventgroupTrigger.DISCONNECTED: EndReason.DISCONNECTED,
 }
-_MAX_DOUBLINGS: Final = 3
 
 
 class _FindState:
@@ -402,10 +402,9 @@ class SdClient:
     def _set_ack_timeout(
         self, key: ServiceKey, number: int, group: EventgroupSubscription, now_ns: int
     ) -> None:
-        timeout_ns = self._actions.timings.ack_timeout_ms * NS_PER_MS
-        self._actions.deadlines.schedule(
-            (self._resubscribe_due, (key, number)), now_ns + (timeout_ns << min(group.tries, _MAX_DOUBLINGS))
-        )
+        first_ms = self._actions.timings.ack_timeout_ms
+        timeout_ns = backoff_ns(first_ms, 8 * first_ms, group.tries)
+        self._actions.deadlines.schedule((self._resubscribe_due, (key, number)), now_ns + timeout_ns)
         group.tries += 1
 
     def _entry(

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic with many topics: the models are what they say, and every message of a run is counted and in order."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.measure import Load
+from benchmarks.traffic.models import MODELS, SEQUENCE
+from benchmarks.vehicle import main, measure_cold, measure_model, table
+
+LOAD = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=300)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "vehicle"])
+def test_a_plain_model_has_its_topics_in_turn(name: str) -> None:
+    model = MODELS[name]
+    assert list(model.sequence[: 2 * model.topics]) == 2 * list(range(model.topics))
+    assert len(model.sequence) % model.topics == 0, "the turn goes on where the sequence repeats"
+    addresses = {model.address(each) for each in range(model.topics)}
+    assert len(addresses) == model.topics
+    assert all(0x8001 <= each.resource < 0xFFFF for each in addresses)
+
+
+def test_the_vehicle_model_has_few_fast_topics_many_slow_ones_and_bursts() -> None:
+    model = MODELS["vehicle"]
+    counts = Counter(model.sequence)
+    assert len(model.sequence) == SEQUENCE
+    assert len(counts) == model.topics
+    busiest = sorted(counts.values(), reverse=True)
+    assert sum(busiest[:100]) > 0.8 * SEQUENCE
+    repeats = sum(a == b for a, b in zip(model.sequence, model.sequence[1:], strict=False))
+    assert repeats > 0.2 * SEQUENCE
+
+
+def test_every_message_through_the_streamer_is_counted_and_in_order(tmp_path: Path) -> None:
+    found, ledger = measure_model(tmp_path, MODELS["8"], [Path()], LOAD, 1)
+    assert [(each.lost, each.out_of_order) for each in found.values()] == [(0, 0), (0, 0)]
+    assert ledger["unaccounted"] == 0
+    assert ledger["delivered"] > 1_000
+    assert table(MODELS["8"], found, ledger).count("\n") == 3
+
+
+def test_a_cold_start_reports_loss_and_age(tmp_path: Path) -> None:
+    text = measure_cold(tmp_path, MODELS["8"], Path(), 2_000, 500)
+    assert "lost 0, disorder 0" in text
+    assert "delivered 5" in text
+
+
+def test_the_command_refuses_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--models", "7"])
+    assert "invalid choice: '7'" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of one received batch that go to one target: in go single messages, out goes one call of the egress.
+
+A target is an endpoint, or one subscriber behind it. Messages of all topics share one outgoing batch, in their order of
+arrival: a vehicle sends hundreds of topics in turn, so a batch per topic would have one message.
+"""
+
+from typing import TYPE_CHECKING
+
+from ustreamer.core.delivery.ports import BatchEgress, Egress
+from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.umessage import UMessage
+
+if TYPE_CHECKING:
+    from ustreamer.core.delivery.delivery import Delivery
+
+
+# Fast path of Delivery.offer (oracle); compared by
+# tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
+class OutgoingBatch:
+    """Collects messages that passed their filters, each with its delivery and its time."""
+
+    __slots__ = ("__weakref__", "_batch_egress", "_egress", "items")
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+        self._batch_egress = egress if isinstance(egress, BatchEgress) else None
+        self.items: list[tuple[Delivery, UMessage, int]] = []
+
+    def flush(self, *, ageing: bool) -> None:
+        """Offer the messages to the egress. With `ageing` some may have a ttl. Called under the owner's lock."""
+        items, self.items = self.items, []
+        if self._batch_egress is None or len(items) < 2:
+            for delivery, message, at_ns in items:
+                self._egress.offer(delivery, message, at_ns)
+            return
+        deliveries, messages, times_ns = zip(*items, strict=True)
+        batch = None
+        if len(items) >= MIN_BATCH and deliveries.count(deliveries[0]) == len(items):
+            batch = MessageBatch.from_messages(messages)
+        self._batch_egress.offer_batch(deliveries, batch or messages, times_ns, ageing=ageing)
