@@ -108,7 +108,7 @@ def measure_model(
 
 
 def table(model: TrafficModel, found: dict[str, Figures], ledger: dict[str, int]) -> str:
-    """Figures beside those of the bare forwarder."""
+    """Figures next to those of the bare forwarder."""
     bare = found[_BARE]
     columns = ("CPU us", "paced", "msg/s", "of bare", "p50 us", "p99 us", "p99.9", "lost", "disorder")
     lines = [f"{model.name + ' topics':<20}" + "".join(f"{each:>9}" for each in columns)]

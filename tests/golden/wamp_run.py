@@ -35,7 +35,7 @@ HELLO = [
     "realm1",
     {"roles": {"subscriber": {"features": {"subscription_revocation": True}}, "publisher": {}}},
 ]
-ANYBODY = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("com.", "bytes."))
+ANONYMOUS = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("com.", "bytes."))
 USERS = (
     User(authid="tom", ticket="t", publish=("",)),
     User(authid="cra", secret="s", salt="salt", iterations=10),
@@ -100,7 +100,7 @@ class _Client:
 class _Rig:
     """A realm with a clock moved by hand and a seeded random number generator."""
 
-    def __init__(self, serializer: Serializer, anonymous: Principal | None = ANYBODY) -> None:
+    def __init__(self, serializer: Serializer, anonymous: Principal | None = ANONYMOUS) -> None:
         self.serializer = serializer
         self.time = ManualClock()
         self.clock = self.time.clock()

@@ -70,7 +70,8 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         for index, permission in enumerate(self.permissions):
             if permission.level > self.permission_levels:
                 raise ValueError(
-                    f"permissions[{index}].level: {permission.level} is above permission_levels, {self.permission_levels}"
+                    f"permissions[{index}].level: {permission.level} is above "
+                    f"permission_levels, {self.permission_levels}"
                 )
 
     def _patterns(self) -> Iterator[tuple[str, str]]:

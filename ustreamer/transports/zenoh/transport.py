@@ -360,7 +360,7 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
             where = f"endpoint {endpoint!r}: Zenoh's {path} = {json.dumps(value)}"
             zenoh_settings.insert_json5(path, json.dumps(value))
         if json.loads(zenoh_settings.get_json(_AGGREGATION)) == []:
-            # Zenoh declares one publisher to its neighbours and not each: 0.1 ms instead of 7 at 2 500 topics.
+            # Zenoh declares one aggregated publisher to adjacent nodes, not each: 0.1 ms instead of 7 at 2 500 topics.
             zenoh_settings.insert_json5(_AGGREGATION, json.dumps([EVERY_KEY]))
     except zenoh.ZError as error:
         raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
