@@ -975,17 +975,17 @@ def test_an_invalid_or_oversized_hint_is_not_queued(rig: "ServiceRig") -> None:
     assert rig.statistics("ignored") == before + 2
 
 
-def test_an_answer_is_taken_although_the_queue_of_requests_is_full(make_desk: MakeRig) -> None:
-    desk = make_desk(max_queued_requests=1).start()
-    desk.subscribe(REMOTE)
-    call = desk.take_remote_request()
-    with desk.service_blocked():
-        accepted = desk.send_request(FETCH)
-        refused = desk.wait_response(desk.send_request(FETCH))
+def test_an_answer_is_taken_although_the_queue_of_requests_is_full(make_rig: MakeRig) -> None:
+    rig = make_rig(max_queued_requests=1).start()
+    rig.subscribe(REMOTE)
+    call = rig.take_remote_request()
+    with rig.service_blocked():
+        accepted = rig.send_request(FETCH)
+        refused = rig.wait_response(rig.send_request(FETCH))
         assert refused.attributes.commstatus is UCode.RESOURCE_EXHAUSTED
-        desk.send_remote_grant(call)
-    desk.wait_response(accepted)
-    assert states(desk) == {APP: SUBSCRIBED}
+        rig.send_remote_grant(call)
+    rig.wait_response(accepted)
+    assert states(rig) == {APP: SUBSCRIBED}
 
 
 def test_a_question_is_answered_although_an_expiry_elsewhere_finds_no_room(
