@@ -40,14 +40,15 @@ def test_a_refused_write_loses_nothing_and_the_store_recovers(tmp_path: Path, na
     store.close()
 
 
+@pytest.mark.parametrize("open_too", [False, True])
 @pytest.mark.parametrize("name", ["EROFS", "EIO"])
-def test_a_refused_meta_page_needs_no_restart(tmp_path: Path, name: str) -> None:
-    """LMDB refuses an environment after it: `PanicError`."""
+def test_a_refused_meta_page_needs_no_restart(tmp_path: Path, name: str, open_too: bool) -> None:
+    """LMDB refuses an environment after it: `PanicError`. Records are read meanwhile."""
     store = number_store(tmp_path / "s")
     store.open()
     store.commit(records(range(10)))
     error = with_refused_writes(
-        getattr(errno, name), lambda: store.commit(records([10])), meta_pages_only=True
+        getattr(errno, name), lambda: store.commit(records([10])), meta_pages_only=True, open_too=open_too
     )
     assert isinstance(error, UStatusError)
     assert error.code is UCode.RESOURCE_EXHAUSTED

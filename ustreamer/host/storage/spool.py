@@ -89,8 +89,8 @@ class Spool:
 
         A damaged record is skipped, counted and logged. Raises as `LmdbStore.open`.
         """
-        if (size := file_size(self.path)) > self._store.map_size:  # with larger limits than now
-            self._store.map_size = map_size_for(size)
+        # The file may be one of larger limits than now.
+        self._store.map_size = max(self._store.map_size, map_size_for(file_size(self.path)))
         found = self._store.open()
         try:
             if found.damaged:
