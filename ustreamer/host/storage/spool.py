@@ -18,7 +18,7 @@ from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.store_files import sibling
-from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
+from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, records_of
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
     SpoolRecord,
@@ -51,7 +51,7 @@ class _SpoolLayout:
 
     @staticmethod
     def read(chunks: Iterator[RecordChunk]) -> SpoolSummary:
-        return summarize(record for _, keys, values in chunks for record in zip(keys, values, strict=True))
+        return summarize(records_of(chunks))
 
     @staticmethod
     def salvage(reader: StoreReader) -> Iterator[list[Record]]:
