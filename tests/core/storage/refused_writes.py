@@ -15,21 +15,28 @@ import pytest
 from ustreamer.uprotocol.ustatus import UStatusError
 
 _PWRITE, _WRITEV, _FTRUNCATE, _FALLOCATE, _PWRITEV = 18, 20, 77, 285, 296  # system calls of x86-64
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
+_OPENAT, _NO_CALL = 257, 1 << 20
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
-_OFFSET = 16 + 3 * 8  # of the fourth argument in struct seccomp_data
+_THIRD_ARGUMENT, _FOURTH_ARGUMENT = 32, 40  # in struct seccomp_data
 _META_BYTES = 8192
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 
-def refuse_writes(number: int, *, meta_pages_only: bool = False) -> None:
-    """Let the kernel refuse writes to files of this thread with errno `number`, until the thread ends."""
+def refuse_writes(number: int, *, meta_pages_only: bool = False, open_too: bool = False) -> None:
+    """Let the kernel refuse writes to files of this thread with errno `number`, until the thread ends.
+
+    `meta_pages_only`: only those to the first two pages; `open_too`: and to open a file for writing.
+    """
     if meta_pages_only:
         program = [
             (_LOAD, 0, 0, 0),
             (_JUMP_IF_EQUAL, 0, 2, _PWRITE),
-            (_LOAD, 0, 0, _OFFSET),
-            (_JUMP_IF_GREATER, 0, 1, _META_BYTES - 1),
+            (_LOAD, 0, 0, _FOURTH_ARGUMENT),  # the offset
+            (_JUMP_IF_GREATER, 3, 4, _META_BYTES - 1),
+            (_JUMP_IF_EQUAL, 0, 2, _OPENAT if open_too else _NO_CALL),
+            (_LOAD, 0, 0, _THIRD_ARGUMENT),  # the flags
+            (_JUMP_IF_SET, 1, 0, os.O_RDWR),
             (_RETURN, 0, 0, _ALLOW),
             (_RETURN, 0, 0, _ERRNO | number),
         ]
@@ -54,14 +61,16 @@ def refuse_writes(number: int, *, meta_pages_only: bool = False) -> None:
     )
 
 
-def with_refused_writes(number: int, call: Callable[[], object], *, meta_pages_only: bool = False) -> object:
+def with_refused_writes(
+    number: int, call: Callable[[], object], *, meta_pages_only: bool = False, open_too: bool = False
+) -> object:
     """The result of `call`, or its UStatusError, in a thread whose writes the kernel refuses."""
     if os.uname().machine != "x86_64":
         pytest.skip("the numbers of the system calls are those of x86-64")
     results: list[object] = []
 
     def run() -> None:
-        refuse_writes(number, meta_pages_only=meta_pages_only)
+        refuse_writes(number, meta_pages_only=meta_pages_only, open_too=open_too)
         try:
             results.append(call())
         except UStatusError as error:

@@ -40,14 +40,15 @@ def test_a_refused_write_loses_nothing_and_the_store_recovers(tmp_path: Path, na
     store.close()
 
 
+@pytest.mark.parametrize("open_too", [False, True])
 @pytest.mark.parametrize("name", ["EROFS", "EIO"])
-def test_a_refused_meta_page_needs_no_restart(tmp_path: Path, name: str) -> None:
-    """LMDB refuses an environment after it: `PanicError`."""
+def test_a_refused_meta_page_needs_no_restart(tmp_path: Path, name: str, open_too: bool) -> None:
+    """LMDB refuses an environment after it: `PanicError`. Records are read meanwhile."""
     store = number_store(tmp_path / "s")
     store.open()
     store.commit(records(range(10)))
     error = with_refused_writes(
-        getattr(errno, name), lambda: store.commit(records([10])), meta_pages_only=True
+        getattr(errno, name), lambda: store.commit(records([10])), meta_pages_only=True, open_too=open_too
     )
     assert isinstance(error, UStatusError)
     assert error.code is UCode.RESOURCE_EXHAUSTED
@@ -153,10 +154,10 @@ assert sorted(path.name for path in root.iterdir()) == ["s", "s.lock"]
 
 
 def test_a_read_only_file_system_is_named_with_the_expected_mount(tmp_path: Path) -> None:
-    said = run_on_small_disk(READ_ONLY, tmp_path, "24m").splitlines()
+    output = run_on_small_disk(READ_ONLY, tmp_path, "24m").splitlines()
     obstacle = f"{tmp_path} is on a file system that is mounted read-only: expected read-write"
     text = f"store {tmp_path}/s: cannot be used: {obstacle}"
-    assert said == [text, text]
+    assert output == [text, text]
 
 
 OPEN = """
@@ -185,12 +186,12 @@ def test_a_path_without_permission_is_named_with_the_expected_one(tmp_path: Path
     path = tmp_path / name
     mode = path.stat().st_mode
     make_unwritable(path)
-    said = run_without_privileges(OPEN, str(store.path))
+    output = run_without_privileges(OPEN, str(store.path))
     path.chmod(mode)
-    assert said.startswith(
+    assert output.startswith(
         f"NotWritable FAILED_PRECONDITION store {store.path}: cannot be used: {path} has owner "
     )
-    assert "permission for user" in said
+    assert "permission for user" in output
     # Nothing was damaged, and nothing was moved aside.
     assert {each.name for each in store.path.parent.iterdir()} == {"s", "s.lock"}
     assert run_without_privileges(OPEN, str(store.path)) == "[1, 2]\n"
@@ -198,9 +199,9 @@ def test_a_path_without_permission_is_named_with_the_expected_one(tmp_path: Path
 
 def test_a_lock_file_without_permission_is_named(tmp_path: Path) -> None:
     (tmp_path / "s.lock").touch(0o400)
-    said = run_without_privileges(OPEN, str(tmp_path / "s"))
-    assert said.startswith("NotWritable FAILED_PRECONDITION")
-    assert f"'{tmp_path}/s.lock': expected permission to write" in said
+    output = run_without_privileges(OPEN, str(tmp_path / "s"))
+    assert output.startswith("NotWritable FAILED_PRECONDITION")
+    assert f"'{tmp_path}/s.lock': expected permission to write" in output
 
 
 def test_an_unreadable_store_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:

@@ -57,13 +57,13 @@ def test_a_read_only_file_system_is_an_error_of_the_configuration(
     disk.mkdir()
     config = tmp_path / "durable.toml"
     for action in ("run", "check"):
-        said = run_on_small_disk(
+        output = run_on_small_disk(
             RUN_READ_ONLY, disk, "4m", str(config), str(COMMAND), action, f"{disk}/{config.name}"
         )
-        assert said.startswith(f"{BAD_CONFIG} ")
+        assert output.startswith(f"{BAD_CONFIG} ")
         assert (
             f"state_dir {disk}/state: cannot be used: {disk} is on a file system that is mounted read-only"
-            in (said.replace("state_dir: ", "state_dir ").replace("state cannot", "state: cannot"))
+            in (output.replace("state_dir: ", "state_dir ").replace("state cannot", "state: cannot"))
         )
 
 
@@ -90,11 +90,11 @@ def test_a_path_without_permission_is_an_error_of_the_configuration(
         path.mkdir()
     mode = path.stat().st_mode
     path.chmod(mode & ~0o222)
-    said = run_without_privileges(RUN, str(COMMAND), "run", str(tmp_path / "durable.toml"))
+    output = run_without_privileges(RUN, str(COMMAND), "run", str(tmp_path / "durable.toml"))
     path.chmod(mode)
-    assert said.startswith(f"{BAD_CONFIG} FAILED_PRECONDITION: ")
-    assert f"{path} has owner {os.geteuid()}:" in said
-    assert f"permission for user {os.geteuid()}" in said
+    assert output.startswith(f"{BAD_CONFIG} FAILED_PRECONDITION: ")
+    assert f"{path} has owner {os.geteuid()}:" in output
+    assert f"permission for user {os.geteuid()}" in output
     assert not list(state.rglob("*.damaged-*"))
 
 

@@ -194,15 +194,12 @@ NEXT = (0).to_bytes(8, "big")
 ONE = (1).to_bytes(8, "big")
 DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("one bit", lambda path: flipped(path, b"needle"), "checksum"),
-    ("cut off", lambda path: os.truncate(path / "data.mdb", 5000), ""),
-    ("emptied", lambda path: os.truncate(path / "data.mdb", 0), ""),
-    ("something else", lambda path: (path / "data.mdb").write_bytes(b"\x5a" * 50_000), ""),
+    ("another file", lambda path: (path / "data.mdb").write_bytes(b"\x5a" * 50_000), ""),
     ("another version", lambda path: overwritten(path, ONE, b"\x02" + b"\0" * 30), "version 2"),
     ("a short value", lambda path: overwritten(path, ONE, b"\x01"), "expected at least"),
     ("an unknown key", lambda path: overwritten(path, b"1", b"\x01" + b"\0" * 30), "expected 8"),
     ("no next number", lambda path: overwritten(path, NEXT, b""), "expected at least"),
     ("a next number in use", lambda path: overwritten(path, *encode_record(0, 1)), "is in use"),
-    ("missing next to its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
 ]
 
 

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -254,42 +254,23 @@ def filled(path: Path, count: int = 2000) -> Spool:
     return spool
 
 
-def truncate(data: bytearray) -> None:
-    del data[len(data.rstrip(b"\0")) // 2 // 4096 * 4096 :]
-
-
-def wipe_roots(data: bytearray) -> None:
-    for at in (0, 4096):
-        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the file
-
-
 def hit_leaf(data: bytearray) -> None:
     at = data.index((1000).to_bytes(4, "big") * 25) // 4096 * 4096
     data[at + 10] ^= 0x02  # the kind of page
 
 
-HITS: list[tuple[Callable[[bytearray], None], int]] = [
-    (truncate, 1),
-    (wipe_roots, 0),
-    (hit_leaf, 1900),
-    (lambda data: data.clear(), 0),
-    (lambda data: data.__setitem__(slice(None), bytes(len(data))), 0),
-]
-
-
-@pytest.mark.parametrize(("hit", "saved"), HITS, ids=["cut", "roots", "leaf", "empty", "zeros"])
 def test_an_unreadable_file_is_moved_aside_and_its_readable_messages_stay(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, hit: Callable[[bytearray], None], saved: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool = filled(tmp_path)
     data = bytearray((spool.path / "data.mdb").read_bytes())
-    hit(data)
+    hit_leaf(data)
     (spool.path / "data.mdb").write_bytes(data)
     (spool.path.parent / "backbone.lock").write_bytes(b"1")  # its user was killed
     spool.open()
     found = numbers(spool)
     assert found == sorted(found)
-    assert saved <= len(found) == spool.messages < 2000
+    assert 1900 <= len(found) == spool.messages < 2000
     assert spool.quarantined == 1
     [log_record] = [record for record in caplog.records if record.message == "spool.damaged"]
     assert log_record.levelno == logging.ERROR

@@ -3,7 +3,7 @@
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +50,7 @@ def map_size_for(limit_bytes: int) -> int:
 
 
 def preallocate(
-    env: lmdb.Environment, path: Path, values: Iterable[bytes], reserve: int, known_size: int
+    env: lmdb.Environment, path: Path, values: Sequence[bytes], reserve: int, known_size: int
 ) -> int:
     """Extend the file so that `reserve` bytes stay free after these values; return its size.
 
@@ -58,7 +58,7 @@ def preallocate(
     """
     stat = env.stat()
     used = _PAGE * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
-    needed = sum(2 * len(value) + _PAGE // 8 for value in values) + reserve + used // 500 + 16 * _PAGE
+    needed = 2 * sum(map(len, values)) + _PAGE // 8 * len(values) + reserve + used // 500 + 16 * _PAGE
     if used + needed <= known_size:
         return known_size
     size = file_size(path)

@@ -16,6 +16,7 @@ records can be deleted on a full disk.
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 from threading import Condition, Lock
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -45,6 +46,7 @@ from ustreamer.core.storage.write_access import require_writable
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 LOCK_FILE: Final = "lock.mdb"
+_VALUE: Final = itemgetter(1)
 _REOPEN_S: Final = 5.0  # for the writing thread to open the environment again
 
 T = TypeVar("T")
@@ -119,6 +121,8 @@ class LmdbStore(Generic[T]):
         self._salvage_ends = (StoreDamaged, lmdb.Error) if keep_partial else (StoreDamaged,)
         self._date = date
         self._env: lmdb.Environment | None = None
+        self._is_read_only = False
+        self._file_size = 0
         self._map_lock = Lock()  # no thread may read while the map grows or the environment is opened again
         self._reopened = Condition(self._map_lock)
 
@@ -166,6 +170,7 @@ class LmdbStore(Generic[T]):
     def _open_environment(self) -> None:
         self._env = open_environment(self.path, self.map_size, mode=self._mode)
         self._file_size = 0  # not known
+        self._is_read_only = False
 
     def _environment(self) -> lmdb.Environment:
         if self._env is None:
@@ -182,7 +187,7 @@ class LmdbStore(Generic[T]):
         stay readable), INTERNAL for any other error. A later commit succeeds as soon as the disk accepts it.
         """
         try:
-            if self._environment().flags()["readonly"]:
+            if self._is_read_only:
                 self._reopen()
             try:
                 deleted = self._write(changes)
@@ -196,12 +201,11 @@ class LmdbStore(Generic[T]):
         return deleted
 
     def _write(self, changes: Sequence[Change]) -> Deleted:
-        added = [value for _, value in changes if value is not None]
-        if added:
+        env, records, size = self._environment(), 0, 0
+        if added := list(filter(None, map(_VALUE, changes))):
             reserve = min(RESERVE, self.map_size // 8)
-            self._file_size = preallocate(self._environment(), self.path, added, reserve, self._file_size)
-        records = size = 0
-        with self._environment().begin(write=True) as txn:
+            self._file_size = preallocate(env, self.path, added, reserve, self._file_size)
+        with env.begin(write=True) as txn:
             for key, value in changes:
                 if value is not None:
                     txn.put(key, value)
@@ -225,6 +229,7 @@ class LmdbStore(Generic[T]):
                 self._open_environment()
             except (lmdb.Error, OSError):
                 self._env = lmdb.open(str(self.path), map_size=self.map_size, readonly=True, lock=False)
+                self._is_read_only = True
             self._reopened.notify_all()
 
     def _write_in_full_map(self, changes: Sequence[Change], *, exceed_map: bool) -> Deleted:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Timer
 from typing import IO, Final, Literal, Self, TypeAlias, TypeVar
@@ -36,6 +36,12 @@ unpack_chunk: Final = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes]]).d
 
 
 T = TypeVar("T")
+
+
+def records_of(chunks: Iterable[RecordChunk]) -> Iterator[tuple[bytes, bytes]]:
+    """The records of chunks one by one."""
+    for _, keys, values in chunks:
+        yield from zip(keys, values, strict=True)
 
 
 def read_store(name: str, directory: Path, mode: ReadMode, read: Callable[[Iterator[RecordChunk]], T]) -> T:
@@ -118,8 +124,7 @@ class StoreReader:
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
         """All records one by one. Raises as `chunks`."""
-        for _, keys, values in self.chunks():
-            yield from zip(keys, values, strict=True)
+        return records_of(self.chunks())
 
     def _read_length(self) -> int | None:
         data = self._stdout.read(LENGTH_PREFIX.size)

@@ -27,7 +27,7 @@ from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import encode_frame, frame_body
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
-from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
+from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, records_of
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.wire import decode, encode
@@ -147,7 +147,7 @@ class _LettersLayout:
 
     @staticmethod
     def read(chunks: Iterator[RecordChunk]) -> _Contents:
-        records = (record for _, keys, values in chunks for record in zip(keys, values, strict=True))
+        records = records_of(chunks)
         key, value = next(records, (b"", b""))
         if key != _KEY.pack(_NEXT):
             raise StoreDamaged("the record of the next number is missing")

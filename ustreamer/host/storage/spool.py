@@ -18,7 +18,7 @@ from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.store_files import sibling
-from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
+from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, records_of
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
     SpoolRecord,
@@ -51,7 +51,7 @@ class _SpoolLayout:
 
     @staticmethod
     def read(chunks: Iterator[RecordChunk]) -> SpoolSummary:
-        return summarize(record for _, keys, values in chunks for record in zip(keys, values, strict=True))
+        return summarize(records_of(chunks))
 
     @staticmethod
     def salvage(reader: StoreReader) -> Iterator[list[Record]]:
@@ -89,8 +89,8 @@ class Spool:
 
         A damaged record is skipped, counted and logged. Raises as `LmdbStore.open`.
         """
-        if (size := file_size(self.path)) > self._store.map_size:  # with larger limits than now
-            self._store.map_size = map_size_for(size)
+        # The file may be one of larger limits than now.
+        self._store.map_size = max(self._store.map_size, map_size_for(file_size(self.path)))
         found = self._store.open()
         try:
             if found.damaged:
