@@ -84,7 +84,8 @@ def read_module(file: str, source: str) -> SourceModule:
     tree = ast.parse(source, filename=file)
     lines = source.splitlines()
     spans = list(_symbol_spans(tree.body))
-    comments = dict(_comment_lines(source))
+    # Most files have no tag. To tokenize them as well doubles the time.
+    comments = dict(_comment_lines(source)) if _TAG.search(source) else {}
     texts = [*_docstrings(tree), *comments.items()]
     comment_only = {line for line in comments if lines[line - 1].lstrip().startswith("#")}
     tags = [

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole streamer with WAMP on it: real sockets, the real uSubscription and throttle."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,15 +36,6 @@ users = [
 ]
 """
 DEADLINE_S = 30.0
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait for a condition and return its value."""
-    end = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.002)
-    return found
 
 
 class Car:

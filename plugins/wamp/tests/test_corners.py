@@ -22,17 +22,18 @@ from ustreamer_wamp.uri import Match
 from ustreamer_wamp.vehicle.patterns import Pattern, PatternDirectory
 from websockets.exceptions import WebSocketException
 
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.car import SPEED, SPEED_TOPIC, Car, subscribed, until
+    from tests.car import SPEED, SPEED_TOPIC, Car, subscribed
     from tests.conftest import OPENED, Peer, RealmRig
     from tests.connections.test_hostile_streams import Loop, Socket
     from tests.connections.test_server import write_certificate
 else:
-    from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
+    from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed
     from plugins.wamp.tests.conftest import OPENED, Peer
     from plugins.wamp.tests.connections.test_hostile_streams import Loop, Socket
     from plugins.wamp.tests.connections.test_server import write_certificate
@@ -50,7 +51,7 @@ def test_an_event_arrives_only_under_ids_that_the_session_subscribed(car: "Car")
         car.publish(SPEED, b"x")
         return wide.receive_within(0.1)  # routing is updated with a pattern some ms later
 
-    assert until(event)[1] == other
+    assert wait_until(event)[1] == other
     car.publish(SPEED, b"y")
     for peer, id in ((exact, one), (wide, other)):
         while (received_messages := peer.receive())[4] != [b"y"]:

@@ -177,14 +177,30 @@ def test_a_released_message_without_subscription_has_no_subscriber(
     assert len(world.tap_calls) == 1
 
 
-def test_a_removed_filter_still_releases_its_held_message(
+def test_the_message_of_a_removed_filter_passes_the_new_chain_before_newer_ones(
     world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
 ) -> None:
-    """A subscriber lifts its limit while a message is held; the new chain may have no such filter."""
+    """A subscriber lifts its limit while a message is held."""
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder,))
+    first = offer()
+    delivery.set_filters((), 50)
+    second = offer(now_ns=60)
+    delivery.release_held(holder, 100)  # its timer: nothing is left to release
+    world.send()
+    assert world.egress["backbone"].messages == [first, second]
+
+
+def test_a_filter_that_stays_keeps_its_held_message(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
     holder = holding(delivery, 100)
     delivery.set_filters((holder,))
     message = offer()
-    delivery.set_filters(())
+    delivery.set_filters((holder, holding(delivery, 50)), 50)
+    world.send()
+    assert world.egress["backbone"].messages == []
+    delivery.set_filters((holder,), 60)
     delivery.release_held(holder, 100)
     world.send()
     assert world.egress["backbone"].messages == [message]

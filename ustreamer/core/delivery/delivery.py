@@ -86,7 +86,8 @@ class Delivery:
         self._held: list[tuple[Filter, UMessage, int]] = []
         # Arrival times of released messages by id(message), until they are settled. Only taps need them.
         self._arrival_ns: dict[int, int] = {}
-        self.set_filters(())
+        self._filters: tuple[Filter, ...] = ()
+        self.filter_calls: tuple[FilterCall, ...] = ()
         self.received = self.delivered = self.throttled = 0
 
     @property
@@ -104,10 +105,17 @@ class Delivery:
         """Whether a tap observes the verdicts."""
         return bool(self._owner.taps)
 
-    def set_filters(self, filters: tuple[Filter, ...]) -> None:
-        """Replace the filter chain; the filters run in this order."""
+    def set_filters(self, filters: tuple[Filter, ...], now_ns: int = 0) -> None:
+        """Replace the filter chain; the filters run in this order.
+
+        The messages that a removed filter holds pass the new chain first, so that no newer message overtakes them.
+        """
+        removed = [each for each in self._filters if each not in filters]
+        held = self._pop_held(lambda holder: holder in removed)
         self._filters = filters
-        self.filter_calls: tuple[FilterCall, ...] = tuple(each.admit for each in filters)
+        self.filter_calls = tuple(each.admit for each in filters)
+        for message in held:
+            self._offer_through(filters, message, now_ns)
 
     def offer(self, message: UMessage, now_ns: int) -> None:
         """Run the filters on `message` and offer it to the egress. Called under the owner's lock.
@@ -186,6 +194,8 @@ class Delivery:
 
     def release_held(self, holder: Filter, now_ns: int, *, subscribed: bool = True) -> None:
         """Offer the message that `holder` releases to the next filters; NO_SUBSCRIBER unless still `subscribed`."""
+        if holder not in self._filters:
+            return  # replaced since: its message passed the new chain
         try:
             message = holder.release_due(now_ns)
         except Exception as error:  # noqa: BLE001  # foreign code: its held messages do not pass
@@ -196,9 +206,7 @@ class Delivery:
         if not subscribed:
             self.settle(self._owner.ledger, message, Verdict.NO_SUBSCRIBER, now_ns, now_ns)
             return
-        # A filter that a reconfiguration removed must still release the messages it holds.
-        next_filter = self._filters.index(holder) + 1 if holder in self._filters else len(self._filters)
-        self._offer_through(self._filters[next_filter:], message, now_ns)
+        self._offer_through(self._filters[self._filters.index(holder) + 1 :], message, now_ns)
 
     # --- held and stopped messages ------------------------------------------------------------------------------------
 
@@ -232,15 +240,15 @@ class Delivery:
 
     def abandon_held(self, now_ns: int, reason: UStatus) -> list[UMessage]:
         """Dead-letter all held messages, respond to requesters, and return the messages. Under the owner's lock."""
-        abandoned = self._remove_held_where(lambda _: True)
+        abandoned = self._pop_held(lambda _: True)
         self._dead_letter(abandoned, now_ns, reason)
         return abandoned
 
     def _remove_held_by(self, holder: Filter) -> list[UMessage]:
         """Remove and return all messages that `holder` holds."""
-        return self._remove_held_where(lambda by: by is holder)
+        return self._pop_held(lambda by: by is holder)
 
-    def _remove_held_where(self, is_holder: Callable[[Filter], bool]) -> list[UMessage]:
+    def _pop_held(self, is_holder: Callable[[Filter], bool]) -> list[UMessage]:
         removed = [each for each in self._held if is_holder(each[0])]
         self._held = [each for each in self._held if not is_holder(each[0])]
         for _, message, arrived_ns in removed:

@@ -127,11 +127,11 @@ class DeliveryRegistry:
         delivery.period_since_ns = now_ns
         factory = self._dispatcher.filters
         try:
-            delivery.set_filters(tuple(factory(delivery)))
+            delivery.set_filters(tuple(factory(delivery)), now_ns)
         # Foreign code. Without its filters no message passes: a limit or a ban must hold.
         except Exception as error:  # noqa: BLE001
             self._owner.on_filter_error(factory, error)
-            delivery.set_filters((FailedFilter(describe_error(factory, error)),))
+            delivery.set_filters((FailedFilter(describe_error(factory, error)),), now_ns)
 
     def statistics(self) -> list[TargetStatistics]:
         """A snapshot of the targets of all topics."""

@@ -4,7 +4,6 @@
 import itertools
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,13 @@ from ustreamer_wamp.realm import JoinedSession, NullBackend, SubscribeCallback
 from ustreamer_wamp.router import WampRouter
 from ustreamer_wamp.uri import Match
 
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from tests.chromium import DEADLINE_S, Browser, needs_chromium
+    from tests.chromium import Browser, needs_chromium
 else:
-    from plugins.wamp.tests.chromium import DEADLINE_S, Browser, needs_chromium
+    from plugins.wamp.tests.chromium import Browser, needs_chromium
 
 WHEEL, DOOR = "up.chassis.1234.0.1.8001", "up.chassis.2001.0.1.8001"
 
@@ -115,20 +115,13 @@ def test_values_are_found_shown_plotted_throttled_and_released(browser: Browser)
             " s.dispatchEvent(new Event('input')); s.dispatchEvent(new Event('change')); })()"
         )
         browser.until("document.querySelector('.card').innerText.includes('0.5 Hz at most')")
-        end = time.monotonic() + DEADLINE_S
-        while car.backend.open_topics[WHEEL] != 2_000_000_000:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        # The page drops the discovery pattern after some time, because the pattern would set the rate of all topics.
-        while "up." in car.backend.open_topics:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(lambda: car.backend.open_topics[WHEEL] == 2_000_000_000, "the slower rate")
+        # The pattern by which topics are found is given up after a while: it would set the rate of everything.
+        wait_until(lambda: "up." not in car.backend.open_topics, "the end of the pattern")
         # Another click gives it up.
         browser.run(f"seen.get('{WHEEL}').click()")
         browser.until("document.querySelectorAll('.card').length === 1")
-        while WHEEL in car.backend.open_topics:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: WHEEL not in car.backend.open_topics, "the end of the subscription")
         assert DOOR in car.backend.open_topics
         assert browser.complaints == []
     finally:

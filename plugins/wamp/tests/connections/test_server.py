@@ -29,6 +29,7 @@ from ustreamer_wamp.router import WampRouter
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import connect
 
+from tests.waiting import wait_until
 from ustreamer.core.base.clock import Clock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -43,15 +44,6 @@ else:
     from plugins.wamp.tests.conftest import OPENED, Peer
 
 Start = Callable[..., WampRouter]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait for a condition and return its value."""
-    end = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture
@@ -179,8 +171,8 @@ def test_a_handshake_is_refused_with_a_reason(
         pass
     assert caught.value.response.status_code == status
     assert caught.value.response.body
-    until(lambda: router.counts["refused_handshake"] == 1)
-    until(lambda: router.server.connection_count == 0)
+    wait_until(lambda: router.counts["refused_handshake"] == 1)
+    wait_until(lambda: router.server.connection_count == 0)
 
 
 def test_a_configured_origin_may_connect(start: Start) -> None:
@@ -204,7 +196,7 @@ def test_a_frame_of_the_wrong_kind_is_a_violation(start: Start) -> None:
     answer = peer.receive()
     assert (answer[0], answer[2]) == (3, "wamp.error.protocol_violation")
     assert peer.close_code() == 1002
-    until(lambda: not router.realm.sessions)
+    wait_until(lambda: not router.realm.sessions)
 
 
 def test_messages_may_be_fragmented_and_pings_are_answered(start: Start) -> None:
@@ -224,8 +216,8 @@ def test_each_end_has_its_code(start: Start) -> None:
     assert peer.close_code() == 1008
     peer = Peer(router.server.urls[0]).join()
     peer.socket.close(1000)
-    until(lambda: not router.realm.sessions)
-    until(lambda: router.server.connection_count == 0)
+    wait_until(lambda: not router.realm.sessions)
+    wait_until(lambda: router.server.connection_count == 0)
 
 
 def test_a_message_that_is_too_long_ends_the_connection(start: Start) -> None:
@@ -247,7 +239,7 @@ def test_an_invalid_handshake_closes_the_connection(start: Start, garbage: bytes
         with suppress(ConnectionResetError):
             while client.recv(4096):
                 pass
-    until(lambda: router.server.connection_count == 0)
+    wait_until(lambda: router.server.connection_count == 0)
 
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -278,7 +270,7 @@ def test_a_handshake_is_answered_despite_appended_bytes(start: Start, sent: byte
                 while more := client.recv(4096):
                     answer += more
         assert answer.split(b" ")[1] == status
-    until(lambda: router.server.connection_count == 0)
+    wait_until(lambda: router.server.connection_count == 0)
 
 
 def test_an_exception_that_reaches_asyncio_is_found(start: Start, no_traceback: list[str]) -> None:
@@ -290,7 +282,7 @@ def test_an_exception_that_reaches_asyncio_is_found(start: Start, no_traceback: 
 
     router.server.run_on_loop(fail)
     assert done.wait(DEADLINE_S)
-    assert "planted" in until(lambda: no_traceback)[0]
+    assert "planted" in wait_until(lambda: no_traceback)[0]
     no_traceback.clear()
 
 
@@ -307,7 +299,7 @@ def test_a_silent_client_is_disconnected(start: Start) -> None:
     assert msgspec.json.decode(without_hello.receive()[1])[2] == "wamp.error.protocol_violation"
     with pytest.raises(EOFError):
         without_hello.exactly(1)
-    until(lambda: router.server.connection_count == 0)
+    wait_until(lambda: router.server.connection_count == 0)
 
 
 def test_a_client_that_vanishes_without_close_is_detected(start: Start) -> None:
@@ -318,7 +310,7 @@ def test_a_client_that_vanishes_without_close_is_detected(start: Start) -> None:
     client.request(*HELLO)
     client.request(32, 1, {}, "com.a")
     assert client.receive() == (1, b"")  # the ping
-    until(lambda: not router.realm.sessions)
+    wait_until(lambda: not router.realm.sessions)
     assert len(router.realm.broker) == 0
     assert router.counts["ping_timeouts"] == 1
 
@@ -421,7 +413,7 @@ def test_a_client_over_the_limit_receives_the_reason(start: Start) -> None:
     assert caught.value.response.status_code == 503
     assert b"max_sessions" in (caught.value.response.body or b"")
     peers.pop().socket.close()
-    until(lambda: router.server.connection_count == 1)
+    wait_until(lambda: router.server.connection_count == 1)
     Peer(router.server.urls[0]).join()
 
 
@@ -448,7 +440,7 @@ def test_the_router_stops_reading_from_a_client_that_does_not_read_and_loses_no_
     transport = connection._transport
     assert connection._outbox is not None
     assert transport is not None
-    until(lambda: not connection._reading and not transport.is_reading())
+    wait_until(lambda: not connection._reading and not transport.is_reading())
     waiting = len(connection._outbox._waiting)
     for _ in range(sent_request):
         assert client.receive()[1].startswith(b"[8,32,5,")
@@ -471,7 +463,7 @@ def test_a_router_that_stops_sends_goodbye(start: Start) -> None:
             return True
         return False
 
-    until(refused)
+    wait_until(refused)
     assert peer.request(32, 1, {}, "com.a")[0] == 33, "sessions go on"
     closing = threading.Thread(target=router.server.close)
     closing.start()
@@ -556,8 +548,8 @@ def test_tls_with_a_certificate_that_is_replaced_while_it_runs(start: Start, tmp
     peer = Peer(router.server.urls[0], ssl=context).join()
     assert common_name(router) == "first"
     write_certificate(tmp_path, "second")
-    until(lambda: common_name(router) == "second")
-    assert peer.request(32, 1, {}, "com.a")[0] == 33, "an existing session stays"
+    wait_until(lambda: common_name(router) == "second")
+    assert peer.request(32, 1, {}, "com.a")[0] == 33, "who was there stays"
     (tmp_path / "wamp.key").write_text("no key at all")
     seen = time.monotonic()
     while time.monotonic() < seen + 2.5:

@@ -9,9 +9,8 @@ import selectors
 import socket
 import struct
 import threading
-import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ustreamer_wamp.connections.outbox import OutboxLimits, OverflowPolicy
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.router import WampRouter
 
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 CLIENTS, STALLED = 100, 10
@@ -120,7 +120,7 @@ class RouterRig:
             self.router.server.run_on_loop(self._fan_out, numbers[at : at + AT_ONCE], spread)
             assert spread.wait(DEADLINE_S)
             first = numbers[at]
-            self.until(partial(self._is_received, first))
+            wait_until(partial(self._is_received, first))
         return numbers
 
     def _is_received(self, number: int) -> bool:
@@ -134,12 +134,6 @@ class RouterRig:
         done.set()
 
     reading = range(STALLED, CLIENTS)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < end, "it did not come true in time"
-            time.sleep(0.0005)
 
     def close(self) -> None:
         self.reader.close()
@@ -156,19 +150,19 @@ def rig(request: pytest.FixtureRequest) -> Iterator[RouterRig]:
 def test_ten_that_stop_reading_cost_the_others_nothing(rig: RouterRig) -> None:
     reader, realm = rig.reader, rig.router.realm
     sent = rig.publish(200)
-    rig.until(lambda: all(list(numbers) == sent for numbers in reader.numbers))
+    wait_until(lambda: all(list(numbers) == sent for numbers in reader.numbers))
     for index in range(STALLED):
         reader.stop_reading(index)
     before = rss()
     sent += rig.publish(EVENTS)
-    rig.until(lambda: all(len(reader.numbers[index]) == len(sent) for index in rig.reading))
+    wait_until(lambda: all(len(reader.numbers[index]) == len(sent) for index in rig.reading))
     assert all(list(reader.numbers[index]) == sent for index in rig.reading), "each event, once, in order"
     assert rss() - before < 5 << 20
     lost = rig.router.counts["events_conflated"] + rig.router.counts["events_dropped"]
     assert lost > STALLED * 100, "the ten had to lose something, or this shows nothing"
     for index in range(STALLED):
         reader.read_again(index)
-    rig.until(lambda: all(reader.numbers[index][-1] == sent[-1] for index in range(STALLED)))
+    wait_until(lambda: all(reader.numbers[index][-1] == sent[-1] for index in range(STALLED)))
     for index in range(STALLED):
         numbers = list(reader.numbers[index])
         assert numbers == sorted(set(numbers)), "what is left is in order"

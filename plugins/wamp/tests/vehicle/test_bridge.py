@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ustreamer_wamp.vehicle import pattern_subscriptions
 
+from tests.waiting import wait_until
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.rpc import RpcClient
@@ -19,17 +20,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
-    from tests.car import (
-        REMOTE_TOPIC,
-        RPM,
-        RPM_TOPIC,
-        SECTION,
-        SPEED,
-        SPEED_TOPIC,
-        Car,
-        subscribed,
-        until,
-    )
+    from tests.car import REMOTE_TOPIC, RPM, RPM_TOPIC, SECTION, SPEED, SPEED_TOPIC, Car, subscribed
     from tests.conftest import Peer
 else:
     from plugins.wamp.tests.car import (
@@ -41,7 +32,6 @@ else:
         SPEED_TOPIC,
         Car,
         subscribed,
-        until,
     )
     from plugins.wamp.tests.conftest import Peer
 
@@ -69,7 +59,7 @@ def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
         "ttl": 60_000,
     }
     assert peer.request(34, 2, id) == [35, 2]
-    until(lambda: car.subscriptions() == [])
+    wait_until(lambda: car.subscriptions() == [])
     car.publish(SPEED, b"later")
     assert peer.request(32, 3, {}, "com.other")[0] == 33, "no message in between"
 
@@ -79,14 +69,14 @@ def test_a_topic_of_another_device_is_requested_there(car: Car) -> None:
     car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), sent_request.append)
     peer = car.peer().join()
     assert peer.request(32, 1, {}, REMOTE_TOPIC)[0] == 33
-    (request,) = until(lambda: sent_request)
+    (request,) = wait_until(lambda: sent_request)
     assert UUri.from_pb(pb.SubscriptionRequest.FromString(request.payload).topic) == UUri(
         "cloud", 0x10AB, 3, 0x80CD
     )
     peer.socket.close()
     unsubscribed: list[UMessage] = []
     car.outside.register_listener(ANY, UUri("cloud", 0, 3, 2), unsubscribed.append)
-    until(lambda: car.subscriptions() == [])
+    wait_until(lambda: car.subscriptions() == [])
 
 
 def joined_knowing_of_revocation(car: Car) -> Peer:
@@ -123,15 +113,15 @@ def test_a_later_rejection_by_another_device_is_reported(car: Car) -> None:
     assert details["reason"] == "up.subscription.ended"
     assert details["message"].endswith("PERMISSION_DENIED: not for dashboards")
     assert peer.request(34, 2, id)[4] == "wamp.error.no_such_subscription"
-    # A client without revocation receives no notification, and can subscribe again.
-    until(lambda: car.subscriptions() == [])
+    # Somebody who does not know of revocation hears nothing of it, and may try again.
+    wait_until(lambda: car.subscriptions() == [])
     for ended in (2, 3):
         again = subscribed(old, REMOTE_TOPIC)
         assert again > id
-        until(partial(counted, car, "subscriptions_ended", ended))
-        until(lambda: car.subscriptions() == [])
+        wait_until(partial(counted, car, "subscriptions_ended", ended))
+        wait_until(lambda: car.subscriptions() == [])
     assert old.request(34, 2, next(iter(ids_in(car)))) == [35, 2]
-    until(lambda: len(car.wamp.bridge.usubscription) == 0)
+    wait_until(lambda: len(car.wamp.bridge.usubscription) == 0)
 
 
 def test_a_reset_of_usubscription_is_reported(car: Car) -> None:
@@ -161,7 +151,7 @@ def test_its_end_ends_its_subscriptions(car: Car, how: str) -> None:
         leaving.socket.close()
     else:
         leaving.socket.socket.close()
-    until(lambda: len(car.subscriptions()) == 2)
+    wait_until(lambda: len(car.subscriptions()) == 2)
     car.publish(SPEED, b"x")
     assert staying.receive()[4] == [b"x"]
     assert len(car.wamp.bridge.sessions) == 1
@@ -176,7 +166,7 @@ def test_an_event_for_a_session_that_has_just_ended_has_no_subscriber_in_the_led
     before = car.streamer.ledger()
     car.wamp._registrations = ()  # so that uSubscription does not receive the end
     leaving.socket.close()
-    until(lambda: len(car.wamp.bridge.sessions) == 1)
+    wait_until(lambda: len(car.wamp.bridge.sessions) == 1)
     for number in range(5):
         car.publish(SPEED, bytes([number]))
     assert [staying.receive()[4] for _ in range(5)] == [[bytes([number])] for number in range(5)]
@@ -197,8 +187,8 @@ def test_sessions_of_a_killed_process_are_removed_at_the_next_start(
     car.wamp._registrations = ()
     car.stop()
     again = make_car()
-    until(lambda: again.wamp.counts["stale_subscriptions_removed"] == 1)
-    until(lambda: again.subscriptions() == [])
+    wait_until(lambda: again.wamp.counts["stale_subscriptions_removed"] == 1)
+    wait_until(lambda: again.subscriptions() == [])
 
 
 def test_a_rate_is_that_of_one_session_alone(car: Car) -> None:
@@ -210,7 +200,7 @@ def test_a_rate_is_that_of_one_session_alone(car: Car) -> None:
     assert [fast.receive()[4] for _ in range(50)] == [[bytes([number])] for number in range(50)]
     assert slow.receive()[4] == [b"\x00"]
     assert slow.request(32, 9, {}, SPEED_TOPIC)[0] == 33, "and with another SUBSCRIBE it has another rate"
-    targets = until(lambda: [each for each in car.streamer.targets() if each.throttled])
+    targets = wait_until(lambda: [each for each in car.streamer.targets() if each.throttled])
     assert [(each.throttled, each.endpoint) for each in targets] == [(49, "wamp")]
     car.publish(SPEED, b"all")
     assert slow.receive()[4] == [b"all"]
@@ -255,9 +245,9 @@ def test_a_client_that_leaves_before_the_response_leaves_no_subscription(car: Ca
         for request in range(1, 20):
             peer.send(32, request, {}, f"up.car.{request:x}.0.1.8001")
         peer.socket.socket.close()
-    until(lambda: not car.wamp.router.realm.sessions)
-    until(lambda: len(car.wamp.bridge.usubscription) == 0)
-    until(lambda: car.subscriptions() == [])
+    wait_until(lambda: not car.wamp.router.realm.sessions)
+    wait_until(lambda: len(car.wamp.bridge.usubscription) == 0)
+    wait_until(lambda: car.subscriptions() == [])
 
 
 def test_more_subscriptions_than_parallel_calls_are_all_answered(car: Car) -> None:
@@ -292,10 +282,10 @@ def test_a_pattern_receives_the_topics_that_pass(car: Car, match: str, topic: st
             else None
         )
 
-    assert until(event)[1] == id
+    assert wait_until(event)[1] == id
     assert len(car.wamp._patterns) == 1
     peer.socket.close()
-    until(lambda: len(car.wamp._patterns) == 0)
+    wait_until(lambda: len(car.wamp._patterns) == 0)
 
 
 def publish_outside(car: Car, topic: UUri) -> None:
@@ -321,14 +311,14 @@ def test_a_pattern_subscribes_observed_topics_at_other_devices(car: Car, first: 
     if first == "pattern":
         publish_outside(car, topic)
     publish_outside(car, other)
-    car.publish(SPEED, b"x")  # no uSubscription is to be called for this one
-    assert until(lambda: sent_request) == [topic]
+    car.publish(SPEED, b"x")  # that topic needs no request
+    assert wait_until(lambda: sent_request) == [topic]
     ((known, subscriber),) = car.subscriptions()
     assert (known, subscriber.ue_type) == (topic, 0x8001)
     assert car.streamer.endpoints()["wamp"]["pattern_topics_now"] == 1
     assert peer.request(34, 2, id)[0] in {35, 36}
-    until(lambda: car.subscriptions() == [])
-    assert until(lambda: unasked) == [topic]
+    wait_until(lambda: car.subscriptions() == [])
+    assert wait_until(lambda: unasked) == [topic]
 
 
 def test_a_topic_of_a_pattern_that_another_device_rejects_is_tried_again(
@@ -349,7 +339,7 @@ def test_a_topic_of_a_pattern_that_another_device_rejects_is_tried_again(
     id = peer.request(32, 1, {"match": "prefix"}, "up.cloud.")[2]
     publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
     assert peer.receive()[1] == id
-    until(lambda: len(sent_request) >= 3)
+    wait_until(lambda: len(sent_request) >= 3)
     publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
     assert peer.receive()[:2] == [36, id], "a passing event is received all the same, and no end is announced"
 
@@ -359,7 +349,7 @@ def test_every_instance_of_an_entity_is_requested_in_version_4(car: Car) -> None
     car.outside.register_listener(ANY, UUri("cloud", 0, 4, 1), sent_request.append)
     peer = car.peer().join()
     assert peer.request(32, 1, {"match": "wildcard"}, "up.cloud.10ab..3.80cd")[0] == 33
-    (request,) = until(lambda: sent_request)
+    (request,) = wait_until(lambda: sent_request)
     every = UUri("cloud", 0xFFFF_10AB, 3, 0x80CD)
     assert UUri.from_pb(pb4.SubscribeRequest.FromString(request.payload).topic) == every
     publish_outside(car, UUri("cloud", 0x7_10AB, 3, 0x80CD))
@@ -368,8 +358,8 @@ def test_every_instance_of_an_entity_is_requested_in_version_4(car: Car) -> None
         "a session receives an event once, whatever the number of matches"
     )
     peer.socket.close()
-    until(lambda: len(car.wamp.bridge.usubscription) == 0)
-    until(lambda: car.subscriptions() == [])
+    wait_until(lambda: len(car.wamp.bridge.usubscription) == 0)
+    wait_until(lambda: car.subscriptions() == [])
 
 
 def test_how_many_topics_a_pattern_may_have_is_configured(make_car: Callable[..., Car]) -> None:
@@ -378,9 +368,8 @@ def test_how_many_topics_a_pattern_may_have_is_configured(make_car: Callable[...
     assert peer.request(32, 1, {"match": "prefix"}, "up.cloud.")[0] == 33
     for number in range(5):
         publish_outside(car, UUri("cloud", 0x10AB, 3, 0x8000 + number))
-    counted = until(
-        lambda: (found := car.streamer.endpoints()["wamp"])["pattern_topics_waiting"] == 3 and found
-    )
+    wait_until(lambda: car.streamer.endpoints()["wamp"]["pattern_topics_waiting"] == 3)
+    counted = car.streamer.endpoints()["wamp"]
     assert counted["pattern_topics_now"] == 2
     assert len(car.subscriptions()) == 2
 

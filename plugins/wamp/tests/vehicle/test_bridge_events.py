@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from ustreamer_wamp.plugin import WampPlugin, WampSection
 
+from tests.waiting import wait_until
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.config.config import ConfigError
@@ -23,29 +24,9 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.car import (
-        MINE,
-        RPM,
-        RPM_TOPIC,
-        SECTION,
-        SPEED,
-        SPEED_TOPIC,
-        Car,
-        subscribed,
-        until,
-    )
+    from tests.car import MINE, RPM, RPM_TOPIC, SECTION, SPEED, SPEED_TOPIC, Car, subscribed
 else:
-    from plugins.wamp.tests.car import (
-        MINE,
-        RPM,
-        RPM_TOPIC,
-        SECTION,
-        SPEED,
-        SPEED_TOPIC,
-        Car,
-        subscribed,
-        until,
-    )
+    from plugins.wamp.tests.car import MINE, RPM, RPM_TOPIC, SECTION, SPEED, SPEED_TOPIC, Car, subscribed
 
 
 # --- displayed values ---------------------------------------------------------------------------------------
@@ -106,7 +87,7 @@ def test_a_late_subscriber_receives_the_last_value(car: Car) -> None:
     assert (event[3], event[4]) == ({"retained": True}, [b"now"])
     for peer in (first, second):
         peer.socket.close()
-    until(lambda: len(car.wamp.router.realm.retained) == 0)
+    wait_until(lambda: len(car.wamp.router.realm.retained) == 0)
 
 
 # --- publications of clients --------------------------------------------------------------------------------
@@ -123,7 +104,7 @@ def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
     driver = car.peer("cbor").join_publisher("driver")
     assert driver.request(16, 1, {"acknowledge": True}, MINE, [b"\x01"], {"ttl": 5000})[0] == 17
     assert driver.request(16, 2, {"acknowledge": True}, MINE, [{"a": 1}])[0] == 17
-    until(lambda: len(received_messages) == 2)
+    wait_until(lambda: len(received_messages) == 2)
     assert [(each.payload, each.attributes.payload_format.name) for each in received_messages] == [
         (b"\x01", "RAW"),
         (b'{"a":1}', "JSON"),
