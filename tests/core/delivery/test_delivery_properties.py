@@ -464,8 +464,7 @@ class Delivering(RuleBasedStateMachine):
     def publish_while_one_of_two_is_away(
         self, endpoint: str, removed: int, copies: list[int], priority: UPriority
     ) -> None:
-        # A topic without rates: later messages overtake those that a filter holds when its limit is removed.
-        topic = UUri("north", 1, 1, 0x8001)
+        topic = UUri("north", 1, 1, 0x8000)
         for entity in (1, 2):
             self.gateway.directory.subscribe(topic, UUri(endpoint, entity, 3, 0))
         self.disconnect(endpoint, UUri(endpoint, removed, 3, 0))
