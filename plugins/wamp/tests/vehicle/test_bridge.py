@@ -113,7 +113,7 @@ def test_a_later_rejection_by_another_device_is_reported(car: Car) -> None:
     assert details["reason"] == "up.subscription.ended"
     assert details["message"].endswith("PERMISSION_DENIED: not for dashboards")
     assert peer.request(34, 2, id)[4] == "wamp.error.no_such_subscription"
-    # Somebody who does not know of revocation receives nothing of it, and may try again.
+    # A client without support for revocation receives no notice of it, and may try again.
     wait_until(lambda: car.subscriptions() == [])
     for ended in (2, 3):
         again = subscribed(old, REMOTE_TOPIC)
