@@ -193,6 +193,15 @@ def test_a_source_behind_another_endpoint_is_denied(ingress: str, attributes: UA
     )
 
 
+@pytest.mark.parametrize("source", [CHASSIS_METHOD, UUri("mars", 1, 1, 1)])
+def test_a_reply_that_stays_on_its_network_is_not_denied_whatever_its_source(source: UUri) -> None:
+    """A peer may have forwarded it to this network; an endpoint with one filter for all replies receives it."""
+    decision = router().decide("zenoh", answer(source, APP))
+    assert (decision.targets, decision.verdict) == ((), Verdict.NO_SUBSCRIBER)
+    assert decision.reason is not None
+    assert decision.reason.code is UCode.OK
+
+
 def test_attributes_that_break_the_rules_of_their_type_are_refused() -> None:
     with pytest.raises(
         InvalidMessage, match="^INVALID_ARGUMENT: PUBLISH: expected source that is a topic"

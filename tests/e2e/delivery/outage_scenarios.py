@@ -42,7 +42,7 @@ state_dir = "state"
 transport = "zenoh"
 authorities = ["hpc.vin1"]
 {ends} = {locators}
-replay_ms = {replay_ms}
+retransmit_ms = {retransmit_ms}
 
 [endpoints.chassis]
 transport = "someip"
@@ -72,7 +72,7 @@ class OutageOutcome(NamedTuple):
     sent: int
     received: list[int]
     ledger: dict[str, int]
-    replayed: int
+    retransmitted: int
 
     @property
     def first_received(self) -> list[int]:
@@ -89,7 +89,7 @@ class OutageOutcome(NamedTuple):
     def __str__(self) -> str:
         return (
             f"sent {self.sent}, received {len(self.first_received)}, lost {len(self.lost)} {self.lost[:3]}, "
-            f"duplicates {self.duplicates}, replayed {self.replayed}, ledger {self.ledger}"
+            f"duplicates {self.duplicates}, retransmitted {self.retransmitted}, ledger {self.ledger}"
         )
 
 
@@ -147,7 +147,7 @@ class OutageScenario:
         directory: Path,
         stack: ExitStack,
         endpoint_key: str,
-        replay_ms: int,
+        retransmit_ms: int,
         hosts: Sequence[str] = ("127.0.0.1",),
     ) -> None:
         self.ports = free_ports()
@@ -156,7 +156,9 @@ class OutageScenario:
         directory.mkdir()
         self._config = directory / "outage.toml"
         locators = json.dumps([f"tcp/{host}:{self.ports.backbone}" for host in hosts])
-        text = _CONFIG.format(ends=endpoint_key, locators=locators, ports=self.ports, replay_ms=replay_ms)
+        text = _CONFIG.format(
+            ends=endpoint_key, locators=locators, ports=self.ports, retransmit_ms=retransmit_ms
+        )
         self._config.write_text(text, encoding="utf-8")
 
     def start_process(
@@ -210,53 +212,55 @@ class OutageScenario:
             process.stop()
         [stopped] = [line for line in process.log_records if line["event"] == "streamer.stopped"]
         received = [number for each in self._subscribers for number in each.received]
-        return OutageOutcome(sent, received, process.ledger, stopped["endpoints"]["backbone"]["replayed"])
+        return OutageOutcome(
+            sent, received, process.ledger, stopped["endpoints"]["backbone"]["retransmitted"]
+        )
 
 
-def subscriber_killed(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def subscriber_killed(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "listen", replay_ms)
+        scene = OutageScenario(directory, stack, "listen", retransmit_ms)
         return scene.run_outage(
             seconds, scene.start_subscriber, scene.kill_subscriber, scene.start_subscriber
         )
 
 
-def router_killed(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def router_killed(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "connect", replay_ms)
+        scene = OutageScenario(directory, stack, "connect", retransmit_ms)
         router = scene.start_router()
         return scene.run_outage(seconds, scene.start_subscriber, router.kill, scene.start_router)
 
 
-def acknowledged_and_lost(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def acknowledged_and_lost(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     """A relay acknowledges all packets and drops them."""
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "listen", replay_ms)
+        scene = OutageScenario(directory, stack, "listen", retransmit_ms)
         relay = stack.enter_context(TcpRelay(scene.ports.backbone))
         return scene.run_outage(seconds, lambda: scene.start_subscriber(relay.port), relay.cut, relay.heal)
 
 
-def packets_dropped(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def packets_dropped(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     """A cable is cut at any moment; without namespaces, `acknowledged_and_lost` replaces it."""
     if unsupported_reason():
-        return acknowledged_and_lost(directory, seconds, replay_ms)
-    return _run_in_namespace("cable", directory, seconds, replay_ms)
+        return acknowledged_and_lost(directory, seconds, retransmit_ms)
+    return _run_in_namespace("cable", directory, seconds, retransmit_ms)
 
 
-def router_stalled(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def router_stalled(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     """A router that restarts after an outage stops for longer than a put waits, before it has all messages.
 
     With small buffers in a namespace, if possible: otherwise the kernel may buffer all of them.
     """
     if unsupported_reason():
-        return _stalled(directory, seconds, replay_ms)
-    return _run_in_namespace("stall", directory, seconds, replay_ms)
+        return _stalled(directory, seconds, retransmit_ms)
+    return _run_in_namespace("stall", directory, seconds, retransmit_ms)
 
 
-def _run_in_namespace(scenario: str, directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def _run_in_namespace(scenario: str, directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     done = subprocess.run(
         in_own_namespace(
-            "tests.e2e.delivery.outage_scenarios", scenario, str(directory), str(seconds), str(replay_ms)
+            "tests.e2e.delivery.outage_scenarios", scenario, str(directory), str(seconds), str(retransmit_ms)
         ),
         cwd=Path(__file__).parents[3],
         capture_output=True,
@@ -268,17 +272,17 @@ def _run_in_namespace(scenario: str, directory: Path, seconds: float, replay_ms:
     return OutageOutcome(*json.loads(done.stdout))
 
 
-def _cable_cut(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def _cable_cut(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     with ExitStack() as stack:
         cable = stack.enter_context(Cable())
-        scene = OutageScenario(directory, stack, "listen", replay_ms, ("127.0.0.1", NEAR_ADDRESS))
+        scene = OutageScenario(directory, stack, "listen", retransmit_ms, ("127.0.0.1", NEAR_ADDRESS))
         join = lambda: scene.start_subscriber(prefix=cable.far_prefix, host=NEAR_ADDRESS)  # noqa: E731
         return scene.run_outage(seconds, join, cable.cut, cable.heal)
 
 
-def _stalled(directory: Path, seconds: float, replay_ms: int) -> OutageOutcome:
+def _stalled(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "connect", replay_ms)
+        scene = OutageScenario(directory, stack, "connect", retransmit_ms)
         first = scene.start_router()
 
         def end() -> None:

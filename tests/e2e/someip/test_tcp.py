@@ -182,7 +182,7 @@ def assert_consecutive(life: list[int]) -> None:
 def test_a_killed_and_restarted_receiver_gets_all_events_in_order(
     tmp_path: Path,
 ) -> None:
-    with running(tmp_path, "replay_ms = 60000, send_buffer = 4000000") as net:
+    with running(tmp_path, "retransmit_ms = 60000, send_buffer = 4000000") as net:
         lives, count = run_receiver_lives(net)
         net.process.stop()
         ledger = net.process.ledger
@@ -198,7 +198,7 @@ def test_a_killed_and_restarted_receiver_gets_all_events_in_order(
 
 def test_without_retransmission_a_killed_receiver_loses_unread_events(tmp_path: Path) -> None:
     """The negative control: only data that the kernel had acknowledged is lost."""
-    with running(tmp_path, "replay_ms = 0") as net:
+    with running(tmp_path, "retransmit_ms = 0") as net:
         lives, count = run_receiver_lives(net)
 
     for life in lives:

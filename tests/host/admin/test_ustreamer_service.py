@@ -157,15 +157,19 @@ def test_a_statistics_response_has_the_ledger_endpoints_and_targets(bench: Bench
         endpoint_queue.expired,
         endpoint_queue.retries,
     ) == (10, 1, 2, 4)
-    assert (endpoint_queue.parked_messages, endpoint_queue.closed_routes, endpoint_queue.kept_messages) == (
+    assert (
+        endpoint_queue.blocked_messages,
+        endpoint_queue.closed_routes,
+        endpoint_queue.persisted_messages,
+    ) == (
         2,
         1,
         3,
     )
-    assert (endpoint_queue.subscriber_lanes, endpoint_queue.crowded_out) == (2, 8)
+    assert (endpoint_queue.subscriber_queues, endpoint_queue.evicted_subscriber_limit) == (2, 8)
     assert [UUri.from_pb(each.subscriber) for each in endpoint_queue.fullest] == [UUri("dash", 2, 1, 0)]
     [fullest] = endpoint_queue.fullest
-    assert (fullest.queue_messages, fullest.queue_bytes, fullest.parked_messages, fullest.failures) == (
+    assert (fullest.queue_messages, fullest.queue_bytes, fullest.blocked_messages, fullest.failures) == (
         2,
         500,
         1,

@@ -214,7 +214,7 @@ def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_be
     subscriber = bench.listen()
     bench.put(numbered(3))
     assert received(subscriber, 4) == [0, 1, 2, 3]
-    assert (bench.sender.sent, bench.sender.replayed, bench.sender.not_replayed) == (4, 3, 0)
+    assert (bench.sender.sent, bench.sender.retransmitted, bench.sender.not_retransmitted) == (4, 3, 0)
 
 
 def test_a_retransmitted_message_keeps_its_id_and_can_be_lost_again(make_bench: MakeBench) -> None:
@@ -241,7 +241,7 @@ def test_only_puts_since_the_loss_are_put_again(make_bench: MakeBench) -> None:
     bench.put(numbered(1))
     bench.unsubscribe(subscriber)
     assert received(bench.listen(), 1) == [1]
-    wait_until(lambda: bench.sender.replayed == 1, "the replay")
+    wait_until(lambda: bench.sender.retransmitted == 1, "the replay")
 
 
 def test_a_known_start_of_a_loss_overrides_the_window(make_bench: MakeBench) -> None:
@@ -266,7 +266,7 @@ def test_without_a_known_loss_the_window_applies(make_bench: MakeBench) -> None:
     subscriber = bench.listen()
     bench.put(numbered(1))
     assert received(subscriber, 1) == [1]
-    assert bench.sender.replayed == 0
+    assert bench.sender.retransmitted == 0
 
 
 def test_an_expired_message_is_not_put_again(make_bench: MakeBench) -> None:
@@ -277,7 +277,7 @@ def test_an_expired_message_is_not_put_again(make_bench: MakeBench) -> None:
     bench.unsubscribe(subscriber)
     wait_until(lambda: CLOCK.wall_ms() > short.id.time_ms + 100, "its end")
     assert received(bench.listen(), 1) == [1]
-    wait_until(lambda: bench.sender.not_replayed == 1, "the count")
+    wait_until(lambda: bench.sender.not_retransmitted == 1, "the count")
 
 
 def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
@@ -298,7 +298,7 @@ def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
     last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
     bench.put(last)
     assert received(subscriber, 1) == [4]
-    assert (bench.sender.replayed, bench.sender.not_replayed) == (2, 0)
+    assert (bench.sender.retransmitted, bench.sender.not_retransmitted) == (2, 0)
 
 
 @pytest.mark.parametrize("years", [26, -26])
@@ -313,7 +313,7 @@ def test_a_clock_step_does_not_change_which_messages_are_put_again(make_bench: M
     bench.clock_step_ms = years * 365 * 86_400_000
     wait_until(lambda: monotonic_ns() > put + 100_000_000, "its end")
     assert received(bench.listen(), 1) == [1]
-    wait_until(lambda: bench.sender.not_replayed == 1, "the count")
+    wait_until(lambda: bench.sender.not_retransmitted == 1, "the count")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: Make
     bench.put(numbered(0))
     bench.unsubscribe(subscriber)
     assert not bench.is_accepted(numbered(1, 1))
-    assert bench.sender.not_replayed == 1
+    assert bench.sender.not_retransmitted == 1
 
 
 def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:
@@ -715,7 +715,7 @@ def test_a_possibly_lost_batch_is_put_again(
     bench.unsubscribe(subscriber)
     assert bench.sender.put_batch(batch_of(messages)) == 0
     assert read(bench.listen(), len(sent)) == sent
-    wait_until(lambda: bench.sender.replayed == len(sent), "the count")
+    wait_until(lambda: bench.sender.retransmitted == len(sent), "the count")
 
 
 # --- batches of responses ---------------------------------------------------------------------------------------------

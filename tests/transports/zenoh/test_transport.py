@@ -471,11 +471,11 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
         receiver.close()
 
 
-@pytest.mark.parametrize("replay_ms", [15_000, 0])
-def test_a_returning_provider_receives_unanswered_requests_again(patient: None, replay_ms: int) -> None:
-    """A second call of a method can have side effects; with `replay_ms` 0 no request is sent again."""
+@pytest.mark.parametrize("retransmit_ms", [15_000, 0])
+def test_a_returning_provider_receives_unanswered_requests_again(patient: None, retransmit_ms: int) -> None:
+    """A second call of a method can have side effects; with `retransmit_ms` 0 no request is sent again."""
     here = free_locator()
-    streamer = endpoint(ALPHA, "streamer", connect=(here,), replay_ms=replay_ms)
+    streamer = endpoint(ALPHA, "streamer", connect=(here,), retransmit_ms=retransmit_ms)
     streamer._link_monitor.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost
     provider = endpoint(BETA, "provider", listen=(here,))
     answers, asked_before, asked_after = Mailbox(), Mailbox(), Mailbox()
@@ -498,7 +498,7 @@ def test_a_returning_provider_receives_unanswered_requests_again(patient: None, 
         provider.register_listener(ANY, REMOTE_METHOD, asked_after)
         last = request(new_id(), CLIENT, REMOTE_METHOD, b"last", ttl=60_000)
         streamer.send(last)
-        again = [requests[1]] * bool(replay_ms)
+        again = [requests[1]] * bool(retransmit_ms)
         assert asked_after.wait(len(again) + 1) == [*again, last]
 
 

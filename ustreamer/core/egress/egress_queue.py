@@ -133,7 +133,7 @@ class EgressQueue:
 
     def _push_evicting(self, queue: SubscriberQueue, item: QueuedMessage) -> list[QueuedMessage]:
         rank, size = item.message.attributes.priority_class, item.size
-        is_blocked = self._is_blocked(queue) or queue.is_stream_blocked(item.delivery, item.message)
+        is_blocked = self._is_paused(queue) or queue.is_stream_blocked(item.delivery, item.message)
         blocked_below = rank if is_blocked else rank + 1
         evicting, freed = queue.evictable_below(rank, blocked_below)
         item.evicted_by_subscriber_limit = not self._fits_subscriber_limit(queue, size - freed, evicting)
@@ -177,7 +177,7 @@ class EgressQueue:
             if self._unsendable_messages[lowest]:
                 for queue in self._all_queues():
                     has_blocked = queue.blocked.messages_in(lowest) or (
-                        self._is_blocked(queue) and queue.waiting.messages_in(lowest)
+                        self._is_paused(queue) and queue.waiting.messages_in(lowest)
                     )
                     if has_blocked:
                         return queue, lowest
@@ -367,12 +367,12 @@ class EgressQueue:
         if not waiting:
             del self._closed_routes[route]
 
-    def _is_blocked(self, queue: SubscriberQueue) -> bool:
+    def _is_paused(self, queue: SubscriberQueue) -> bool:
         """True if `queue` is paused. A pause of the shared queue stops all, so it makes no message evictable."""
         return bool(queue.paused_until_ns) and queue is not self.shared_queue
 
     def _count_unsendable(self, queue: SubscriberQueue, rank: int, messages: int, size: int) -> None:
-        if self._is_blocked(queue):
+        if self._is_paused(queue):
             self._unsendable_messages[rank] += messages
             self._unsendable_bytes[rank] += size
 

@@ -21,11 +21,11 @@ class WeightedPriorityQueue:
     Higher classes send first. A flood of one class does not starve another.
     """
 
-    __slots__ = ("_class_bytes", "_classes", "_counters", "_credit", "bytes", "messages")
+    __slots__ = ("_class_bytes", "_classes", "_counters", "_sends_left", "bytes", "messages")
 
     def __init__(self, counters: QueueCounters) -> None:
         self._counters = counters
-        self._credit = list(WEIGHTS)
+        self._sends_left = list(WEIGHTS)
         self._classes: tuple[deque[QueuedMessage], ...] = tuple(deque() for _ in range(CLASSES))
         # Per class, so that a push to a full queue needs no walk through the queue.
         self._class_bytes = [0] * CLASSES
@@ -59,7 +59,7 @@ class WeightedPriorityQueue:
         return item
 
     def pop_batch(self, limit: int) -> list[QueuedMessage]:
-        """Pop up to `limit` messages, highest class first among those with credit left."""
+        """Pop up to `limit` messages, highest class first among those with sends left."""
         for rank in _HIGHEST_FIRST:
             waiting = self._classes[rank]
             if waiting:
@@ -70,20 +70,20 @@ class WeightedPriorityQueue:
 
     def _pop_weighted(self, limit: int) -> list[QueuedMessage]:
         popped: list[QueuedMessage] = []
-        credit = self._credit
+        sends_left = self._sends_left
         ranks = _HIGHEST_FIRST
         while True:
             for rank in ranks:
-                if credit[rank] and self._classes[rank]:
-                    moved = self._pop_from_class(rank, min(credit[rank], limit - len(popped)))
-                    credit[rank] -= len(moved)
+                if sends_left[rank] and self._classes[rank]:
+                    moved = self._pop_from_class(rank, min(sends_left[rank], limit - len(popped)))
+                    sends_left[rank] -= len(moved)
                     popped += moved
                     if len(popped) == limit:
                         return popped
             ranks = tuple(rank for rank in ranks if self._classes[rank])
             if not ranks:
                 return popped
-            credit[:] = WEIGHTS  # all waiting classes have used their credit
+            sends_left[:] = WEIGHTS  # all waiting classes have used their sends
 
     def _pop_from_class(self, rank: int, most: int) -> list[QueuedMessage]:
         """Pop up to `most` messages of a class."""
@@ -101,8 +101,8 @@ class WeightedPriorityQueue:
             rank = item.message.attributes.priority_class
             self._classes[rank].appendleft(item)
             self._count_change(rank, 1, item.size)
-            # An unsent message uses no credit, so the highest class is tried first again.
-            self._credit[rank] = min(self._credit[rank] + 1, WEIGHTS[rank])
+            # An unsent message uses none of its sends, so the highest class is tried first again.
+            self._sends_left[rank] = min(self._sends_left[rank] + 1, WEIGHTS[rank])
 
     def prepend(self, rank: int, items: deque[QueuedMessage]) -> None:
         """Insert these in their order in front of their class."""

@@ -27,6 +27,8 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 SELF: Final = "self"
 """The name of the streamer's own endpoint. The hosted services live behind it."""
 
+_REPLY_TYPES: Final = (UMessageType.RESPONSE, UMessageType.NOTIFICATION)
+
 
 class RoutingDecision(msgspec.Struct, frozen=True):
     """The targets of a message or, if there are none, the verdict and its reason.
@@ -100,6 +102,10 @@ class Router:
             check_attributes(attributes)
         except UStatusError as error:
             raise InvalidMessage(error.code, error.message) from error
+        sink = attributes.sink if attributes.type in _REPLY_TYPES else None
+        if sink is not None and self.authority_table.endpoint_of(sink) == ingress:
+            # Also if the source is unknown here: it may be a peer that forwarded the message to this network.
+            return _stays_at(ingress, sink)
         home = self.authority_table.endpoint_of(attributes.source)
         if home == SELF != ingress and self.forwarding.receives_own_messages(ingress):
             return DEFERRED  # this streamer's own message, received at another endpoint
@@ -127,9 +133,7 @@ class Router:
         if endpoint is None:
             return _undeliverable(f"no endpoint for authority {sink.authority_name!r} of sink {sink}")
         if endpoint == ingress:
-            return RoutingDecision(
-                reason=UStatus(UCode.OK, f"sink {sink} lives behind {ingress!r}, where it came from")
-            )
+            return _stays_at(ingress, sink)
         return RoutingDecision((Target(endpoint),))
 
     def subscribed_targets(self, ingress: str, topic: UUri) -> tuple[Target, ...]:
@@ -153,6 +157,12 @@ class Router:
 
 DEFERRED: Final = RoutingDecision(deferred=True)
 """Another streamer forwards the message."""
+
+
+def _stays_at(ingress: str, sink: UUri) -> RoutingDecision:
+    return RoutingDecision(
+        reason=UStatus(UCode.OK, f"sink {sink} lives behind {ingress!r}, where it came from")
+    )
 
 
 def _undeliverable(text: str) -> RoutingDecision:

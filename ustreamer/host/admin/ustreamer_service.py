@@ -205,12 +205,12 @@ def _target_message(target: TargetStatistics) -> pb.Target:
     )
 
 
-def _subscriber_queue_message(queue: SubscriberQueueStatistics) -> pb.SubscriberLane:
-    return pb.SubscriberLane(
+def _subscriber_queue_message(queue: SubscriberQueueStatistics) -> pb.SubscriberQueue:
+    return pb.SubscriberQueue(
         subscriber=queue.subscriber.to_pb(),
         queue_messages=queue.queued,
         queue_bytes=queue.queued_bytes,
-        parked_messages=queue.blocked,
+        blocked_messages=queue.blocked,
         failures=queue.failures,
     )
 
@@ -233,12 +233,12 @@ def _statistics_response(
                 expired=queue.expired,
                 retries=queue.retries,
                 counters=statistics.endpoints.get(queue.endpoint, {}),
-                parked_messages=queue.blocked,
+                blocked_messages=queue.blocked,
                 closed_routes=queue.closed_routes,
-                kept_messages=queue.persisted,
-                subscriber_lanes=queue.subscribers,
+                persisted_messages=queue.persisted,
+                subscriber_queues=queue.subscribers,
                 fullest=map(_subscriber_queue_message, queue.fullest),
-                crowded_out=queue.evicted_subscriber_limit,
+                evicted_subscriber_limit=queue.evicted_subscriber_limit,
             )
             for queue in statistics.egress_queues
         ],

@@ -22,9 +22,9 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     `queue` bounds the messages between Zenoh's thread and ours per listener filter. A full queue slows the sender down.
 
-    `replay_ms`: messages sent within this time before a route lost its subscribers are sent again when the subscribers
+    `retransmit_ms`: messages sent within this time before a route lost its subscribers are sent again when the subscribers
     are back, if the link may have lost them. Answered requests are not sent again; 0 disables it. It should be longer
-    than the lease of the nodes, after which an outage is detected. `replay_messages` and `replay_bytes` bound the
+    than the lease of the nodes, after which an outage is detected. `retransmit_messages` and `retransmit_bytes` bound the
     memory for it.
 
     `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each).
@@ -38,9 +38,9 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     listen: tuple[str, ...] | None = None
     connect: tuple[str, ...] | None = None
     scouting: bool | None = None
-    replay_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
-    replay_messages: Annotated[int, msgspec.Meta(ge=1)] = 4_000
-    replay_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
+    retransmit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
+    retransmit_messages: Annotated[int, msgspec.Meta(ge=1)] = 4_000
+    retransmit_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
     peers: tuple[str, ...] | bool = True
     max_publishers: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 16_384

@@ -105,9 +105,9 @@ class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
         reqid = reqid_field(attributes.reqid)
         return self.tail + reqid + self.after_reqid, reqid
 
-    def attachments(self, run: MessageBatch) -> Sequence[bytes]:
+    def attachments(self, batch: MessageBatch) -> Sequence[bytes]:
         """The attachments of a batch. Received attachments are reused if they equal ours."""
-        ids, reqids, tail = run.ids, run.reqids, repeat(self.tail)
+        ids, reqids, tail = batch.ids, batch.reqids, repeat(self.tail)
         if type(ids) is AttachmentColumns and reqids is None and ids.tail == self.tail:
             return ids.items
         msbs, lsbs = ids.msb_lsb_columns()
@@ -154,8 +154,8 @@ class ZenohSender:
     ) -> None:
         """`answered_requests` are not retransmitted. `on_route_opened` is called on the thread of `link_monitor`."""
         self.sent = 0
-        self.replayed = 0
-        self.not_replayed = 0
+        self.retransmitted = 0
+        self.not_retransmitted = 0
         """Possibly lost messages that were not put again: the ttl was over, or the publisher was evicted."""
         self._session = session
         self._link_monitor = link_monitor
@@ -236,7 +236,7 @@ class ZenohSender:
 
     # Fast path of put_message (oracle); compared by
     # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages
-    def _put_column_batch(self, run: MessageBatch) -> int:
+    def _put_column_batch(self, batch: MessageBatch) -> int:
         """Equal to `put_batch` for equal attributes: no work between two puts.
 
         The longer the gap, the more often Zenoh's thread has sent all, goes to sleep, and is woken by the next put.
@@ -244,14 +244,14 @@ class ZenohSender:
         # Measured from here: another sender may hold the lock while its put waits.
         soon_ns = self._monotonic_ns() + BATCH_SEND_MS * _NS_PER_MS
         with self._lock:
-            has_ttl, answers = bool(run.attributes.ttl), run.reqids is not None
+            has_ttl, answers = bool(batch.attributes.ttl), batch.reqids is not None
             header = self._if_sendable(
-                (self._response_headers if answers else self._headers).get(run.attributes)
+                (self._response_headers if answers else self._headers).get(batch.attributes)
             )
             if header is None or (has_ttl and self._monotonic_ns() > soon_ns):
                 return 0
-            links, put, attachments = self._link_monitor, header.put, header.attachments(run)
-            remaining = zip(run.payloads, attachments, strict=True)
+            links, put, attachments = self._link_monitor, header.put, header.attachments(batch)
+            remaining = zip(batch.payloads, attachments, strict=True)
             failed = 0
             try:
                 for payload, attachment in remaining:
@@ -264,8 +264,8 @@ class ZenohSender:
             put_count = len(attachments) - failed - sum(1 for _ in remaining)
             sent = attachments[:put_count]
             self._by_use.move_to_end(header.publisher)
-            remembered = header.remembered_payloads(sent, run.payloads[:put_count])
-            self._remember((header.origin,), sent, remembered, None if answers else run.sizes[:put_count])
+            remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
+            self._remember((header.origin,), sent, remembered, None if answers else batch.sizes[:put_count])
             return put_count
 
     def _cached_header(self, attributes: UAttributes) -> _EncodedHeader | None:
@@ -377,7 +377,7 @@ class ZenohSender:
         """Evict the least recently used publisher, first among those with nothing to retransmit."""
         least_used = next(iter(self._by_use))
         oldest = next((each for each in self._by_use if not each.to_retransmit), least_used)
-        self.not_replayed += len(oldest.to_retransmit)
+        self.not_retransmitted += len(oldest.to_retransmit)
         oldest.to_retransmit = []
         del self._publishers[oldest.route], self._by_use[oldest]
         for attributes in oldest.headers:
@@ -456,7 +456,7 @@ class ZenohSender:
             if put_ns < since_ns or self._is_answered(message):
                 continue
             if not self._retransmit(publisher, put_ns, message):
-                self.not_replayed += 1
+                self.not_retransmitted += 1
 
     def _is_answered(self, message: UMessage) -> bool:
         return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
@@ -475,7 +475,7 @@ class ZenohSender:
         except UStatusError:  # the session is closed; the caller cannot react
             return False
         self.sent -= 1
-        self.replayed += 1
+        self.retransmitted += 1
         return True
 
     def _route_unavailable(self, publisher: _RoutePublisher) -> RouteUnavailable:

@@ -59,7 +59,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     A successful send means that Zenoh accepted the message, not that the message arrived. Without a connected node
     `send` raises UNAVAILABLE. Just after a link comes up it waits for a subscriber (1 s, after an outage 5 s).
     The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put
-    shortly before a route lost its subscribers are put again when they return (`replay_ms`), but no answered request.
+    shortly before a route lost its subscribers are put again when they return (`retransmit_ms`), but no answered request.
     """
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
@@ -73,7 +73,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._session: zenoh.Session | None = None
         self._sender: ZenohSender | None = None
         self._link_monitor = LinkMonitor(context)
-        self._answered_requests = AnsweredRequests(config.replay_messages if config.replay_ms else 0)
+        self._answered_requests = AnsweredRequests(config.retransmit_messages if config.retransmit_ms else 0)
         trusted = () if isinstance(config.peers, bool) else config.peers
         self._peer_tokens = PeerTokens(context.name, trusted)
         self._route_watchers: list[Callable[[Hashable], None]] = []
@@ -117,7 +117,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         # At exit Python does not wait for daemon threads, and a thread inside Zenoh then aborts the process.
         atexit.register(self.close)
         retransmit = RetransmitConfig(
-            self._config.replay_ms, self._config.replay_messages, self._config.replay_bytes
+            self._config.retransmit_ms, self._config.retransmit_messages, self._config.retransmit_bytes
         )
         self._sender = ZenohSender(
             session,
@@ -317,7 +317,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def statistics(self) -> Mapping[str, int]:
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
 
-        `replayed` counts possibly lost messages that were put again, `not_replayed` those that could not be.
+        `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
         that Zenoh refused.
@@ -327,7 +327,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             for subscription in self._subscriptions.values():
                 counts.update(_counters_of(subscription))
         sender = self._sender
-        out = {name: getattr(sender, name, 0) for name in ("sent", "replayed", "not_replayed")}
+        out = {name: getattr(sender, name, 0) for name in ("sent", "retransmitted", "not_retransmitted")}
         names = ("received", "listener_errors", *(f"refused_{each}" for each in SampleRefusalReason))
         peer_counters = {
             "refused_announcement": self._peer_tokens.refused,

@@ -176,12 +176,12 @@ class EndpointStatistics(_message.Message):
     EXPIRED_FIELD_NUMBER: _Final = 7
     RETRIES_FIELD_NUMBER: _Final = 8
     COUNTERS_FIELD_NUMBER: _Final = 9
-    PARKED_MESSAGES_FIELD_NUMBER: _Final = 10
+    BLOCKED_MESSAGES_FIELD_NUMBER: _Final = 10
     CLOSED_ROUTES_FIELD_NUMBER: _Final = 11
-    KEPT_MESSAGES_FIELD_NUMBER: _Final = 12
-    SUBSCRIBER_LANES_FIELD_NUMBER: _Final = 13
+    PERSISTED_MESSAGES_FIELD_NUMBER: _Final = 12
+    SUBSCRIBER_QUEUES_FIELD_NUMBER: _Final = 13
     FULLEST_FIELD_NUMBER: _Final = 14
-    CROWDED_OUT_FIELD_NUMBER: _Final = 15
+    EVICTED_SUBSCRIBER_LIMIT_FIELD_NUMBER: _Final = 15
     endpoint: str
     up: bool
     queue_messages: int
@@ -192,31 +192,31 @@ class EndpointStatistics(_message.Message):
     retries: int
     @property
     def counters(self) -> _containers.ScalarMap[str, int]: ...
-    parked_messages: int
+    blocked_messages: int
     closed_routes: int
-    kept_messages: int
-    subscriber_lanes: int
+    persisted_messages: int
+    subscriber_queues: int
     @property
-    def fullest(self) -> _containers.RepeatedCompositeFieldContainer[SubscriberLane]: ...
-    crowded_out: int
-    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ..., parked_messages: int | None = ..., closed_routes: int | None = ..., kept_messages: int | None = ..., subscriber_lanes: int | None = ..., fullest: _Iterable[SubscriberLane] | None = ..., crowded_out: int | None = ...) -> None: ...
+    def fullest(self) -> _containers.RepeatedCompositeFieldContainer[SubscriberQueue]: ...
+    evicted_subscriber_limit: int
+    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ..., blocked_messages: int | None = ..., closed_routes: int | None = ..., persisted_messages: int | None = ..., subscriber_queues: int | None = ..., fullest: _Iterable[SubscriberQueue] | None = ..., evicted_subscriber_limit: int | None = ...) -> None: ...
     def HasField(self, field_name: _Never) -> bool: ...
 
 @_final
-class SubscriberLane(_message.Message):
+class SubscriberQueue(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
     SUBSCRIBER_FIELD_NUMBER: _Final = 1
     QUEUE_MESSAGES_FIELD_NUMBER: _Final = 2
     QUEUE_BYTES_FIELD_NUMBER: _Final = 3
-    PARKED_MESSAGES_FIELD_NUMBER: _Final = 4
+    BLOCKED_MESSAGES_FIELD_NUMBER: _Final = 4
     FAILURES_FIELD_NUMBER: _Final = 5
     @property
     def subscriber(self) -> _uri.UUri: ...
     queue_messages: int
     queue_bytes: int
-    parked_messages: int
+    blocked_messages: int
     failures: int
-    def __init__(self, *, subscriber: _uri.UUri | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., parked_messages: int | None = ..., failures: int | None = ...) -> None: ...
+    def __init__(self, *, subscriber: _uri.UUri | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., blocked_messages: int | None = ..., failures: int | None = ...) -> None: ...
     def HasField(self, field_name: _Literal["subscriber"]) -> bool: ...
 
 @_final

@@ -211,7 +211,7 @@ def test_calls_fail_when_the_connection_of_their_responses_closes(
 def test_a_call_that_a_killed_peer_may_have_read_is_not_sent_again() -> None:
     """An event would be: its receiver gets it twice. A method may not tolerate a second call."""
     with ExitStack() as stack:
-        bench = Bench(stack, tcp={"retry_first_ms": 2, "retry_max_ms": 20, "replay_ms": 60_000})
+        bench = Bench(stack, tcp={"retry_first_ms": 2, "retry_max_ms": 20, "retransmit_ms": 60_000})
         bench.endpoint.open()
         ecu = bench.connected()
         first, second = bench.call(METHOD), bench.call(METHOD)

@@ -318,7 +318,7 @@ def runs_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]]
 def test_a_peer_killed_repeatedly_within_a_message_loses_nothing_and_keeps_the_order(
     rig: MakeRig, service: RestartableService
 ) -> None:
-    ours = rig(replay_ms=2_000)
+    ours = rig(retransmit_ms=2_000)
     ours.connections.connect(service.address)
 
     lives = runs_of_a_peer(ours, service)
@@ -338,7 +338,7 @@ def test_without_replay_a_killed_peer_loses_unread_messages(
     rig: MakeRig, service: RestartableService
 ) -> None:
     """The negative control: messages acknowledged by the kernel are lost with the peer, and no others."""
-    ours = rig(replay_ms=0)
+    ours = rig(retransmit_ms=0)
     ours.connections.connect(service.address)
 
     lives = runs_of_a_peer(ours, service)
@@ -351,7 +351,7 @@ def test_without_replay_a_killed_peer_loses_unread_messages(
 def test_a_peer_that_closes_normally_receives_no_duplicates(
     rig: MakeRig, service: RestartableService
 ) -> None:
-    ours = rig(replay_ms=60_000)
+    ours = rig(retransmit_ms=60_000)
     ours.connections.connect(service.address)
     peer = service.accept()
     ours.send_all([numbered(n) for n in range(50)], service.address)
@@ -369,7 +369,7 @@ def test_a_peer_that_closes_normally_receives_no_duplicates(
 def test_unacknowledged_messages_go_first_into_the_next_connection(
     rig: MakeRig, service: RestartableService
 ) -> None:
-    ours = rig(send_buffer=1 << 20, replay_ms=0)
+    ours = rig(send_buffer=1 << 20, retransmit_ms=0)
     ours.connections.connect(service.address)
     peer = service.accept()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -472,7 +472,7 @@ def test_events_for_a_host_wait_and_use_its_newest_connection(rig: MakeRig) -> N
 
 
 def test_a_new_connection_first_carries_the_unconfirmed_messages_of_the_old_one(rig: MakeRig) -> None:
-    ours = rig(send_buffer=1 << 20, replay_ms=0)
+    ours = rig(send_buffer=1 << 20, retransmit_ms=0)
     ours.connections.expect_host("127.0.0.1")
     host, address = TcpAddress("127.0.0.1", 0), ours.listen()
     frozen = ours.ecu(address, buffer=4_096)

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from ustreamer.transports.someip.protocol.unacked_window import OVERHEAD_BYTES, UnackedWindow
 
 PEER, OTHER = object(), object()
-REPLAY_NS = 100
+RETRANSMIT_NS = 100
 
 
-def window(*written: tuple[bytes, int], limit: int = 10_000, replay_ns: int = REPLAY_NS) -> UnackedWindow:
-    made = UnackedWindow(limit, replay_ns)
+def window(
+    *written: tuple[bytes, int], limit: int = 10_000, retransmit_ns: int = RETRANSMIT_NS
+) -> UnackedWindow:
+    made = UnackedWindow(limit, retransmit_ns)
     for data, at_ns in written:
         made.add_sent(data, PEER, at_ns, None, resend_if_unread=True)
     return made
@@ -22,7 +24,7 @@ def lost(made: UnackedWindow, acked: int, *, read: bool = True) -> list[bytes]:
 
 
 def test_messages_not_fully_acknowledged_are_unconfirmed_in_order() -> None:
-    made = window((b"aaa", 0), (b"bbb", 0), (b"ccc", 0), replay_ns=0)
+    made = window((b"aaa", 0), (b"bbb", 0), (b"ccc", 0), retransmit_ns=0)
 
     assert lost(made, acked=5) == [b"bbb", b"ccc"]
 
@@ -50,11 +52,11 @@ def test_the_replay_window_ends_at_the_newest_acknowledged_message() -> None:
 
 
 def test_without_replay_only_unacknowledged_messages_are_unconfirmed() -> None:
-    assert lost(window((b"one", 0), (b"two", 0), replay_ns=0), acked=3, read=False) == [b"two"]
+    assert lost(window((b"one", 0), (b"two", 0), retransmit_ns=0), acked=3, read=False) == [b"two"]
 
 
 def test_a_message_that_must_not_be_read_twice_is_resent_only_if_unacknowledged() -> None:
-    made = UnackedWindow(10_000, REPLAY_NS)
+    made = UnackedWindow(10_000, RETRANSMIT_NS)
     made.add_sent(b"one", PEER, 0, None, resend_if_unread=False)
     made.add_sent(b"two", PEER, 0, None, resend_if_unread=False)
 
@@ -76,7 +78,7 @@ def test_an_empty_window_has_room_for_any_message() -> None:
 
 
 def test_only_unacknowledged_messages_of_the_peer_are_removed() -> None:
-    made = UnackedWindow(10_000, REPLAY_NS)
+    made = UnackedWindow(10_000, RETRANSMIT_NS)
     for data, peer in ((b"one", PEER), (b"two", OTHER), (b"six", PEER), (b"ten", OTHER)):
         made.add_sent(data, peer, 0, None, resend_if_unread=True)
 
@@ -89,10 +91,10 @@ def test_only_unacknowledged_messages_of_the_peer_are_removed() -> None:
     st.integers(0, 200),
 )
 def test_no_unacknowledged_message_is_lost_and_the_window_is_bounded(
-    steps: list[tuple[int, int, int]], replay_ns: int
+    steps: list[tuple[int, int, int]], retransmit_ns: int
 ) -> None:
     limit = 2_000
-    made = UnackedWindow(limit, replay_ns)
+    made = UnackedWindow(limit, retransmit_ns)
     now = acked = 0
     ends: list[int] = []
     for size, later, acknowledged in steps:

@@ -72,7 +72,7 @@ class SlowSide:
             self.sent.append((out.datagram, out.address, out.segmentation))
             self.exchange.on_sent(out)
             return
-        answer = self.exchange.encode_response(message)
+        answer = self.exchange.build_reply(message)
         if answer is not None:
             self.sent.append(answer)
             self.exchange.on_response_sent(message)

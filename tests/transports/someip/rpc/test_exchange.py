@@ -369,7 +369,7 @@ def test_a_client_gets_the_response_with_its_request_id(bench: Bench) -> None:
     sent_request = bench.accepted(from_client(), CLIENT)
     reply = response(bench.ids.next(), sent_request, b"done")
 
-    sent = bench.exchange.encode_response(reply)
+    sent = bench.exchange.build_reply(reply)
     assert sent is not None
     assert sent[1] == CLIENT
     assert decode(sent[0])[0] == from_client(MessageType.RESPONSE, payload=b"done")
@@ -380,19 +380,19 @@ def test_a_client_gets_the_response_with_its_request_id(bench: Bench) -> None:
 
 def test_a_response_may_be_retried_until_it_was_sent(bench: Bench) -> None:
     reply = response(bench.ids.next(), bench.accepted(from_client(), CLIENT), b"done")
-    first = bench.exchange.encode_response(reply)
+    first = bench.exchange.build_reply(reply)
 
-    assert bench.exchange.encode_response(reply) == first
+    assert bench.exchange.build_reply(reply) == first
     bench.exchange.on_response_sent(reply)
     with pytest.raises(UStatusError) as refused:
-        bench.exchange.encode_response(reply)
+        bench.exchange.build_reply(reply)
     assert refused.value.code is UCode.NOT_FOUND
     assert str(reply.attributes.reqid) in refused.value.message
 
 
 def test_a_failure_is_answered_with_its_return_code(bench: Bench) -> None:
     sent_request = bench.accepted(from_client(), CLIENT)
-    sent = bench.exchange.encode_response(
+    sent = bench.exchange.build_reply(
         error_response(bench.ids.next(), sent_request, UStatus(UCode.UNAVAILABLE, "asleep"))
     )
 
@@ -405,15 +405,13 @@ def test_a_failure_is_answered_with_its_return_code(bench: Bench) -> None:
 def test_clients_with_the_same_request_id_are_distinguished(bench: Bench) -> None:
     addresses = [CLIENT, ("127.0.0.1", 41001)]
     sent_request = [bench.accepted(from_client(), address) for address in addresses]
-    sent = [
-        bench.exchange.encode_response(response(bench.ids.next(), each)) for each in reversed(sent_request)
-    ]
+    sent = [bench.exchange.build_reply(response(bench.ids.next(), each)) for each in reversed(sent_request)]
 
     assert [each[1] for each in sent if each] == addresses[::-1]
 
 
 def test_a_client_without_sessions_is_answered_without_one(bench: Bench) -> None:
-    sent = bench.exchange.encode_response(
+    sent = bench.exchange.build_reply(
         response(bench.ids.next(), bench.accepted(from_client(session=0), CLIENT))
     )
 
@@ -435,7 +433,7 @@ def test_an_expired_request_gets_timeout_and_its_response_is_refused() -> None:
         MessageType.ERROR, return_code=ReturnCode.E_TIMEOUT, payload=b""
     )
     with pytest.raises(UStatusError) as refused:
-        bench.exchange.encode_response(response(bench.ids.next(), sent_request))
+        bench.exchange.build_reply(response(bench.ids.next(), sent_request))
     assert refused.value.code is UCode.NOT_FOUND
     assert bench.exchange.statistics()["requests_expired"] == 1
 
@@ -443,7 +441,7 @@ def test_an_expired_request_gets_timeout_and_its_response_is_refused() -> None:
 def test_the_response_to_a_request_without_return_is_dropped(bench: Bench) -> None:
     sent_request = bench.accepted(from_client(MessageType.REQUEST_NO_RETURN), CLIENT)
 
-    assert bench.exchange.encode_response(response(bench.ids.next(), sent_request)) is None
+    assert bench.exchange.build_reply(response(bench.ids.next(), sent_request)) is None
     assert bench.exchange.statistics()["responses_not_wanted"] == 1
     assert bench.open("requests") == 0
 
@@ -553,7 +551,7 @@ def test_a_request_in_segments_is_one_message_and_is_answered(bench: Bench) -> N
     assert {bench.exchange.decode_message(each, CLIENT) for each in first} == {None}
     sent_request = bench.accepted(last, CLIENT)
     assert sent_request.payload == LARGE
-    result = bench.exchange.encode_response(response(bench.ids.next(), sent_request, b"ok"))
+    result = bench.exchange.build_reply(response(bench.ids.next(), sent_request, b"ok"))
     assert result is not None
     assert decode(result[0])[0].request_id == from_client().request_id
 

@@ -400,7 +400,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def _send_response(self, message: UMessage) -> None:
         try:
-            response = self._exchange.encode_response(message)
+            response = self._exchange.build_reply(message)
         except UStatusError as error:
             if (
                 error.code is UCode.NOT_FOUND

@@ -57,7 +57,7 @@ class TcpConnection:
         self.last_errno: int | None = None
         """The error of the connection, as the kernel reported it."""
         self.reader = StreamReader(cookies=limits.cookies, max_message=limits.max_message)
-        self.window = UnackedWindow(limits.send_buffer, limits.replay_ms * _NS_PER_MS)
+        self.window = UnackedWindow(limits.send_buffer, limits.retransmit_ms * _NS_PER_MS)
         self._cookie = (SERVER_COOKIE if inbound else CLIENT_COOKIE) if limits.cookies else None
         self._last_cookie_ns = now_ns - _COOKIE_INTERVAL_NS
         self._ack_timeout_ms = limits.ack_timeout_ms

@@ -12,8 +12,8 @@ class TcpConfig(Struct, frozen=True, forbid_unknown_fields=True):
     * `connections`, `connections_per_host`: connections opened by peers, at one time.
     * `max_message`: bytes of one message with its header, both directions.
     * `send_buffer`: sent and unacknowledged bytes of one connection. The same limit applies again to bytes
-      acknowledged within `replay_ms`.
-    * `replay_ms`: bytes acknowledged this shortly before a connection broke may be unread; they are sent again over
+      acknowledged within `retransmit_ms`.
+    * `retransmit_ms`: bytes acknowledged this shortly before a connection broke may be unread; they are sent again over
       the next connection. 0 sends only unacknowledged bytes again.
     * `unsent_ttl_ms`: how long a message without ttl waits to be sent again.
     * `ack_timeout_ms`: a peer that acknowledges nothing for this long is disconnected.
@@ -27,7 +27,7 @@ class TcpConfig(Struct, frozen=True, forbid_unknown_fields=True):
     connections_per_host: Annotated[int, Meta(ge=1, le=4_096)] = 8
     max_message: Annotated[int, Meta(ge=16, le=1 << 28)] = 1_048_576
     send_buffer: Annotated[int, Meta(ge=4_096, le=1 << 28)] = 1_048_576
-    replay_ms: Annotated[int, Meta(ge=0, le=60_000)] = 100
+    retransmit_ms: Annotated[int, Meta(ge=0, le=60_000)] = 100
     unsent_ttl_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 30_000
     ack_timeout_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
     idle_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 600_000

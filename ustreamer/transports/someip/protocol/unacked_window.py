@@ -33,11 +33,11 @@ class SentMessage(NamedTuple):
 
 
 class UnackedWindow:
-    """`limit` unacknowledged bytes, and as many bytes acknowledged within `replay_ns`. Not locked."""
+    """`limit` unacknowledged bytes, and as many bytes acknowledged within `retransmit_ns`. Not locked."""
 
-    def __init__(self, limit: int, replay_ns: int) -> None:
+    def __init__(self, limit: int, retransmit_ns: int) -> None:
         self._limit = limit
-        self._replay_ns = replay_ns
+        self._replay_ns = retransmit_ns
         self._sent: deque[SentMessage] = deque()
         self._recently_acked: deque[SentMessage] = deque()
         self._recently_acked_bytes = 0

@@ -8,7 +8,7 @@ In: a decoded `SomeIpMessage`, a datagram or a `DatagramBatch`; outgoing Request
 Out: a UMessage, a `RefusedMessage` with the reply to its sender, an `OutgoingRequest`, and the outcome of expired
 calls.
 
-Read `exchange.py` first: `Exchange.decode_message`, `open_call` and `encode_response` are the readable path.
+Read `exchange.py` first: `Exchange.decode_message`, `open_call` and `build_reply` are the readable path.
 `fast_path.py` is the fast path for repeated messages; in production plain RPC over UDP takes the fast path only.
 `call_failures.py` holds the status texts of failed calls, `error_reply.py` the replies to malformed requests.
 """

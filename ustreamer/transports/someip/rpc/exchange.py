@@ -3,7 +3,7 @@
 
 `Exchange.decode_message` decides about received messages, `Exchange.expire_requests` about deadlines.
 
-Readable path: `decode_message`, `open_call`, `encode_response`. It is the oracle of the fast paths:
+Readable path: `decode_message`, `open_call`, `build_reply`. It is the oracle of the fast paths:
 
     match_event, event_message(s)    one datagram that is one event      test_exchange.py
     decode_batch, of events          oracle is match_event of each       test_exchange.py
@@ -410,7 +410,7 @@ class Exchange:
         with self._lock:
             return self._calls.remove_entry(request_id)
 
-    def encode_response(self, message: UMessage) -> tuple[bytes, Address, TpSegmentation | None] | None:
+    def build_reply(self, message: UMessage) -> tuple[bytes, Address, TpSegmentation | None] | None:
         """The reply for a Response to a SOME/IP client's request; None if the client expects no response.
 
         Raises UStatusError(NOT_FOUND) if no such request is open. The request stays open until `on_response_sent`, so
