@@ -32,6 +32,7 @@ from tests.__main__ import (
     exit_code_of,
     pytest_command,
     run_parallel,
+    running,
 )
 
 REPO = Path(__file__).resolve().parent.parent
@@ -206,7 +207,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     folders = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
         "ini_options"
     ]
-    places = [each for part in STAGES for side in part for each in side]
+    places = [each for part in (*STAGES, CPU_BOUND_SUITES) for side in part for each in side]
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # A place that one suite ignores is a place of its own in another suite.
@@ -272,6 +273,17 @@ def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[s
         waiter.join()
     said = capfd.readouterr().out
     assert said.index("part 3") < said.index("part 4") < said.index("part 5")
+
+
+def test_an_interrupted_run_ends_the_other_commands() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        port = meeting.getsockname()[1]
+        waits = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
+        with pytest.raises(SystemExit), running([sys.executable, "-c", waits]):
+            connection = meeting.accept()[0]
+            sys.exit(1)
+        with connection:
+            assert connection.recv(1) == b""
 
 
 def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
