@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 8 to 9 minutes on two cores.
 
-Tests that measure time run first. Then whole processes run in three parts; they wait for each other three quarters of the
-time. All other tests run next to them, from the beginning, in three parts with a lower priority. Named places
+Tests that measure time run first. Then whole processes run in three parts; they wait for each other three quarters of
+the time. All other tests run next to them, from the beginning, in three parts with a lower priority. Named places
 (`python -m tests tests/core`) go to one pytest.
 """
 
@@ -105,6 +105,7 @@ def running(*commands: Sequence[str]) -> Iterator[list[int]]:
         finally:
             for each in processes:
                 each.kill()  # if this was interrupted; nothing otherwise
+                each.wait()
         for file in outputs:
             file.seek(0)
             sys.stdout.write(file.read())

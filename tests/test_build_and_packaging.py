@@ -278,12 +278,19 @@ def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[s
 def test_an_interrupted_run_ends_the_other_commands() -> None:
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
-        waits = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
-        with pytest.raises(SystemExit), running([sys.executable, "-c", waits]):
-            connection = meeting.accept()[0]
-            sys.exit(1)
-        with connection:
-            assert connection.recv(1) == b""
+        waits = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1)"
+        others: list[socket.socket] = []
+
+        def interrupted() -> None:
+            with running([sys.executable, "-c", waits]):
+                others.append(meeting.accept()[0])
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        with others[0] as other:
+            other.settimeout(30)
+            assert other.recv(1) == b"", "the process is still connected"
 
 
 def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
