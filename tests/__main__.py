@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 8 to 9 minutes on two cores.
 
-Tests that measure time run first, alone. Then whole processes, which wait for each other three quarters of the time, run in
-three parts. All other tests run next to them in three parts with a lower priority. Named places (`python -m tests tests/core`) go to
-one pytest.
+Tests that measure time run first, alone. Then whole processes run in three parts; they wait for each other three
+quarters of the time. All other tests run next to them in three parts with a lower priority. Named places
+(`python -m tests tests/core`) go to one pytest.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -32,7 +32,10 @@ STALLED_CLIENTS: Final = f"{BENCHMARKS}/test_wamp.py"
 (DEMO,) = _e2e_files("operations/demo")
 TIMED_E2E: Final = _e2e_files("discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates")
 TIMING_SENSITIVE: Final = (STALLED_CLIENTS, DEMO, *TIMED_E2E)
-"""Each test repeats a measurement that the machine disturbed."""
+"""Each test repeats a measurement that the machine disturbed.
+
+Next to two busy processes with the priority `NICE`, on the same two cores, no measurement had to be repeated.
+"""
 MULTI_STREAMER: Final = (f"{E2E}/multi_streamer",)
 """Several streamers at a time."""
 OPERATIONS: Final = f"{E2E}/operations"
@@ -83,45 +86,54 @@ def exit_code_of(codes: Sequence[int]) -> int:
     return next((code for code in codes_with_tests if code), 0 if codes_with_tests else NO_TESTS_COLLECTED)
 
 
-def run_parallel(first: Sequence[str], *others: Sequence[str]) -> list[int]:
-    """Run several commands in parallel.
-
-    The output of all but the first is printed after all have ended, one after the other.
-    """
+@contextmanager
+def running(*commands: Sequence[str]) -> Iterator[list[int]]:
+    """Run some commands next to the body. After it their exit codes are in the list and their output is written."""
     env = child_environment(os.environ)
+    codes: list[int] = []
     with ExitStack() as files:
         outputs: list[IO[str]] = [
             files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
-            for _ in others
+            for _ in commands
         ]
-        later = [
+        processes = [
             subprocess.Popen(each, cwd=REPO, env=env, stdout=file, stderr=subprocess.STDOUT)
-            for each, file in zip(others, outputs, strict=True)
+            for each, file in zip(commands, outputs, strict=True)
         ]
         try:
-            code = subprocess.run(first, cwd=REPO, env=env, check=False).returncode
-            codes = [code, *(each.wait() for each in later)]
+            yield codes
+            codes += [each.wait() for each in processes]
         finally:
-            for each in later:
+            for each in processes:
                 each.kill()  # if this was interrupted; nothing otherwise
+                each.wait()
         for file in outputs:
             file.seek(0)
             sys.stdout.write(file.read())
         sys.stdout.flush()
-    return codes
+
+
+def run_parallel(first: Sequence[str], *others: Sequence[str]) -> list[int]:
+    """Run some commands at once; the output of the others is written after the end of all."""
+    with running(*others) as codes:
+        code = subprocess.run(first, cwd=REPO, env=child_environment(os.environ), check=False).returncode
+    return [code, *codes]
+
+
+def suite_commands(suites: Sequence[Sequence[str]], arguments: Sequence[str], cache: str) -> list[list[str]]:
+    """The command of each suite. Each has its own pytest cache: a shared one forgets what failed in other suites."""
+    return [
+        pytest_command(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{cache}{number}"))
+        for number, where in enumerate(suites)
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
     if any((REPO / each.split("::", 1)[0]).exists() for each in arguments if not each.startswith("-")):
         return run_parallel(pytest_command((), arguments))[0]
     codes: list[int] = []
-    for part in STAGES:
-        # Each with a cache of its own: the list of last failures of one would overwrite that of the other.
-        commands = [
-            pytest_command(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{number}"))
-            for number, where in enumerate(part)
-        ]
-        codes += run_parallel(commands[0], *commands[1:])
+    for number, suites in enumerate(STAGES):
+        codes += run_parallel(*suite_commands(suites, arguments, f"stage{number}-"))
         if exit_code_of(codes) not in {0, NO_TESTS_COLLECTED} and {"-x", "--exitfirst"} & set(arguments):
             break
     return exit_code_of(codes)

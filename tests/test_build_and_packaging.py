@@ -32,6 +32,7 @@ from tests.__main__ import (
     exit_code_of,
     pytest_command,
     run_parallel,
+    running,
 )
 
 REPO = Path(__file__).resolve().parent.parent
@@ -206,7 +207,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     folders = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
         "ini_options"
     ]
-    places = [each for part in STAGES for side in part for each in side]
+    places = [each for part in (*STAGES, CPU_BOUND_SUITES) for side in part for each in side]
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # A place that one suite ignores is a place of its own in another suite.
@@ -274,6 +275,24 @@ def test_parts_run_in_parallel_and_all_outputs_are_printed(capfd: pytest.Capture
         waiter.join()
     output = capfd.readouterr().out
     assert output.index("part 3") < output.index("part 4") < output.index("part 5")
+
+
+def test_an_interrupted_run_ends_the_other_commands() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        port = meeting.getsockname()[1]
+        waits = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1)"
+        others: list[socket.socket] = []
+
+        def interrupted() -> None:
+            with running([sys.executable, "-c", waits]):
+                others.append(meeting.accept()[0])
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        with others[0] as other:
+            other.settimeout(30)
+            assert other.recv(1) == b"", "the process is still connected"
 
 
 def test_a_failing_check_stops_make_and_its_output_is_printed(tmp_path: Path) -> None:
