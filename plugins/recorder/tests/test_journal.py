@@ -258,6 +258,17 @@ def test_an_undelivered_dead_letter_makes_no_other(bench: "Bench") -> None:
     assert (len(of(bench, Row)), of(bench, Letter)) == (1, [])
 
 
+def test_a_dropped_note_counts_as_the_dead_letter_that_it_would_make(build: "Callable[..., Bench]") -> None:
+    bench = build(buffer_rows=1024)
+    for _ in range(1024):
+        bench.settle()
+    for verdict in (Verdict.DEAD_LETTERED, Verdict.EXPIRED, Verdict.DENIED):
+        bench.settle(verdict=verdict)
+        bench.settle(verdict=verdict, message=bench.message(UUri("hpc", 4, 1, 0x8000)))
+    skipped = bench.note_queue.pop_skipped()
+    assert (sum(skipped.rows), skipped.letters) == (6, 2)
+
+
 # ------------------------------------------------------------------------------------------------------------ segments
 
 

@@ -126,6 +126,14 @@ def test_a_peer_without_the_source_does_not_compete() -> None:
     assert peers.has("one", "new", "b", ForwardingRole.FORWARD_SILENTLY) == ["g1"]
 
 
+def test_a_peer_without_the_source_sends_no_error_response_for_any_sink() -> None:
+    sinks = [f"b{number}" for number in range(16)]  # for about half of them it would be the responder
+    peers = PeerNetwork({"g0": {"one": ["a", "new"], "two": sinks}, "g1": {"one": ["a"], "two": sinks}})
+    for sink in sinks:
+        assert peers.has("one", "new", sink) == ["g0"]
+        assert peers.has("one", "new", sink, ForwardingRole.FORWARD_SILENTLY) == ["g1"]
+
+
 # ------------------------------------------------------------------------------------------------------ error responses
 
 

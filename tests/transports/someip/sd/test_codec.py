@@ -344,6 +344,11 @@ MALFORMED = {
 }
 
 
+def test_a_message_may_have_the_maximum_of_entries() -> None:
+    found, refused = decode_sd_payload(payload_of("00000000 1111ffff ff000003 ffffffff" * MAX_ENTRIES))
+    assert (len(found.entries), refused) == (MAX_ENTRIES, [])
+
+
 @pytest.mark.parametrize(("payload", "reason", "text"), MALFORMED.values(), ids=MALFORMED)
 def test_a_message_with_contradicting_lengths_is_refused(
     payload: bytes, reason: SdMalformedReason, text: str
