@@ -207,7 +207,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     folders = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
         "ini_options"
     ]
-    places = [each for part in (*STAGES, CPU_BOUND_SUITES) for side in part for each in side]
+    places = [each for part in STAGES for side in part for each in side]
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # A place that one suite ignores is a place of its own in another suite.

@@ -22,8 +22,8 @@ def counter(tmp_path: Path) -> Iterator[CallCounter]:
     ("send", "most_calls", "most_files"),
     [
         (CallCounter.event, 65, 15),
-        (CallCounter.subscribe_local, 500, 50),
-        (CallCounter.subscribe_remote, 600, 55),
+        (CallCounter.subscribe_local, 500, 55),
+        (CallCounter.subscribe_remote, 600, 58),
         (CallCounter.call, 150, 16),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_paused_subscriber_queue_delays_no_other() -> None:
     queue.pause(queue_of(queue, ANN), NS_PER_S)
     push(queue, ANN, 6, 10)
     assert sorted(taken(queue)) == ["CS1.1", "CS1.3"]
-    assert (queue.scheduler.next_due_ns, queue.pop_due(NS_PER_S - 1)) == (NS_PER_S, None)
+    assert (queue.scheduler.due.next_due, queue.pop_due(NS_PER_S - 1)) == (NS_PER_S, None)
     due = queue.pop_due(NS_PER_S)
     assert due is queue_of(queue, ANN)
     queue.resume(due)

@@ -21,7 +21,8 @@ class RoundRobin:
     def __init__(self) -> None:
         self.ready: dict[SubscriberQueue, None] = {}
         """The queues that may have a message to send, in order of service."""
-        self._due: DeadlineQueue[SubscriberQueue] = DeadlineQueue()
+        self.due: DeadlineQueue[SubscriberQueue] = DeadlineQueue()
+        """The queues with a time of service; no queue is due before its `next_due`."""
 
     # --- turns of the scheduler -----------------------------------------------------------------------------
 
@@ -54,22 +55,16 @@ class RoundRobin:
         """Record when `queue` is due. Call again after each service, and when the due time may have become earlier."""
         due_ns = queue.due_ns
         if due_ns != NEVER_NS:
-            self._due.schedule_earlier(queue, due_ns)
+            self.due.schedule_earlier(queue, due_ns)
 
     def remove(self, queue: SubscriberQueue) -> None:
         """Forget an empty queue."""
         self.remove_ready(queue)
-        self._due.cancel(queue)
-
-    @property
-    def next_due_ns(self) -> int:
-        """A lower bound of the next due time."""
-        due_ns = self._due.next_due
-        return NEVER_NS if due_ns is None else due_ns
+        self.due.cancel(queue)
 
     def pop_due(self, now_ns: int) -> SubscriberQueue | None:
         """The queue that has been due for longest, or None. Call `schedule_service` after its service."""
-        while (queue := self._due.pop_due(now_ns)) is not None:
+        while (queue := self.due.pop_due(now_ns)) is not None:
             if queue.due_ns <= now_ns:
                 return queue
             self.schedule_service(queue)

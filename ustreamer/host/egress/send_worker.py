@@ -91,8 +91,8 @@ class SendWorker:
             queue = self._queue
             queue.end_turn()
             while not self._closing:
-                left_ns = queue.scheduler.next_due_ns
-                if left_ns != NEVER_NS:
+                left_ns = queue.scheduler.due.next_due
+                if left_ns is not None:
                     left_ns -= self._clock.monotonic_ns()
                     if left_ns <= 0:
                         self._idle = False
@@ -102,7 +102,7 @@ class SendWorker:
                     return batch
                 self._idle = True
                 self._changed.notify_all()  # for `wait_empty`
-                self._changed.wait(None if left_ns == NEVER_NS else left_ns / _NS_PER_S)
+                self._changed.wait(None if left_ns is None else left_ns / _NS_PER_S)
             return None
 
     def _take_batch(self) -> list[QueuedMessage]:

@@ -207,21 +207,24 @@ class LocalTransport(EndpointTransport):
         attributes = message.attributes
         sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
         with self._lock:
-            matching = [
-                each
-                for each in self._by_source.match(attributes.source)
-                if (each.sink is sink if each.sink is None or sink is None else each.sink.matches(sink))
-            ]
-            self._counts["received"] += bool(matching)
+            candidates = self._by_source.match(attributes.source)
         called: set[Listener] = set()
         # Without the lock: a listener may send, register and unregister, on this and on other attachments.
-        for registration in matching:
-            if registration.listener not in called and registration in self._registrations:
-                called.add(registration.listener)
+        for registration in candidates:
+            of_sink, listener = registration.sink, registration.listener
+            if of_sink is None or sink is None:
+                if of_sink is not sink:
+                    continue
+            elif not of_sink.matches(sink):
+                continue
+            if listener not in called and registration in self._registrations:
+                called.add(listener)
                 try:
-                    registration.listener(message)
+                    listener(message)
                 except Exception as error:  # noqa: BLE001  # foreign code on the thread of the sender
                     self._on_listener_error(error, message)
+        with self._lock:
+            self._counts["received"] += bool(called)
         return bool(called)
 
     def _on_listener_error(self, error: Exception, message: UMessage) -> None:
