@@ -72,14 +72,14 @@ ZenohRoute = tuple[UUri, UUri | None, UPriority]
 class _RoutePublisher:
     """A route. `open`: a subscriber matches, and nothing is left to retransmit."""
 
-    __slots__ = ("headers", "lost_ns", "open", "put", "route", "status_received", "to_retransmit", "zenoh")
+    __slots__ = ("headers", "lost_ns", "open", "put", "route", "to_retransmit", "was_lost", "zenoh")
 
     def __init__(self, route: ZenohRoute) -> None:
         self.route = route
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
         self.open = False
-        self.status_received = False
+        self.was_lost = False
         self.headers: dict[UAttributes, None] = {}
         """The keys of its cached headers."""
         self.to_retransmit: list[tuple[int, UMessage]] = []
@@ -406,7 +406,7 @@ class ZenohSender:
         except zenoh.ZError as error:
             raise self._put_error(attributes, error) from error
         with self._state_lock:
-            if not publisher.status_received:  # a status that the listener received since is newer
+            if not publisher.was_lost:  # the listener was called after the query
                 publisher.open = matching
         return publisher
 
@@ -417,8 +417,8 @@ class ZenohSender:
         self._link_monitor.sample()
         now_ns = self._monotonic_ns()
         with self._state_lock:
-            publisher.status_received = True
             if not matching:
+                publisher.was_lost = True
                 publisher.open = False  # at once; only `_on_subscriber_found` opens it again
         self._link_monitor.run_on_monitor(
             lambda: (
