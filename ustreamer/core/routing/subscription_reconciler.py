@@ -258,8 +258,9 @@ class SubscriptionReconciler(Generic[K, V, C]):
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def pop_timeouts(self, now_ns: int) -> list[SubscriptionEntry[K, V, C]]:
-        """The entries without an answer in `call_timeout_ms`, no longer pending. Those whose pause is over become ready.
+        """The entries without an answer in `call_timeout_ms`; their calls are no longer pending.
 
+        Entries whose pause is over become ready and are not returned.
         The owner passes each returned entry to `retry`, `on_failure` or `settle`, or its key to `forget`.
         """
         timed_out = []
@@ -280,8 +281,8 @@ class SubscriptionReconciler(Generic[K, V, C]):
     def pop_ready(self) -> Iterator[SubscriptionEntry[K, V, C]]:
         """The entries to call now; pass each to `begin_call` or `settle` before taking the next.
 
-        [impl->LIF-18] A peer whose link is down has no ready entry. All entries of a peer are ready after its link came
-        up: calls may be lost, and the peer may have restarted without its state.
+        [impl->LIF-18] Yields no entry of a peer whose link is down, and every entry of a peer whose link has come up: calls
+        may be lost, and the peer may have restarted without its state.
         """
         if self._link_changed:
             self._link_changed = False  # before the check: a change during the check is checked again
