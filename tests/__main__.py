@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 8 to 9 minutes on two cores.
 
-Tests that measure time run first, alone. Then whole processes run in three parts; they wait for each other three
-quarters of the time. All other tests run next to them in three parts with a lower priority. Named places
+Tests that measure time run first, alone. Then three suites run that start whole processes; those wait for each other
+three quarters of the time. All other tests run next to them in three suites with a lower priority. Named paths
 (`python -m tests tests/core`) go to one pytest.
 """
 
@@ -81,7 +81,7 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def exit_code_of(codes: Sequence[int]) -> int:
-    """The exit code: the first failure, or "no test selected" only if this is the result of all parts."""
+    """The exit code: the first failure, or "no test selected" only if this is the result of all suites."""
     codes_with_tests = [code for code in codes if code != NO_TESTS_COLLECTED]
     return next((code for code in codes_with_tests if code), 0 if codes_with_tests else NO_TESTS_COLLECTED)
 
@@ -121,7 +121,7 @@ def run_parallel(first: Sequence[str], *others: Sequence[str]) -> list[int]:
 
 
 def suite_commands(suites: Sequence[Sequence[str]], arguments: Sequence[str], cache: str) -> list[list[str]]:
-    """The command of each suite. Each has its own pytest cache: a shared one forgets what failed in other suites."""
+    """The command of each suite. Each has its own pytest cache: a shared one loses what failed in other suites."""
     return [
         pytest_command(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{cache}{number}"))
         for number, where in enumerate(suites)

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """A cache that never forgets all entries at once. A lookup is that of a dict; use `add` to insert. Not locked."""
+    """A dict that drops single entries, never all at once. Insert with `add`: `[]=` ignores the limit. Not locked."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()

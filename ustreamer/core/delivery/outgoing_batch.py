@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one received batch that go to one target: in go single messages, out goes one call of the egress.
+"""The messages of one received batch for one target: single messages go in, one call of the egress goes out.
 
 A target is an endpoint, or one subscriber behind it. Messages of all topics share one outgoing batch, in their order of
 arrival: a vehicle sends hundreds of topics in turn, so a batch per topic would have one message.
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 # Fast path of Delivery.offer (oracle); compared by
 # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
 class OutgoingBatch:
-    """Collects messages that passed their filters, each with its delivery and its time."""
+    """Messages that passed their filters, each with its delivery and its time (monotonic ns).
+
+    `Ingress.on_batch` appends to `items`.
+    """
 
     __slots__ = ("__weakref__", "_batch_egress", "_egress", "items")
 
@@ -28,7 +31,7 @@ class OutgoingBatch:
         self.items: list[tuple[Delivery, UMessage, int]] = []
 
     def flush(self, *, ageing: bool) -> None:
-        """Offer the messages to the egress. With `ageing` some may have a ttl. Called under the owner's lock."""
+        """Offer the messages to the egress. `ageing`: a message may have a ttl. Called under the owner's lock."""
         items, self.items = self.items, []
         if self._batch_egress is None or len(items) < 2:
             for delivery, message, at_ns in items:

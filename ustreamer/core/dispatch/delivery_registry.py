@@ -36,7 +36,7 @@ class TargetStatistics(msgspec.Struct, frozen=True):
     throttled: int
 
 
-_EVICTED_SHARE: Final = 8
+_EVICTED_SHARE: Final = 8  # an eighth of the topics
 
 
 class DeliveryRegistry:
@@ -56,6 +56,7 @@ class DeliveryRegistry:
         self._on_evicted = on_evicted
         self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
         self._unicast: dict[str, Delivery] = {}
+        # Weak: an outgoing batch ends with its last delivery.
         self._outgoing: WeakValueDictionary[tuple[str, UUri | None], OutgoingBatch] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -82,9 +83,9 @@ class DeliveryRegistry:
         return deliveries
 
     def _store(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
-        # Bounded, because under a wildcard subscription the sender chooses the number of topics. Their routes are dropped
-        # too, or a topic could have two deliveries, each with its own filter. That is one pass over all routes, hence
-        # many topics at a time.
+        # Bounded, because under a wildcard subscription the sender chooses the number of topics. The routes of evicted
+        # topics are dropped too: a topic could otherwise have two deliveries, each with its own filter. That takes one
+        # pass over all routes, so many topics are evicted at a time.
         if topic not in self._by_topic and len(self._by_topic) >= self._limit:
             oldest = set(islice(self._by_topic, max(1, self._limit // _EVICTED_SHARE)))
             self._on_evicted(oldest)

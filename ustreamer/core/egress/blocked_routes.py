@@ -88,19 +88,19 @@ class BlockedRoutes:
 
         `item` becomes the head of its stream. For a later message of the stream call `enqueue_blocked` first.
         """
-        rank, name = item.message.attributes.priority_class, stream_key(item.delivery, item.message)
-        stream = self._streams[rank].get(name)
+        rank, key = item.message.attributes.priority_class, stream_key(item.delivery, item.message)
+        stream = self._streams[rank].get(key)
         if stream is None:
-            stream = self._streams[rank][name] = _Stream(route, deque())
+            stream = self._streams[rank][key] = _Stream(route, deque())
         elif stream.route != route:
-            self._detach_stream(rank, name, stream)
+            self._detach_stream(rank, key, stream)
             stream.route = route
         closed = self._routes.get(route)
         if closed is None:
             closed = self._add_route(route)
         closed.try_ns = try_ns
         self.next_due_ns = min(self.next_due_ns, try_ns)
-        closed.streams[rank, name] = stream
+        closed.streams[rank, key] = stream
         stream.items.appendleft(item)
         self._count_change(rank, 1, item.size)
 
@@ -122,10 +122,10 @@ class BlockedRoutes:
 
     def pop_newest(self, rank: int) -> QueuedMessage:
         """Pop the newest message of the first blocked stream of a class; the class must not be empty."""
-        name, stream = next(iter(self._streams[rank].items()))
+        key, stream = next(iter(self._streams[rank].items()))
         item = stream.items.pop()
         self._count_change(rank, -1, -item.size)
-        self._remove_if_empty(rank, name, stream)
+        self._remove_if_empty(rank, key, stream)
         return item
 
     def pop_expired(
@@ -136,11 +136,11 @@ class BlockedRoutes:
 
     def _pop_each_expired(self, is_expired: Callable[[QueuedMessage], bool]) -> Iterator[QueuedMessage]:
         for rank, streams in enumerate(self._streams):
-            for name, stream in list(streams.items()):
+            for key, stream in list(streams.items()):
                 while stream.items and is_expired(stream.items[0]):
                     item = stream.items.popleft()
                     self._count_change(rank, -1, -item.size)
-                    self._remove_if_empty(rank, name, stream)
+                    self._remove_if_empty(rank, key, stream)
                     yield item
 
     def heads(self) -> Iterator[QueuedMessage]:
@@ -188,11 +188,11 @@ class BlockedRoutes:
         if not closed.streams:
             self._remove_route(route)
             return None
-        (rank, name), stream = next(iter(closed.streams.items()))
+        (rank, key), stream = next(iter(closed.streams.items()))
         item = stream.items.popleft()
         self._count_change(rank, -1, -item.size)
         if not stream.items:
-            del self._streams[rank][name], closed.streams[rank, name]
+            del self._streams[rank][key], closed.streams[rank, key]
         return item
 
     def release_route(self, route: Hashable) -> list[tuple[int, deque[QueuedMessage]]]:
@@ -202,20 +202,20 @@ class BlockedRoutes:
             return []
         self._remove_route(route)
         released = []
-        for (rank, name), stream in closed.streams.items():
+        for (rank, key), stream in closed.streams.items():
             self._count_change(rank, -len(stream.items), -sum(each.size for each in stream.items))
-            del self._streams[rank][name]
+            del self._streams[rank][key]
             released.append((rank, stream.items))
         return released
 
-    def _remove_if_empty(self, rank: int, name: Hashable, stream: _Stream) -> None:
+    def _remove_if_empty(self, rank: int, key: Hashable, stream: _Stream) -> None:
         if not stream.items:
-            del self._streams[rank][name]
-            self._detach_stream(rank, name, stream)
+            del self._streams[rank][key]
+            self._detach_stream(rank, key, stream)
 
-    def _detach_stream(self, rank: int, name: Hashable, stream: _Stream) -> None:
+    def _detach_stream(self, rank: int, key: Hashable, stream: _Stream) -> None:
         closed = self._routes[stream.route]
-        del closed.streams[rank, name]
+        del closed.streams[rank, key]
         if not closed.streams:
             self._remove_route(stream.route)
 

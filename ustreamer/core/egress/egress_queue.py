@@ -64,8 +64,9 @@ class EgressQueue:
         """Enqueue `message`, which was tried `attempts` times just now, and return the messages evicted for it.
 
         If the bounds of the subscriber or the endpoint are exceeded, the newest messages of the lowest classes below
-        that of `message` are evicted, from that subscriber or from all. Unsendable messages are evicted first, also
-        those of the same class unless `message` is unsendable too. If that is not enough, `message` itself is returned.
+        that of `message` are evicted, from that subscriber or from all. In each class unsendable messages are
+        first. Those of the class of `message` can be evicted too, unless `message` is unsendable itself. If even that is
+        not enough, nothing is evicted and only `message` is returned.
         """
         tried_ns = now_ns if attempts else 0
         size = len(message.payload) + OVERHEAD_BYTES
@@ -133,8 +134,8 @@ class EgressQueue:
 
     def _push_evicting(self, queue: SubscriberQueue, item: QueuedMessage) -> list[QueuedMessage]:
         rank, size = item.message.attributes.priority_class, item.size
-        is_blocked = self._is_paused(queue) or queue.is_stream_blocked(item.delivery, item.message)
-        blocked_below = rank if is_blocked else rank + 1
+        is_unsendable = self._is_paused(queue) or queue.is_stream_blocked(item.delivery, item.message)
+        blocked_below = rank if is_unsendable else rank + 1
         evicting, freed = queue.evictable_below(rank, blocked_below)
         item.evicted_by_subscriber_limit = not self._fits_subscriber_limit(queue, size - freed, evicting)
         evicting, freed = self._evictable_below(rank, blocked_below)
@@ -176,10 +177,10 @@ class EgressQueue:
         for lowest in range(blocked_below):
             if self._unsendable_messages[lowest]:
                 for queue in self._all_queues():
-                    has_blocked = queue.blocked.messages_in(lowest) or (
+                    has_unsendable = queue.blocked.messages_in(lowest) or (
                         self._is_paused(queue) and queue.waiting.messages_in(lowest)
                     )
-                    if has_blocked:
+                    if has_unsendable:
                         return queue, lowest
             if lowest < rank and self._class_messages[lowest]:
                 return next((each, lowest) for each in self._all_queues() if each.waiting.messages_in(lowest))
@@ -203,9 +204,9 @@ class EgressQueue:
         turn = self.scheduler.next_turn(limit)
         if turn is None:
             return []
-        queue, share = turn
+        queue, quantum = turn
         self._set_serving(queue)
-        return queue.waiting.pop_batch(share)
+        return queue.waiting.pop_batch(quantum)
 
     def pop_all(self) -> list[QueuedMessage]:
         """Pop everything, queue by queue, blocked messages first."""

@@ -29,7 +29,7 @@ class EgressLimits(msgspec.Struct, frozen=True):
     """Replaces `queue_messages` at a durable endpoint, where `queue_messages` bounds the messages in memory."""
     spool_bytes: int = 256_000_000
     subscriber_messages: int | None = None
-    """The share of one unicast subscriber of `queue_messages` or `spool_messages`; None is half."""
+    """Maximum for one unicast subscriber; None is half of `queue_messages` or `spool_messages`."""
     subscriber_bytes: int | None = None
 
     @property

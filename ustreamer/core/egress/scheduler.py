@@ -14,8 +14,8 @@ MIN_QUANTUM: Final = 8
 class RoundRobin:
     """Serves ready subscriber queues in turn; idle queues cost nothing. Not thread-safe.
 
-    A turn is the caller's limit divided by the number of ready queues, but at least `MIN_QUANTUM`. After that limit, or
-    n times `MIN_QUANTUM` messages, each of n ready queues has had a turn.
+    A turn is the caller's limit divided by the number of ready queues, but at least `MIN_QUANTUM`. Each of n ready
+    queues has had a turn after that limit, or after n times `MIN_QUANTUM` messages if that is more.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class RoundRobin:
             self.due.schedule_earlier(queue, due_ns)
 
     def remove(self, queue: SubscriberQueue) -> None:
-        """Forget an empty queue."""
+        """Remove an empty queue, also its time of service."""
         self.remove_ready(queue)
         self.due.cancel(queue)
 

@@ -6,7 +6,7 @@
 
 In both states single streams can be blocked by their own routes (blocked_routes.py). One thread per endpoint sends: a
 send to one subscriber never waits, so a thread per subscriber gains nothing. With 100 subscribers such threads cost
-36 KB each instead of 7, and 1.3 us of CPU per backlog message instead of 1.0 (`benchmarks/subscriber_queues.py`).
+36 KB each instead of 7 KB, and 1.3 us of CPU per backlog message instead of 1.0 (`benchmarks/subscriber_queues.py`).
 """
 
 from collections.abc import Hashable
@@ -86,7 +86,10 @@ class SubscriberQueue:
     # --- eviction -----------------------------------------------------------------------------------------------------
 
     def evictable_below(self, rank: int, blocked_below: int) -> tuple[int, int]:
-        """Messages and bytes that can be evicted for a message of class `rank`."""
+        """Messages and bytes that can be evicted for a message of class `rank`: lower classes.
+
+        `blocked_below` is the bound for blocked messages, which may be of the same class.
+        """
         waiting, waiting_bytes = self.waiting.total_below(rank)
         blocked, blocked_bytes = self.blocked.total_below(blocked_below)
         return waiting + blocked, waiting_bytes + blocked_bytes

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 5: attributes of a message go in, its targets or the verdict and reason for none go out.
+"""Stage 5: attributes of a message go in; its targets go out, or a verdict and its reason.
 
-The ingress calls `Router.decide` once per topic and version of the directory, and caches the decision as a route.
+The ingress calls `Router.decide` once per header and version of the directory, and caches the decision as a route.
 
 * Publish: the targets are the endpoints with a subscriber of the topic.
 * Notification, Request, Response: the target is the endpoint behind which the authority of the sink lives.
-* No message returns to the endpoint it came in at. A message whose source lives behind another endpoint is denied.
+* No message returns to the endpoint it came in at. A message whose source lives behind another endpoint is denied,
+  except a reply whose sink lives at the endpoint it came in at: it has no target.
 * A message that another streamer forwards is deferred (`ustreamer.core.routing.forwarding`).
 * A message that the access rules of its endpoint deny has no target (`ustreamer.core.routing.access`).
 """
@@ -28,6 +29,7 @@ SELF: Final = "self"
 """The name of the streamer's own endpoint. The hosted services live behind it."""
 
 _REPLY_TYPES: Final = (UMessageType.RESPONSE, UMessageType.NOTIFICATION)
+"""Their sink is a reply address (resource 0)."""
 
 
 class RoutingDecision(msgspec.Struct, frozen=True):
@@ -104,7 +106,7 @@ class Router:
             raise InvalidMessage(error.code, error.message) from error
         sink = attributes.sink if attributes.type in _REPLY_TYPES else None
         if sink is not None and self.authority_table.endpoint_of(sink) == ingress:
-            # Also if the source is unknown here: it may be a peer that forwarded the message to this network.
+            # Before the check of the source: a peer may have forwarded the message from another network.
             return _stays_at(ingress, sink)
         home = self.authority_table.endpoint_of(attributes.source)
         if home == SELF != ingress and self.forwarding.receives_own_messages(ingress):

@@ -27,11 +27,11 @@ _LINK_UP: Final = LinkState(up=True, up_count=0)
 
 
 class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the calls to one peer.
+    """Limits and retry times of the calls to one peer.
 
-    `opposite_supersedes`: a Subscribe abandons a pending Unsubscribe and the other way round, and is sent at once. Without
-    it, it waits for the answer. An entry is suspected stale `suspicion_burst` times in a row, then once in
-    `suspicion_interval_ms`.
+    `opposite_supersedes`: a Subscribe abandons a pending Unsubscribe and is sent at once, and the other way round.
+    Without this option a call waits for the answer to the one before. `suspicion_burst` suspicions of an entry may
+    cause calls in a row; later ones cause one call per `suspicion_interval_ms`.
     """
 
     call_timeout_ms: int
@@ -44,7 +44,7 @@ class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionEntry(Generic[K, V, C]):
-    """One key: its desired value, the value of the last call and the acknowledged one; None is "no subscription".
+    """The values of one key: `desired`, `requested` by the last call, `acknowledged`; None is "no subscription".
 
     `confirmed`: the last call was answered and the peer is not suspected to have another state.
     """
@@ -190,8 +190,9 @@ class SubscriptionReconciler(Generic[K, V, C]):
     ) -> None:
         """The peer acknowledged the last call. A value that changed meanwhile is requested at once.
 
-        After `refresh_ms` (0: never) the call is repeated: a peer may lose its state while its link stays up. `jitter` (0 to 1)
-        takes up to half of the time off. `changed`: the answer differs from the one before, so a suspicion was right.
+        After `refresh_ms` (0: never) the call is repeated: a peer may lose its state while its link stays up.
+        `jitter` (0 to 1) shortens the time by up to half. `changed`: the answer differs from the one before, so a
+        suspicion was right.
         """
         if not self._is_current(entry):
             return
@@ -220,8 +221,8 @@ class SubscriptionReconciler(Generic[K, V, C]):
     ) -> bool:
         """Repeat the last call after a pause of at least `min_pause_ms`; False if the entry was replaced meanwhile.
 
-        The pause doubles up to `max_backoff_ms`. `jitter` (0 to 1) takes up to half of it off, so that a fleet that lost
-        its cloud does not return all at once.
+        The pause doubles up to `max_backoff_ms`. `jitter` (0 to 1) shortens it by up to half, as in
+        `core.base.backoff`.
         """
         if not self._is_current(entry):
             return False
@@ -236,9 +237,9 @@ class SubscriptionReconciler(Generic[K, V, C]):
     def suspect(self, key: K, now_ns: int, jitter: float = 0.0, *, at_once: bool = False) -> bool:
         """The peer announced a state that differs from its answer: repeat the call. True if that takes a pause.
 
-        The pause is that of `on_failure` and doubles with each wrong suspicion: a peer that contradicts all its answers is
-        not called once a second. With `at_once` the first suspicion causes no pause. The burst limit of the policy applies
-        to right and wrong suspicions.
+        The pause is that of `on_failure` and doubles with each wrong suspicion, so that a peer that contradicts all its
+        answers is called less and less often. With `at_once` the first suspicion causes no pause. The burst limit of the
+        policy applies to right and wrong suspicions.
         """
         entry = self.find(key)
         if entry is None or not entry.confirmed:
@@ -257,9 +258,10 @@ class SubscriptionReconciler(Generic[K, V, C]):
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def pop_timeouts(self, now_ns: int) -> list[SubscriptionEntry[K, V, C]]:
-        """The calls without an answer in `call_timeout_ms`, no longer pending. Entries whose pause is over become ready.
+        """The entries without an answer in `call_timeout_ms`; their calls are no longer pending.
 
-        The owner passes each timed-out entry to `retry`, `on_failure` or `settle`.
+        Entries whose pause is over become ready and are not returned.
+        The owner passes each returned entry to `retry`, `on_failure` or `settle`, or its key to `forget`.
         """
         timed_out = []
         while (key := self._deadlines.pop_due(now_ns)) is not None:
@@ -279,8 +281,8 @@ class SubscriptionReconciler(Generic[K, V, C]):
     def pop_ready(self) -> Iterator[SubscriptionEntry[K, V, C]]:
         """The entries to call now; pass each to `begin_call` or `settle` before taking the next.
 
-        [impl->LIF-18] None for a peer whose link is down, and every entry of a peer whose link has come up: calls may be
-        lost, and the peer may have restarted without its state.
+        [impl->LIF-18] Yields no entry of a peer whose link is down, and every entry of a peer whose link has come up: calls
+        may be lost, and the peer may have restarted without its state.
         """
         if self._link_changed:
             self._link_changed = False  # before the check: a change during the check is checked again

@@ -15,13 +15,12 @@ from ustreamer.core.storage.write_access import NO_ACCESS_ERRNOS
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAP_SLACK: Final = 64 << 20
-MAP_FACTOR: Final = (
-    4  # a value just above 2 KB takes a page of 4 KB, and a page is free again two commits later
-)
+MAP_FACTOR: Final = 4
+"""A value just above 2 KB takes a page of 4 KB, and a page is free again two commits later."""
 RESERVE: Final = 2 << 20
 """Bytes in the file that only a deletion may use: twice the pages that `DELETE_BATCH` deletions touch.
 
-A small store has an eighth of its map.
+A store with a small map reserves an eighth of the map.
 """
 DELETE_BATCH: Final = 128
 

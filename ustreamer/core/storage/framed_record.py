@@ -19,7 +19,7 @@ import msgspec
 from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
 
 LAYOUT_KEY: Final = b"layout"
-"""The key of the record with the version of the store. The record is written at creation."""
+"""The key of the record with the layout version of the store. The record is written at creation."""
 CRC_LAST: Final = 2
 """The version of a frame with its checksum at the end."""
 
@@ -63,12 +63,12 @@ def frame_body(key: bytes, value: bytes, version: int = _CRC_FIRST) -> bytes:
 
 
 def are_whole(keys: Iterable[bytes], values: Iterable[bytes]) -> bool:
-    """Whether all records, at least one, are whole frames of version 2. 0.3 us each."""
+    """Whether all records are undamaged frames of version 2; False for no record. 0.3 us each."""
     return set(map(crc32, values, map(crc32, keys))) == _CRC_RESIDUES
 
 
 def layout_number(value: bytes | None, newest: int = 1 << 64) -> int:
-    """The version of a store, from the value of its layout record in a frame of any version.
+    """The layout version of a store, from the value of its layout record in a frame of any version.
 
     Raises StoreDamaged, and StoreTooNew for a number above `newest`.
     """

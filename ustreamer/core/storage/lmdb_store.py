@@ -86,8 +86,8 @@ class Deleted(NamedTuple):
 class LmdbStore(Generic[T]):
     """The environment in directory `path`. Constructing it touches no file.
 
-    `name` begins every message. `mode` is that of the files. Without a `lock`, the caller guarantees one process, and
-    every opening verifies the store. One thread at a time, except for `get`.
+    `name` begins every message. `mode` is the permissions of the files. Without a `lock`, the caller guarantees
+    one process, and every opening verifies the store. One thread at a time, except for `get`.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class LmdbStore(Generic[T]):
         self._directory_mode = 0o700 if mode == 0o600 else 0o777
         self._lock = lock
         self._refuse_damaged = refuse_damaged
-        self._salvage_ends = (StoreDamaged, lmdb.Error) if keep_partial else (StoreDamaged,)
+        # Errors that end a salvage; the records written before stay.
+        self._salvage_end_errors = (StoreDamaged, lmdb.Error) if keep_partial else (StoreDamaged,)
         self._date = date
         self._env: lmdb.Environment | None = None
         self._is_read_only = False
@@ -155,7 +156,7 @@ class LmdbStore(Generic[T]):
         require_writable(self._name, self.path.parent, self.path, *files)
 
     def close(self, *, orderly: bool = True) -> None:
-        """Close the store; commits are on disk already. Not `orderly`: as a process that dies. May be repeated."""
+        """Close the store; commits are on disk already. Not `orderly`: as a process that is killed. May be repeated."""
         with self._map_lock:
             env, self._env = self._env, None
             if env is not None:
@@ -235,8 +236,8 @@ class LmdbStore(Generic[T]):
     def _write_in_full_map(self, changes: Sequence[Change], *, exceed_map: bool) -> Deleted:
         """Try again with all freed pages, and for deletions with a map twice the size (`_larger_map`).
 
-        The second transaction after one that frees pages reuses them, and a failed transaction does not count: hence
-        the transaction in between, which changes no record.
+        LMDB reuses freed pages in the second transaction after the one that freed them; a failed one does not count. So
+        one transaction, which changes no record, comes in between.
         """
         exceed_map = exceed_map or all(value is None for _, value in changes)
         with self._larger_map():
@@ -351,7 +352,7 @@ class LmdbStore(Generic[T]):
         with open_environment(directory, self.map_size, mode=self._mode) as env:
             with env.begin(write=True) as txn:
                 txn.put(*self._layout.first_record())
-            with suppress(*self._salvage_ends):
+            with suppress(*self._salvage_end_errors):
                 for batch in batches:
                     with env.begin(write=True) as txn, txn.cursor() as cursor:
                         cursor.putmulti(batch)

@@ -41,9 +41,9 @@ class LmdbTree:
     The reader follows the tree from its root only. Other pages of the file hold deleted records, whole and with a valid
     checksum. `lost_pages` counts unreadable pages.
 
-    No checksum covers the transaction number in a meta page: one flipped bit makes the tree before the last the newest.
-    Each transaction files the pages that it frees under its own number, so the greatest number in the tree of free
-    pages confirms the transaction.
+    No checksum covers the transaction number in a meta page: after one flipped bit the older tree looks like the
+    newest. Each transaction lists the pages that it frees under its own number, so the greatest number in the tree of
+    free pages confirms the transaction.
     """
 
     def __init__(self, data: bytes | mmap) -> None:
@@ -160,8 +160,8 @@ class LmdbTree:
         magic, version, _, _ = _META_HEADER.unpack_from(self._data, at + 16)
         pad, _, _, _, _, _, _, free_root = _DB_HEADER.unpack_from(self._data, at + 40)
         # LMDB rejects a file with one wrong field. A salvage accepts it: the other meta page is one transaction old.
-        signs = (own * size == at, flags == _META_PAGE, magic == _MAGIC, version == 1, pad == size)
-        if sum(signs) < len(signs) - 1:
+        matches = (own * size == at, flags == _META_PAGE, magic == _MAGIC, version == 1, pad == size)
+        if sum(matches) < len(matches) - 1:
             return None
         _, _, _, _, _, _, entries, root = _DB_HEADER.unpack_from(self._data, at + 88)
         last, transaction = _META_TAIL.unpack_from(self._data, at + 136)

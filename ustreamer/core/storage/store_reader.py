@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parent of `verify_process`: a directory in, the records of its store out, before the streamer maps the file."""
+"""Reads a store in a child process before the streamer maps the file: a directory in, records out."""
 
 import contextlib
 import fcntl
@@ -45,8 +45,9 @@ def records_of(chunks: Iterable[RecordChunk]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_store(name: str, directory: Path, mode: ReadMode, read: Callable[[Iterator[RecordChunk]], T]) -> T:
-    """The result of `read` for the chunks of a store. `name` begins the message of StoreTooNew. Raises as
-    `StoreReader`.
+    """The result of `read` for the chunks of a store. Raises as `StoreReader`.
+
+    `name` begins the message of StoreTooNew.
     """
     with StoreReader(mode, directory) as reader:
         try:

@@ -77,7 +77,7 @@ def _map_file(directory: str) -> mmap:
 
 def _check_tree(directory: str, count: int) -> None:
     """Find damage that LMDB skips, and free pages, which hold whole records of earlier times. `count`: records sent."""
-    # LMDB trusts the number in a page, and frees the page of that number when it copies this page.
+    # LMDB does not check the number in a page, and frees the page of that number when it copies this page.
     tree = LmdbTree(_map_file(directory))
     used = tree.used_pages()
     if tree.lost_pages:

@@ -158,8 +158,9 @@ class DurableQueue(EndpointQueue):
     # --- life cycle --------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Open the spool and queue its messages, counted as received. Raises UStatusError if the spool cannot be
-        opened.
+        """Open the spool and queue its messages, counted as received.
+
+        Raises UStatusError if the spool cannot be opened.
         """
         self._spool.open()
         known: dict[tuple[str, str | None, str | None], Delivery] = {}
@@ -275,15 +276,14 @@ class DurableQueue(EndpointQueue):
         if item.header_only:
             self._load_message(item)
         super()._settle(item, verdict, now_ns, reason)
-        ticket, item.spool_key = item.spool_key, None
-        if ticket:
+        key, item.spool_key = item.spool_key, None
+        if key:
             self._persisted -= 1
-            self._schedule_delete(ticket)
-        elif ticket is not None:
+            self._schedule_delete(key)
+        elif key is not None:
             self.write_buffer.remove_message(item)
-            self._undeleted += (
-                id(item) in self._being_written
-            )  # the record is about to be on disk, and is obsolete
+            # A record that is being written will be on disk, and is obsolete.
+            self._undeleted += id(item) in self._being_written
 
     def _schedule_delete(self, key: bytes) -> None:
         self._undeleted += 1
@@ -466,8 +466,9 @@ class DurableQueue(EndpointQueue):
         return self.wait_sent(deadline_ns)
 
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
-        """Dead-letter the messages that exist in memory only. Messages on disk stay there; this process sends them no
-        more.
+        """Dead-letter the messages that exist in memory only.
+
+        Messages on disk stay there; this process sends them no more.
         """
         with self._lock:
             waiting = self._queue.pop_all()

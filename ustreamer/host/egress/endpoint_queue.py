@@ -197,6 +197,7 @@ class EndpointQueue(SendWorker):
 
     def _count_within_credit(self, messages: Sequence[UMessage], now_ns: int) -> int:
         """How many of `messages` the credit covers. Renews the credit if it covers none."""
+        # `zip` makes a batch of each message.
         sizes = list(accumulate(map(self._size_of, zip(messages))))
         if sizes and self._credit < sizes[0]:
             self._renew_credit(min(sizes[-1], _MAX_CREDIT), now_ns)

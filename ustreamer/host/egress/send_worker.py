@@ -59,9 +59,8 @@ class SendWorker:
         self._in_flight = 0
         self._idle = True
         self._closing = False
-        self._no_retry_status: UStatus | None = (
-            None  # the status of a message that fails its first try, after `no_more_retries`
-        )
+        # After `no_more_retries`: the status of a message that fails its first try.
+        self._no_retry_status: UStatus | None = None
         self._link_ups = 0
         self._reopened_routes: set[Hashable] = set()  # routes opened during the current send
         self._route_warning_logged = False
@@ -133,8 +132,9 @@ class SendWorker:
                 return
 
     def _send(self, item: QueuedMessage) -> UStatusError | None:
-        """Send one message and settle it; returns the refusal, if any. After UNAVAILABLE the message is still queued
-        or held.
+        """Send one message and settle it; returns the refusal, if any.
+
+        After UNAVAILABLE the message is not settled: the caller queues or blocks it again.
         """
         now_ns = self._clock.monotonic_ns()
         if now_ns > item.deadline_ns:
@@ -239,7 +239,7 @@ class SendWorker:
         if scan_expired:
             self._expire_blocked(subscriber_queue)
         elif routes:
-            self._probe(subscriber_queue, routes[0])
+            self._try_route(subscriber_queue, routes[0])
         with self._lock:
             self._queue.serviced(subscriber_queue)
 
@@ -255,8 +255,9 @@ class SendWorker:
     def _block(
         self, subscriber_queue: SubscriberQueue, item: QueuedMessage, refusal: RouteUnavailable, link_ups: int
     ) -> None:
-        """Block `item` on its route. `link_ups` is the count before the send: a route opened since then is retried at
-        once.
+        """Block `item` on its route. `link_ups` is the count before the send.
+
+        A route that opened since then is retried at once.
         """
         with self._lock:
             if not self._route_warning_logged:
@@ -265,10 +266,10 @@ class SendWorker:
                     "egress.route_unavailable", extra=self._log_fields(subscriber_queue, refusal.status)
                 )
             self._retries += 1
-            probe_ns = self._clock.monotonic_ns()
+            try_ns = self._clock.monotonic_ns()
             if link_ups == self._link_ups and refusal.route not in self._reopened_routes:
-                probe_ns += self._backoff_ns(subscriber_queue.blocked.count_failure(refusal.route) - 1)
-            self._queue.block(subscriber_queue, item, refusal.route, probe_ns)
+                try_ns += self._backoff_ns(subscriber_queue.blocked.count_failure(refusal.route) - 1)
+            self._queue.block(subscriber_queue, item, refusal.route, try_ns)
             self._in_flight -= 1
 
     def _expire_blocked(self, subscriber_queue: SubscriberQueue) -> None:
@@ -283,7 +284,7 @@ class SendWorker:
         for item in expired:
             self._expire(item)
 
-    def _probe(self, subscriber_queue: SubscriberQueue, route: Hashable) -> None:
+    def _try_route(self, subscriber_queue: SubscriberQueue, route: Hashable) -> None:
         """Send the first message blocked on `route`, and release the others if the send succeeds."""
         for _ in range(_BATCH):  # messages with another outcome than sent or refused
             with self._lock:

@@ -23,7 +23,7 @@ def listener_filters(
 ) -> list[FilterPair]:
     """The filters for one endpoint: every publication, every request, and every reply for an entity elsewhere.
 
-    `behind` has the authorities of all endpoints; `entities` are those that the streamer hosts. A request without a
+    `behind` maps each endpoint to its authorities; `entities` are those that the streamer hosts. A request without a
     route gets an error response. No message matches two filters, so a transport with one subscription per filter
     delivers each message once.
     """

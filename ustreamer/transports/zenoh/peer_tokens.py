@@ -35,7 +35,10 @@ MAX_ANNOUNCEMENTS: Final = 4096
 _QUEUE_TOKENS: Final = 4096
 """Tokens that wait for the token thread; when the queue is full, Zenoh stops reading from that link."""
 _NOTIFY_INTERVAL_S: Final = 0.02
-"""Minimum time between two notifications: each rebuilds all routes, and a hostile node may change all the time."""
+"""Minimum time between two notifications.
+
+Each rebuilds all routes, and a hostile node may change its tokens all the time.
+"""
 _JOIN_S: Final = 5.0
 
 
@@ -148,7 +151,7 @@ class PeerTokens:
             self.topic_tokens.on_token(announcement, is_present=sample.kind == zenoh.SampleKind.PUT)
             return False
         if sample.kind == zenoh.SampleKind.DELETE:
-            return self._present.pop(announcement, self) is None
+            return self._present.pop(announcement, self) is None  # the value of a present announcement
         if announcement in self._present:
             return False
         if len(self._present) >= MAX_ANNOUNCEMENTS:

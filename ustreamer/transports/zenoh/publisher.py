@@ -3,7 +3,7 @@
 
 In: messages. Out: Zenoh puts, or RouteUnavailable where no subscriber matches, as Zenoh loses such a put silently.
 
-A publisher instead of `session.put`: it is no slower (5.4 against 5.8 us), and it knows if a subscriber matches.
+A publisher instead of `session.put`: it is no slower (5.4 against 5.8 us), and it reports whether a subscriber matches.
 Messages put shortly before a publisher lost its subscribers are put again when the subscribers are back, before any
 newer message, with the same ids.
 """
@@ -70,7 +70,7 @@ ZenohRoute = tuple[UUri, UUri | None, UPriority]
 
 
 class _RoutePublisher:
-    """A route. `open`: a subscriber matches, and nothing is left to retransmit."""
+    """The Zenoh publisher of one route. `open`: a subscriber matches, and nothing is left to retransmit."""
 
     __slots__ = ("headers", "lost_ns", "open", "put", "route", "to_retransmit", "was_lost", "zenoh")
 
@@ -174,7 +174,7 @@ class ZenohSender:
         self._closing = Event()
         self._publishers: dict[ZenohRoute, _RoutePublisher] = {}
         self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
-        """The same, the least recently used one first."""
+        """The publishers, the least recently used one first."""
         self._headers: dict[UAttributes, _EncodedHeader] = {}
         self._response_headers: dict[UAttributes, _EncodedHeader] = {}
         """By the attributes of the responses without reqid."""
@@ -269,7 +269,7 @@ class ZenohSender:
             return put_count
 
     def _cached_header(self, attributes: UAttributes) -> _EncodedHeader | None:
-        """The cached header for these attributes, for a response with any reqid; None if it was never sent."""
+        """The cached header for these attributes, for a response with any reqid; None if there is none."""
         reqid = attributes.reqid
         if reqid is None:
             return self._headers.get(attributes)
@@ -300,9 +300,8 @@ class ZenohSender:
         return True
 
     def _put(self, header: _EncodedHeader, message: UMessage) -> None:
-        now_ns = (
-            self._monotonic_ns()
-        )  # before the put: a put that waits on a dying link counts as lost with the link
+        # Before the put: a put that waits on a dying link counts as lost with the link.
+        now_ns = self._monotonic_ns()
         id, payload = message.id, message.payload
         head = HEAD.pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
         tail, reqid = header.tail, b""
@@ -433,9 +432,8 @@ class ZenohSender:
             publisher.to_retransmit = self._retransmit_buffer.messages_of(publisher)
             publisher.lost_ns = noticed_ns
             with self._state_lock:
-                publisher.open = (
-                    False  # `_on_subscriber_found` may have opened it since, for earlier subscribers
-                )
+                # `_on_subscriber_found` may have opened it since, for earlier subscribers.
+                publisher.open = False
 
     def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route."""

@@ -4,8 +4,8 @@
 In: each put. Out: the remembered messages of one publisher, for retransmission.
 
 Thousands of messages as objects, each freed 4 000 messages later, are cold memory: they cost 2 to 3 us of the 9 us per
-message. So only the newest few dozen are objects. Older ones are joined to blocks of a few bytes objects each, which
-are dropped as a whole.
+message. So only the newest few dozen are objects. Older ones are joined to blocks, which are dropped as a whole. A
+block is a few `bytes` objects.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from ustreamer.uprotocol.wire import REQID
 
 OVERHEAD_BYTES: Final = 200
 """The bytes that a remembered message counts besides its payload."""
-_BLOCK_SHARE: Final = 64  # a block has at most this fraction of every bound
+_BLOCK_SHARE: Final = 64  # a block has at most 1/64 of every bound
 _NS_PER_MS: Final = 1_000_000
 _NEVER_NS: Final = 1 << 62
 

@@ -75,7 +75,7 @@ class DeliveredFilters:
 
 
 class _SampleBatch(NamedTuple):
-    """Samples received together, as columns: keys, attachments and payloads. The payload of a delete is None."""
+    """Samples received together, as columns: keys, headers (attachments), payloads. The payload of a delete is None."""
 
     keys: list[zenoh.KeyExpr]
     headers: list[bytes | None]

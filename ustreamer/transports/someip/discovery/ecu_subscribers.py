@@ -141,10 +141,10 @@ class EcuSubscribers:
             return None
         self._topics_of[subscription] = tuple(topics)
         self._undecided.add(subscription)
-        for name in self._topics_of[subscription]:
+        for topic in self._topics_of[subscription]:
             # TTL_FOREVER is the longest ttl.
-            sink.topics.setdefault(name, {})[subscription] = max(ttl_s, MIN_LEASE_S)
-            self._changed[sink.subscriber, name] = None
+            sink.topics.setdefault(topic, {})[subscription] = max(ttl_s, MIN_LEASE_S)
+            self._changed[sink.subscriber, topic] = None
         self._decide(sink)
         return sink
 
@@ -165,14 +165,14 @@ class EcuSubscribers:
 
     def on_subscription_ended(self, subscription: SdSubscription) -> None:
         """A subscription has ended."""
-        names = self._topics_of.pop(subscription, ())
+        topics = self._topics_of.pop(subscription, ())
         self._undecided.discard(subscription)
         sink = self._sinks.get(EventDestination(subscription.key, subscription.udp, subscription.tcp))
         if sink is None:
             return
-        for name in names:
-            if sink.topics.get(name, {}).pop(subscription, None) is not None:
-                self._changed[sink.subscriber, name] = None
+        for topic in topics:
+            if sink.topics.get(topic, {}).pop(subscription, None) is not None:
+                self._changed[sink.subscriber, topic] = None
 
     def unsubscribe_orphan(self, subscriber: UUri, topic: UUri) -> None:
         """Unsubscribe an orphaned subscription: a killed streamer created it at the uSubscription."""
@@ -238,7 +238,9 @@ class EcuSubscribers:
     def _decide(self, sink: EventSink) -> None:
         """Accept the event groups with all topics granted."""
         granted = {
-            name for name in sink.topics if _is_acknowledged(self._reconciler.find((sink.subscriber, name)))
+            topic
+            for topic in sink.topics
+            if _is_acknowledged(self._reconciler.find((sink.subscriber, topic)))
         }
         waiting = {each for leases in sink.topics.values() for each in leases if each in self._undecided}
         for subscription in sorted(waiting, key=lambda each: each.eventgroup):
@@ -285,8 +287,8 @@ class EcuSubscribers:
             expire_ms = None if lease_s == TTL_FOREVER else self._clock.wall_ms() + lease_s * 1_000
             method = UsubscriptionMethod.SUBSCRIBE
             payload = subscribe_request(SubscribeRequest(topic, expire_ms)).SerializeToString()
-        sink = self._usubscription.with_resource(method)
-        return request(id, subscriber, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
+        callee = self._usubscription.with_resource(method)
+        return request(id, subscriber, callee, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
 
     def _remove_topic(self, key: _Key) -> None:
         sink = self._by_subscriber.get(key[0])
