@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 8 to 9 minutes on two cores.
+"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 6 minutes on two quiet cores.
 
 Tests that measure time run first, alone. Then three suites run that start whole processes; those wait for each other
 three quarters of the time. All other tests run next to them in three suites with a lower priority. Named paths
