@@ -121,6 +121,20 @@ def test_an_export_is_a_line_for_each(
     assert [line["period_ns"] for line in lines] == [100_000_000, 0, 0]
 
 
+def test_a_relative_state_dir_is_relative_to_the_file(
+    filled: "ServiceRig",
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "state").symlink_to(filled.state_dir)
+    (folder / "vehicle.toml").write_text('state_dir = "state"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert len(output_of(capsys, "export", "configs/vehicle.toml").splitlines()) == 3
+
+
 def test_a_valid_store_is_reported_as_valid(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 subscriptions, layout 3" in output_of(capsys, "check", "--state-dir", filled.state_dir)
     report = json.loads(output_of(capsys, "check", "--state-dir", filled.state_dir, "--json"))

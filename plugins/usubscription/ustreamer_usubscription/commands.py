@@ -176,7 +176,9 @@ def _store_path(arguments: argparse.Namespace) -> Path:
         raise invalid_argument(f"{arguments.config}: {error}") from error
     if not isinstance(state_dir, str):
         raise invalid_argument(f"{arguments.config}: state_dir = {state_dir!r}: expected a path")
-    return Path(state_dir) / STORE_DIRECTORY
+    # Relative to the file, as for the streamer; an absolute path stays.
+    config: Path = arguments.config
+    return config.absolute().parent / state_dir / STORE_DIRECTORY
 
 
 def _read_contents(store: Path) -> StoreContents:

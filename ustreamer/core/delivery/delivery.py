@@ -177,7 +177,10 @@ class Delivery:
             if verdict is not None:
                 self._on_filter_verdict(each, message, verdict, now_ns)
                 return
-        self._egress.offer(self, message, now_ns)
+        if self.outgoing.items:  # within a batch: not before the messages that it already collected
+            self.outgoing.items.append((self, message, now_ns))
+        else:
+            self._egress.offer(self, message, now_ns)
 
     def _filter_of(self, admit: FilterCall | None) -> Filter:
         assert admit is not None  # only a filter raises or returns a verdict

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from threading import Event, Lock, Thread
 from typing import Final
 
@@ -74,7 +74,7 @@ class PeerTokens:
         if not self._watchers:
             return
         self._subscriber = session.liveliness().declare_subscriber(
-            f"{PREFIX}/**", Callback(self._samples.put, indirect=False), history=True
+            f"{PREFIX}/**", Callback(self._on_sample, indirect=False), history=True
         )
         name = f"zenoh {self._endpoint} peers"
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -106,13 +106,20 @@ class PeerTokens:
         self.topic_tokens.close()
         self._session = None
         self._closing.set()
+        with suppress(Empty):  # a thread of Zenoh may wait for room, and the session waits for that thread
+            while True:
+                self._samples.get_nowait()
+        self._samples.put(None)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             subscriber.undeclare()  # type: ignore[no-untyped-call]
         if self._thread is not None:
-            with suppress(Full):  # then the thread does not wait
-                self._samples.put_nowait(None)
             self._thread.join(_JOIN_S)
+
+    def _on_sample(self, sample: zenoh.Sample) -> None:
+        """Called on a thread of Zenoh."""
+        if not self._closing.is_set():
+            self._samples.put(sample)
 
     # --- on the token thread ------------------------------------------------------------------------------------------
 
