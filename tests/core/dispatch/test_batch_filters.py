@@ -64,3 +64,23 @@ def test_a_held_message_does_not_overtake_when_its_limit_ends_within_a_batch(
             world.receive("chassis", each)
     world.run()
     assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_message_with_ttl_that_joins_a_batch_makes_it_ageing(
+    build: "type[World]", batch_egress: "type[BatchListEgress]", holding: "type[HoldingFilter]"
+) -> None:
+    world = build(
+        lambda delivery: (holding(delivery, 100),) if delivery.period_ns else (), egress_class=batch_egress
+    )
+    other = TOPIC.with_resource(0x8002)
+    world.directory.subscribe(TOPIC, APP, PERIOD_NS)
+    world.directory.subscribe(other, APP)
+    held = publish(world.id(), TOPIC, b"held", ttl=30_000)
+    world.receive("chassis", held)
+    world.directory.subscribe(TOPIC, APP, 0)
+    batch = [publish(world.id(), other, b"1"), publish(world.id(), TOPIC, b"2")]
+    world.ingress("chassis").on_batch(batch)
+    egress: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
+    ((together, _, ageing),) = egress.batches
+    assert (list(together), ageing) == ([batch[0], held, batch[1]], True)
+    world.run()

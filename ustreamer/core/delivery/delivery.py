@@ -177,9 +177,8 @@ class Delivery:
             if verdict is not None:
                 self._on_filter_verdict(each, message, verdict, now_ns)
                 return
-        if self.outgoing.items:  # within a batch: not before the messages that it already collected
-            self.outgoing.items.append((self, message, now_ns))
-        else:
+        # Within a batch: not before the messages that it has already collected.
+        if not self.outgoing.append_if_open(self, message, now_ns):
             self._egress.offer(self, message, now_ns)
 
     def _filter_of(self, admit: FilterCall | None) -> Filter:

@@ -23,16 +23,27 @@ class OutgoingBatch:
     `Ingress.on_batch` appends to `items`.
     """
 
-    __slots__ = ("__weakref__", "_batch_egress", "_egress", "items")
+    __slots__ = ("__weakref__", "_ageing", "_batch_egress", "_egress", "items")
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
         self._batch_egress = egress if isinstance(egress, BatchEgress) else None
         self.items: list[tuple[Delivery, UMessage, int]] = []
 
+        self._ageing = False
+
+    def append_if_open(self, delivery: "Delivery", message: UMessage, now_ns: int) -> bool:
+        """Append a message that a filter released, if the batch has messages; False if it has none."""
+        if not self.items:
+            return False
+        self.items.append((delivery, message, now_ns))
+        self._ageing |= bool(message.attributes.ttl)
+        return True
+
     def flush(self, *, ageing: bool) -> None:
         """Offer the messages to the egress. `ageing`: a message may have a ttl. Called under the owner's lock."""
         items, self.items = self.items, []
+        ageing, self._ageing = ageing or self._ageing, False
         if self._batch_egress is None or len(items) < 2:
             for delivery, message, at_ns in items:
                 self._egress.offer(delivery, message, at_ns)
