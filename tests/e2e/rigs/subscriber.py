@@ -2,11 +2,13 @@
 """An application that subscribes at its own uSubscription and receives the Updates, at byte level."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import DEADLINE_S, SUBSCRIPTION_CHANGE, ZenohEntity, ZenohSample
 from tests.e2e.rigs.wire import Id, Uri
+from tests.waiting import wait_until
 
 UNSUBSCRIBED: Final = 0
 SUBSCRIBE_PENDING: Final = 1
@@ -88,22 +90,20 @@ class Subscriber(ZenohEntity):
         return answer
 
     def wait_responding(self, method: Uri, condition: Callable[[], bool] = lambda: True) -> None:
-        """Repeat a request until a response arrives and `seen()` is true, within the deadline; for sessions that
+        """Repeat a request until a response arrives and `condition` is true, within the deadline; for sessions that
         discover each other.
         """
         unknown_topic = wire.topic_request(Uri(self.address.authority, 0x7FFF, 1, SUBSCRIPTION_CHANGE))
         requests: set[Id] = set()
         for _ in range(round(DEADLINE_S / _PATIENCE_S)):
             requests.add(self.send_request(method, unknown_topic))
-            try:
+            with suppress(AssertionError):
                 # On a busy machine the first response may arrive after the timeout of its request. So any response
                 # counts.
                 self.inbox.wait_one(
                     lambda s: s.attributes is not None and s.attributes.reqid in requests, _PATIENCE_S
                 )
-            except AssertionError:
-                continue
-            if condition():
+                wait_until(condition, "the condition", _PATIENCE_S)  # it may become true after the response
                 return
         raise AssertionError(f"{method} received no response within {DEADLINE_S} s")
 
