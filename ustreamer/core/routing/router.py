@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 5: attributes of a message go in; its targets go out, or a verdict and its reason.
 
-The ingress calls `Router.decide` once per header and version of the directory, and caches the decision as a route.
+The ingress calls `Router.decide` once per header, and for a publication again with each version of the directory. It
+caches the decision as a route.
 
 * Publish: the targets are the endpoints with a subscriber of the topic.
 * Notification, Request, Response: the target is the endpoint behind which the authority of the sink lives.
