@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions without a network: a client's messages go to a real session, and the output of a real outbox is decoded."""
 
+import asyncio
+import json
 import logging
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -17,8 +20,11 @@ from ustreamer_wamp.connections.rawsocket import WIRE_FORMATS
 from ustreamer_wamp.realm import Backend, Env, NullBackend, Realm, SessionLimits
 from ustreamer_wamp.session import Session
 from ustreamer_wamp.users import Principal, User
+from websockets.asyncio.client import ClientConnection as AsyncConnection
+from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
 
 from ustreamer.core.base.clock import ManualClock
 
@@ -168,6 +174,27 @@ class Peer:
         with pytest.raises(ConnectionClosed):
             self.socket.recv(timeout=DEADLINE_S)
         return int(self.socket.close_code or 0)
+
+
+class TlsPeer:
+    """A WebSocket client with a session over TLS. One thread reads and writes: `Peer` has two, and ssl forbids that."""
+
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        self._loop = OPENED.enter_context(asyncio.Runner())
+        self._socket = self._loop.run(self._connect(url, context))
+        OPENED.callback(lambda: self._loop.run(self._socket.close()))
+        assert self.request(*HELLO)[0] == 2
+
+    async def _connect(self, url: str, context: ssl.SSLContext) -> AsyncConnection:
+        subprotocol = Subprotocol(BY_NAME["json"].subprotocol)
+        return await connect_async(url, subprotocols=[subprotocol], compression=None, ssl=context)
+
+    async def _request(self, message: Message) -> Any:
+        await self._socket.send(json.dumps(message))
+        return json.loads(await asyncio.wait_for(self._socket.recv(), DEADLINE_S))
+
+    def request(self, *message: Any) -> Any:
+        return self._loop.run(self._request(list(message)))
 
 
 @pytest.fixture(autouse=True)

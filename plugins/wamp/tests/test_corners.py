@@ -29,12 +29,12 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.car import SPEED, SPEED_TOPIC, Car, subscribed
-    from tests.conftest import OPENED, Peer, RealmRig
+    from tests.conftest import OPENED, Peer, RealmRig, TlsPeer
     from tests.connections.test_hostile_streams import Loop, Socket
     from tests.connections.test_server import write_certificate
 else:
     from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed
-    from plugins.wamp.tests.conftest import OPENED, Peer
+    from plugins.wamp.tests.conftest import OPENED, Peer, TlsPeer
     from plugins.wamp.tests.connections.test_hostile_streams import Loop, Socket
     from plugins.wamp.tests.connections.test_server import write_certificate
 
@@ -180,10 +180,10 @@ def test_where_a_certificate_is_required_a_client_without_it_is_rejected(
     router = start(listen="wss://127.0.0.1:0/ws", tls={**server, "client_ca": client["certificate"]})
     context = ssl.create_default_context(cafile=server["certificate"])
     with pytest.raises((ssl.SSLError, OSError, EOFError, WebSocketException)):
-        Peer(router.server.urls[0], ssl=context).join()
+        TlsPeer(router.server.urls[0], context)
     assert router.counts["sessions"] == 0
     context.load_cert_chain(client["certificate"], client["key"])
-    Peer(router.server.urls[0], ssl=context).join()
+    TlsPeer(router.server.urls[0], context)
     assert router.counts["sessions"] == 1
 
 

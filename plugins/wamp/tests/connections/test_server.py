@@ -39,9 +39,9 @@ BY_NAME = {each.name: each for each in SERIALIZERS}
 DEADLINE_S = 30.0
 
 if TYPE_CHECKING:
-    from tests.conftest import OPENED, Peer
+    from tests.conftest import OPENED, Peer, TlsPeer
 else:
-    from plugins.wamp.tests.conftest import OPENED, Peer
+    from plugins.wamp.tests.conftest import OPENED, Peer, TlsPeer
 
 Start = Callable[..., WampRouter]
 
@@ -545,7 +545,7 @@ def test_tls_with_a_certificate_that_is_replaced_while_it_runs(start: Start, tmp
     files = write_certificate(tmp_path, "first")
     router = start("wss://127.0.0.1:0/ws", tls=files)
     context = ssl.create_default_context(cafile=files["certificate"])
-    peer = Peer(router.server.urls[0], ssl=context).join()
+    peer = TlsPeer(router.server.urls[0], context)
     assert common_name(router) == "first"
     write_certificate(tmp_path, "second")
     wait_until(lambda: common_name(router) == "second")

@@ -170,7 +170,7 @@ def test_without_peer_discovery_nothing_is_announced(stack: ExitStack, off: dict
 
 def test_a_configured_receiver_gets_no_events_from_a_standby_streamer(stack: ExitStack) -> None:
     bench = Bench(stack)
-    offer_as_streamer(bench.ecu, DOORS)
+    offer_as_streamer(bench.ecu, DOORS, ttl=600)
     wait_until(lambda: bench.counters["sd_offers_standby"] == 1)
     transmit, burst = bench.endpoint.transmitter(RECEIVER), bench.endpoint.batch_transmitter(RECEIVER)
     with pytest.raises(SubscriberEnded):
