@@ -29,12 +29,12 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.car import SPEED, SPEED_TOPIC, Car, subscribed
-    from tests.conftest import OPENED, Peer, RealmRig, TlsPeer
+    from tests.conftest import OPENED, RealmRig, TlsPeer
     from tests.connections.test_hostile_streams import Loop, Socket
     from tests.connections.test_server import write_certificate
 else:
     from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed
-    from plugins.wamp.tests.conftest import OPENED, Peer, TlsPeer
+    from plugins.wamp.tests.conftest import OPENED, TlsPeer
     from plugins.wamp.tests.connections.test_hostile_streams import Loop, Socket
     from plugins.wamp.tests.connections.test_server import write_certificate
 
