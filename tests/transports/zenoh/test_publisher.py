@@ -425,7 +425,8 @@ def test_responses_are_put_identically_one_by_one_in_batches_and_again(
     bench.put(*first)
     many = [answered(n, **kinds[n // 4 % 2]) for n in range(3, 40)]
     assert bench.sender.put_batch(many) == 37
-    assert bench.sender.put_batch([answered(40, **kinds[2])]) == 0  # never put before, and never again
+    many.append(answered(40, **kinds[2]))  # its header is never cached
+    assert bench.sender.put_batch(many[-1:]) == 1
     for n in range(41, 44):
         many.append(answered(n))
         bench.put(many[-1])

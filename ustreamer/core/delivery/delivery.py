@@ -74,10 +74,9 @@ class Delivery:
         self._owner = owner
         self._egress = egress
         self.transmit = egress.transmitter(subscriber)
-        self.transmit_batch = (
-            egress.batch_transmitter(subscriber) if isinstance(egress, BatchEgress) else None
-        )
         self.outgoing = OutgoingBatch(egress) if outgoing is None else outgoing
+        batch_egress = self.outgoing.batch_egress
+        self.transmit_batch = None if batch_egress is None else batch_egress.batch_transmitter(subscriber)
         self.topic = topic
         self.subscriber = subscriber
         self.period_ns = period_ns

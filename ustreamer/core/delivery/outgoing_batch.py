@@ -23,13 +23,13 @@ class OutgoingBatch:
     `Ingress.on_batch` appends to `items`.
     """
 
-    __slots__ = ("__weakref__", "_ageing", "_batch_egress", "_egress", "items")
+    __slots__ = ("__weakref__", "_ageing", "_egress", "batch_egress", "items")
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
-        self._batch_egress = egress if isinstance(egress, BatchEgress) else None
+        self.batch_egress = egress if isinstance(egress, BatchEgress) else None
+        """The egress if it takes batches. A check per outgoing batch: a check per topic took 10 us."""
         self.items: list[tuple[Delivery, UMessage, int]] = []
-
         self._ageing = False
 
     def append_if_open(self, delivery: "Delivery", message: UMessage, now_ns: int) -> bool:
@@ -44,7 +44,7 @@ class OutgoingBatch:
         """Offer the messages to the egress. `ageing`: a message may have a ttl. Called under the owner's lock."""
         items, self.items = self.items, []
         ageing, self._ageing = ageing or self._ageing, False
-        if self._batch_egress is None or len(items) < 2:
+        if self.batch_egress is None or len(items) < 2:
             for delivery, message, at_ns in items:
                 self._egress.offer(delivery, message, at_ns)
             return
@@ -52,4 +52,4 @@ class OutgoingBatch:
         batch = None
         if len(items) >= MIN_BATCH and deliveries.count(deliveries[0]) == len(items):
             batch = MessageBatch.from_messages(messages)
-        self._batch_egress.offer_batch(deliveries, batch or messages, times_ns, ageing=ageing)
+        self.batch_egress.offer_batch(deliveries, batch or messages, times_ns, ageing=ageing)

@@ -72,14 +72,13 @@ ZenohRoute = tuple[UUri, UUri | None, UPriority]
 class _RoutePublisher:
     """The Zenoh publisher of one route. `open`: a subscriber matches, and nothing is left to retransmit."""
 
-    __slots__ = ("headers", "lost_ns", "open", "put", "route", "to_retransmit", "was_lost", "zenoh")
+    __slots__ = ("headers", "lost_ns", "open", "put", "route", "to_retransmit", "zenoh")
 
     def __init__(self, route: ZenohRoute) -> None:
         self.route = route
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
         self.open = False
-        self.was_lost = False
         self.headers: dict[UAttributes, None] = {}
         """The keys of its cached headers."""
         self.to_retransmit: list[tuple[int, UMessage]] = []
@@ -216,6 +215,8 @@ class ZenohSender:
             for message in messages:
                 attributes, id, payload = message.attributes, message.id, message.payload
                 header = cached(attributes) if attributes.reqid is None else self._cached_header(attributes)
+                if header is None:
+                    header = self._new_header_if_valid(message)
                 # The previous put may have waited until Zenoh closed the link.
                 if header is None or not links.up or not (header.publisher.open or links.multicast):
                     break
@@ -347,6 +348,12 @@ class ZenohSender:
             _cache_header(self._headers, message.attributes, header)
         return header
 
+    def _new_header_if_valid(self, message: UMessage) -> _EncodedHeader | None:
+        try:
+            return self._new_header(message)
+        except UStatusError:
+            return None
+
     def _new_response_header(
         self, publisher: _RoutePublisher, attributes: UAttributes, tail: bytes
     ) -> _EncodedHeader:
@@ -400,24 +407,27 @@ class ZenohSender:
                 allowed_destination=zenoh.Locality.REMOTE,
             )
             publisher.put = publisher.zenoh.put
+            # Open before the listener exists: its first call, "matches", then has nothing to do.
+            publisher.open = _has_subscriber(publisher.zenoh)
             publisher.zenoh.declare_matching_listener(Callback(on_status, indirect=False))
             matching = _has_subscriber(publisher.zenoh)
         except zenoh.ZError as error:
             raise self._put_error(attributes, error) from error
-        with self._state_lock:
-            if not publisher.was_lost:  # the listener was called after the query
-                publisher.open = matching
+        if not matching:  # a subscriber that went before the listener existed is not reported
+            with self._state_lock:
+                publisher.open = False
         return publisher
 
     # --- matching subscribers -----------------------------------------------------------------------------------------
 
     def _on_matching_status(self, publisher: _RoutePublisher, matching: bool) -> None:
         """A first subscriber matches, or the last one has gone. Called on a Zenoh thread."""
+        if matching and publisher.open:
+            return  # a new publisher
         self._link_monitor.sample()
         now_ns = self._monotonic_ns()
         with self._state_lock:
             if not matching:
-                publisher.was_lost = True
                 publisher.open = False  # at once; only `_on_subscriber_found` opens it again
         self._link_monitor.run_on_monitor(
             lambda: (
