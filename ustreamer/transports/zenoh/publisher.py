@@ -457,6 +457,11 @@ class ZenohSender:
                 publisher.open = True
         self._on_route_opened(publisher.route)
 
+    def _recheck_subscriber(self, publisher: _RoutePublisher) -> None:
+        # Not only before this task: in between, the last subscriber may have gone and been reported.
+        if _has_subscriber(publisher.zenoh):
+            self._on_subscriber_found(publisher)
+
     def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
         # The buffer holds one window before the last put; that may be long before the loss is detected.
         since_ns = self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
@@ -488,7 +493,7 @@ class ZenohSender:
 
     def _route_unavailable(self, publisher: _RoutePublisher) -> RouteUnavailable:
         if _has_subscriber(publisher.zenoh):
-            self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
+            self._link_monitor.run_on_monitor(lambda: self._recheck_subscriber(publisher))
         source, sink, _ = publisher.route
         address = f"{source}" if sink is None else f"{sink} from {source}"
         return RouteUnavailable(

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulation of the calls between a sender and Zenoh: every interleaving ends with an open route, and nothing is lost.
+
+The network is simulated, because real threads meet in few of the interleavings. The sender is the real one.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
+from ustreamer.transports.zenoh.publisher import ZenohSender
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC = UUri("hpc.vin1", 0x10A1, 1, 0x8001)
+EVENTS = ("nothing", "subscriber changes", "status arrives", "both")
+
+
+class Network:
+    """One topic with at most one subscriber. Reports of its changes arrive late, and in their order."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = deque(events)
+        self._watcher: Callable[[Any], None] | None = None
+        self._reports: deque[bool] = deque()
+        self.has_subscriber = False
+        self.received: list[bytes] = []
+
+    def advance(self) -> None:
+        """What happens on other threads before the next call."""
+        event = self._events.popleft() if self._events else "nothing"
+        if event in ("subscriber changes", "both"):
+            self.has_subscriber = not self.has_subscriber
+            self._report()
+        if event in ("status arrives", "both"):
+            self.deliver_report()
+
+    def end_events(self) -> None:
+        self._events.clear()
+
+    def _report(self) -> None:
+        if self._watcher is not None:
+            self._reports.append(self.has_subscriber)
+
+    def deliver_report(self) -> bool:
+        if self._watcher is None or not self._reports:
+            return False
+        self._watcher(SimpleNamespace(matching=self._reports.popleft()))
+        return True
+
+    # --- the calls of a session and of a publisher --------------------------------------------------------------------
+
+    def declare_publisher(self, key: str, **_: object) -> "Network":
+        self.advance()
+        return self
+
+    def declare_matching_listener(self, callback: Any) -> None:
+        self.advance()
+        self._watcher = callback.callback
+        if self.has_subscriber:
+            self._report()
+        self.advance()
+
+    @property
+    def matching_status(self) -> SimpleNamespace:
+        self.advance()
+        status = SimpleNamespace(matching=self.has_subscriber)
+        self.advance()
+        return status
+
+    def put(self, payload: bytes, *, attachment: bytes) -> None:
+        if self.has_subscriber:
+            self.received.append(payload)
+
+    def is_closed(self) -> bool:
+        return False
+
+
+class Simulation:
+    """The sender with the tasks of its monitor thread, which run when the test says so."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.network = Network(events)
+        self._tasks: deque[Callable[[], None]] = deque()
+        clock = ManualClock().clock()
+        links: Any = SimpleNamespace(
+            up=True,
+            multicast=False,
+            sample=lambda: None,
+            run_on_monitor=self._tasks.append,
+            lost_since_ns=lambda noticed_ns: None,
+        )
+        context = EndpointContext("backbone", "hpc.vin1", clock)
+        session: Any = self.network
+        self._sender = ZenohSender(session, links, context, RetransmitConfig(), AnsweredRequests(0))
+        self._ids = UuidSource(clock.wall_ms)
+        self.accepted: list[bytes] = []
+
+    def new_message(self, number: int) -> UMessage:
+        return publish(self._ids.next(), TOPIC, b"%d" % number)
+
+    def put(self, message: UMessage) -> bool:
+        try:
+            self._sender.put_message(message)
+        except RouteUnavailable:
+            return False
+        self.accepted.append(message.payload)
+        return True
+
+    def run_task(self) -> bool:
+        if not self._tasks:
+            return False
+        self._tasks.popleft()()
+        return True
+
+    def settle(self) -> None:
+        """Nothing changes any more: all reports arrive, and all tasks run."""
+        self.network.end_events()
+        while self.network.deliver_report() or self.run_task():
+            pass
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(EVENTS), max_size=24), st.lists(st.booleans(), max_size=8))
+@example(["nothing"] * 7 + ["both"] * 2, [])
+def test_in_the_end_a_route_is_open_if_a_subscriber_matches(events: list[str], tasks: list[bool]) -> None:
+    simulation = Simulation(events)
+    for number, runs in enumerate(tasks or [False]):
+        simulation.put(simulation.new_message(number))
+        simulation.network.advance()
+        if runs:
+            simulation.run_task()
+    simulation.settle()
+    last = simulation.new_message(100)
+    is_sent = simulation.put(last)
+    simulation.settle()
+    assert (is_sent or simulation.put(last)) == simulation.network.has_subscriber
+    if simulation.network.has_subscriber:
+        received = iter(simulation.network.received)
+        assert all(each in received for each in simulation.accepted), "lost, or never repeated in order"
