@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ustreamer.core.base.decoder import Decoder
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.uuri import UUri
 
@@ -45,7 +46,7 @@ class PayloadDecoder:
 
     def __init__(self, find_decoder: FindDecoder) -> None:
         self._find_decoder = find_decoder
-        self._decoders: dict[UUri, Decoder | None] = {}
+        self._decoders: BoundedCache[UUri, Decoder | None] = BoundedCache(MAX_TOPICS)
 
     def decode_payload(self, attributes: UAttributes, payload: bytes) -> DecodedPayload | None:
         """The decoded payload; None without a decoder. An exception of a plugin becomes the problem of this payload."""
@@ -62,9 +63,7 @@ class PayloadDecoder:
 
     def _decoder_for(self, topic: UUri) -> Decoder | None:
         if topic not in self._decoders:
-            if len(self._decoders) >= MAX_TOPICS:
-                self._decoders.clear()
-            self._decoders[topic] = self._find_decoder(topic)
+            self._decoders.add(topic, self._find_decoder(topic))
         return self._decoders[topic]
 
 

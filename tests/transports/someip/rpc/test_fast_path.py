@@ -21,6 +21,7 @@ from tests.transports.someip.rpc.path_comparison import (
     asking,
 )
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.discovery import service_registry
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MessageType, decode, encode
 from ustreamer.transports.someip.rpc import fast_path
@@ -320,6 +321,7 @@ def test_a_service_that_disappears_during_a_batch_gets_no_call() -> None:
 
 def test_the_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "_MAX_CACHED", 4)
+    monkeypatch.setattr(service_registry, "_MAX_CACHED", 4)
     comparison = PathComparison()
     arriving = comparison.fast.exchange.fast_in
     for number in range(20):

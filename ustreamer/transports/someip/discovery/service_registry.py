@@ -27,11 +27,12 @@ from ustreamer.transports.someip.protocol.mapping import (
     SomeipRefusal,
 )
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY_TYPE, UUri
 
-_MAX_CACHED: Final = 4_096  # bound of the cache of distinct attributes and addresses: clients choose them
+_MAX_CACHED: Final = 4_096  # of each kind; clients choose the keys
 
 
 class ServiceRegistry:
@@ -47,8 +48,10 @@ class ServiceRegistry:
         self._request_ttl_ms = config.request_ttl_ms
         self._networks = config.client_networks()
         self._peer_streamers = frozenset(config.peer_streamer_addresses)
-        self._client_hosts: dict[str, bool] = {}
-        self._requesters: dict[tuple[int, int, int, int, int], UAttributes] = {}
+        self._client_hosts: BoundedCache[str, bool] = BoundedCache(_MAX_CACHED)
+        self._requesters: BoundedCache[tuple[int, int, int, int, int], UAttributes] = BoundedCache(
+            _MAX_CACHED
+        )
         offered = [each for each in config.services if each.offered]
         remote = [each for each in config.services if not each.offered]
         self.events_by_host, self._events_by_address = _events_by_source(config.authority, remote)
@@ -72,7 +75,7 @@ class ServiceRegistry:
         self.receivers = tuple(_receivers(config, offered, own_authority))
         self._remote_hosts = _hosts(remote)
         self._request_dynamic: Callable[[UUri], None] | None = None
-        self.request_templates: dict[UAttributes, RequestTemplate] = {}
+        self.request_templates: BoundedCache[UAttributes, RequestTemplate] = BoundedCache(_MAX_CACHED)
         """The destinations of requests, for `rpc/fast_path.py`; replaced by a new dict after any change of address."""
         self._providers = {topic.with_resource(0) for each in self.receivers for topic in each.events}
 
@@ -89,7 +92,7 @@ class ServiceRegistry:
         self.events_by_host.update(events)
         self._remote = _remote(self._authority, services)
         self._remote_hosts = _hosts(services)
-        self.request_templates = {}
+        self.request_templates = BoundedCache(_MAX_CACHED)
 
     def trust_networks(self, networks: Iterable[IPv4Network]) -> None:
         """Accept requests from these networks as well."""
@@ -129,9 +132,8 @@ class ServiceRegistry:
             found = self._requested(message)
             if isinstance(found, SomeipRefusal):
                 return found
-            if len(self._requesters) >= _MAX_CACHED:
-                self._requesters.clear()
-            attributes = self._requesters[key] = found
+            self._requesters.add(key, found)
+            attributes = found
         return attributes
 
     def _requested(self, message: SomeIpMessage) -> UAttributes | SomeipRefusal:
@@ -163,10 +165,9 @@ class ServiceRegistry:
         """Whether requests of `host` are accepted. Requests of other streamers are refused, because they could loop."""
         known = self._client_hosts.get(host)
         if known is None:
-            if len(self._client_hosts) >= _MAX_CACHED:
-                self._client_hosts.clear()
             is_in_networks = any(IPv4Address(host) in network for network in self._networks)
-            known = self._client_hosts[host] = is_in_networks and host not in self._peer_streamers
+            known = is_in_networks and host not in self._peer_streamers
+            self._client_hosts.add(host, known)
         return known
 
     # --- outbound -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 from threading import Lock
 from typing import Final, NamedTuple
 
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
@@ -33,7 +34,7 @@ class _Table:
 
     def __init__(self, registrations: tuple[_Registration, ...]) -> None:
         self.registrations = registrations
-        self.cache: dict[tuple[UUri, UUri | None], tuple[Listener, ...]] = {}
+        self.cache: BoundedCache[tuple[UUri, UUri | None], tuple[Listener, ...]] = BoundedCache(_MAX_CACHED)
 
 
 class Listeners:
@@ -82,7 +83,5 @@ class Listeners:
             found = tuple(
                 dict.fromkeys(each.listener for each in table.registrations if each.matches(attributes))
             )
-            if len(table.cache) >= _MAX_CACHED:
-                table.cache.clear()
-            table.cache[ends] = found
+            table.cache.add(ends, found)
         return found

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
 from ustreamer.uprotocol.batch import MAX_BATCH, unpack_columns
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 
 MAX_DATAGRAMS: Final = MAX_BATCH
 _INLINE_BYTES: Final = 1_472  # of each datagram, consecutive: the payload of an Ethernet frame
@@ -64,7 +65,7 @@ class DatagramBatch:
         """Raises OSError where there is no recvmmsg."""
         self.sizes: list[int] = []
         """The size of each datagram."""
-        self._addresses: dict[bytes, Address] = {}
+        self._addresses: BoundedCache[bytes, Address] = BoundedCache(_MAX_CACHED)
         self._memory = mmap.mmap(-1, _SOCKADDRS_OFFSET + MAX_DATAGRAMS * _SOCKADDR_BYTES)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._inline = memoryview(self._memory)[: MAX_DATAGRAMS * _STRIDE]
@@ -124,10 +125,9 @@ class DatagramBatch:
     def _address(self, sender: bytes) -> Address:
         known = self._addresses.get(sender)
         if known is None:
-            if len(self._addresses) >= _MAX_CACHED:
-                self._addresses.clear()
             port, host = int.from_bytes(sender[2:4]), socket.inet_ntoa(sender[4:8])
-            known = self._addresses[sender] = host, port
+            known = host, port
+            self._addresses.add(sender, known)
         return known
 
     def datagrams(self) -> list[bytes]:

@@ -35,6 +35,7 @@ from ustreamer.transports.someip.protocol.codec import (
 from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall, PendingCalls
 from ustreamer.transports.someip.protocol.mapping import RequestTemplate
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, check_attributes
 from ustreamer.uprotocol.umessage import UMessage, response_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -55,7 +56,7 @@ class _ResponseTemplates:
     """The attributes of a response without its reqid, cached by those of the request: one object for equal requests."""
 
     def __init__(self) -> None:
-        self._known: dict[UAttributes, UAttributes] = {}
+        self._known: BoundedCache[UAttributes, UAttributes] = BoundedCache(_MAX_CACHED)
 
     def for_request(self, request: UMessage) -> UAttributes:
         request_attributes = request.attributes
@@ -63,9 +64,7 @@ class _ResponseTemplates:
         if template is None:
             response = response_attributes(request, None, UPayloadFormat.UNSPECIFIED)
             template = msgspec.structs.replace(response, reqid=None)
-            if len(self._known) >= _MAX_CACHED:
-                self._known.clear()
-            self._known[request_attributes] = template
+            self._known.add(request_attributes, template)
         return template
 
 
@@ -89,7 +88,7 @@ class FastInbound:
         self._monotonic_ns = monotonic_ns
         self._request_ttl_ns = request_ttl_ns
         self._response_templates = _ResponseTemplates()
-        self._request_attributes: dict[tuple[int, int, int], UAttributes] = {}
+        self._request_attributes: BoundedCache[tuple[int, int, int], UAttributes] = BoundedCache(_MAX_CACHED)
         """Of requests from any accepted client, by message id, client and the last word of the header."""
 
     def learn(self, request: SomeIpMessage, attributes: UAttributes) -> None:
@@ -102,9 +101,8 @@ class FastInbound:
             | request.message_type << 8
             | request.return_code
         )
-        if len(self._request_attributes) >= _MAX_CACHED:
-            self._request_attributes.clear()
-        self._request_attributes[request.message_id, request.client, versions_and_type] = attributes
+        key = request.message_id, request.client, versions_and_type
+        self._request_attributes.add(key, attributes)
 
     def decode_message(self, datagram: bytes, address: Address) -> UMessage | None:
         """The message of a datagram that holds exactly one message. None, with nothing changed, if `Exchange` must
@@ -327,7 +325,7 @@ class FastOutbound:
         return None
 
     def _create_template(
-        self, message: UMessage, templates: dict[UAttributes, RequestTemplate]
+        self, message: UMessage, templates: BoundedCache[UAttributes, RequestTemplate]
     ) -> RequestTemplate | None:
         attributes = message.attributes
         method = attributes.sink
@@ -351,9 +349,7 @@ class FastOutbound:
         )
         message_id, client = remote.service << 16 | id, attributes.source.ue_type
         template = RequestTemplate(message_id, versions_and_type, client, address, attributes.ttl or 0)
-        if len(templates) >= _MAX_CACHED:
-            templates.clear()
-        templates[attributes] = template
+        templates.add(attributes, template)
         return template
 
     def _flush(self, batch: Sequence[UMessage], template: RequestTemplate | None) -> int:

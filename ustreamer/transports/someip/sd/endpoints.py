@@ -10,6 +10,7 @@ from msgspec import Struct
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
 from ustreamer.transports.someip.sd.settings import Network
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 
 _MAX_CACHED_HOSTS: Final = 4_096  # bound of the cache: senders choose the hosts
 
@@ -52,12 +53,11 @@ class NetworkPolicy:
 
     def __init__(self, networks: tuple[Network, ...]) -> None:
         self._networks = networks
-        self._hosts: dict[str, bool] = {}
+        self._hosts: BoundedCache[str, bool] = BoundedCache(_MAX_CACHED_HOSTS)
 
     def __contains__(self, host: str) -> bool:
         known = self._hosts.get(host)
         if known is None:
-            if len(self._hosts) >= _MAX_CACHED_HOSTS:
-                self._hosts.clear()
-            known = self._hosts[host] = any(ipaddress.ip_address(host) in each for each in self._networks)
+            known = any(ipaddress.ip_address(host) in each for each in self._networks)
+            self._hosts.add(host, known)
         return known
