@@ -20,7 +20,7 @@ bind = "{bind}"
 port = 30500
 sd = false
 """
-OURS, NOT_OURS = "127.0.0.1", "192.0.2.1"  # the second one is for documentation only (RFC 5737)
+OURS, NOT_OURS = "127.0.30.41", "192.0.2.1"  # no other test binds the first; RFC 5737 reserves the second
 
 
 @pytest.fixture
