@@ -24,6 +24,8 @@ AGE_COUNT: Final = 5
 """Number of noted ages; written by the sink."""
 OUT_OF_ORDER: Final = 6
 """Messages that arrived after a newer one of their topic; written by the sinks that check it."""
+SWITCH_ENABLED: Final = 7
+"""1 while a sink shall end and begin subscriptions; written by the measuring process."""
 _FIRST_AGE: Final = 8
 MAX_AGES: Final = 65_536
 
