@@ -6,7 +6,8 @@ in alternating rounds. Every run counts loss and order. Model `vehicle` has topi
 requests, throttled topics, and subscriptions that come and go; a run at 70 % of the saturation checks them.
 
 `--cold` sends the first messages of all topics at a fast pace to a streamer that just started. `--soak SECONDS` sends
-model `vehicle` at 70 % of the saturation. `--endpoints N ...` adds Zenoh networks without traffic.
+model `vehicle` at 70 % of the saturation. `--endpoints N ...` adds Zenoh networks without traffic. The environment
+variable REFERENCE_STREAMER adds the Rust reference streamer (`benchmarks.harness.reference`), Zenoh to Zenoh.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from benchmarks.harness.checked_run import SHARE, CheckedRun, RunChecks, saturat
 from benchmarks.harness.checkouts import CheckoutTestbed
 from benchmarks.harness.child_process import ChildError
 from benchmarks.harness.measure import Load, Round
+from benchmarks.harness.reference import reference_binary
 from benchmarks.harness.shared_counters import OUT_OF_ORDER, RECEIVED, SENT
 from benchmarks.harness.testbed import Direction, Subject
 from benchmarks.traffic.models import MODELS, VEHICLE, TrafficModel
@@ -35,6 +37,7 @@ DIRECTIONS: Final = {
     "zenoh-someip": Direction.ZENOH_TO_SOMEIP,
 }
 _BARE: Final = "bare"
+_REFERENCE: Final = "reference"
 _COLD_MODEL: Final = "2000"
 _ENDPOINTS_MODEL: Final = "100"
 _USED_ENDPOINTS: Final = 2
@@ -91,6 +94,8 @@ def measure_model(
         rigs = {_BARE: testbed.topics_rig(model, direction, Subject.BARE)}
         for testbed.tree in trees:
             rigs[str(testbed.tree)] = testbed.topics_rig(model, direction, Subject.STREAMER)
+        if reference_binary() and direction is Direction.ZENOH_TO_ZENOH:
+            rigs[_REFERENCE] = testbed.topics_rig(model, direction, Subject.REFERENCE)
         rounds: dict[str, list[Round]] = {name: [] for name in rigs}
         runs = {}
         for number in range(-1, repeats):
@@ -103,10 +108,8 @@ def measure_model(
         checks = {name: run.finish() for name, run in runs.items()}
         figures = {name: Figures.of(rounds[name], checks[name]) for name in rigs}
         if model.limits:
-            checks = {
-                name: soak(rig, model, SHARE * figures[name].messages_per_s, checked_s).checks
-                for name, rig in rigs.items()
-            }
+            hz = SHARE * min(each.messages_per_s for each in figures.values())
+            checks = {name: soak(rig, model, hz, checked_s).checks for name, rig in rigs.items()}
     return ModelResults(figures, checks, testbed.ledger())
 
 

@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.harness import measure
+from benchmarks.harness.checkouts import STREAMERS
 from benchmarks.harness.measure import Load
 from benchmarks.harness.shared_counters import SENT, SWITCH_ENABLED
-from benchmarks.harness.testbed import Direction, Rig, Subject
+from benchmarks.harness.testbed import Direction, Rig
 from benchmarks.traffic.checks import TopicChecks, check_topics
 from benchmarks.traffic.models import TrafficModel
 from benchmarks.traffic.subscriber import SWITCH_PAUSE_S
@@ -75,13 +76,13 @@ class CheckedRun:
         measure.wait_quiet(rig.counters)
         sent = model.counts(self._first, rig.counters[SENT])
         report = rig.sink.request_report()
-        is_bare = rig.subject is Subject.BARE
+        is_streamer = rig.subject in STREAMERS
         topics = check_topics(
             model,
             sent,
             report,
-            limits=not is_bare,
-            switched=not is_bare and rig.direction is not Direction.ZENOH_TO_SOMEIP,
+            limits=is_streamer,
+            switched=is_streamer and rig.direction is not Direction.ZENOH_TO_SOMEIP,
         )
         calls = self._calls(sent[model.call]) if model.calls else {}
         return RunChecks(topics, sum(sent), calls, report.get("switches", 0) - self._switches)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness.child_process import Child, module_command
+from benchmarks.harness.reference import reference_command
 from benchmarks.harness.shared_counters import NEWEST_PLUS_1, RECEIVED, SharedCounters
 from benchmarks.harness.testbed import (
     CLOUD_ENDPOINT,
@@ -25,6 +26,8 @@ from benchmarks.harness.testbed import (
 from benchmarks.traffic import sockets, wire
 from benchmarks.traffic.models import TrafficModel, method
 
+STREAMERS: Final = (Subject.STREAMER, Subject.RECORDED)
+"""Forwarders with uSubscription and the throttle."""
 PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
 _START_S: Final = 120.0
 _SOMEIP_HEAD: Final = CONFIG[: CONFIG.index("[[endpoints.chassis.services]]")]
@@ -78,12 +81,16 @@ class CheckoutTestbed(BenchRig):
     def topics_rig(
         self, model: TrafficModel, direction: Direction, subject: Subject, idle_endpoints: int = 0
     ) -> Rig:
-        """The traffic of a model through a streamer of the checkout or a bare forwarder."""
+        """The traffic of a model through a streamer of the checkout or another forwarder."""
         ports, other = Ports.free(), Ports.free()
         ecus = free_ports([socket.SOCK_DGRAM] * model.services)
         name = f"{subject.name.lower()}-{model.name}"
         if subject is Subject.BARE:
             forwarder = self._bare_topics(name, direction, ports, other.zenoh)
+        elif subject is Subject.REFERENCE:
+            name = self._numbered(name)
+            command = reference_command(self._directory / name, model, ports.zenoh, other.zenoh)
+            forwarder = self.start_process(f"{name}-forwarder", command)
         else:
             idle = free_ports([socket.SOCK_STREAM] * idle_endpoints)
             config = topics_config(model, direction, ecus, other.zenoh) + idle_endpoints_config(idle)
@@ -121,7 +128,7 @@ class CheckoutTestbed(BenchRig):
                 if direction is Direction.ZENOH_TO_ZENOH
                 else (ports.zenoh, wire.ECU, wire.STREAMER)
             )
-            options = () if subject is Subject.BARE else ("subscribe",)
+            options = ("subscribe",) if subject in STREAMERS else ()
             arguments = ["zenoh-sink", counters.path, model.name, port, *authorities, *options]
         command = module_command("traffic.many_topics", *arguments)
         return self.start_process(f"{counters.path.stem}-sink", command, _START_S)

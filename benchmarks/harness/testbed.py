@@ -100,6 +100,7 @@ class Subject(StrEnum):
     RECORDED = "recorder on"
     DIRECT = "direct"
     LIBRARY = "library"
+    REFERENCE = "reference"
 
 
 class Rig(msgspec.Struct, frozen=True):
