@@ -84,6 +84,8 @@ class CheckoutTestbed(BenchRig):
         """The traffic of a model through a streamer of the checkout or another forwarder."""
         ports, other = Ports.free(), Ports.free()
         ecus = free_ports([socket.SOCK_DGRAM] * model.services)
+        if direction is Direction.ZENOH_TO_ZENOH:
+            model = model.set_apart()
         name = f"{subject.name.lower()}-{model.name}"
         if subject is Subject.BARE:
             forwarder = self._bare_topics(name, direction, ports, other.zenoh)

@@ -15,7 +15,7 @@ SEND_ENABLED: Final = 0
 SENT: Final = 1
 """Messages sent; written by the generator."""
 RECEIVED: Final = 2
-"""Messages received; written by the sink."""
+"""Messages received, of a traffic model those of steady topics; written by the sink."""
 NEWEST_PLUS_1: Final = 3
 """Number of the newest message received, plus 1; written by the sink. The difference to RECEIVED is the loss."""
 AGES_ENABLED: Final = 4

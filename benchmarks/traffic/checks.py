@@ -24,6 +24,9 @@ class TopicCounts:
     def __init__(self, model: TrafficModel) -> None:
         self._sequence, self._length = model.sequence, len(model.sequence)
         self._newest = [-1] * model.topics
+        self._steady = model.steady
+        self.steady_count = 0
+        """Messages of steady topics since the start."""
         self._limited = [model.limit_hz(topic) is not None for topic in range(model.topics)]
         self._clear()
 
@@ -39,6 +42,7 @@ class TopicCounts:
         self._newest[topic] = number
         self._received[topic] += 1
         self._disordered += is_old
+        self.steady_count += self._steady[topic]
         if self._limited[topic]:
             self._times_ns.setdefault(topic, [now_ns, now_ns])[1] = now_ns
         return is_old

@@ -16,6 +16,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,17 +28,22 @@ from benchmarks.harness.shared_counters import (
     NEWEST_PLUS_1,
     OUT_OF_ORDER,
     RECEIVED,
+    SEND_ENABLED,
+    SENT,
     SharedCounters,
 )
 from benchmarks.traffic import sockets, wire
 from benchmarks.traffic.checks import CallCounts, TopicCounts
 from benchmarks.traffic.generators import Generator, serve_commands
-from benchmarks.traffic.models import CALLER, ECU_CALLER, MODELS, TrafficModel, method
+from benchmarks.traffic.models import CALLER, ECU_CALLER, TrafficModel, method, model_named
 from benchmarks.traffic.subscriber import ModelSubscriber
 
 _CHANNEL: Final = 65_536
 _TTL_MS: Final = 10_000
 _POLL_S: Final = 0.0005
+_PAUSE_S: Final = 0.0001
+_STALL_NS: Final = 100_000_000
+_NS_PER_S: Final = 1_000_000_000
 _MESSAGE_MAX: Final = 2_048
 _TYPE_OFFSET: Final = 14
 _REQUEST, _RESPONSE = 0x00, 0x80
@@ -51,11 +57,38 @@ class TopicsGenerator(Generator):
         super().__init__(counters)
         self._sequence, self._call = model.sequence, model.call
         self._paddings = [bytes(model.size(topic) - wire.TAIL.size) for topic in range(model.topics + 1)]
+        self._steady, self._steady_count = model.steady, 0
+        cycle = model.counts(0, len(model.sequence))
+        self._steady_share = sum(compress(cycle, model.steady)) / len(model.sequence)
         self.calls = CallCounts()
 
     @abstractmethod
     def send_message(self, topic: int, body: bytes, number: int) -> None:
         """Send one message; a request if `topic` is the place of the requests."""
+
+    def send_windowed(self, window: int, seconds: float) -> None:
+        """Keep at most `window` messages in transit, counted by those of steady topics.
+
+        A newer message is no proof that older ones arrived: forwarders may reorder topics. When none has arrived for a
+        while, all messages in transit count as lost.
+        """
+        counters = self.counters
+        since_ns = now_ns = time.monotonic_ns()
+        end_ns = now_ns + round(seconds * _NS_PER_S)
+        received = counters[RECEIVED]
+        lost = self._steady_count - received
+        room = window * self._steady_share - self.burst
+        while counters[SEND_ENABLED] and now_ns < end_ns:
+            before, received, now_ns = received, counters[RECEIVED], time.monotonic_ns()
+            if received > before:
+                since_ns = now_ns
+            elif now_ns - since_ns > _STALL_NS:
+                lost, since_ns = self._steady_count - received, now_ns
+            if self._steady_count - received - lost > room:
+                time.sleep(_PAUSE_S)
+                continue
+            self.send_burst()
+            counters[SENT] = self.number
 
     def send_burst(self) -> None:
         self._send(self.burst, 0)
@@ -68,6 +101,7 @@ class TopicsGenerator(Generator):
         send, pack, call = self.send_message, wire.TAIL.pack, self._call
         for number in range(self.number, self.number + count):
             topic = sequence[number % length]
+            self._steady_count += self._steady[topic]
             if topic == call:
                 self.calls.on_request(number)
             send(topic, paddings[topic] + pack(number, stamp_ns), number)
@@ -175,7 +209,7 @@ class TopicsSink:
             counters.record_age(now_ns - stamp_ns)
         if self.topics.on_message(number, now_ns):
             counters[OUT_OF_ORDER] += 1
-        counters[RECEIVED] += 1
+        counters[RECEIVED] = self.topics.steady_count
         counters[NEWEST_PLUS_1] = max(counters[NEWEST_PLUS_1], number + 1)
 
 
@@ -252,7 +286,7 @@ def run_udp_sink(counters: SharedCounters, model: TrafficModel, port: int) -> No
 
 
 def main(kind: str, board: str, model_name: str, port: str, *rest: str) -> None:
-    counters, model = SharedCounters(Path(board)), MODELS[model_name]
+    counters, model = SharedCounters(Path(board)), model_named(model_name)
     match kind:
         case "zenoh":
             serve_commands(Application(counters, model, int(port), *rest))

@@ -33,6 +33,7 @@ _BURST_MAX: Final = 8
 _CALL_SIZE: Final = 64
 _METHOD: Final = (0x3000, wire.MAJOR, 1)
 _LIMITS_HZ: Final = (5.0, 10.0, 20.0, 8.0)
+_APART: Final = "-apart"
 _LIMITED_SERVICE: Final = 5
 """One service in this number is limited."""
 _SWITCHED_TOPIC: Final = 20
@@ -53,6 +54,8 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
     calls: float = 0.0
     limits: bool = False
     service_topics: int = 500
+    apart: bool = False
+    """Every topic has its own service: the reference streamer forwards event 0x8001 only."""
 
     @property
     def call(self) -> int:
@@ -101,7 +104,7 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
 
     def address(self, topic: int, authority: str = wire.STREAMER) -> wire.Address:
         """The address of a topic."""
-        service, event = divmod(topic, self.service_topics)
+        service, event = divmod(topic, 1 if self.apart else self.service_topics)
         return wire.Address(authority, _FIRST_SERVICE + service, wire.MAJOR, _FIRST_EVENT + event)
 
     def limit_hz(self, topic: int) -> float | None:
@@ -114,6 +117,16 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
     def is_switched(self, topic: int) -> bool:
         """Whether the subscription of a topic comes and goes."""
         return self.limits and topic % _SWITCHED_TOPIC == 1 and self.limit_hz(topic) is None
+
+    def set_apart(self) -> "TrafficModel":
+        """The same traffic with a service for each topic; `model_named` finds it by its name."""
+        return msgspec.structs.replace(self, name=self.name + _APART, apart=True)
+
+    @cached_property
+    def steady(self) -> list[bool]:
+        """Whether each topic, and last the requests, reach the sink with every message."""
+        topics = range(self.topics)
+        return [not self.is_switched(topic) and self.limit_hz(topic) is None for topic in topics] + [False]
 
 
 def method(authority: str) -> wire.Address:
@@ -138,3 +151,10 @@ MODELS: Final = {
         VEHICLE,
     )
 }
+
+
+def model_named(name: str) -> TrafficModel:
+    """The model of a name, or its variant by `set_apart`. Raises KeyError."""
+    if name.endswith(_APART):
+        return MODELS[name.removesuffix(_APART)].set_apart()
+    return MODELS[name]

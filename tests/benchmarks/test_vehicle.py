@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness.measure import Load
 from benchmarks.harness.testbed import Direction
-from benchmarks.traffic.models import MODELS, SEQUENCE
+from benchmarks.traffic.models import MODELS, SEQUENCE, model_named
 from benchmarks.vehicle import DIRECTIONS, main, measure_cold, measure_model, table
 
 LOAD = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=300)
@@ -22,6 +22,11 @@ def test_a_plain_model_has_its_topics_in_turn(name: str) -> None:
     addresses = {model.address(each) for each in range(model.topics)}
     assert len(addresses) == model.topics
     assert all(0x8001 <= each.resource < 0xFFFF for each in addresses)
+    apart = model_named(model.set_apart().name)
+    assert apart.sequence == model.sequence
+    addresses = {apart.address(each) for each in range(model.topics)}
+    assert len({each.service for each in addresses}) == model.topics
+    assert {each.resource for each in addresses} == {0x8001}
 
 
 def test_the_vehicle_model_has_few_fast_topics_many_slow_ones_and_bursts() -> None:
