@@ -11,18 +11,19 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from benchmarks import at_rest, calls, fan_out, growth, rates, subscriptions, switching
+from benchmarks import at_rest, calls, fan_out, growth, rates, subscriptions, switching, vehicle
 from benchmarks.__main__ import QUICK, measure_forwarding
 from benchmarks.harness import report
 from benchmarks.harness.child_process import REPO, ChildError
 from benchmarks.harness.measure import Load
-from benchmarks.harness.testbed import Subject
+from benchmarks.harness.testbed import Direction, Subject
+from benchmarks.traffic.models import MODELS, VEHICLE
 
 RESULTS: Final = REPO / "benchmarks" / "results.json"
 _LOAD: Final = Load(warm_up_s=0.3, saturated_s=1.0, paced_messages=1_000, fast_messages=5_000)
@@ -69,6 +70,30 @@ def _calls(directory: Path, quick: bool) -> list[dict[str, Any]]:
     return calls.measured(directory, 1 if quick else 5, 0.2 if quick else 1.5)
 
 
+def _topics(directory: Path, quick: bool) -> list[dict[str, Any]]:
+    rows = []
+    for name in ("8",) if quick else ("100", "500", VEHICLE.name):
+        place = directory / name
+        place.mkdir()
+        load, repeats = (QUICK, 1) if quick else (_LOAD, 3)
+        found = vehicle.measure_model(place, MODELS[name], [Path()], load, repeats)
+        rows.append({"model": name, **msgspec.to_builtins(found)})
+    return rows
+
+
+def _topics_table(rows: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        vehicle.table(
+            MODELS[row["model"]],
+            Direction.ZENOH_TO_ZENOH,
+            msgspec.convert(
+                {name: each for name, each in row.items() if name != "model"}, vehicle.ModelResults
+            ),
+        )
+        for row in rows
+    )
+
+
 def _switching(directory: Path, quick: bool) -> dict[str, Any]:
     return switching.measured(directory, 2 if quick else 30)
 
@@ -85,6 +110,7 @@ PARTS: Final[dict[str, SuitePart]] = {
     "subscriptions": SuitePart(_memory, subscriptions.table),
     "switching": SuitePart(_switching, switching.table),
     "rates": SuitePart(_rates, rates.table),
+    "topics": SuitePart(_topics, _topics_table),
     "at_rest": SuitePart(_at_rest, at_rest.table),
 }
 
@@ -118,6 +144,7 @@ def check_goals(found: dict[str, Any]) -> list[PerformanceGoal]:
         checked.append(
             PerformanceGoal(f"{each['direction']}: calls/s at least 0.6", f"{rate:.2f}", rate >= 0.6)
         )
+    checked += _topics_goals(found.get("topics", ()))
     if "growth" in found:
         most = max(row["ratio"] for row in found["growth"])
         checked.append(
@@ -137,6 +164,18 @@ def check_goals(found: dict[str, Any]) -> list[PerformanceGoal]:
             )
         )
     return checked
+
+
+def _topics_goals(rows: Sequence[dict[str, Any]]) -> Iterator[PerformanceGoal]:
+    for row in rows:
+        bare, streamer = row["figures"]["bare"], row["figures"]["."]
+        rate = streamer["messages_per_s"] / bare["messages_per_s"]
+        if row["model"] != VEHICLE.name:
+            yield PerformanceGoal(
+                f"{row['model']} topics: messages/s at least 0.65", f"{rate:.2f}", rate >= 0.65
+            )
+        failures = streamer["lost"] + streamer["out_of_order"]
+        yield PerformanceGoal(f"{row['model']} topics: none lost, in order", str(failures), failures == 0)
 
 
 def _goals_table(found: dict[str, Any]) -> str:

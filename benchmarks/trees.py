@@ -4,18 +4,16 @@ rounds.
 
 For a change on a machine whose speed varies within a minute: many short rounds at saturation, in a random order. The
 minimum and the first quartile count. `--hz` measures at a pace instead. AFTER may be `.`.
-`--direction mixed-someip-zenoh mixed-zenoh-someip` sends the traffic of a vehicle (`benchmarks.traffic.mixed`), without
-the bare forwarder.
+`--direction mixed-someip-zenoh mixed-zenoh-someip` sends 200 topics (model `mixed` of `benchmarks.traffic.models`),
+without the bare forwarder.
 `--recorded both` enables the recorder in both checkouts, `--recorded after` in the second only, so `. . --recorded
 after` shows its cost.
 """
 
 import argparse
 import random
-import socket
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -23,14 +21,12 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.harness.child_process import Child, ChildError, module_command
+from benchmarks.harness.checkouts import CheckoutTestbed, start_code
+from benchmarks.harness.child_process import ChildError
 from benchmarks.harness.measure import Load, at_pace, at_saturation
-from benchmarks.harness.mixed_config import mixed_config
-from benchmarks.harness.shared_counters import SharedCounters
-from benchmarks.harness.testbed import BenchRig, Direction, Ports, Rig, Subject, free_ports, wait_connected
-from benchmarks.traffic import mixed
+from benchmarks.harness.testbed import Direction, Rig, Subject
+from benchmarks.traffic.models import MODELS
 
-_PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
 _PACED: Final = 1_500  # messages of a round
 _SUBJECTS: Final = {
     "neither": (Subject.STREAMER, Subject.STREAMER),
@@ -42,71 +38,19 @@ MIXED: Final = {
     "mixed-someip-zenoh": Direction.SOMEIP_TO_ZENOH,
     "mixed-zenoh-someip": Direction.ZENOH_TO_SOMEIP,
 }
-"""Directions with the traffic of a vehicle."""
+"""Directions with 200 topics."""
 
 
-def start_code(tree: Path) -> str:
-    """The entry point that the checkout installs as `ustreamer`. Raises OSError or KeyError if there is none."""
-    scripts = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"]
-    module, function = scripts["ustreamer"].split(":")
-    return f"import sys; from {module} import {function}; sys.exit({function}())"
-
-
-class CheckoutTestbed(BenchRig):
-    """A testbed whose streamers run from the checkout `tree`."""
-
-    def __init__(self, directory: Path, payload: int) -> None:
-        super().__init__(directory, payload)
-        self.tree = Path()
-        self._name_count = 0
-
-    def streamer_command(self, path: Path) -> list[str]:
-        """-P, otherwise the working directory would precede the checkout."""
-        paths = [self.tree, *(self.tree / "plugins" / each for each in _PLUGINS)]
-        pythonpath = ":".join(str(each.absolute()) for each in paths)
-        options = ["run", str(path), "--log", "json"]
-        return [
-            "/usr/bin/env",
-            f"PYTHONPATH={pythonpath}",
-            sys.executable,
-            "-P",
-            "-c",
-            start_code(self.tree),
-            *options,
-        ]
-
-    def start_streamer(self, name: str, config: str, ports: Ports) -> Child:
-        self._name_count += 1
-        return super().start_streamer(f"{name}-{self._name_count}", config, ports)
-
-    def _open_counters(self, name: str) -> SharedCounters:
-        self._name_count += 1
-        return super()._open_counters(f"{name}-{self._name_count}")
+class TreesTestbed(CheckoutTestbed):
+    """The rigs of each direction."""
 
     def rig(self, direction: str, subject: Subject) -> Rig:
         if direction in MIXED:
-            return self.mixed_rig(MIXED[direction], subject)
+            return self.topics_rig(MODELS["mixed"], MIXED[direction], subject)
         if direction == "zenoh-zenoh":
             return self.zenoh_to_zenoh(subject)
         rigs = self.bare_rigs() if subject is Subject.BARE else self.streamer_rigs(subject)
         return rigs[DIRECTIONS.index(direction)]
-
-    def mixed_rig(self, direction: Direction, subject: Subject) -> Rig:
-        """A streamer of the checkout with 200 topics in each direction."""
-        ports, ecus = Ports.free(), free_ports([socket.SOCK_DGRAM] * mixed.SERVICES)
-        recorder = "[plugins.recorder]\n" if subject is Subject.RECORDED else ""
-        streamer = self.start_streamer("mixed", mixed_config(ecus) + recorder, ports)
-        counters = self._open_counters("mixed")
-        module, board, number = "traffic.mixed", counters.path, self._name_count
-        if direction is Direction.SOMEIP_TO_ZENOH:
-            sink_command = module_command(module, "sink", board, ports.zenoh)
-            generator_command = module_command(module, "udp", board, ports.someip, *ecus)
-        else:
-            sink_command = module_command("traffic.sinks", "udp", board, ports.receiver)
-            generator_command = module_command(module, "zenoh", board, ports.zenoh)
-        sink = self.start_process(f"mixed-{number}-sink", sink_command)
-        generator = self.start_process(f"mixed-{number}-generator", generator_command)
-        return wait_connected(Rig(direction, subject, generator, sink, counters, streamer))
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -141,7 +85,7 @@ def compare_trees(
     measured: Callable[[Rig], tuple[float, float]],
 ) -> dict[str, Figures]:
     """Measure all trees, each with its subject. Raises ChildError if a process ends or nothing arrives."""
-    with CheckoutTestbed(directory, payload) as stage:
+    with TreesTestbed(directory, payload) as stage:
         rigs = [] if direction in MIXED else [("bare", stage.rig(direction, Subject.BARE))]
         for name, stage.tree, subject in zip(("before", "after"), trees, subjects, strict=True):
             rigs.append((name, stage.rig(direction, subject)))

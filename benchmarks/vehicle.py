@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.vehicle [TREE ...]`: traffic with many topics from one Zenoh network to another.
+"""`python -m benchmarks.vehicle [TREE ...]`: traffic with many topics, between Zenoh networks and SOME/IP.
 
 Each model of `benchmarks.traffic.models` runs through a bare forwarder and through the streamer of each checkout (`.`),
-in alternating rounds. `--cold` sends the first messages of all topics at a fast pace to a streamer that just started.
-Every run counts loss and order.
+in alternating rounds. Every run counts loss and order. Model `vehicle` has topics of different rates in bursts,
+requests, throttled topics, and subscriptions that come and go; a run at 70 % of the saturation checks them.
+
+`--cold` sends the first messages of all topics at a fast pace to a streamer that just started. `--soak SECONDS` sends
+model `vehicle` at 70 % of the saturation. `--endpoints N ...` adds Zenoh networks without traffic. The environment
+variable REFERENCE_STREAMER adds the Rust reference streamer (`benchmarks.harness.reference`), Zenoh to Zenoh.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -17,50 +22,28 @@ from typing import Final
 import msgspec
 
 from benchmarks.harness import measure
-from benchmarks.harness.child_process import Child, ChildError, module_command
+from benchmarks.harness.checked_run import SHARE, CheckedRun, RunChecks, saturation_hz, soak
+from benchmarks.harness.checkouts import CheckoutTestbed
+from benchmarks.harness.child_process import ChildError
 from benchmarks.harness.measure import Load, Round
-from benchmarks.harness.shared_counters import OUT_OF_ORDER, RECEIVED, SENT, SharedCounters
-from benchmarks.harness.testbed import (
-    CLOUD_ENDPOINT,
-    ZENOH_CONFIG,
-    Direction,
-    Ports,
-    Rig,
-    Subject,
-    wait_connected,
-)
-from benchmarks.traffic.models import MODELS, TrafficModel
-from benchmarks.trees import CheckoutTestbed
+from benchmarks.harness.reference import reference_binary
+from benchmarks.harness.shared_counters import OUT_OF_ORDER, RECEIVED, SENT
+from benchmarks.harness.testbed import Direction, Subject
+from benchmarks.traffic.models import MODELS, VEHICLE, TrafficModel
 
+DIRECTIONS: Final = {
+    "zenoh-zenoh": Direction.ZENOH_TO_ZENOH,
+    "someip-zenoh": Direction.SOMEIP_TO_ZENOH,
+    "zenoh-someip": Direction.ZENOH_TO_SOMEIP,
+}
 _BARE: Final = "bare"
+_REFERENCE: Final = "reference"
 _COLD_MODEL: Final = "2000"
-_START_S: Final = 120.0
-
-
-class VehicleTestbed(CheckoutTestbed):
-    """Rigs of a generator and a sink with many topics."""
-
-    def many_topics(self, model: TrafficModel, subject: Subject) -> Rig:
-        """From one Zenoh network to another, through the streamer of `tree` or a bare forwarder."""
-        ports, other = Ports.free(), Ports.free()
-        name = f"{subject.name.lower()}-{model.name}"
-        if subject is Subject.BARE:
-            command = module_command("traffic.many_topics", "bare", ports.zenoh, other.zenoh)
-            forwarder = self.start_process(f"{name}-forwarder", command)
-        else:
-            config = ZENOH_CONFIG + CLOUD_ENDPOINT.replace("{other}", str(other.zenoh))
-            forwarder = self.start_streamer(name, config, ports)
-        counters = self._open_counters(name)
-        options = () if subject is Subject.BARE else ("subscribe",)
-        sink = self._start_end(counters, "sink", model, other.zenoh, *options)
-        generator = self._start_end(counters, "generator", model, ports.zenoh)
-        return wait_connected(Rig(Direction.ZENOH_TO_ZENOH, subject, generator, sink, counters, forwarder))
-
-    def _start_end(
-        self, counters: SharedCounters, kind: str, model: TrafficModel, port: int, *options: str
-    ) -> Child:
-        command = module_command("traffic.many_topics", kind, counters.path, model.name, port, *options)
-        return self.start_process(f"{counters.path.stem}-{kind}", command, _START_S)
+_ENDPOINTS_MODEL: Final = "100"
+_USED_ENDPOINTS: Final = 2
+_MAX_ENDPOINTS: Final = 64
+_CHECKED_S: Final = 10.0
+_IDLE_S: Final = 3.0
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -76,7 +59,7 @@ class Figures(msgspec.Struct, frozen=True):
     out_of_order: int
 
     @classmethod
-    def of(cls, rounds: Sequence[Round], out_of_order: int) -> "Figures":
+    def of(cls, rounds: Sequence[Round], checks: RunChecks) -> "Figures":
         return cls(
             median(each.cpu_us for each in rounds),
             median(each.messages_per_s for each in rounds),
@@ -84,90 +67,210 @@ class Figures(msgspec.Struct, frozen=True):
             median(each.fast_p50_us for each in rounds),
             median(each.fast_p99_us for each in rounds),
             median(each.fast_p999_us for each in rounds),
-            sum(each.lost for each in rounds),
-            out_of_order,
+            checks.topics.lost,
+            checks.topics.out_of_order,
         )
 
 
+class ModelResults(msgspec.Struct, frozen=True):
+    """The figures and the checks of each forwarder, and the ledgers of the streamers."""
+
+    figures: dict[str, Figures]
+    checks: dict[str, RunChecks]
+    ledger: dict[str, int]
+
+
 def measure_model(
-    directory: Path, model: TrafficModel, trees: Sequence[Path], load: Load, repeats: int
-) -> tuple[dict[str, Figures], dict[str, int]]:
-    """The figures of each forwarder, and the ledgers of the streamers. Raises ChildError."""
-    with VehicleTestbed(directory, 0) as testbed:
-        rigs = {_BARE: testbed.many_topics(model, Subject.BARE)}
+    directory: Path,
+    model: TrafficModel,
+    trees: Sequence[Path],
+    load: Load,
+    repeats: int,
+    direction: Direction = Direction.ZENOH_TO_ZENOH,
+    checked_s: float = _CHECKED_S,
+) -> ModelResults:
+    """Measure a model in one direction. Raises ChildError."""
+    with CheckoutTestbed(directory) as testbed:
+        rigs = {_BARE: testbed.topics_rig(model, direction, Subject.BARE)}
         for testbed.tree in trees:
-            rigs[str(testbed.tree)] = testbed.many_topics(model, Subject.STREAMER)
+            rigs[str(testbed.tree)] = testbed.topics_rig(model, direction, Subject.STREAMER)
+        if reference_binary() and direction is Direction.ZENOH_TO_ZENOH:
+            rigs[_REFERENCE] = testbed.topics_rig(model, direction, Subject.REFERENCE)
         rounds: dict[str, list[Round]] = {name: [] for name in rigs}
+        runs = {}
         for number in range(-1, repeats):
+            if number == 0:
+                runs = {name: CheckedRun(rig, model) for name, rig in rigs.items()}
             for name, rig in rigs.items():
                 result = measure.run_round(rig, load)
                 if number >= 0:
                     rounds[name].append(result)
-        found = {name: Figures.of(rounds[name], rig.counters[OUT_OF_ORDER]) for name, rig in rigs.items()}
-    return found, testbed.ledger()
+        checks = {name: run.finish() for name, run in runs.items()}
+        figures = {name: Figures.of(rounds[name], checks[name]) for name in rigs}
+        if model.limits:
+            hz = SHARE * min(each.messages_per_s for each in figures.values())
+            checks = {name: soak(rig, model, hz, checked_s).checks for name, rig in rigs.items()}
+    return ModelResults(figures, checks, testbed.ledger())
 
 
-def table(model: TrafficModel, found: dict[str, Figures], ledger: dict[str, int]) -> str:
+def table(model: TrafficModel, direction: Direction, results: ModelResults) -> str:
     """Figures next to those of the bare forwarder."""
+    found = results.figures
     bare = found[_BARE]
     columns = ("CPU us", "paced", "msg/s", "of bare", "p50 us", "p99 us", "p99.9", "lost", "disorder")
-    lines = [f"{model.name + ' topics':<20}" + "".join(f"{each:>9}" for each in columns)]
+    lines = [f"{model.name}: {direction}", " " * 20 + "".join(f"{each:>9}" for each in columns)]
     lines += [
         f"{name[-20:]:<20}{each.cpu_us:>9.1f}{each.paced_cpu_us:>9.1f}{each.messages_per_s:>9.0f}"
         f"{each.messages_per_s / bare.messages_per_s:>9.2f}{each.p50_us:>9.0f}{each.p99_us:>9.0f}{each.p999_us:>9.0f}"
         f"{each.lost:>9}{each.out_of_order:>9}"
         for name, each in found.items()
     ]
-    return "\n".join([*lines, _ledger_line(ledger)])
+    if model.calls or model.limits:
+        lines += [f"{name[-20:]}: {checks.text()}" for name, checks in results.checks.items()]
+    return "\n".join([*lines, _ledger_line(results.ledger)])
 
 
 def _ledger_line(ledger: dict[str, int]) -> str:
     return "ledger: " + ", ".join(f"{name} {count}" for name, count in ledger.items() if count)
 
 
-def measure_cold(directory: Path, model: TrafficModel, tree: Path | None, hz: float, count: int) -> str:
+def measure_cold(
+    directory: Path,
+    model: TrafficModel,
+    tree: Path | None,
+    hz: float,
+    count: int,
+    direction: Direction = Direction.ZENOH_TO_ZENOH,
+) -> str:
     """One line about the first `count` messages through a forwarder that just started. Raises ChildError."""
-    with VehicleTestbed(directory, 0) as testbed:
+    with CheckoutTestbed(directory) as testbed:
         subject = Subject.BARE
         if tree is not None:
             testbed.tree, subject = tree, Subject.STREAMER
-        rig = testbed.many_topics(model, subject)
+        rig = testbed.topics_rig(model, direction, subject)
         ages = measure.ages_at_pace(rig, hz, count)
         lost = rig.counters[SENT] - rig.counters[RECEIVED]
         disorder = rig.counters[OUT_OF_ORDER]
-    percentiles = [measure.percentile(ages, part) / 1e6 for part in (0.5, 0.99, 0.999)] if ages else []
     text = f"{tree or _BARE!s:<20.20} cold, {model.name} topics at {hz:g}/s: lost {lost}, disorder {disorder}"
-    text += ", p50/p99/p99.9 " + "/".join(f"{each:.1f}" for each in percentiles) + " ms"
+    text += f", {_percentiles_text(ages)}"
     return text if tree is None else f"{text}; {_ledger_line(testbed.ledger())}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _percentiles_text(ages: Sequence[int]) -> str:
+    percentiles = [measure.percentile(ages, part) / 1e6 for part in (0.5, 0.99, 0.999)] if ages else []
+    return "p50/p99/p99.9 " + "/".join(f"{each:.1f}" for each in percentiles) + " ms"
+
+
+def measure_soak(
+    directory: Path, tree: Path, direction: Direction, load: Load, seconds: float
+) -> tuple[str, bool]:
+    """The results of model `vehicle` at 70 % of the saturation, and whether all checks passed. Raises ChildError."""
+    with CheckoutTestbed(directory) as testbed:
+        testbed.tree = tree
+        rig = testbed.topics_rig(VEHICLE, direction, Subject.STREAMER)
+        found = soak(rig, VEHICLE, SHARE * saturation_hz(rig, load), seconds, _print_progress)
+    ledger = testbed.ledger()
+    passed = found.checks.passed and not ledger["unaccounted"] and not ledger.get("dead_lettered", 0)
+    return f"{tree!s:<20.20} {direction}: {found.text()}\n    {_ledger_line(ledger)}", passed
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def measure_endpoints(directory: Path, tree: Path, endpoints: int, load: Load) -> str:
+    """One line about a streamer with this number of Zenoh networks, of which two have traffic. Raises ChildError."""
+    with CheckoutTestbed(directory) as testbed:
+        testbed.tree = tree
+        model, idle = MODELS[_ENDPOINTS_MODEL], endpoints - _USED_ENDPOINTS
+        rig = testbed.topics_rig(model, Direction.ZENOH_TO_ZENOH, Subject.STREAMER, idle)
+        assert rig.forwarder is not None
+        threads, memory_mb = rig.forwarder.threads, rig.forwarder.resident_bytes / (1 << 20)
+        cpu_ns = rig.forwarder.cpu_ns
+        time.sleep(_IDLE_S)
+        idle_cpu = (rig.forwarder.cpu_ns - cpu_ns) / _IDLE_S / 1e7
+        run = CheckedRun(rig, model)
+        cpu_us, messages_per_s = measure.at_saturation(rig, load)
+        ages = measure.ages_at_pace(rig, load.fast_hz, load.fast_messages)
+        checks = run.finish()
+    return (
+        f"{tree!s:<20.20}{endpoints:>3} endpoints: READY after {rig.forwarder.ready_s:.2f} s, {threads} threads, "
+        f"{memory_mb:.1f} MB, idle {idle_cpu:.1f} % CPU; {cpu_us:.1f} us, {messages_per_s:.0f}/s, "
+        f"{_percentiles_text(ages)} at {load.fast_hz:g}/s; {checks.text()}"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vehicle", description=__doc__)
     parser.add_argument("trees", nargs="*", type=Path, metavar="TREE", default=[Path()])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=["zenoh-zenoh"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round at saturation")
     parser.add_argument("--cold", action="store_true", help="the first messages after the start instead")
     parser.add_argument("--hz", type=float, default=20_000.0, help="pace of --cold (%(default)g)")
     parser.add_argument("--count", type=int, default=60_000, help="messages of --cold")
-    options = parser.parse_args(argv)
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="70 %% of the saturation instead")
+    parser.add_argument(
+        "--endpoints",
+        type=_endpoints,
+        nargs="+",
+        metavar="N",
+        help="these numbers of Zenoh endpoints instead",
+    )
+    return parser
+
+
+def _endpoints(text: str) -> int:
+    if not _USED_ENDPOINTS <= (number := int(text)) <= _MAX_ENDPOINTS:
+        raise argparse.ArgumentTypeError(f"{text}: expected {_USED_ENDPOINTS}..{_MAX_ENDPOINTS}")
+    return number
+
+
+def _results(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+    """The text of each measurement, and whether its checks passed. Raises ChildError."""
     load = Load(warm_up_s=0.3, saturated_s=options.seconds, paced_messages=1_000, fast_messages=10_000)
+    directions = [DIRECTIONS[each] for each in options.directions]
+
+    def directory() -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-")
+
+    if options.endpoints:
+        for tree in options.trees:
+            for endpoints in options.endpoints:
+                with directory() as path:
+                    yield measure_endpoints(Path(path), tree, endpoints, load), True
+        return
+    for direction in directions:
+        if options.cold:
+            for each in [None, *options.trees]:
+                with directory() as path:
+                    model = MODELS[_COLD_MODEL]
+                    yield measure_cold(Path(path), model, each, options.hz, options.count, direction), True
+        elif options.soak:
+            for tree in options.trees:
+                with directory() as path:
+                    yield measure_soak(Path(path), tree, direction, load, options.soak)
+        else:
+            for name in options.models:
+                with directory() as path:
+                    results = measure_model(
+                        Path(path), MODELS[name], options.trees, load, options.rounds, direction
+                    )
+                    yield table(MODELS[name], direction, results), True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 1 if a process ends or a check of `--soak` fails."""
+    code = 0
     try:
-        for name in [_COLD_MODEL] if options.cold else options.models:
-            for tree in [None, *options.trees] if options.cold else [None]:
-                with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
-                    if options.cold:
-                        text = measure_cold(Path(directory), MODELS[name], tree, options.hz, options.count)
-                    else:
-                        found = measure_model(
-                            Path(directory), MODELS[name], options.trees, load, options.rounds
-                        )
-                        text = table(MODELS[name], *found)
-                print(text, flush=True)
+        for text, passed in _results(_parser().parse_args(argv)):
+            print(text, flush=True)
+            code |= not passed
     except ChildError as error:
         print(error, file=sys.stderr)
         return 1
-    return 0
+    return code
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Child processes of a benchmark: started, awaited with a deadline, measured from outside, and ended."""
 
+import json
 import os
 import queue
 import signal
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 REPO: Final = Path(__file__).resolve().parents[2]
 _CPUCLOCK_SCHED: Final = 2  # linux: low bits of a process' CPU clock id, the rest is the inverted pid
@@ -24,8 +25,12 @@ class ChildError(RuntimeError):
 class Child:
     """One process. Its stdout is read line by line; its stderr goes to a log file."""
 
+    ready_s = 0.0
+    """Time from its start to the first line that was awaited."""
+
     def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
         self.name = name
+        self._began_s = time.monotonic()
         self._log = directory / f"{name}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -54,6 +59,7 @@ class Child:
                 code = self._process.wait()
                 raise ChildError(f"{self.name}: ended with {code} before {expected}{self.log_tail()}")
             if line == expected:
+                self.ready_s = self.ready_s or time.monotonic() - self._began_s
                 return
 
     def poll_line(self) -> str | None:
@@ -65,6 +71,17 @@ class Child:
         if line is None:
             raise ChildError(f"{self.name}: ended with {self._process.wait()}{self.log_tail()}")
         return line
+
+    def request_report(self, within_s: float = 30.0) -> Any:
+        """Send `report` and return its result. Raises ChildError if none arrives."""
+        self.send_command("report")
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            line = self.poll_line()
+            if line is not None:
+                return json.loads(line)
+            time.sleep(0.001)
+        raise ChildError(f"{self.name}: no report within {within_s:g} s{self.log_tail()}")
 
     def send_command(self, command: str) -> None:
         """Write one line to its stdin."""
@@ -82,6 +99,11 @@ class Child:
     def cpu_ns(self) -> int:
         """User and system time of all threads so far."""
         return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
+
+    @property
+    def threads(self) -> int:
+        """Number of threads."""
+        return sum(1 for _ in Path(f"/proc/{self._process.pid}/task").iterdir())
 
     @property
     def resident_bytes(self) -> int:

@@ -3,7 +3,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -145,6 +145,18 @@ def ages_at_pace(rig: Rig, hz: float, count: int) -> list[int]:
     return sorted(_paced(rig, hz, count, warm_up_fraction=0)[1])
 
 
+def ages_for(rig: Rig, hz: float, seconds: float) -> Iterator[list[int]]:
+    """A pace for some seconds, in parts of as many messages as the counters can note. Yields the ages of each part."""
+    rig.counters[AGES_ENABLED] = 1
+    count = min(MAX_AGES, round(hz * seconds))
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        rig.counters[AGE_COUNT] = 0
+        rig.generator.send_command(f"pace {hz} {count}")
+        rig.generator.wait_line("DONE", _REPLY_TIMEOUT_S + 2 * count / hz)
+        yield sorted(rig.counters.ages_ns())
+
+
 def _cpu_spent(before: CpuSample, after: CpuSample) -> tuple[int, ...]:
     return tuple(now - then for then, now in zip(before.cpu_ns, after.cpu_ns, strict=True))
 
@@ -152,7 +164,7 @@ def _cpu_spent(before: CpuSample, after: CpuSample) -> tuple[int, ...]:
 def _sample(rig: Rig) -> CpuSample:
     forwarder = rig.forwarder.cpu_ns if rig.forwarder else 0
     cpu_ns = (forwarder, rig.generator.cpu_ns, rig.sink.cpu_ns, _machine_cpu_ns())
-    return CpuSample(time.monotonic_ns(), rig.counters[RECEIVED], cpu_ns)
+    return CpuSample(time.monotonic_ns(), rig.counters[rig.progress], cpu_ns)
 
 
 def _machine_cpu_ns() -> int:

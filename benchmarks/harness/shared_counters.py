@@ -15,7 +15,7 @@ SEND_ENABLED: Final = 0
 SENT: Final = 1
 """Messages sent; written by the generator."""
 RECEIVED: Final = 2
-"""Messages received; written by the sink."""
+"""Messages received, of a traffic model those of steady topics; written by the sink."""
 NEWEST_PLUS_1: Final = 3
 """Number of the newest message received, plus 1; written by the sink. The difference to RECEIVED is the loss."""
 AGES_ENABLED: Final = 4
@@ -24,6 +24,8 @@ AGE_COUNT: Final = 5
 """Number of noted ages; written by the sink."""
 OUT_OF_ORDER: Final = 6
 """Messages that arrived after a newer one of their topic; written by the sinks that check it."""
+SWITCH_ENABLED: Final = 7
+"""1 while a sink shall end and begin subscriptions; written by the measuring process."""
 _FIRST_AGE: Final = 8
 MAX_AGES: Final = 65_536
 

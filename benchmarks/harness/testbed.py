@@ -100,10 +100,15 @@ class Subject(StrEnum):
     RECORDED = "recorder on"
     DIRECT = "direct"
     LIBRARY = "library"
+    REFERENCE = "reference"
 
 
 class Rig(msgspec.Struct, frozen=True):
-    """A generator, a sink, their shared counters, and the forwarder between them (None: direct)."""
+    """A generator, a sink, their shared counters, and the forwarder between them (None: direct).
+
+    `progress` is the counter of messages at saturation: RECEIVED or, where a forwarder drops messages on purpose,
+    NEWEST_PLUS_1.
+    """
 
     direction: Direction
     subject: Subject
@@ -111,6 +116,7 @@ class Rig(msgspec.Struct, frozen=True):
     sink: Child
     counters: SharedCounters
     forwarder: Child | None = None
+    progress: int = RECEIVED
 
 
 class Ports(msgspec.Struct, frozen=True):

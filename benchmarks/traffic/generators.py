@@ -5,10 +5,11 @@
     python -m benchmarks.traffic.generators zenoh BOARD PAYLOAD ZENOH_PORT
 
 Commands are read from stdin, one per line, and answered by `DONE` on stdout: `ping`, `flow WINDOW SECONDS`, `pace HZ
-COUNT`. `flow` ends on a signal of the shared counters, or after SECONDS.
+COUNT`. `flow` ends on a signal of the shared counters, or after SECONDS. `report` is answered by a line of JSON.
 """
 
 import errno
+import json
 import socket
 import sys
 import time
@@ -44,6 +45,10 @@ class Generator(ABC):
         """Send one message stamped with the present, and advance `number`."""
 
     burst = BURST
+
+    def report(self) -> object:
+        """What the generator received since the last report, as JSON: nothing."""
+        return None
 
     def ping(self) -> None:
         self.send_one()
@@ -183,8 +188,11 @@ def serve_commands(generator: Generator) -> None:
                 generator.send_windowed(int(window), float(seconds))
             case ["pace", hz, count]:
                 generator.send_paced(float(hz), int(count))
+            case ["report"]:
+                print(json.dumps(generator.report()), flush=True)
+                continue
             case _:
-                raise ValueError(f"{line!r}: expected ping, flow WINDOW SECONDS or pace HZ COUNT")
+                raise ValueError(f"{line!r}: expected ping, flow WINDOW SECONDS, pace HZ COUNT or report")
         print("DONE", flush=True)
     sockets.exit_now()
 

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import zenoh
@@ -55,12 +56,16 @@ def print_ready() -> None:
     print("READY", flush=True)
 
 
-def exit_with_parent() -> None:
-    """End this process when its stdin closes, so that no child outlives the benchmark."""
+def exit_with_parent(report: Callable[[], object] | None = None) -> None:
+    """End this process when its stdin closes, so that no child outlives the benchmark.
+
+    Each line of stdin requests a line of JSON with the result of `report`.
+    """
 
     def wait() -> None:
-        while os.read(0, 4_096):  # not sys.stdin: its lock would be held when the interpreter ends
-            pass
+        while data := os.read(0, 4_096):  # not sys.stdin: its lock would be held when the interpreter ends
+            for _ in range(data.count(b"\n") if report else 0):
+                print(json.dumps(report and report()), flush=True)
         exit_now()
 
     threading.Thread(target=wait, daemon=True).start()

@@ -22,6 +22,7 @@ _PUBLISH, _REQUEST, _RESPONSE = 1, 2, 3
 _CS1, _CS4 = 2, 5
 _PROTOBUF: Final = 2
 _ID: Final = Struct("<4sQcQ")
+_DOUBLE: Final = Struct("<d")
 _ID_HEAD: Final = b"\x01\x0a\x12\x09"  # 0x01 is uProtocol's major version, the rest opens field 1
 _UUID_V7: Final = 0x7000
 _VARIANT: Final = 0b10 << 62
@@ -89,6 +90,11 @@ def payload(size: int, number: int, stamp_ns: int) -> bytes:
     return bytes(size - TAIL.size) + TAIL.pack(number, stamp_ns)
 
 
+def someip_request(service: int, method: int, client: int, session: int, body: bytes) -> bytes:
+    """A SOME/IP request."""
+    return SOMEIP_HEADER.pack(service, method, len(body) + 8, client, session, 1, MAJOR, 0, 0) + body
+
+
 def someip_event(service: int, event: int, session: int, body: bytes) -> bytes:
     """A SOME/IP notification."""
     return SOMEIP_HEADER.pack(service, event, len(body) + 8, 0, session, 1, MAJOR, _NOTIFICATION, 0) + body
@@ -140,9 +146,10 @@ def reqid_lsb(response: bytes) -> bytes:
     return response[end - 8 : end]
 
 
-def subscription_request(topic: Address) -> bytes:
-    """A SubscriptionRequest of uSubscription v3, without a limit."""
-    return _field(1, topic.to_pb())
+def subscription_request(topic: Address, max_hz: float | None = None) -> bytes:
+    """A SubscriptionRequest of uSubscription v3, with `max_frequency` if given. Also an UnsubscribeRequest."""
+    attributes = b"" if max_hz is None else _field(3, b"\x19" + _DOUBLE.pack(max_hz))
+    return _field(1, topic.to_pb()) + attributes
 
 
 def is_subscribed(response: bytes) -> bool:

@@ -157,6 +157,23 @@ def test_results_are_compared_with_the_goals() -> None:
     assert [each.met for each in suite.check_goals(found)] == [True, True, False, False, False, False, True]
 
 
+def test_many_topics_have_a_goal_for_the_rate_and_for_loss_and_order() -> None:
+    def row(model: str, rate: float, lost: int, out_of_order: int) -> dict[str, Any]:
+        bare = {"messages_per_s": 100.0}
+        streamer = {"messages_per_s": rate, "lost": lost, "out_of_order": out_of_order}
+        return {"model": model, "figures": {"bare": bare, ".": streamer}}
+
+    found = {"topics": [row("100", 66.0, 0, 0), row("500", 50.0, 1, 0), row("vehicle", 9.0, 0, 1)]}
+    assert [each.met for each in suite.check_goals(found)] == [True, True, False, False, False]
+
+
+def test_many_topics_are_a_part_whose_results_are_json(tmp_path: Path) -> None:
+    part = suite.PARTS["topics"]
+    found = json.loads(json.dumps(part.measure(tmp_path, True)))
+    assert [each["model"] for each in found] == ["8"]
+    assert part.table(found).count("\n") == 4
+
+
 def test_an_unknown_part_is_refused() -> None:
     with pytest.raises(SystemExit) as left:
         suite.main(["growht"])

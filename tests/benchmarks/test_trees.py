@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import trees
+from benchmarks.harness.checkouts import CheckoutTestbed
 from benchmarks.harness.testbed import Subject
-from benchmarks.trees import CheckoutTestbed, Figures, main
+from benchmarks.trees import Figures, main
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.measure import Load
-from benchmarks.traffic.models import MODELS, SEQUENCE
-from benchmarks.vehicle import main, measure_cold, measure_model, table
+from benchmarks.harness.testbed import Direction
+from benchmarks.traffic.models import MODELS, SEQUENCE, model_named
+from benchmarks.vehicle import DIRECTIONS, main, measure_cold, measure_model, table
 
 LOAD = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=300)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "vehicle"])
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].rates_hz is None])
 def test_a_plain_model_has_its_topics_in_turn(name: str) -> None:
     model = MODELS[name]
     assert list(model.sequence[: 2 * model.topics]) == 2 * list(range(model.topics))
@@ -21,25 +22,35 @@ def test_a_plain_model_has_its_topics_in_turn(name: str) -> None:
     addresses = {model.address(each) for each in range(model.topics)}
     assert len(addresses) == model.topics
     assert all(0x8001 <= each.resource < 0xFFFF for each in addresses)
+    apart = model_named(model.set_apart().name)
+    assert apart.sequence == model.sequence
+    addresses = {apart.address(each) for each in range(model.topics)}
+    assert len({each.service for each in addresses}) == model.topics
+    assert {each.resource for each in addresses} == {0x8001}
 
 
 def test_the_vehicle_model_has_few_fast_topics_many_slow_ones_and_bursts() -> None:
     model = MODELS["vehicle"]
     counts = Counter(model.sequence)
     assert len(model.sequence) == SEQUENCE
+    assert 0.049 * SEQUENCE < counts.pop(model.call) < 0.051 * SEQUENCE
     assert len(counts) == model.topics
     busiest = sorted(counts.values(), reverse=True)
-    assert sum(busiest[:100]) > 0.8 * SEQUENCE
+    assert sum(busiest[:100]) > 0.8 * counts.total()
     repeats = sum(a == b for a, b in zip(model.sequence, model.sequence[1:], strict=False))
     assert repeats > 0.2 * SEQUENCE
 
 
-def test_every_message_through_the_streamer_is_counted_and_in_order(tmp_path: Path) -> None:
-    found, ledger = measure_model(tmp_path, MODELS["8"], [Path()], LOAD, 1)
-    assert [(each.lost, each.out_of_order) for each in found.values()] == [(0, 0), (0, 0)]
-    assert ledger["unaccounted"] == 0
-    assert ledger["delivered"] > 1_000
-    assert table(MODELS["8"], found, ledger).count("\n") == 3
+@pytest.mark.parametrize("direction", DIRECTIONS.values())
+def test_every_message_through_the_streamer_is_counted_and_in_order(
+    tmp_path: Path, direction: Direction
+) -> None:
+    found = measure_model(tmp_path, MODELS["8"], [Path()], LOAD, 1, direction)
+    assert [(each.lost, each.out_of_order) for each in found.figures.values()] == [(0, 0), (0, 0)]
+    assert all(each.passed for each in found.checks.values())
+    assert found.ledger["unaccounted"] == 0
+    assert found.ledger["delivered"] > 1_000
+    assert table(MODELS["8"], direction, found).count("\n") == 4
 
 
 def test_a_cold_start_reports_loss_and_age(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handwritten bytes of the generators are valid for the codecs of the streamer."""
 
+from ustreamer_usubscription.requests.requests import subscription_record
+
 from benchmarks.traffic import wire
 from ustreamer.transports.someip.protocol import codec
 from ustreamer.uprotocol import UAttributes, UMessageType, UPayloadFormat, UPriority, UUri
@@ -41,6 +43,20 @@ def test_a_subscribe_request_is_decoded_by_the_streamer() -> None:
     )
     decoded = usubscription_v3.SubscriptionRequest.FromString(wire.subscription_request(wire.ECU_TOPIC))
     assert UUri.from_pb(decoded.topic) == uuri(wire.ECU_TOPIC)
+
+
+def test_a_subscription_has_the_limit_of_the_request() -> None:
+    body = wire.subscription_request(wire.ECU_TOPIC, 8.0)
+    decoded = usubscription_v3.SubscriptionRequest.FromString(body)
+    record = subscription_record(uuri(wire.ECU_TOPIC), uuri(wire.SUBSCRIBER), decoded.attributes)
+    assert record.period_ns == 125_000_000
+
+
+def test_a_someip_request_is_decoded_by_the_streamer() -> None:
+    message, _ = codec.decode(wire.someip_request(0x3000, 1, 0x77, 9, b"body"))
+    assert message == codec.SomeIpMessage(
+        0x3000, 1, 0x77, 9, wire.MAJOR, codec.MessageType.REQUEST, 0, b"body"
+    )
 
 
 def test_only_the_state_subscribed_counts_as_subscribed() -> None:
