@@ -4,7 +4,7 @@ them.
 """
 
 import logging
-import secrets
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -96,7 +96,7 @@ class Streamer:
         # Replaced below, with the hosted services.
         self._authority_table = AuthorityTable(authorities)
         self._links = LinkStates(self._endpoint_of)
-        self._peers = PeerRouters(config.authority, secrets.token_hex(8))
+        self._peers = PeerRouters(config.authority, os.urandom(8).hex())
         self._peers.configure(_authorities_by_endpoint(config))
         self.context = PluginContext(
             authority=config.authority,
