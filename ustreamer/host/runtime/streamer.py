@@ -47,7 +47,6 @@ from ustreamer.host.admin.status import (
 )
 from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
-from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.advertiser import TopicAdvertiser
@@ -150,6 +149,9 @@ class Streamer:
             return EndpointQueue(
                 name, transport, limits, self._clock, dispatcher.on_undelivered, expiry=dispatcher.expiry
             )
+        # With the spool. Most configurations have no durable endpoint.
+        from ustreamer.host.egress.durable_queue import DurableQueue
+
         return DurableQueue(
             name,
             transport,
