@@ -9,7 +9,6 @@ import msgspec
 
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
-from ustreamer_usubscription.commands import add_subscriptions_command
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
@@ -45,6 +44,8 @@ class UsubscriptionPlugin:
     @staticmethod
     @hookimpl
     def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        from ustreamer_usubscription.commands import add_subscriptions_command  # no streamer needs it
+
         add_subscriptions_command(commands)
 
     @hookimpl

@@ -2,6 +2,8 @@
 """The records that the process sends, in chunks: whole, in order, and none out of order. With files: test_spool.py."""
 
 import io
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -52,3 +54,25 @@ def test_a_record_out_of_order_is_damage(behind: int, again: int) -> None:
     numbers[behind] = numbers[behind - 1] if again else 0
     with pytest.raises(DataFileDamaged, match="comes after"):
         sent(numbers)
+
+
+@pytest.mark.usefixtures("_small_chunks")
+def test_a_large_store_is_sent_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its later chunks are packed by msgspec."""
+    monkeypatch.setattr(verify_process, "_FEW_RECORDS", 4)
+    chunks = sent(list(range(1, 11)))
+    assert [each for chunk in chunks for each in chunk] == [key(number) for number in range(1, 11)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
+def test_both_packers_pack_records_of_any_size(size: int) -> None:
+    columns = [b"", b"key"], [bytes(size), b"value"]
+    for pack in (verify_process._pack_chunk, verify_process._pack_many):
+        assert msgspec.msgpack.decode(pack(*columns), type=tuple[list[bytes], list[bytes]]) == columns
+
+
+def test_the_process_starts_without_msgspec() -> None:
+    """A start of the streamer waits for the process, and this import is two thirds of what it would wait."""
+    code = f"import sys, {verify_process.__name__}; print('msgspec' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "False\n"

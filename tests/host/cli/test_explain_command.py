@@ -208,7 +208,9 @@ class Forgetful:
 def test_missing_runtime_knowledge_is_reported(
     tmp_path: Path, explained: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "load_plugin_classes", lambda: ({**USABLE[0], "forgetful": Forgetful}, {}))
+    monkeypatch.setattr(
+        plugins, "load_plugin_classes", lambda *_: ({**USABLE[0], "forgetful": Forgetful}, {})
+    )
     path = RunningStreamer(tmp_path, "[plugins.forgetful]").path
     _, out, _ = explained(path, "--source", TOPIC)
     note = "plugin forgetful: its subscriptions are known to a running streamer only"

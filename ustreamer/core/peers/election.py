@@ -13,7 +13,6 @@ such proof.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from hashlib import blake2b
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -341,5 +340,7 @@ def election_key(router: RouterId, sink: str) -> tuple[bool, bytes, str]:
     When a streamer leaves, only its share moves. The hash is over the name, so a restarted streamer has its share
     again.
     """
+    from hashlib import blake2b  # loads OpenSSL, 3.4 MB, which a streamer without peers does not need
+
     tie_break = blake2b(f"{router.authority}/{sink}".encode(), digest_size=8).digest()
     return router.authority == sink, tie_break, router.instance

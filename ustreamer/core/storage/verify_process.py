@@ -13,20 +13,20 @@ or SIGSEGV) or keep it busy forever. This process reads the file, and its parent
 Output on stdout: chunks, each after its length in 4 bytes: MessagePack [[key, ...], [value, ...]]. At the end length 0
 and, in 4 bytes, the number of unreadable pages. Exit code 0; or 3 for damage, with one line on stderr.
 
-The module imports little, not even pathlib, because every start of a streamer waits for it: 30 ms to the first record.
+The module imports little, not even pathlib or msgspec, because every start of a streamer waits for it. An import of
+msgspec would take twice as long as all the rest; only a large store is worth it.
 """
 
 import resource
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from mmap import PROT_READ, mmap
 from operator import itemgetter, lt
 from typing import IO, Final, TypeAlias
 
 import lmdb
-import msgspec
 
 from ustreamer.core.storage.lmdb_tree import DATA_FILE, LmdbTree
 
@@ -36,9 +36,12 @@ LENGTH_PREFIX: Final = struct.Struct(">I")
 _CHUNK_RECORDS: Final = 1024  # about 100 KiB of subscriptions
 _CHUNK_BYTES: Final = 1 << 20  # of values; a chunk of large messages has up to _STEP_RECORDS more
 _STEP_RECORDS: Final = 16
+_FEW_RECORDS: Final = 65_536  # packing them without msgspec takes less time than its import
 _KEY: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
-_encode: Final = msgspec.msgpack.Encoder().encode
+# MessagePack: an array of two; an array and a byte string, followed by their lengths in 4 bytes.
+_PAIR, _ARRAY_32, _BIN_32 = b"\x92", 0xDD, 0xC6
+_pack_header: Final = struct.Struct(">BI").pack
 
 _Record: TypeAlias = tuple[bytes, bytes]
 
@@ -129,10 +132,27 @@ def _send_records(out: IO[bytes], records: Iterable[_Record], *, ordered: bool =
             after, key = next(pair for pair in pairwise([last, *keys]) if pair[0] >= pair[1])
             raise DataFileDamaged(f"record {key!r} comes after {after!r}")
         last = keys[-1]
-        data = _encode((keys, values))
+        data = _pack_chunk(keys, values) if count < _FEW_RECORDS else _pack_many(keys, values)
         out.write(LENGTH_PREFIX.pack(len(data)) + data)
         count += len(chunk)
     return count
+
+
+def _pack_chunk(keys: list[bytes], values: list[bytes]) -> bytes:
+    """A chunk in MessagePack, without msgspec: 0.27 us for each record."""
+    return _PAIR + _pack_column(keys) + _pack_column(values)
+
+
+def _pack_many(keys: list[bytes], values: list[bytes]) -> bytes:
+    """As `_pack_chunk` in 0.02 us for each record, after an import of 30 ms."""
+    import msgspec
+
+    return msgspec.msgpack.encode((keys, values))
+
+
+def _pack_column(column: list[bytes]) -> bytes:
+    elements = chain.from_iterable((_pack_header(_BIN_32, len(each)), each) for each in column)
+    return b"".join([_pack_header(_ARRAY_32, len(column)), *elements])
 
 
 def _next_chunk(records: Iterator[_Record]) -> list[_Record]:

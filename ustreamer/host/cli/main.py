@@ -15,10 +15,6 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer import __version__
-from ustreamer.host.cli import check
-from ustreamer.host.cli.admin_commands import add_admin_commands, running_plugins
-from ustreamer.host.cli.explain_command import add_explain
-from ustreamer.host.cli.import_command import add_import_command
 from ustreamer.host.config.config import ConfigError
 from ustreamer.host.runtime import logs, plugins, process
 from ustreamer.host.runtime.plugins import PluginError
@@ -43,7 +39,9 @@ class ExitCode(IntEnum):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
-        arguments = parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        only_run = bool(words) and words[0] == "run"
+        arguments = (run_parser() if only_run else parser()).parse_args(words)
         run: Callable[[argparse.Namespace], int] = arguments.run
         code = run(arguments)
         sys.stdout.flush()
@@ -83,24 +81,11 @@ class _OneLineHelpFormatter(argparse.HelpFormatter):
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line, with the commands of all installed plugins."""
-    top = argparse.ArgumentParser(
-        prog="ustreamer",
-        description="The uProtocol dispatcher of a vehicle gateway.",
-        formatter_class=_OneLineHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    from ustreamer.host.cli.admin_commands import add_admin_commands
+    from ustreamer.host.cli.explain_command import add_explain
+    from ustreamer.host.cli.import_command import add_import_command
 
-    run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
-    run.add_argument("config", type=Path, metavar="CONFIG")
-    run.add_argument(
-        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
-    )
-    run.add_argument(
-        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
-    )
-    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    run.set_defaults(run=_run)
+    top, commands = _start_parser()
 
     checking = commands.add_parser("check", help="check a configuration; changes nothing")
     checking.add_argument("config", type=Path, metavar="CONFIG")
@@ -144,6 +129,34 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def run_parser() -> argparse.ArgumentParser:
+    """The command line with `run` only: a streamer imports no other command, and only the plugins it enables."""
+    return _start_parser()[0]
+
+
+def _start_parser() -> "tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]":
+    """A parser with the command `run`, and the action to which other commands are added."""
+    top = argparse.ArgumentParser(
+        prog="ustreamer",
+        description="The uProtocol dispatcher of a vehicle gateway.",
+        formatter_class=_OneLineHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
+    run.add_argument("config", type=Path, metavar="CONFIG")
+    run.add_argument(
+        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
+    )
+    run.add_argument(
+        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
+    )
+    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    run.set_defaults(run=_run)
+    return top, commands
+
+
 def _seconds(text: str) -> float:
     """A duration on the command line: finite, not negative, at most a day."""
     seconds = float(text)
@@ -170,6 +183,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli import check  # no other command needs it
+
     report = check.check(arguments.config, offline=arguments.offline)
     if arguments.json:
         _print_json(report)
@@ -179,6 +194,10 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _plugins(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.admin_commands import (
+        running_plugins,
+    )  # loads what only clients of a streamer need
+
     classes, _ = plugins.load_plugin_classes()
     running = None if arguments.config is None else running_plugins(arguments.config)
     found = [

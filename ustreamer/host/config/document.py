@@ -5,7 +5,6 @@ vehicle.toml:14: endpoints.chassis.transport: 'zenho' is not a transport (have: 
 """
 
 import datetime as dt
-import difflib
 import json
 import os
 import re
@@ -101,6 +100,8 @@ def closest_name(word: str, names: Iterable[str]) -> str | None:
     """The known name closest to `word`; None if none is close."""
     if len(word) > _MAX_NAME_LENGTH:
         return None
+    import difflib  # only for a file with problems
+
     plain = {_normalize(name): name for name in names}
     wanted = _normalize(word)
     found = difflib.get_close_matches(wanted, plain, n=1)

@@ -8,6 +8,7 @@ copy and the conversion repeats until it succeeds.
 import json
 import re
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -154,15 +155,20 @@ class _RemainingSection:
     """The rest of a section after the removal of invalid values. The section itself never changes."""
 
     def __init__(self, section: Any, shape: Any, hook: Callable[[type, object], object]) -> None:
-        self.schema = SectionSchema(shape, section)
         self.value: Any = None  # the converted section, once there is no error
         self.removed_paths: set[KeyPath] = set()  # handled paths: removed, or absent from the start
+        self._section = section
         self._tree = section
         self._shape = shape
         self._hook = hook
         self._original_indexes: dict[
             KeyPath, list[int]
         ] = {}  # by array: the original indexes of its elements
+
+    @cached_property
+    def schema(self) -> SectionSchema:
+        """The types of the section. Made for the first problem, because it takes longer than the conversion."""
+        return SectionSchema(self._shape, self._section)
 
     def next_error(self) -> str | None:
         """The message of msgspec; None after success."""

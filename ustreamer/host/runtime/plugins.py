@@ -2,7 +2,7 @@
 """Finds, imports, creates and registers plugins."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -61,13 +61,18 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
     return loaded
 
 
-def load_plugin_classes() -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
-    """The classes of all installed plugins, and the errors of unusable ones. One broken plugin does not affect the
-    others.
+def load_plugin_classes(
+    names: Container[str] | None = None,
+) -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
+    """The classes of the installed plugins in `names`, of all without it, and the errors of unusable ones.
+
+    One broken plugin does not affect the others.
     """
     classes: dict[str, type[Any]] = {}
     broken: dict[str, PluginError] = {}
     for name, entry in installed_plugins().items():
+        if names is not None and name not in names:
+            continue
         try:
             classes[name] = plugin_class(entry)
         except PluginError as error:

@@ -4,7 +4,7 @@
 import gc
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,7 +15,8 @@ import msgspec
 
 from ustreamer.host.admin.server import AdminServer
 from ustreamer.host.config import config as configuration
-from ustreamer.host.config.config import StreamerConfig
+from ustreamer.host.config.config import ConfigError, StreamerConfig
+from ustreamer.host.config.document import TomlDocument
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.control import Control
@@ -45,9 +46,21 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> Loaded:
-    """Read and check a configuration file. Raises ConfigError with every problem found, or PluginError."""
-    classes, broken = plugins.load_plugin_classes()
+    """Read and check a configuration file. Raises ConfigError with every problem found, or PluginError.
+
+    Imports the plugins that have a section. All installed plugins are imported only if the check fails with these: an
+    endpoint can use a transport of a plugin without a section, and errors list everything installed.
+    """
     document = configuration.read(path)
+    try:
+        return _load(document, path, document.data.get("plugins", {}))
+    except ConfigError:
+        return _load(document, path, None)
+
+
+def _load(document: TomlDocument, path: Path, plugin_names: Container[str] | None) -> Loaded:
+    """`load` with the plugins in `plugin_names`; with all installed plugins if it is None."""
+    classes, broken = plugins.load_plugin_classes(plugin_names)
     for name in document.data.get("plugins", {}):
         if name in broken:
             raise broken[name]

@@ -4,7 +4,7 @@ them.
 """
 
 import logging
-import secrets
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,7 +47,6 @@ from ustreamer.host.admin.status import (
 )
 from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
-from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.advertiser import TopicAdvertiser
@@ -96,7 +95,7 @@ class Streamer:
         # Replaced below, with the hosted services.
         self._authority_table = AuthorityTable(authorities)
         self._links = LinkStates(self._endpoint_of)
-        self._peers = PeerRouters(config.authority, secrets.token_hex(8))
+        self._peers = PeerRouters(config.authority, os.urandom(8).hex())
         self._peers.configure(_authorities_by_endpoint(config))
         self.context = PluginContext(
             authority=config.authority,
@@ -150,6 +149,9 @@ class Streamer:
             return EndpointQueue(
                 name, transport, limits, self._clock, dispatcher.on_undelivered, expiry=dispatcher.expiry
             )
+        # With the spool. Most configurations have no durable endpoint.
+        from ustreamer.host.egress.durable_queue import DurableQueue
+
         return DurableQueue(
             name,
             transport,

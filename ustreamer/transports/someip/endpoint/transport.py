@@ -10,15 +10,13 @@ configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 import random
 import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTransport, SubscriberEnded
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
-from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
 from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
@@ -34,13 +32,17 @@ from ustreamer.transports.someip.io.udp import bind_udp
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.rpc.exchange import Exchange
-from ustreamer.transports.someip.sd.drop_reasons import SD_DROP_REASONS
-from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
+
+if (
+    TYPE_CHECKING
+):  # `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules
+    from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+    from ustreamer.transports.someip.discovery.sd_driver import SdDriver
 
 
 class SomeipTransport(EndpointTransport, PeerTransport):
@@ -61,7 +63,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._listeners,
             config.peer_streamer_addresses,
             self._send_reply_best_effort,
-            () if config.sd is False else SD_DROP_REASONS,
+            _sd_drop_reasons(config),
         )
         callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
         self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)
@@ -99,9 +101,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._closed = False
         self._answers_lost = 0
 
-    def _make_sd_driver(self, context: EndpointContext) -> SdDriver | None:
+    def _make_sd_driver(self, context: EndpointContext) -> "SdDriver | None":
         if self._config.sd is False:
             return None
+        from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+        from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
+        from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
+
         offered = offered_eventgroups(self._config.services, context.authority)
         self._event_publisher = EventPublisher(offered, self._outbound.event_transmitter)
         return SdDriver(
@@ -486,3 +492,12 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             **self._connections.statistics(),
             **self._inbound.refusals(),
         }
+
+
+def _sd_drop_reasons(config: SomeipEndpoint) -> Sequence[str]:
+    """The reasons for which service discovery drops input; none without service discovery."""
+    if config.sd is False:
+        return ()
+    from ustreamer.transports.someip.sd.drop_reasons import SD_DROP_REASONS
+
+    return SD_DROP_REASONS
