@@ -68,11 +68,14 @@ class RouteUnavailable(UStatusError):
     """UNAVAILABLE for the route of one message only: its receiver is away, other receivers may be reachable.
 
     `route` is the transport's own key of the blocked route. Messages refused with an equal key wait for the same route.
+    A transport that knows whether a receiver exists gives `absent_from_ns`. From this monotonic time on, a refused
+    Request gets an error Response instead of another try.
     """
 
-    def __init__(self, route: Hashable, message: str) -> None:
+    def __init__(self, route: Hashable, message: str, absent_from_ns: int | None = None) -> None:
         super().__init__(UCode.UNAVAILABLE, message)
         self.route = route
+        self.absent_from_ns = absent_from_ns
 
 
 class SubscriberEnded(UStatusError):

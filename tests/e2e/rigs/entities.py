@@ -142,12 +142,14 @@ def wait_declared(session: zenoh.Session) -> None:
 class ZenohEntity:
     """One uEntity with its own Zenoh session, a client of the listener at `port`.
 
-    It receives everything (`up/**`).
+    It receives the messages with a key that matches `listen_to`: all, unless a test needs a closer filter.
     """
 
     _numbers = itertools.count(0x10A0)
 
-    def __init__(self, port: int, authority: str, ue_id: int | None = None) -> None:
+    def __init__(
+        self, port: int, authority: str, ue_id: int | None = None, *, listen_to: str = "up/**"
+    ) -> None:
         self.address = Uri(authority, next(self._numbers) if ue_id is None else ue_id, 1)
         self.inbox: Inbox[ZenohSample] = Inbox(f"zenoh {self.address}")
         config = zenoh.Config()
@@ -155,12 +157,17 @@ class ZenohEntity:
         config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
         config.insert_json5("scouting/multicast/enabled", "false")
         self.session = zenoh.open(config)
-        self.session.declare_subscriber(
-            "up/**",
+        self.listen(listen_to)
+
+    def listen(self, key: str) -> "zenoh.Subscriber[None]":
+        """Receive the messages with a matching key."""
+        subscriber = self.session.declare_subscriber(
+            key,
             lambda sample: self.inbox.append(_decode_sample(sample)),
             allowed_origin=zenoh.Locality.REMOTE,
         )
         wait_declared(self.session)
+        return subscriber
 
     def __enter__(self) -> Self:
         return self

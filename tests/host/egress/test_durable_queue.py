@@ -22,10 +22,13 @@ from tests.host.egress.durable_queue_rig import (
     with_limits,
 )
 from tests.host.egress.test_endpoint_queue import (
+    CALLER,
     DOWN,
+    AbsentReceivers,
     InlineTransport,
     RoutedTransport,
     ScriptedTransport,
+    call,
     number,
     on,
 )
@@ -180,6 +183,18 @@ def test_a_closed_route_delays_no_other_stream_after_a_restart(start: MakeDurabl
     second.queue.on_route_open(THERE)
     second.send()
     assert second.sent[20:] == [*range(1, 40, 2), 41]
+
+
+def test_a_durable_queue_keeps_requests_for_absent_receivers(start: MakeDurableQueueRig) -> None:
+    first = start(AbsentReceivers(0, CALLER))
+    first.offer(*(call(CALLER, n) for n in range(3)))
+    first.send()
+    first.write_all()
+    assert (first.queue.blocked, first.queue.persisted, first.undelivered) == (3, 3, [])
+    first.die()
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == [0, 1, 2]
 
 
 # ------------------------------------------------------------------------------------------------------- duplicates

@@ -20,6 +20,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.delivery.ports import Filter, SendOne, Tap
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
+from ustreamer.core.routing.router import SELF
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.egress.send_worker import OnUndelivered
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -612,6 +613,7 @@ def test_a_message_for_an_ended_subscriber_is_no_subscriber_and_no_dead_letter(
 # --------------------------------------------------------------------------------------------------- closed routes
 
 HERE, THERE = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+CALLER, METHOD = UUri("app", 0x10, 1, 0), UUri("chassis", 0x2001, 1, 1)
 
 
 class RoutedTransport(ScriptedTransport):
@@ -627,6 +629,20 @@ class RoutedTransport(ScriptedTransport):
             self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
             raise RouteUnavailable(topic, f"no listener for {topic}")
         super().send(message)
+
+
+class AbsentReceivers(RoutedTransport):
+    """Expects no receiver of a closed topic from `absent_from_ns` on."""
+
+    def __init__(self, absent_from_ns: int, *closed: UUri) -> None:
+        super().__init__(*closed)
+        self.absent_from_ns = absent_from_ns
+
+    def send(self, message: UMessage) -> None:
+        try:
+            super().send(message)
+        except RouteUnavailable as error:
+            raise RouteUnavailable(error.route, error.message, self.absent_from_ns) from None
 
 
 class InlineRoutedTransport(RoutedTransport):
@@ -691,6 +707,59 @@ def test_a_route_that_opens_while_its_message_is_refused_is_tried_at_once(make_r
     rig.offer(on(THERE, 0))
     assert rig.queue.wait_empty(soon())
     assert rig.sent == [0]
+
+
+def call(caller: UUri, n: int) -> UMessage:
+    """Call number `n`."""
+    made = event(n)
+    return request(made.id, caller, METHOD, made.payload, ttl=60_000)
+
+
+def test_a_request_without_a_receiver_is_a_dead_letter_at_its_first_try(make_rig: MakeRig) -> None:
+    rig = make_rig(AbsentReceivers(0, CALLER, THERE), SLOW).start()
+    rig.offer(on(THERE, 0), call(CALLER, 1), call(CALLER, 2))
+    rig.wait_settled(2)
+    assert [(n, str(status)) for n, status, _ in rig.undelivered] == [
+        (n, f"UNAVAILABLE: no listener for {CALLER}") for n in (1, 2)
+    ]
+    assert [(n, verdict) for n, verdict, _, _ in rig.verdicts] == [(n, Verdict.DEAD_LETTERED) for n in (1, 2)]
+    assert rig.queue.statistics().blocked == 1  # a publication still waits for a subscriber
+
+
+def test_blocked_requests_are_settled_when_no_receiver_is_expected_any_more(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+    absent_from_ns = watch.clock.monotonic_ns() + 7 * NS_PER_MS
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=1_000)
+    rig = make_rig(AbsentReceivers(absent_from_ns, CALLER), limits, watch.clock, lambda: 0.0)
+    watch.attach(rig.queue)
+    rig.offer(*(call(CALLER, n) for n in range(100)))
+    rig.start().wait_settled(100)
+    assert watch.pauses_ms == [4, 3]
+    assert [n for n, _, _ in rig.undelivered] == list(range(100))
+    assert rig.queue.statistics().closed_routes == 0
+
+
+def test_blocked_requests_are_sent_in_order_to_a_receiver_that_appears(make_rig: MakeRig) -> None:
+    rig = make_rig(AbsentReceivers(soon(), CALLER), SLOW).start()
+    rig.offer(*(call(CALLER, n) for n in range(100)))
+    eventually(lambda: rig.queue.statistics().blocked == 100, "all to be blocked")
+    rig.routes.closed.clear()
+    rig.queue.on_route_open(CALLER)
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == list(range(100))
+    assert rig.undelivered == []
+
+
+def test_a_request_of_a_hosted_service_waits_for_its_receiver(make_rig: MakeRig) -> None:
+    """A uSubscription waits for a device that starts; its own pauses between two calls are longer."""
+    rig = make_rig(AbsentReceivers(0, CALLER), SLOW).start()
+    rig.gateways[0].name = SELF
+    rig.offer(call(CALLER, 0))
+    eventually(lambda: rig.queue.statistics().blocked == 1, "the request to be blocked")
+    rig.routes.closed.clear()
+    rig.queue.on_route_open(CALLER)
+    assert rig.queue.wait_empty(soon())
+    assert (rig.sent, rig.undelivered) == ([0], [])
 
 
 def test_a_link_up_retries_every_closed_route(make_rig: MakeRig) -> None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack
+from threading import Event
 from time import monotonic_ns
 
 import msgspec
@@ -31,6 +32,7 @@ from ustreamer.uprotocol.uuri import any_at
 from ustreamer.uprotocol.wire import encode, encode_tail
 
 LONG_AGO = 0
+NS_PER_MS = 1_000_000
 
 AsIterable = Callable[[list[UMessage]], Iterable[UMessage]]
 
@@ -202,6 +204,53 @@ def test_messages_of_one_topic_and_class_share_a_route(make_bench: MakeBench) ->
         routes.append(refused.value.route)
     assert routes[0] == routes[1]
     assert len(set(routes)) == 3
+
+
+def absent_from_ns(bench: Bench, message: UMessage) -> int | None:
+    with pytest.raises(RouteUnavailable) as refused:
+        bench.sender.put_message(message)
+    return refused.value.absent_from_ns
+
+
+def test_a_subscriber_is_expected_for_a_while_after_a_declaration_and_after_a_loss(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    bench.links.settled_ns = 0
+    bench.frozen_ns = 1_000 * NS_PER_MS
+    assert absent_from_ns(bench, numbered(0)) == 1_500 * NS_PER_MS
+    bench.frozen_ns = 9_000 * NS_PER_MS
+    assert absent_from_ns(bench, numbered(0)) == 1_500 * NS_PER_MS
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]
+    bench.unsubscribe(subscriber)
+    assert absent_from_ns(bench, numbered(1)) == 10_500 * NS_PER_MS
+
+
+def test_a_subscriber_is_expected_until_the_links_have_settled(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.links.settled_ns = 1 << 61
+    assert absent_from_ns(bench, numbered(0)) == 1 << 61
+
+
+def test_a_subscriber_that_matches_is_never_absent(make_bench: MakeBench) -> None:
+    """Its route opens a moment later, on the thread of the monitor."""
+    bench = make_bench()
+    started, go_on = Event(), Event()
+
+    def hold_the_monitor() -> None:
+        started.set()
+        go_on.wait(30)
+
+    bench.links.run_on_monitor(hold_the_monitor)
+    try:
+        assert started.wait(30)
+        absent_from_ns(bench, numbered(0))
+        _subscriber = bench.listen()
+        wait_until(lambda: absent_from_ns(bench, numbered(0)) is None, "the match")
+    finally:
+        go_on.set()
 
 
 def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_bench: MakeBench) -> None:

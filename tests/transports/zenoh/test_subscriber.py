@@ -232,6 +232,14 @@ def test_only_deletes_deliver_nothing() -> None:
     assert (receiving.subscription.received, receiving.refused) == (0, {SampleRefusalReason.DELETE: 20})
 
 
+def test_a_delete_alone_is_refused_and_an_empty_payload_alone_is_delivered() -> None:
+    receiving, [message] = SubscriptionRig(), published(1)
+    empty = sample(UMessage(message.id, message.attributes, b""))
+    receiving.run_samples([empty._replace(kind=DELETE), empty], pauses=True)
+    assert [(each.id, each.payload) for each in receiving.inbox.messages] == [(message.id, b"")]
+    assert (receiving.subscription.received, receiving.refused) == (1, {SampleRefusalReason.DELETE: 1})
+
+
 def test_an_invalid_delete_is_refused_as_invalid() -> None:
     receiving = SubscriptionRig()
     empty = zenoh.ZBytes(b"")

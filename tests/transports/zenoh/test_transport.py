@@ -376,7 +376,9 @@ def test_only_overlapping_filters_are_evaluated_per_message(
     transport = endpoint(ALPHA, listen=("tcp/127.0.0.1:1",))
     transport.register_listener(*one, print)
     transport.register_listener(*other, print)
-    assert [len(call.delivered) for call in transport._subscriptions[other]._listeners] == [int(overlap)]
+    assert [len(call.delivered.filters) for call in transport._subscriptions[other]._listeners] == [
+        int(overlap)
+    ]
 
 
 def test_a_failing_listener_is_logged_once_per_kind(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:

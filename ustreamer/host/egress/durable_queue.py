@@ -106,6 +106,8 @@ class _DiskSizedQueue(EgressQueue):
 class DurableQueue(EndpointQueue):
     """The egress of one durable endpoint: an `EndpointQueue` with a copy on disk. Call `restore` before `start`."""
 
+    refuses_absent = False  # a durable endpoint keeps messages for receivers that are away
+
     def __init__(
         self,
         name: str,

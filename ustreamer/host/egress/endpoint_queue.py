@@ -100,6 +100,7 @@ class EndpointQueue(SendWorker):
         self._credit = 0  # bytes that may be sent on the caller's thread before the next `send_window` call
         self._next_room_check_ns = 0
         self._expiry = expiry or Expiry(clock)
+        self._wall_ms = clock.wall_ms
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         return self._transport.transmitter(subscriber)
@@ -121,7 +122,11 @@ class EndpointQueue(SendWorker):
                 not self._in_flight
                 and (not queue.messages or queue.may_bypass(delivery, message))
                 and (self._credit >= size or self._renew_credit(size, now_ns))
-                and not (message.attributes.ttl and self._is_expired(message))
+                and not (
+                    message.attributes.ttl
+                    and self._wall_ms() > (message.id.msb >> 16) + message.attributes.ttl
+                    and self._is_expired(message)  # false after a clock step
+                )
             ):
                 self._credit -= size
                 refusal = self._transmit(delivery, message)

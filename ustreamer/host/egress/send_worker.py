@@ -5,13 +5,15 @@ In flow batches from the endpoint's `EgressQueue`. Out flow transport sends, ver
 
 A send refused with UNAVAILABLE pauses the queue of its subscriber, or the shared queue of the endpoint. A send refused
 with RouteUnavailable blocks the messages of its stream. All other messages continue. Blocked messages are retried when
-the transport reports their route open, or after a retry delay. A message for an ended subscriber (SubscriberEnded)
+the transport reports their route open, or after a retry delay. A Request becomes a dead letter as soon as the transport
+is sure that no receiver exists (`RouteUnavailable.absent_from_ns`). A message for an ended subscriber (SubscriberEnded)
 gets the verdict NO_SUBSCRIBER.
 """
 
 import logging
 from collections.abc import Callable, Hashable
 from threading import Condition, RLock, Thread
+from typing import ClassVar, Final
 
 from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.clock import Clock
@@ -21,7 +23,9 @@ from ustreamer.core.delivery.plugin_errors import safe_str
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
+from ustreamer.core.routing.router import SELF
 from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 
@@ -30,12 +34,16 @@ log = logging.getLogger("ustreamer.egress")
 _BATCH = 64  # messages taken under one lock; also the most in flight when a link goes down
 _EXPIRY_SCAN_NS = 50_000_000  # between two expiry scans of blocked messages
 _NS_PER_S = 1_000_000_000
+_SETTLED: Final = UStatusError(UCode.NOT_FOUND, "the receiver does not exist, and the message is settled")
 
 OnUndelivered = Callable[[QueuedMessage, UStatus], None]
 
 
 class SendWorker:
     """The state of the send thread, and its loop. `_lock` guards the queue."""
+
+    refuses_absent: ClassVar[bool] = True
+    """Whether a Request without a receiver gets an error Response before its ttl ends."""
 
     def __init__(
         self,
@@ -150,6 +158,9 @@ class SendWorker:
                 with self._lock:
                     self._settle(item, Verdict.NO_SUBSCRIBER, self._clock.monotonic_ns(), refusal.status)
                     self._in_flight -= 1
+            elif isinstance(refusal, RouteUnavailable) and self._is_absent(item, refusal, now_ns):
+                self._fail(item, Verdict.DEAD_LETTERED, refusal.status)
+                return _SETTLED
             elif refusal.code is not UCode.UNAVAILABLE:
                 self._fail(item, Verdict.DEAD_LETTERED, refusal.status)
             return refusal
@@ -157,6 +168,20 @@ class SendWorker:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
             self._in_flight -= 1
         return None
+
+    def _is_absent(self, item: QueuedMessage, refusal: RouteUnavailable, now_ns: int) -> bool:
+        """Whether `item` is a Request without a receiver. See `_absent_from_ns`."""
+        absent_from_ns = self._absent_from_ns(item, refusal)
+        return absent_from_ns is not None and now_ns >= absent_from_ns
+
+    def _absent_from_ns(self, item: QueuedMessage, refusal: RouteUnavailable) -> int | None:
+        """The time from which `item` is not tried again; None: it is tried until its deadline.
+
+        Requests of the services in this process are tried until then: they wait for a device that starts.
+        """
+        is_foreign = self.refuses_absent and item.delivery.ingress != SELF
+        is_refusable = is_foreign and item.message.attributes.type is UMessageType.REQUEST
+        return refusal.absent_from_ns if is_refusable else None
 
     def _expire(self, item: QueuedMessage) -> UStatusError:
         error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for endpoint {self.name!r}")
@@ -269,6 +294,9 @@ class SendWorker:
             try_ns = self._clock.monotonic_ns()
             if link_ups == self._link_ups and refusal.route not in self._reopened_routes:
                 try_ns += self._backoff_ns(subscriber_queue.blocked.count_failure(refusal.route) - 1)
+                absent_from_ns = self._absent_from_ns(item, refusal)
+                if absent_from_ns is not None:
+                    try_ns = min(try_ns, absent_from_ns)
             self._queue.block(subscriber_queue, item, refusal.route, try_ns)
             self._in_flight -= 1
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.transports.someip.endpoint_rig import BAD, EVENT, OPEN_DOOR, RESPONSE, Bench
 from tests.transports.someip.loopback_rig import FAR, OURS, SECOND, LoopbackReceiver
+from ustreamer.transports.someip.io.receive_loop import MAX_SLEEP_NS
 from ustreamer.uprotocol.batch import MIN_BATCH
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import ANY
@@ -55,8 +56,10 @@ class BatchListener:
 class Scene:
     """An endpoint without a running thread, with two open calls, and the messages of its listeners."""
 
-    def __init__(self, bench: Bench, *, failing: bool = False, batches: bool = False) -> None:
-        self.endpoint = bench.another(bench.config())  # the same ECUs for each
+    def __init__(
+        self, bench: Bench, *, failing: bool = False, batches: bool = False, request_ttl_ms: int = 1_000
+    ) -> None:
+        self.endpoint = bench.another(bench.config(request_ttl_ms=request_ttl_ms))  # the same ECUs for each
         self.inbound = self.endpoint._inbound
         self.received: list[UMessage] = []
         listener = BatchListener(self._on_message) if batches else self._on_message
@@ -189,31 +192,51 @@ def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: Loopb
     assert bulk.received == [b"hello"]
 
 
+SLEEP_MS = MAX_SLEEP_NS // 1_000_000
+
+
 @pytest.mark.parametrize("number", [1, 2, MIN_BATCH, MIN_BATCH + 1])
 @pytest.mark.parametrize(
-    ("sent", "only_events"),
+    ("sent", "ttl_ms", "expected"),
     [
-        ([EVENT], True),
-        ([RESPONSE], False),
-        ([OPEN_DOOR], False),
-        ([NO_RETURN], False),
-        ([EVENT, OPEN_DOOR], False),
+        ([EVENT], 1, True),
+        ([OPEN_DOOR], SLEEP_MS, True),
+        ([OPEN_DOOR], SLEEP_MS - 1, False),
+        ([NO_RETURN], SLEEP_MS, True),
+        ([NO_RETURN], SLEEP_MS - 1, False),
+        ([EVENT, OPEN_DOOR], SLEEP_MS, True),
+        ([EVENT, OPEN_DOOR], SLEEP_MS - 1, False),
+        ([FAILED], SLEEP_MS, False),
     ],
-    ids=["events", "answers", "requests", "requests without answers", "both"],
 )
-def test_the_result_reports_whether_the_input_was_events_only(
+def test_the_result_reports_whether_the_input_sets_no_early_deadline(
     bench: Bench,
     loop: LoopbackReceiver,
     number: int,
     sent: list[bytes],
+    ttl_ms: int,
     *,
-    only_events: bool,
+    expected: bool,
 ) -> None:
-    """A request sets a deadline, so the receive loop must check it; also a request on the fast path."""
-    scene = Scene(bench)
+    """A request sets a deadline; the receive loop must check an early one. The slow path may set any deadline."""
+    scene = Scene(bench, request_ttl_ms=ttl_ms)
+    scene.inbound.on_datagram(OPEN_DOOR, bench.ecu.address)
+    scene.inbound.on_datagram(NO_RETURN, bench.ecu.address)
     for _ in range(3):
         datagrams = sent * number
         together = scene.inbound.on_batch(loop.receive_batch(datagrams, [OURS] * len(datagrams)))
-        assert together is only_events
+        assert together is expected
         each = [scene.inbound.on_datagram(every, bench.ecu.address) for every in datagrams]
-        assert all(each) is only_events
+        assert all(each) is expected
+
+
+def test_the_response_to_a_call_sets_no_deadline(bench: Bench) -> None:
+    scene = Scene(bench, request_ttl_ms=1)
+    assert scene.inbound.on_datagram(RESPONSE, bench.ecu.address)
+    assert not scene.inbound.on_datagram(RESPONSE, bench.ecu.address)  # unsolicited: the slow path refuses it
+
+
+def test_the_first_request_of_a_client_takes_the_slow_path(bench: Bench) -> None:
+    scene = Scene(bench, request_ttl_ms=SLEEP_MS)
+    assert not scene.inbound.on_datagram(OPEN_DOOR, bench.ecu.address)
+    assert scene.inbound.on_datagram(OPEN_DOOR, bench.ecu.address)

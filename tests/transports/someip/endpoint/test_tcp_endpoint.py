@@ -243,7 +243,7 @@ def test_udp_messages_do_not_wait_for_a_connection_to_the_same_peer(bench: Bench
 def test_the_next_connection_attempt_is_made_in_time_without_other_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3_600_000_000_000)
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop.MAX_SLEEP_NS", 3_600_000_000_000)
     with ExitStack() as stack:
         bench = Bench(stack, tcp={"retry_first_ms": 200, "retry_max_ms": 200})
         bench.ecu.kill()

@@ -74,7 +74,7 @@ class LoopRig:
 
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
-    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3600 * S)
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop.MAX_SLEEP_NS", 3600 * S)
     made = LoopRig()
     made.receive_loop.start()
     made.wait_until_asleep()
@@ -93,7 +93,7 @@ def test_events_alone_do_not_run_due_work(thread: LoopRig) -> None:
 
 
 def test_a_deadline_is_met_whatever_input_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3600 * S)
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop.MAX_SLEEP_NS", 3600 * S)
     thread = LoopRig()
     due_ns = thread.deadline_ns = time.monotonic_ns() + S // 2
     thread.storm = True

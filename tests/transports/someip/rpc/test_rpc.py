@@ -250,7 +250,7 @@ def test_a_call_with_a_late_deadline_does_not_wake_the_thread(
 
 
 def test_a_call_with_an_early_deadline_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receive_loop, "_MAX_SLEEP_NS", 3_600_000_000_000)
+    monkeypatch.setattr(receive_loop, "MAX_SLEEP_NS", 3_600_000_000_000)
     bench.endpoint._receive_loop.wake()  # so that the loop sleeps until the new deadline
     bench.send_datagrams(encode(sent_request()))
     bench.next_message()

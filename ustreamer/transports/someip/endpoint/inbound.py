@@ -22,7 +22,6 @@ from ustreamer.transports.someip.protocol.codec import MalformedMessage, Malform
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.rpc.exchange import Exchange
-from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 
@@ -40,9 +39,10 @@ _REASONS: Final = (
 
 
 class Inbound:
-    """Input of one endpoint. `on_batch` and `on_datagram` return whether the input was events only.
+    """Input of one endpoint. `on_batch` and `on_datagram` return whether the input set no early deadline.
 
-    Events set no deadlines, so that the receive loop need not check its deadlines (`ReceiveLoop`).
+    Then the receive loop need not check its deadlines (`ReceiveLoop`). Events and responses set none. A plain request of
+    a client sets one at the end of its ttl. All other input may set any.
     """
 
     def __init__(
@@ -53,13 +53,19 @@ class Inbound:
         peer_streamers: Collection[str],
         send_reply: Callable[[bytes, Address], None],
         reasons: Iterable[str] = (),
+        *,
+        request_deadlines_are_late: bool = False,
     ) -> None:
-        """`send_reply` sends a reply of this endpoint; `reasons` are additional reasons for `count_refusal`."""
+        """`send_reply` sends a reply of this endpoint; `reasons` are additional reasons for `count_refusal`.
+
+        `request_deadlines_are_late`: the receive loop wakes anyway before the ttl of a client's request ends.
+        """
         self._name = name
         self._exchange = exchange
         self._listeners = listeners
         self._peer_streamers = peer_streamers
         self._send_reply = send_reply
+        self._request_deadlines_are_late = request_deadlines_are_late
         self._batcher = EventBatcher(
             exchange.event_messages, listeners.listeners_for, self.deliver, self._listener_failed
         )
@@ -76,7 +82,7 @@ class Inbound:
         if messages is None:
             return self._decode_each(batch)
         self._batcher.deliver_batch(messages)
-        return type(messages) is MessageBatch and messages.attributes.type is UMessageType.PUBLISH
+        return self._sets_no_early_deadline(messages[0])
 
     def on_datagram(self, datagram: bytes, address: Address) -> bool:
         """As `on_batch` of one datagram, without collecting."""
@@ -89,29 +95,34 @@ class Inbound:
         message = exchange.fast_in.decode_message(datagram, address)
         if message is None:
             self._on_any_datagram(datagram, address)
-        else:
-            self.deliver(message)
-        return False
+            return False
+        self.deliver(message)
+        return self._sets_no_early_deadline(message)
+
+    def _sets_no_early_deadline(self, message: UMessage) -> bool:
+        """Whether a message of the fast path, and others of its type, set no deadline that the loop could miss."""
+        return self._request_deadlines_are_late or message.attributes.type is not UMessageType.REQUEST
 
     def _decode_each(self, batch: DatagramBatch) -> bool:
         batcher, match_event = self._batcher, self._exchange.match_event
         decode_message = self._exchange.fast_in.decode_message
-        only_events = True
+        no_early_deadline = True
         for datagram, address in zip(batch.datagrams(), batch.senders(), strict=True):
             attributes = match_event(datagram, address[0])
             if attributes is not None:
                 batcher.attributes.append(attributes)
                 batcher.datagrams.append(datagram)
                 continue
-            only_events = False
             message = decode_message(datagram, address)
             if message is not None:
                 batcher.add_message(message)
+                no_early_deadline &= self._sets_no_early_deadline(message)
             else:
+                no_early_deadline = False
                 batcher.flush()  # collected events arrived before
                 self._on_any_datagram(datagram, address)
         batcher.flush()
-        return only_events
+        return no_early_deadline
 
     def _on_any_datagram(self, datagram: bytes, address: Address) -> None:
         messages, malformed = split(datagram)

@@ -10,7 +10,7 @@ configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 import random
 import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
@@ -24,7 +24,12 @@ from ustreamer.transports.someip.io.adaptive_reader import make_reader
 from ustreamer.transports.someip.io.connected_sockets import PerPeerSockets
 from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
 from ustreamer.transports.someip.io.poller import Handler, Poller
-from ustreamer.transports.someip.io.receive_loop import JOIN_TIMEOUT_S, LoopCallbacks, ReceiveLoop
+from ustreamer.transports.someip.io.receive_loop import (
+    JOIN_TIMEOUT_S,
+    MAX_SLEEP_NS,
+    LoopCallbacks,
+    ReceiveLoop,
+)
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
@@ -38,11 +43,12 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
 
-if (
-    TYPE_CHECKING
-):  # `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules
+# `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules.
+if TYPE_CHECKING:
     from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
     from ustreamer.transports.someip.discovery.sd_driver import SdDriver
+
+_NS_PER_MS: Final = 1_000_000
 
 
 class SomeipTransport(EndpointTransport, PeerTransport):
@@ -64,6 +70,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             config.peer_streamer_addresses,
             self._send_reply_best_effort,
             _sd_drop_reasons(config),
+            request_deadlines_are_late=config.request_ttl_ms * _NS_PER_MS >= MAX_SLEEP_NS,
         )
         callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
         self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)

@@ -53,8 +53,8 @@ def make_reader(
         except OSError:
             # No datagram, or an ICMP error of an earlier send, which this read has cleared.
             return False
-        only_events = on_batch(batch) if datagram is None else on_datagram(*datagram)
+        no_early_deadline = on_batch(batch) if datagram is None else on_datagram(*datagram)
         ended_ns = monotonic_ns()
-        return only_events
+        return no_early_deadline
 
     return read

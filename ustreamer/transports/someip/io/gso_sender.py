@@ -120,6 +120,8 @@ class GsoSender:
         udp_socket = self._socket
         if udp_socket is None or not datagrams:
             return 0
+        if len(datagrams) == 1:
+            return self._send_each(udp_socket, datagrams, address)
         size = len(datagrams[0])
         max_count = _MAX_GSO_BYTES // size
         if 1 < max_count < len(datagrams) and size <= self.max_datagram_bytes:
@@ -137,6 +139,9 @@ class GsoSender:
                 self.max_datagram_bytes = min(self.max_datagram_bytes, size - 1)
             else:
                 return self._count(len(datagrams))
+        return self._send_each(udp_socket, datagrams, address)
+
+    def _send_each(self, udp_socket: socket.socket, datagrams: Sequence[bytes], address: Address) -> int:
         for number, datagram in enumerate(datagrams):
             try:
                 udp_socket.sendto(datagram, address)

@@ -13,7 +13,7 @@ READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
 Handler = Callable[[int], bool | None]
-"""Called on the receiving thread with the events of its file descriptor. True: no deadline has changed."""
+"""Called on the receiving thread with the events of its file descriptor. True: no deadline was set for an earlier time."""
 
 
 class Poller:

@@ -286,7 +286,13 @@ class FastOutbound:
 
     def transmit(self, message: UMessage, /) -> None:
         """Send a message that an ingress accepted."""
-        if not self._flush([message], self._template_for(message)):
+        template = self._template_for(message)
+        if template is _RESPONSE_TEMPLATE:
+            attributes = message.attributes
+            sent = self._send_responses((attributes.reqid,), (attributes.commstatus,), (message.payload,))
+        else:
+            sent = 0 if template is None else self._send_requests((message,), template)
+        if not sent:
             self._send_slow_path(message)
 
     def transmit_batch(self, messages: Iterable[UMessage], /) -> int:
@@ -447,6 +453,8 @@ class FastOutbound:
     def _send_grouped(self, datagrams: Sequence[bytes], addresses: Sequence[Address]) -> int:
         """Send in order; returns how many datagrams were accepted."""
         begin, end = 0, len(datagrams)
+        if end == 1:
+            return self._send_equal_sized(datagrams, addresses[0])
         while begin < end:
             size, address, stop = len(datagrams[begin]), addresses[begin], begin + 1
             while stop < end and len(datagrams[stop]) == size and addresses[stop] == address:
