@@ -289,9 +289,12 @@ class EndpointQueue(SendWorker):
         budget, settled, monotonic_ns = self._wait_budget, self.ledger.settled, self._clock.monotonic_ns
         with self._lock:
             started_ns = now_ns = monotonic_ns()
+            has_room = self._transport.send_window() > 0
             for _ in range(_MAX_WAIT_TICKS):
                 if self._closing or not (self._queue.sendable or self._in_flight):
                     break
+                if not has_room and not self._queue.is_half_full:
+                    break  # the queue has room for a pause of the receiver
                 if not budget.may_wait(settled[Verdict.DELIVERED]):
                     self._waits_refused += 1
                     break
@@ -299,8 +302,9 @@ class EndpointQueue(SendWorker):
                 since_ns, now_ns = now_ns, monotonic_ns()
                 has_room = self._transport.send_window() > 0
                 budget.charge(now_ns - since_ns, settled[Verdict.DELIVERED], has_room=has_room)
-            self._waits += 1
-            self._waited_ns += now_ns - started_ns
+            if now_ns > started_ns:
+                self._waits += 1
+                self._waited_ns += now_ns - started_ns
 
     # --- events of the transport, and a reload -----------------------------------------------------------------------
 
