@@ -10,7 +10,7 @@ from typing import Final
 
 EARNED_NS: Final = 50_000
 """Waiting time that each message earns which the receiver takes: 20 000 messages/s pay for all waiting."""
-FULL_NS: Final = 100_000_000
+FULL_NS: Final = 50_000_000
 """The largest budget: the longest wait for a receiver that takes nothing."""
 STALL_NS: Final = 20_000_000
 """The longest time without a sent message that counts as our own slowness while the transport has room."""

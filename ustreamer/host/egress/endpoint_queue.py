@@ -42,6 +42,7 @@ _FULLEST = 3
 _BACKLOG = 128  # messages: one received batch
 _WAIT_TICK_S = 0.001
 _MAX_WAIT_TICKS = 100
+_NEXT_WAIT_NS = 5_000_000  # after a wait that a slow receiver ended: a check costs 15 us
 _MAX_CREDIT = 1 << 18  # bytes: about 1 000 small messages per `send_window` call of 5 us
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -106,6 +107,7 @@ class EndpointQueue(SendWorker):
         self._next_room_check_ns = 0
         self._expiry = expiry or Expiry(clock)
         self._wait_budget = WaitBudget()
+        self._next_wait_ns = 0
         self._waits = self._waited_ns = self._waits_refused = 0
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
@@ -147,7 +149,7 @@ class EndpointQueue(SendWorker):
             evicted = queue.push(delivery, message, now_ns, attempts, deadline_ns)
             if self._idle and queue.scheduler.ready:
                 self._changed.notify()
-            if queue.messages > _BACKLOG and queue.sendable > _BACKLOG:
+            if queue.messages > _BACKLOG and now_ns >= self._next_wait_ns and queue.sendable > _BACKLOG:
                 delivery.report_backlog(self)
             for item in evicted:
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full_status_for(item))
@@ -293,10 +295,10 @@ class EndpointQueue(SendWorker):
             for _ in range(_MAX_WAIT_TICKS):
                 if self._closing or not (self._queue.sendable or self._in_flight):
                     break
-                if not has_room and not self._queue.is_half_full:
-                    break  # the queue has room for a pause of the receiver
-                if not budget.may_wait(settled[Verdict.DELIVERED]):
-                    self._waits_refused += 1
+                absorbs_pause = not has_room and not self._queue.is_half_full
+                if absorbs_pause or not budget.may_wait(settled[Verdict.DELIVERED]):
+                    self._waits_refused += not absorbs_pause
+                    self._next_wait_ns = now_ns + _NEXT_WAIT_NS
                     break
                 self._changed.wait(_WAIT_TICK_S)
                 since_ns, now_ns = now_ns, monotonic_ns()
