@@ -151,10 +151,11 @@ class EndpointQueue(SendWorker):
                 self._changed.notify()
             if queue.messages > _BACKLOG and now_ns >= self._next_wait_ns and queue.sendable > _BACKLOG:
                 delivery.report_backlog(self)
-            for item in evicted:
-                self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full_status_for(item))
-        for item in evicted:
-            self._on_undelivered(item, self._full_status_for(item))
+            undelivered = [(item, self._full_status_for(item)) for item in evicted]
+            for item, status in undelivered:
+                self._settle(item, Verdict.DEAD_LETTERED, now_ns, status)
+        for item, status in undelivered:
+            self._on_undelivered(item, status)
 
     def offer_batch(
         self,
