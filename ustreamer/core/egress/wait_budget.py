@@ -38,12 +38,16 @@ class WaitBudget:
 
     def charge(self, waited_ns: int, taken: int, *, has_room: bool) -> None:
         """Charge a wait of `waited_ns`. `has_room`: at its end the transport took messages without waiting."""
-        self._stalled_ns = 0 if self._earn(taken) else self._stalled_ns + waited_ns
+        if not self._earn(taken):
+            self._stalled_ns += waited_ns
         if not (has_room and self._stalled_ns < STALL_NS):
             self._left_ns -= waited_ns
 
-    def _earn(self, taken: int) -> int:
-        """Add what the messages taken since the last call earn; returns their number."""
+    def _earn(self, taken: int) -> bool:
+        """Add what the messages taken since the last call earn; returns whether there are any."""
         newly, self._taken = taken - self._taken, taken
+        if not newly:
+            return False
         self._left_ns = min(FULL_NS, self._left_ns + newly * EARNED_NS)
-        return newly
+        self._stalled_ns = 0
+        return True
