@@ -12,8 +12,11 @@ EARNED_NS: Final = 50_000
 """Waiting time that each message earns which the receiver takes: 20 000 messages/s pay for all waiting."""
 FULL_NS: Final = 50_000_000
 """The largest budget: the longest wait for a receiver that takes nothing."""
-STALL_NS: Final = 20_000_000
-"""The longest time without a sent message that counts as our own slowness while the transport has room."""
+STALL_NS: Final = 500_000_000
+"""The longest time without a sent message that counts as our own slowness while the transport has room.
+
+Longer than a busy machine withholds the CPU from the send thread. A receiver cannot cause such a stall.
+"""
 
 
 class WaitBudget:
