@@ -32,6 +32,7 @@ listen = ["tcp/127.0.0.1:{source}"]
 [endpoints.served]
 transport = "zenoh"
 authorities = ["served"]
+config = "small_buffer.json5"
 listen = ["tcp/127.0.0.1:{served}"]
 
 [endpoints.stopped]
@@ -40,6 +41,16 @@ authorities = ["stopped"]
 listen = ["tcp/127.0.0.1:{stopped}"]
 
 [plugins.usubscription]
+"""
+
+
+# With a buffer of megabytes the receiving thread can send all itself, and the queue stays empty.
+_SMALL_BUFFER: Final = """\
+{
+  mode: "peer",
+  scouting: { multicast: { enabled: false } },
+  transport: { link: { tcp: { so_sndbuf: 131072 } } },
+}
 """
 
 
@@ -60,6 +71,7 @@ def subscribed_streamer(
     ports = dict(zip(("source", "served", "stopped"), tcp_ports(3), strict=True))
     config = directory / "backpressure.toml"
     config.write_text(_CONFIG.format(**ports), encoding="utf-8")
+    (directory / "small_buffer.json5").write_text(_SMALL_BUFFER, encoding="utf-8")
     with StreamerProcess(config) as process:
         for name in subscribers:
             with ZenohEntity(ports[name], name, 0x2001) as subscriber:
