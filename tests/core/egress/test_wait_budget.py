@@ -33,8 +33,8 @@ def test_a_send_that_hangs_although_the_transport_reports_room_is_no_reason_to_w
     assert FULL_NS < waited_ns(WaitBudget(), 10_000, 0, has_room=True) <= FULL_NS + STALL_NS
 
 
-def test_a_receiver_that_takes_20_000_messages_per_second_pays_for_all_waiting() -> None:
-    assert waited_ns(WaitBudget(), 10_000, 20, has_room=False) == 10_000 * TICK_NS
+def test_a_receiver_that_takes_10_000_messages_per_second_pays_for_all_waiting() -> None:
+    assert waited_ns(WaitBudget(), 10_000, 10, has_room=False) == 10_000 * TICK_NS
 
 
 def test_a_receiver_that_returns_is_waited_for_again() -> None:

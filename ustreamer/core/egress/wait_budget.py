@@ -8,8 +8,8 @@ serves other receivers. The budget tells the two apart.
 
 from typing import Final
 
-EARNED_NS: Final = 50_000
-"""Waiting time that each message earns which the receiver takes: 20 000 messages/s pay for all waiting."""
+EARNED_NS: Final = 100_000
+"""Waiting time that each message earns which the receiver takes: 10 000 messages/s pay for all waiting."""
 FULL_NS: Final = 50_000_000
 """The largest budget: the longest wait for a receiver that takes nothing."""
 STALL_NS: Final = 500_000_000
@@ -24,7 +24,7 @@ class WaitBudget:
 
     A wait is free while the transport has room and messages leave the queue: the streamer is the slow part. Any other
     wait costs its duration. Each message that the receiver takes earns `EARNED_NS`, up to `FULL_NS` in all. So a
-    receiver that takes r messages/s delays the input for at most r / 20 000 of the time, plus `FULL_NS` once.
+    receiver that takes r messages/s delays the input for at most r / 10 000 of the time, plus `FULL_NS` once.
     """
 
     __slots__ = ("_left_ns", "_stalled_ns", "_taken")
