@@ -24,7 +24,7 @@ from typing import Final
 
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.ports import Filter, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, Tap
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
@@ -98,6 +98,8 @@ class IngressStub:
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
 
     def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
 
 class QueueRig:

@@ -28,7 +28,7 @@ from ustreamer_recorder.note_queue import NoteQueue, Skipped
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, Verdict
-from ustreamer.core.delivery.ports import Filter, SendOne, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, SendOne, Tap
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource
@@ -59,6 +59,8 @@ class _Ingress:
     ) -> None: ...
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
     def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
 
 class _Egress:

@@ -23,7 +23,7 @@ from typing import Final
 
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.ports import Filter, SendOne, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, SendOne, Tap
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -102,6 +102,8 @@ class QueueIngressStub:
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
 
     def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
 
 class SubscriberQueueBench:

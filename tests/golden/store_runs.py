@@ -13,7 +13,7 @@ from tests.golden.frames import Frame, numbered
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.ports import Filter, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, Tap
 from ustreamer.core.egress.dead_letter import DeadLetter, dead_letter_topic
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import DurableQueue
@@ -59,6 +59,8 @@ class Ingress:
     ) -> None: ...
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
     def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
 
 class _UnavailableTransport(EndpointTransport):

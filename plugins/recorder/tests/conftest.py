@@ -16,7 +16,7 @@ from ustreamer_recorder.segments import list_segments
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.ports import Filter, SendOne, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, SendOne, Tap
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource
@@ -43,6 +43,8 @@ class Owner:
     ) -> None: ...
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
     def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
 
 class Egress:

@@ -27,15 +27,21 @@ _STAMP: Final = struct.Struct(">Qd")
 _BUFFER: Final = 65_536  # megabytes of socket buffers would hide a stopped process
 
 
-def small_buffer_session(port: int) -> zenoh.Session:
-    """A client of the listener at `port`, with small buffers only."""
+def client_session(port: int, buffer: int | None = None) -> zenoh.Session:
+    """A client of the listener at `port`, with a receive buffer of that size."""
     config = zenoh.Config()
     config.insert_json5("mode", '"client"')
     config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
     config.insert_json5("scouting/multicast/enabled", "false")
     config.insert_json5("transport/shared_memory/enabled", "false")  # else 60 kB cross the socket as 75 bytes
-    config.insert_json5("transport/link/tcp/so_rcvbuf", str(_BUFFER))
+    if buffer is not None:
+        config.insert_json5("transport/link/tcp/so_rcvbuf", str(buffer))
     return zenoh.open(config)
+
+
+def small_buffer_session(port: int) -> zenoh.Session:
+    """A client of the listener at `port`, with small buffers only."""
+    return client_session(port, _BUFFER)
 
 
 def publish_until_stopped(hz: float, port: int) -> int:

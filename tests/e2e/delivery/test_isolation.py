@@ -93,9 +93,11 @@ QUICK: Final = Patience(1_500_000, 2_000)
 class StallProcess:
     """A process of `stall_processes`; killed at the end of a `with` block, even while it is stopped."""
 
+    module = "tests.e2e.delivery.stall_processes"
+
     def __init__(self, role: str, *numbers: float) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.delivery.stall_processes", role, *map(str, numbers)],
+            [sys.executable, "-m", self.module, role, *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -112,12 +114,16 @@ class StallProcess:
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def stop_and_report(self) -> Any:
-        """End the work of the process and return its result."""
+    def ask(self) -> Any:
+        """Write a line to the process and return its response."""
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return json.loads(self._read_line())
+
+    def stop_and_report(self) -> Any:
+        """End the work of the process and return its result."""
+        return self.ask()
 
     def __enter__(self) -> Self:
         return self

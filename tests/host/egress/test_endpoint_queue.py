@@ -18,7 +18,7 @@ from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.clock import Clock, ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
-from ustreamer.core.delivery.ports import Filter, SendOne, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, SendOne, Tap
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
@@ -131,6 +131,8 @@ class FakeIngress:
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
 
     def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
     def offer(self, message: UMessage) -> None:
         self.ledger.received += 1

@@ -454,6 +454,9 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
             "taps_off",
             "advertisements_suppressed",
             "advertisements_over_limit",
+            "backpressure_waits",
+            "backpressure_ms",
+            "backpressure_refused",
         ],
         0,
     )

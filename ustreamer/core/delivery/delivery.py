@@ -11,7 +11,15 @@ from typing import Final, TypeGuard, cast
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import describe_error
-from ustreamer.core.delivery.ports import BatchEgress, BatchTap, DeliveryOwner, Egress, Filter, Tap
+from ustreamer.core.delivery.ports import (
+    BackloggedEgress,
+    BatchEgress,
+    BatchTap,
+    DeliveryOwner,
+    Egress,
+    Filter,
+    Tap,
+)
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -208,6 +216,10 @@ class Delivery:
             self.settle(self._owner.ledger, message, Verdict.NO_SUBSCRIBER, now_ns, now_ns)
             return
         self._offer_through(self._filters[self._filters.index(holder) + 1 :], message, now_ns)
+
+    def report_backlog(self, egress: BackloggedEgress) -> None:
+        """Called by the egress under the owner's lock: more messages wait than one batch."""
+        self._owner.on_backlog(egress)
 
     # --- held and stopped messages ------------------------------------------------------------------------------------
 

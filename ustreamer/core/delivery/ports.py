@@ -64,6 +64,14 @@ class Tap(Protocol):
         """
 
 
+class BackloggedEgress(Protocol):
+    """An egress that can slow its input down."""
+
+    def wait_backlog(self) -> None:
+        """Wait while the egress is slower than its input, but not for a slow receiver. Called without locks."""
+        ...
+
+
 class BatchTap(Tap, Protocol):
     """A tap that records a batch in one call. Detected by its method `on_delivered_batch`."""
 
@@ -94,6 +102,10 @@ class DeliveryOwner(Protocol):
         ...
 
     def on_filter_error(self, plugin: object, error: Exception) -> None: ...
+
+    def on_backlog(self, egress: "BackloggedEgress") -> None:
+        """The queue of `egress` has a backlog. Before it accepts more messages the owner calls `wait_backlog`."""
+        ...
 
     def on_tap_error(self, tap: Tap, error: Exception) -> None:
         """Called from any thread, with the caller's lock held."""

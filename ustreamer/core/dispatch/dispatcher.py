@@ -15,7 +15,12 @@ from ustreamer.core.delivery.ports import Egress, Tap
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory, Schedule
 from ustreamer.core.dispatch.ingress import Ingress, LocalIngress
-from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBuffer, dead_letter_topic
+from ustreamer.core.egress.dead_letter import (
+    DeadLetter,
+    DeadLetterBuffer,
+    DeadLetterRate,
+    dead_letter_topic,
+)
 from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.core.routing.router import SELF, Router
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -27,6 +32,7 @@ LOOP_WINDOW = 10_000
 """The dedup window of an endpoint in a loop: one second of messages at full load, 2 MB."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
+_BULK_CODES = frozenset([UCode.RESOURCE_EXHAUSTED, UCode.DEADLINE_EXCEEDED])
 _DEAD_LETTER_BATCH = 100  # 3 ms, the longest delay of other timers, such as those of a throttle
 
 
@@ -59,6 +65,7 @@ class Dispatcher:
         self.filters = filters
         self.schedule = schedule
         self.dead_letters = DeadLetterBuffer()
+        self.dead_letter_rate = DeadLetterRate()
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
         self._on_dead_letter = on_dead_letter
@@ -170,11 +177,17 @@ class Dispatcher:
         last_ns: int,
         ingress: str,
     ) -> None:
-        """Store a dead letter, and schedule its publication. A dead letter never makes another dead letter."""
+        """Store a dead letter, and schedule its publication. A dead letter never makes another dead letter.
+
+        Letters of full queues and of expired messages can come in bulk: above a rate they are counted only.
+        """
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
-        now_ns, wall_ms = self.clock.monotonic_ns(), self.clock.wall_ms()
+        now_ns = self.clock.monotonic_ns()
+        if status.code in _BULK_CODES and not self.dead_letter_rate.admit(endpoint, now_ns):
+            return
+        wall_ms = self.clock.wall_ms()
         letter = DeadLetter(
             message,
             status,

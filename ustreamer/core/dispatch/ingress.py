@@ -17,7 +17,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import PluginErrors, describe_error
-from ustreamer.core.delivery.ports import Filter, Tap
+from ustreamer.core.delivery.ports import BackloggedEgress, Filter, Tap
 from ustreamer.core.dispatch.dedup_window import DedupWindow
 from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
@@ -63,9 +63,15 @@ class Ingress:
         self._dedup_window: DedupWindow | None = None
         self._routes_after_dedup: BoundedCache[CacheKey, CachedRoute] = BoundedCache(route_limit)
         self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topics_evicted)
+        self._backlogs: set[BackloggedEgress] = set()
 
     def dispatch(self, message: UMessage) -> None:
-        """Decide about `message` and pass it to its targets. Never waits for a network, never raises."""
+        """Decide about `message` and pass it to its targets. Never waits for a receiver, never raises.
+
+        While an egress queue is slower than its input, the next call waits for it: this is the backpressure.
+        """
+        if self._backlogs:
+            self._wait_backlogs()
         attributes = message.attributes
         id = message.id
         with self._lock:
@@ -106,6 +112,8 @@ class Ingress:
         more. The messages came in before the call, so one directory version and one time hold for all. Filters
         receive a time per message. A batch of equal attributes needs one decision (`_dispatch_column_batch`).
         """
+        if self._backlogs:
+            self._wait_backlogs()
         routes, batches = self._routes, list[OutgoingBatch]()
         received, ageing = 0, False
         with self._lock:
@@ -173,6 +181,18 @@ class Ingress:
         for delivery in route.deliveries:
             delivery.offer_batch(batch, now_ns)
         return True
+
+    # --- backpressure -------------------------------------------------------------------------------------------------
+
+    def on_backlog(self, egress: BackloggedEgress) -> None:
+        """The queue of `egress` has a backlog: the next message waits for it. Called under the lock."""
+        self._backlogs.add(egress)
+
+    def _wait_backlogs(self) -> None:
+        """Wait for each egress queue with a backlog. No lock is held: other threads may route, reload and read."""
+        for egress in tuple(self._backlogs):
+            egress.wait_backlog()
+            self._backlogs.discard(egress)
 
     # --- routes -------------------------------------------------------------------------------------------------------
 
@@ -443,6 +463,9 @@ class LocalIngress(Ingress):
         self._ids = UuidSource(self._wall_ms)
         self._topic = dead_letter_topic(dispatcher.authority)
         self._response_deliveries: dict[str, Delivery] = {}
+
+    def on_backlog(self, egress: BackloggedEgress) -> None:
+        """Nothing: timers and send threads dispatch here, and they must not wait for a queue."""
 
     def respond_error(self, request: UMessage, status: UStatus, endpoint: str) -> None:
         """Send an error Response to the endpoint that the request came in at, whatever its source is."""

@@ -339,6 +339,15 @@ class EgressQueue:
         return self.messages - self.waiting
 
     @property
+    def sendable(self) -> int:
+        """Messages that wait for their turn only: neither blocked nor in a paused subscriber queue."""
+        return 0 if self.shared_queue.paused_until_ns else self.messages - sum(self._unsendable_messages)
+
+    @property
+    def is_half_full(self) -> bool:
+        return 2 * self.messages > self._limits.queue_messages or 2 * self.bytes > self._limits.queue_bytes
+
+    @property
     def closed_routes(self) -> int:
         return len(self._closed_routes)
 

@@ -486,6 +486,7 @@ class DurableQueue(EndpointQueue):
     def counters(self) -> dict[str, int]:
         """The counters of the spool, and of the messages still to be written."""
         return {
+            **super().counters(),
             **self._spool.statistics(),
             "unwritten": len(self.write_buffer),
             "spool_committed": self._committed,

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import accumulate
+from threading import current_thread
 
 import msgspec
 
@@ -29,6 +30,7 @@ from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
+from ustreamer.core.egress.wait_budget import WaitBudget
 from ustreamer.host.egress.send_worker import OnUndelivered, SendWorker
 from ustreamer.transport_port import UNBOUNDED, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.batch import MessageBatch
@@ -37,6 +39,10 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
+_BACKLOG = 128  # messages: one received batch
+_WAIT_TICK_S = 0.001
+_MAX_WAIT_TICKS = 100
+_NEXT_WAIT_NS = 5_000_000  # after a wait that a slow receiver ended: a check costs 15 us
 _MAX_CREDIT = 1 << 18  # bytes: about 1 000 small messages per `send_window` call of 5 us
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -101,6 +107,9 @@ class EndpointQueue(SendWorker):
         self._next_room_check_ns = 0
         self._expiry = expiry or Expiry(clock)
         self._wall_ms = clock.wall_ms
+        self._wait_budget = WaitBudget()
+        self._next_wait_ns = 0
+        self._waits = self._waited_ns = self._waits_refused = 0
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         return self._transport.transmitter(subscriber)
@@ -145,10 +154,13 @@ class EndpointQueue(SendWorker):
             evicted = queue.push(delivery, message, now_ns, attempts, deadline_ns)
             if self._idle and queue.scheduler.ready:
                 self._changed.notify()
-            for item in evicted:
-                self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full_status_for(item))
-        for item in evicted:
-            self._on_undelivered(item, self._full_status_for(item))
+            if queue.messages > _BACKLOG and now_ns >= self._next_wait_ns and queue.sendable > _BACKLOG:
+                delivery.report_backlog(self)
+            undelivered = [(item, self._full_status_for(item)) for item in evicted]
+            for item, status in undelivered:
+                self._settle(item, Verdict.DEAD_LETTERED, now_ns, status)
+        for item, status in undelivered:
+            self._on_undelivered(item, status)
 
     def offer_batch(
         self,
@@ -272,6 +284,36 @@ class EndpointQueue(SendWorker):
         """Whether the ttl ended after the ingress check: a filter may have held the message."""
         return self._expiry.is_expired(message.id.time_ms, message.attributes.ttl or 0)
 
+    # --- backpressure ------------------------------------------------------------------------------------------------
+
+    def wait_backlog(self) -> None:
+        """Wait until the send thread has sent the backlog, unless its receiver is the slow part.
+
+        Without waiting messages the next ones are sent on the caller's thread again. A wait takes 0.1 s at most, so
+        that endpoints which feed each other cannot wait for each other forever.
+        """
+        if current_thread() is self._thread or not self._thread.is_alive():
+            return
+        budget, settled, monotonic_ns = self._wait_budget, self.ledger.settled, self._clock.monotonic_ns
+        with self._lock:
+            started_ns = now_ns = monotonic_ns()
+            has_room = self._transport.send_window() > 0
+            for _ in range(_MAX_WAIT_TICKS):
+                if self._closing or not (self._queue.sendable or self._in_flight):
+                    break
+                absorbs_pause = not has_room and not self._queue.is_half_full
+                if absorbs_pause or not budget.may_wait(settled[Verdict.DELIVERED]):
+                    self._waits_refused += not absorbs_pause
+                    self._next_wait_ns = now_ns + _NEXT_WAIT_NS
+                    break
+                self._changed.wait(_WAIT_TICK_S)
+                since_ns, now_ns = now_ns, monotonic_ns()
+                has_room = self._transport.send_window() > 0
+                budget.charge(now_ns - since_ns, settled[Verdict.DELIVERED], has_room=has_room)
+            if now_ns > started_ns:
+                self._waits += 1
+                self._waited_ns += now_ns - started_ns
+
     # --- events of the transport, and a reload -----------------------------------------------------------------------
 
     def on_route_open(self, route: Hashable) -> None:
@@ -365,8 +407,16 @@ class EndpointQueue(SendWorker):
         return len(self._queue) + self._in_flight
 
     def counters(self) -> Mapping[str, int]:
-        """Counters beyond `statistics`, reported with the counters of the endpoint."""
-        return {}
+        """Counters beyond `statistics`, reported with the counters of the endpoint.
+
+        `backpressure_waits` and `backpressure_ms`: how often and how long the input of this queue waited, because the
+        streamer was slower. `backpressure_refused`: the input did not wait, because the receiver was slow.
+        """
+        return {
+            "backpressure_waits": self._waits,
+            "backpressure_ms": self._waited_ns // _NS_PER_MS,
+            "backpressure_refused": self._waits_refused,
+        }
 
     def statistics(self) -> EndpointQueueStatistics:
         with self._lock:

@@ -531,6 +531,7 @@ class Streamer:
             tuple(self.targets()),
             {
                 "unpublished": self.dispatcher.dead_letters.unpublished,
+                "suppressed": self.dispatcher.dead_letter_rate.suppressed,
                 **self._dead_letter_writer.statistics(),
             },
         )

@@ -279,6 +279,24 @@ def received_together(
     return held, dict(another.statistics()), messages[1:]
 
 
+def test_datagrams_that_the_kernel_drops_while_a_listener_is_busy_are_counted_also_after_the_close(
+    bench: Bench,
+) -> None:
+    held, another = BlockingListener(), bench.another(bench.config(receive_buffer=4_096))
+    for sink in (None, ANY):
+        another.register_listener(ANY, sink, held)
+    another.open()
+    bench.ecu.send(another, EVENT)
+    assert held.entered.wait(WITHIN_S)
+    bench.ecu.send(another, *[EVENT] * 300)  # to the connected socket
+    bench.second.send(another, *[OPEN_DOOR] * 200)  # to the socket of the endpoint
+    assert another.statistics()["udp_dropped"] > 300
+    held.go.set()
+    wait_until(lambda: another.statistics()["datagrams"] + another.statistics()["udp_dropped"] == 501)
+    another.close()
+    assert another.statistics()["datagrams"] + another.statistics()["udp_dropped"] == 501
+
+
 def numbered(number: int, size: int = 5) -> bytes:
     """An event with its number as payload."""
     payload = number.to_bytes(2).rjust(size, b"\0")

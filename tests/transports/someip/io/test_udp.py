@@ -3,11 +3,12 @@
 
 import errno
 import os
+import socket
 
 import pytest
 
 from ustreamer.transport_port import RouteUnavailable
-from ustreamer.transports.someip.io.udp import bind_udp, send_error
+from ustreamer.transports.someip.io.udp import bind_udp, dropped_datagrams, send_error
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 PEER = ("10.0.0.9", 30509)
@@ -46,3 +47,22 @@ def test_a_socket_is_non_blocking_and_an_address_in_use_is_named() -> None:
         ) as refused:
             bind_udp((host, port))
     assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_datagrams_that_a_full_receive_buffer_drops_are_counted() -> None:
+    with bind_udp(("127.0.0.1", 0)) as full, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        assert dropped_datagrams(full) == 0
+        for _ in range(100):
+            sender.sendto(bytes(1_000), full.getsockname())
+        kept = 100 - dropped_datagrams(full)
+        assert 0 < kept < 100
+        assert [len(full.recv(2_000)) for _ in range(kept)] == [1_000] * kept
+        with pytest.raises(BlockingIOError):
+            full.recv(2_000)
+
+
+def test_a_closed_socket_has_no_count() -> None:
+    closed = bind_udp(("127.0.0.1", 0))
+    closed.close()
+    assert dropped_datagrams(closed) == 0

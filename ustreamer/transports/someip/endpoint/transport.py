@@ -33,7 +33,7 @@ from ustreamer.transports.someip.io.receive_loop import (
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
-from ustreamer.transports.someip.io.udp import bind_udp
+from ustreamer.transports.someip.io.udp import bind_udp, dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.rpc.exchange import Exchange
@@ -107,6 +107,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._socket: socket.socket | None = None
         self._closed = False
         self._answers_lost = 0
+        self._udp_dropped_at_close = 0
 
     def _make_sd_driver(self, context: EndpointContext) -> "SdDriver | None":
         if self._config.sd is False:
@@ -227,6 +228,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._peer_sockets.close()
         self._receive_loop.close()
         if self._socket is not None:
+            self._udp_dropped_at_close = dropped_datagrams(self._socket)
             self._socket.close()
             self._socket = None
 
@@ -472,11 +474,18 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """Subscriptions of other devices to ECUs here, at the uSubscription proxy of service discovery."""
         return None if self._sd_driver is None else self._sd_driver.directory(changed)
 
+    @property
+    def _udp_dropped(self) -> int:
+        opened = self._socket  # once: another thread may close it
+        own = self._udp_dropped_at_close if opened is None else dropped_datagrams(opened)
+        return own + self._peer_sockets.dropped + self._groups.dropped
+
     def statistics(self) -> Mapping[str, int]:
         """Counters since the start.
 
         * `datagrams`: received. `received`: messages delivered to a listener; `listener_errors`: exceptions of
           listeners; `no_listener`: messages without one.
+        * `udp_dropped`: datagrams that the kernel dropped because the streamer did not read them in time.
         * `sent`: messages. `answers_lost`: replies that the kernel rejected.
         * `calls_open`, `calls_expired`: calls of ours. `calls_service_gone`: their service, or the connection to it,
           closed.
@@ -492,6 +501,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """
         return {
             **self._inbound.statistics(),
+            "udp_dropped": self._udp_dropped,
             "answers_lost": self._answers_lost,
             **self._exchange.statistics(),
             **self._outbound.statistics(),

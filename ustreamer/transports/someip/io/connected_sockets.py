@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Final
 
 from ustreamer.transports.someip.io.poller import Handler, Poller
+from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address
 
 log = logging.getLogger("ustreamer.someip")
@@ -89,6 +90,7 @@ class PerPeerSockets:
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
+        self._dropped_by_closed = 0
 
     def open(
         self,
@@ -116,9 +118,15 @@ class PerPeerSockets:
 
     def close(self) -> None:
         """Close all, after the end of the receiving thread."""
+        self._dropped_by_closed = self.dropped
         for opened in self._sockets:
             opened.close()
         self._sockets.clear()
+
+    @property
+    def dropped(self) -> int:
+        """Datagrams that the kernel dropped in full buffers. From any thread."""
+        return self._dropped_by_closed + sum(map(dropped_datagrams, tuple(self._sockets)))
 
     def __len__(self) -> int:
         return len(self._sockets)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from ustreamer.transports.someip.io.poller import Handler, Poller
+from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.sockets import join_group, rejoin_group
 from ustreamer.uprotocol.ustatus import UStatusError
@@ -28,6 +29,7 @@ class MulticastGroups:
         self._use_counts: Counter[Address] = Counter()
         self._sockets: dict[Address, socket.socket] = {}
         self.not_joined = 0
+        self._dropped_by_closed = 0
 
     def open(self, poller: Poller) -> None:
         self._poller = poller
@@ -77,6 +79,7 @@ class MulticastGroups:
         if opened is not None:
             assert self._poller is not None
             self._poller.remove(opened.fileno())
+            self._dropped_by_closed += dropped_datagrams(opened)
             opened.close()
 
     def rejoin(self) -> None:
@@ -84,7 +87,13 @@ class MulticastGroups:
         for (host, _), opened in self._sockets.items():
             rejoin_group(opened, host, self._interface)
 
+    @property
+    def dropped(self) -> int:
+        """Datagrams that the kernel dropped in full buffers. From any thread."""
+        return self._dropped_by_closed + sum(map(dropped_datagrams, tuple(self._sockets.values())))
+
     def close(self) -> None:
+        self._dropped_by_closed = self.dropped
         for opened in self._sockets.values():
             if self._poller is not None:
                 self._poller.remove(opened.fileno())

@@ -3,6 +3,7 @@
 
 import errno
 import socket
+from struct import Struct
 from typing import Final
 
 from ustreamer.transport_port import RouteUnavailable
@@ -10,6 +11,9 @@ from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
+_SO_MEMINFO: Final = 55  # asm-generic/socket.h
+_MEMINFO: Final = Struct("@9I")  # linux/sock_diag.h, enum sk_meminfo
+_DROPS: Final = 8
 _UNREACHABLE: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
 """One receiver is unreachable at present; others may be reachable."""
 # UNAVAILABLE: the kernel's queue is full, or the link is down. EPERM comes from a firewall.
@@ -38,6 +42,15 @@ def bind_udp(address: Address) -> socket.socket:
         host, port = address
         raise UStatusError(UCode.UNAVAILABLE, f"cannot bind UDP {host}:{port}: {error.strerror}") from error
     return opened
+
+
+def dropped_datagrams(opened: socket.socket) -> int:
+    """Datagrams that the kernel dropped because the receive buffer was full, or with bad checksums; 0 if unknown."""
+    try:
+        info = opened.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+    except OSError:  # closed, or a kernel before 4.12
+        return 0
+    return int(_MEMINFO.unpack(info)[_DROPS]) if len(info) == _MEMINFO.size else 0
 
 
 def send_error(error: OSError, size: int, address: Address) -> UStatusError:
