@@ -93,7 +93,8 @@ class StoreReader:
         with contextlib.suppress(OSError):  # a smaller pipe is only slower
             fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._timeout_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
-        self._watchdog = Timer(self._timeout_s, self._process.kill)
+        self._timed_out = False
+        self._watchdog = Timer(self._timeout_s, self._kill_late)
         self._watchdog.daemon = True
         self._watchdog.start()
         return self
@@ -105,6 +106,10 @@ class StoreReader:
         self._stdout.close()
         self._process.wait()
         self._stderr.close()
+
+    def _kill_late(self) -> None:
+        self._timed_out = True  # before the kill: this thread can end after the pipe was read to its end
+        self._process.kill()
 
     @property
     def _stdout(self) -> IO[bytes]:
@@ -132,12 +137,11 @@ class StoreReader:
         return LENGTH_PREFIX.unpack(data)[0] if len(data) == LENGTH_PREFIX.size else None
 
     def _failure(self) -> StoreDamaged:
-        in_time = self._watchdog.is_alive()
         self._stdout.close()
         code = self._process.wait()
         self._stderr.seek(0)
         detail = self._stderr.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
-        if not in_time:
+        if self._timed_out:
             detail = f"took longer than {self._timeout_s:.0f} s"
         elif code < 0:
             detail = f"ended the process that read it with {signal.Signals(-code).name} {detail}".strip()
