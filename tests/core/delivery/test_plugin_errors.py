@@ -220,6 +220,27 @@ def test_filters_that_cannot_be_created_pass_no_message(build: "type[World]") ->
 # --------------------------------------------------------------------------------------------------------- directories
 
 
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_directory_without_a_version_is_asked_for_each_message(
+    world: "World", monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    def no_version(_: object) -> int:
+        raise OSError("version")
+
+    world.directory.subscribe(SPEED, DASH)
+    world.receive("chassis", event(world))  # caches a route
+    with monkeypatch.context() as broken:
+        broken.setattr(type(world.directory), "version", property(no_version, lambda *_: None), raising=False)
+        queries = world.directory.queries
+        world.ingress("chassis").on_batch([event(world) for _ in range(size)])
+        world.ingress("chassis").dispatch(event(world))
+        assert world.directory.queries == queries + size + 1
+    world.receive("chassis", event(world))
+    world.run()
+    assert world.verdicts() == [Verdict.DELIVERED] * (size + 3)
+    assert world.dispatcher.plugin_errors()["chassis"]["directory_errors"] == 2
+
+
 def test_a_directory_that_raises_costs_its_message_and_the_ledger_balances(
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -434,19 +434,34 @@ def test_a_failing_filter_affects_no_other_delivery(build: "type[World]") -> Non
     assert world.verdicts().count(Verdict.DEAD_LETTERED) == 1
 
 
+def test_a_filter_that_exits_costs_one_message_of_a_batch(build: "type[World]") -> None:
+    class Exits(Filter):
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            if message.payload == b"3":
+                raise SystemExit(1)
+            return None
+
+    world = build(lambda _: (Exits(),))
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    world.ingress("chassis").on_batch([publish(world.id(), CHASSIS[0], b"%d" % each) for each in range(6)])
+    world.run()
+    assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"4", b"5"]
+    assert world.verdicts().count(Verdict.DEAD_LETTERED) == 1
+
+
 def test_an_exception_inside_a_batch_holds_back_no_message(
     unchecked: "type[World]",
 ) -> None:
-    class Ends(Filter):
+    class Interrupted(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
             if message.payload == b"3":
-                raise SystemExit  # not an Exception, so it is not contained
+                raise KeyboardInterrupt  # not contained
             return None
 
-    world = unchecked(lambda _: (Ends(),))
+    world = unchecked(lambda _: (Interrupted(),))
     world.directory.subscribe(CHASSIS[0], APPS[0])
     messages = [publish(world.id(), CHASSIS[0], b"%d" % number) for number in range(8)]
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         world.ingress("chassis").on_batch(messages[:6])
     world.ingress("chassis").on_batch(messages[6:])
     world.run()

@@ -10,7 +10,7 @@ from typing import Final, TypeGuard, cast
 
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
-from ustreamer.core.delivery.plugin_errors import describe_error
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, describe_error
 from ustreamer.core.delivery.ports import (
     BackloggedEgress,
     BatchEgress,
@@ -137,7 +137,7 @@ class Delivery:
                 verdict = admit(message, now_ns)
                 if verdict is not None:
                     break
-        except Exception as error:  # noqa: BLE001  # foreign code
+        except FOREIGN_ERRORS as error:  # foreign code
             self._on_filter_error(self._filter_of(admit), error, [message], now_ns)
             return
         if verdict is None:
@@ -153,7 +153,7 @@ class Delivery:
                 verdict = admit(message, now_ns)
                 if verdict is not None:
                     break
-        except Exception as error:  # noqa: BLE001  # foreign code
+        except FOREIGN_ERRORS as error:  # foreign code
             self._on_filter_error(self._filter_of(admit), error, [message], now_ns)
             return False
         if verdict is None:
@@ -178,7 +178,7 @@ class Delivery:
         for each in filters:
             try:
                 verdict = each.admit(message, now_ns)
-            except Exception as error:  # noqa: BLE001  # foreign code
+            except FOREIGN_ERRORS as error:  # foreign code
                 self._on_filter_error(each, error, [message], now_ns)
                 return
             if verdict is not None:
@@ -207,7 +207,7 @@ class Delivery:
             return  # replaced since: its message ran through the new chain
         try:
             message = holder.release_due(now_ns)
-        except Exception as error:  # noqa: BLE001  # foreign code: its held messages do not pass
+        except FOREIGN_ERRORS as error:  # foreign code: its held messages do not pass
             self._on_filter_error(holder, error, self._remove_held_by(holder), now_ns)
             return
         if message is None or not self._remove_held(message):
@@ -275,7 +275,7 @@ class Delivery:
             self._owner.on_filter_stop(message, self, verdict, _FILTER_STATUS[verdict])
 
     def _on_filter_error(
-        self, plugin: Filter, error: Exception, messages: list[UMessage], now_ns: int
+        self, plugin: Filter, error: BaseException, messages: list[UMessage], now_ns: int
     ) -> None:
         self._owner.on_filter_error(plugin, error)
         self._dead_letter(
@@ -350,7 +350,7 @@ class Delivery:
                     first_attempt_ns,
                     settled_ns,
                 )
-            except Exception as error:  # noqa: BLE001  # foreign code; does not affect delivery
+            except FOREIGN_ERRORS as error:  # foreign code; does not affect delivery
                 self._owner.on_tap_error(tap, error)
 
     # Fast path of Delivery.settle (oracle); compared by
@@ -368,7 +368,7 @@ class Delivery:
         for tap in batch_taps:
             try:
                 tap.on_delivered_batch(messages, self, times_ns)
-            except Exception as error:  # noqa: BLE001  # as in `_notify_taps`
+            except FOREIGN_ERRORS as error:  # as in `_notify_taps`
                 self._owner.on_tap_error(tap, error)
         if len(batch_taps) == len(self._owner.taps):
             return

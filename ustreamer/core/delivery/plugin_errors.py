@@ -10,6 +10,9 @@ log = logging.getLogger("ustreamer.plugins")
 MAX_TAP_ERRORS: Final = 5
 """Exceptions after which a tap is disabled: a failing tap affects no verdict, but costs time per message."""
 
+FOREIGN_ERRORS: Final = (Exception, SystemExit)
+"""What a plugin may raise without effect on other messages. A `sys.exit()` would end the receiving thread."""
+
 _MAX_REPORTED_KINDS: Final = 100  # pairs of plugin and exception type, per endpoint
 _MAX_COUNTED_TAPS: Final = 100
 _MAX_TEXT: Final = 300
@@ -21,12 +24,12 @@ def plugin_name(plugin: object) -> str:
     return named
 
 
-def describe_error(plugin: object, error: Exception) -> str:
+def describe_error(plugin: object, error: BaseException) -> str:
     """One readable line: `Class raised KeyError: 'x'`."""
     return f"{plugin_name(plugin)} raised {safe_str(error)}"[:_MAX_TEXT]
 
 
-def safe_str(error: Exception) -> str:
+def safe_str(error: BaseException) -> str:
     """`KeyError: 'x'`, also if the `__str__` of the error raises."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -40,19 +43,19 @@ class PluginErrors:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._lock = Lock()  # a leaf lock: no call under it
-        self._reported: set[tuple[str, type[Exception]]] = set()
+        self._reported: set[tuple[str, type[BaseException]]] = set()
         self._by_tap: dict[int, int] = {}
         self._counts = {"filter_errors": 0, "directory_errors": 0, "tap_errors": 0, "taps_off": 0}
 
-    def record_filter_error(self, plugin: object, error: Exception) -> None:
+    def record_filter_error(self, plugin: object, error: BaseException) -> None:
         """Record that a filter or a filter factory raised `error`."""
         self._record("filter_errors", plugin, error)
 
-    def record_directory_error(self, directory: object, error: Exception) -> None:
+    def record_directory_error(self, directory: object, error: BaseException) -> None:
         """Record that a subscription directory raised `error`."""
         self._record("directory_errors", directory, error)
 
-    def record_tap_error(self, tap: object, error: Exception) -> bool:
+    def record_tap_error(self, tap: object, error: BaseException) -> bool:
         """Record that a tap raised `error`; return True if the tap must be disabled now."""
         self._record("tap_errors", tap, error)
         with self._lock:
@@ -69,7 +72,7 @@ class PluginErrors:
         )
         return True
 
-    def _record(self, kind: str, plugin: object, error: Exception) -> None:
+    def _record(self, kind: str, plugin: object, error: BaseException) -> None:
         seen = plugin_name(plugin), type(error)
         with self._lock:
             self._counts[kind] += 1

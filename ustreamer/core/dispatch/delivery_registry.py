@@ -15,7 +15,7 @@ import msgspec
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
-from ustreamer.core.delivery.plugin_errors import describe_error
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, describe_error
 from ustreamer.core.delivery.ports import DeliveryOwner, Filter
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.routing.forwarding import Target
@@ -130,7 +130,7 @@ class DeliveryRegistry:
         try:
             delivery.set_filters(tuple(factory(delivery)), now_ns)
         # Foreign code. Without its filters no message passes: a limit or a ban must hold.
-        except Exception as error:  # noqa: BLE001
+        except FOREIGN_ERRORS as error:
             self._owner.on_filter_error(factory, error)
             delivery.set_filters((FailedFilter(describe_error(factory, error)),), now_ns)
 

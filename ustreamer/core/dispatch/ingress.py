@@ -16,7 +16,7 @@ from threading import Lock, RLock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
-from ustreamer.core.delivery.plugin_errors import PluginErrors, describe_error
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, PluginErrors, describe_error
 from ustreamer.core.delivery.ports import BackloggedEgress, Filter, Tap
 from ustreamer.core.dispatch.dedup_window import DedupWindow
 from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetStatistics
@@ -77,14 +77,19 @@ class Ingress:
         with self._lock:
             # Read under the lock: with two threads, the time that filters receive must not run backwards.
             now_ns = self._monotonic_ns()
+            version: int | None = None  # no cached route is valid, and no route is cached
+            try:
+                version = self._directory.version
+            except FOREIGN_ERRORS as error:
+                self.plugin_errors.record_directory_error(self._directory, error)
             route = self._routes.get(attributes if attributes.reqid is None else cache_key(attributes))
             if (
                 route is None
-                or route.version != self._directory.version
+                or route.version != version
                 or id.msb & 0xF000 != 0x7000
                 or id.lsb >> 62 != 0b10  # UUID.is_valid, without two calls (0.1 us instead of 0.3)
             ):
-                route = self._route_for(message, now_ns)
+                route = self._route_for(message, version, now_ns)
                 if route is None:
                     return
             deliveries = route.deliveries
@@ -117,10 +122,14 @@ class Ingress:
         routes, batches = self._routes, list[OutgoingBatch]()
         received, ageing = 0, False
         with self._lock:
-            if type(messages) is MessageBatch and self._dispatch_column_batch(messages):
+            version: int | None = None  # no cached route is valid, and no route is cached
+            try:
+                version = self._directory.version
+            except FOREIGN_ERRORS as error:
+                self.plugin_errors.record_directory_error(self._directory, error)
+            if type(messages) is MessageBatch and self._dispatch_column_batch(messages, version):
                 return
             now_ns, wall_ms = self._monotonic_ns(), self._wall_ms()
-            version = self._directory.version
             try:
                 for message in messages:
                     attributes = message.attributes
@@ -132,7 +141,7 @@ class Ingress:
                         or id.msb & 0xF000 != 0x7000
                         or id.lsb >> 62 != 0b10  # UUID.is_valid
                     ):
-                        route = self._route_for(message, now_ns)
+                        route = self._route_for(message, version, now_ns)
                         if route is None:
                             continue
                     deliveries = route.deliveries
@@ -162,7 +171,7 @@ class Ingress:
                 for outgoing in batches:
                     outgoing.flush(ageing=ageing)
 
-    def _dispatch_column_batch(self, batch: MessageBatch) -> bool:
+    def _dispatch_column_batch(self, batch: MessageBatch, version: int | None) -> bool:
         """Dispatch a batch as a whole; False, without any effect, if each message needs its own decision.
 
         Each needs its own without a cached route, with a filter, or if one message may have expired. In a whole
@@ -170,7 +179,7 @@ class Ingress:
         """
         attributes = batch.attributes
         route = self._routes.get(batch_cache_key(batch))
-        if route is None or route.version != self._directory.version or not route.deliveries:
+        if route is None or route.version != version or not route.deliveries:
             return False
         if any(delivery.filter_calls for delivery in route.deliveries):
             return False
@@ -196,30 +205,35 @@ class Ingress:
 
     # --- routes -------------------------------------------------------------------------------------------------------
 
-    def _route_for(self, message: UMessage, now_ns: int) -> CachedRoute | None:
+    def _route_for(self, message: UMessage, version: int | None, now_ns: int) -> CachedRoute | None:
         """The route of a message without a valid cached route; None if the message is not accepted."""
         if self._dedup_window is None:
-            return self._build_route(message, self._routes, now_ns)
+            return self._build_route(message, self._routes, version, now_ns)
         if not self._dedup_window.first_seen(message.id):
             self.refused["duplicate"] += 1  # not accepted, so not in the ledger
             return None
         route = self._routes_after_dedup.get(cache_key(message.attributes))
-        if route is None or route.version != self._directory.version or not message.id.is_valid:
-            route = self._build_route(message, self._routes_after_dedup, now_ns)
+        if route is None or route.version != version or not message.id.is_valid:
+            route = self._build_route(message, self._routes_after_dedup, version, now_ns)
         return route
 
     def _build_route(
-        self, message: UMessage, routes: BoundedCache[CacheKey, CachedRoute], now_ns: int
+        self,
+        message: UMessage,
+        routes: BoundedCache[CacheKey, CachedRoute],
+        version: int | None,
+        now_ns: int,
     ) -> CachedRoute | None:
-        """Build a route; cache it in `routes` if more messages may share it. None for an invalid message."""
+        """Build a route; cache it in `routes` if more messages may share it. None for an invalid message.
+
+        `version` was read before: a change of subscriptions since then makes the route stale, not wrong.
+        """
         attributes, key = message.attributes, cache_key(message.attributes)
-        # Read before the decision: a change in between makes the route stale, not wrong.
-        version = self._directory.version
         try:
             if not message.id.is_valid:
                 raise InvalidMessage(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")
             stale = routes.get(key)
-            if stale is not None and attributes.type is not UMessageType.PUBLISH:
+            if stale is not None and attributes.type is not UMessageType.PUBLISH and version is not None:
                 # A change of subscriptions changes the targets of publications only.
                 route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
                 return route
@@ -227,7 +241,7 @@ class Ingress:
         except InvalidMessage as refused:
             self._refuse(message, refused.status)
             return None
-        except Exception as error:  # noqa: BLE001  # foreign code: the directory is a plugin's
+        except FOREIGN_ERRORS as error:  # foreign code: the directory is a plugin's
             self.plugin_errors.record_directory_error(self._directory, error)
             # No peer may rely on this streamer for the topic.
             self._router.forwarding.withdraw({attributes.source})
@@ -236,7 +250,7 @@ class Ingress:
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
             )
         route = CachedRoute(version, *self._deliveries_of(attributes, decision, now_ns))
-        if attributes.is_cacheable or key is not attributes:
+        if version is not None and (attributes.is_cacheable or key is not attributes):
             routes.add(key, route)
         return route
 
@@ -289,7 +303,7 @@ class Ingress:
         with self._lock:
             try:
                 decision = self._router.decide(self.name, attributes)
-            except Exception:  # noqa: BLE001  # foreign code, or an invalid message: dispatch reports it
+            except FOREIGN_ERRORS:  # foreign code, or an invalid message: dispatch reports it
                 return False
             if attributes.type is not UMessageType.PUBLISH or not decision.targets:
                 return decision.deferred
@@ -361,7 +375,7 @@ class Ingress:
         for tap in self.taps:
             try:
                 tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns, 0, now_ns)
-            except Exception as error:  # noqa: BLE001  # foreign code, as in Delivery.settle
+            except FOREIGN_ERRORS as error:  # foreign code, as in Delivery.settle
                 self.on_tap_error(tap, error)
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
             return
@@ -383,10 +397,10 @@ class Ingress:
             self._dispatcher.dead_letter(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
         self._dispatcher.respond_error(message, reason, self.name)
 
-    def on_filter_error(self, plugin: object, error: Exception) -> None:
+    def on_filter_error(self, plugin: object, error: BaseException) -> None:
         self.plugin_errors.record_filter_error(plugin, error)
 
-    def on_tap_error(self, tap: Tap, error: Exception) -> None:
+    def on_tap_error(self, tap: Tap, error: BaseException) -> None:
         if self.plugin_errors.record_tap_error(tap, error):
             self._drop_tap(tap)
 
@@ -420,7 +434,7 @@ class Ingress:
                 subscribed = delivery.topic is None or self._is_still_subscribed(
                     delivery, delivery.topic, now_ns
                 )
-            except Exception as error:  # noqa: BLE001  # foreign code; there was a subscription when it came in
+            except FOREIGN_ERRORS as error:  # foreign code; there was a subscription when it came in
                 self.plugin_errors.record_directory_error(self._directory, error)
                 subscribed = True
             delivery.release_held(holder, now_ns, subscribed=subscribed)

@@ -47,6 +47,6 @@ def batch_cache_key(batch: MessageBatch) -> CacheKey:
 class CachedRoute(msgspec.Struct, frozen=True, gc=False):
     """The handling of all messages with equal attributes, as long as the directory has this version."""
 
-    version: int
+    version: int | None  # None: unknown, so never valid again
     deliveries: tuple[Delivery, ...]
     decision: RoutingDecision
