@@ -38,10 +38,13 @@ class Network:
         """What happens on other threads before the next call."""
         event = self._events.popleft() if self._events else "nothing"
         if event in ("subscriber changes", "both"):
-            self.has_subscriber = not self.has_subscriber
-            self._report()
+            self.change_subscriber()
         if event in ("status arrives", "both"):
             self.deliver_report()
+
+    def change_subscriber(self) -> None:
+        self.has_subscriber = not self.has_subscriber
+        self._report()
 
     def end_events(self) -> None:
         self._events.clear()
@@ -97,6 +100,7 @@ class Simulation:
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
             lost_since_ns=lambda noticed_ns: None,
+            settled_ns=0,
         )
         context = EndpointContext("backbone", "hpc.vin1", clock)
         session: Any = self.network
@@ -146,3 +150,14 @@ def test_in_the_end_a_route_is_open_if_a_subscriber_matches(events: list[str], t
     if simulation.network.has_subscriber:
         received = iter(simulation.network.received)
         assert all(each in received for each in simulation.accepted), "lost, or never repeated in order"
+
+
+def test_a_message_is_put_again_once_for_each_return_of_a_subscriber() -> None:
+    simulation = Simulation([])
+    simulation.network.change_subscriber()
+    simulation.put(simulation.new_message(0))
+    for _ in range(6):
+        for _ in ("lost", "returned"):
+            simulation.network.change_subscriber()
+            simulation.settle()
+    assert simulation.network.received == [b"0"] * 7

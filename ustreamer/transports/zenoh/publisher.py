@@ -456,7 +456,9 @@ class ZenohSender:
 
     def _on_subscribers_lost(self, publisher: _RoutePublisher, noticed_ns: int) -> None:
         with self._lock:
-            publisher.to_retransmit = self._retransmit_buffer.messages_of(publisher)
+            # Once each: a message that was put again is remembered twice, and copies would double at each loss.
+            last_puts = {each[1].id: each for each in self._retransmit_buffer.messages_of(publisher)}
+            publisher.to_retransmit = list(last_puts.values())
             publisher.lost_ns = noticed_ns
             with self._state_lock:
                 # `_on_subscriber_found` may have opened it since, for earlier subscribers.
