@@ -17,6 +17,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.egress.dead_letter import LETTER_BURST
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
@@ -511,6 +512,25 @@ def waits_too_long(world: "World", endpoint: str, message: UMessage, seconds: fl
     world.receive(endpoint, message)
     world.send()
     world.time.advance(s=seconds)
+
+
+def test_above_a_burst_expired_messages_are_counted_and_answered_but_make_no_dead_letters(
+    world: "World",
+) -> None:
+    world.directory.subscribe(SPEED, DASH)
+    message = stale(world, lambda: event(world, ttl=50))
+    for _ in range(LETTER_BURST + 3):
+        world.receive("chassis", message)
+    # Of the same endpoint, for its letters are used up.
+    own_request = stale(
+        world, lambda: request(world.id(), SPEED.with_resource(0), APP.with_resource(1), ttl=50)
+    )
+    world.receive("chassis", own_request)
+    assert world.ledger().expired == LETTER_BURST + 4
+    assert world.ledger().unaccounted == 0
+    assert world.dispatcher.dead_letter_rate.suppressed == 4
+    (answer,) = responses(world, "chassis")
+    assert answer.attributes.reqid == own_request.id
 
 
 def test_an_expired_notification_of_a_hosted_service_is_no_dead_letter(

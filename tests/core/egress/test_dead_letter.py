@@ -6,7 +6,15 @@ from threading import Thread
 
 import pytest
 
-from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBuffer, _size, dead_letter_topic
+from ustreamer.core.egress.dead_letter import (
+    LETTER_BURST,
+    LETTERS_PER_S,
+    DeadLetter,
+    DeadLetterBuffer,
+    DeadLetterRate,
+    _size,
+    dead_letter_topic,
+)
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage
@@ -128,3 +136,25 @@ def test_a_letter_added_during_a_pop_on_another_thread_is_kept(waiting: int) -> 
     called_for = box.add_letter(letter("meanwhile"))
     collector.join(30)
     assert called_for or len(box) == 0
+
+
+def admitted(rate: DeadLetterRate, endpoint: str, count: int, now_ns: int) -> int:
+    return sum(rate.admit(endpoint, now_ns) for _ in range(count))
+
+
+def test_a_burst_of_letters_is_made_whole_and_then_500_per_second_together() -> None:
+    rate, second = DeadLetterRate(), 1_000_000_000
+    assert admitted(rate, "cloud", LETTER_BURST + 7, 5) == LETTER_BURST
+    assert rate.suppressed == 7
+    assert admitted(rate, "cloud", 1, 4 + second) == 0
+    assert admitted(rate, "cloud", 1_000, 5 + second) == LETTERS_PER_S
+    assert admitted(rate, "cloud", 2_000, 5 + 4 * second) == 3 * LETTERS_PER_S
+    assert rate.suppressed == 7 + 1 + 500 + 500
+
+
+def test_each_endpoint_has_its_own_letters_and_a_pause_restores_a_burst_at_most() -> None:
+    rate, hour = DeadLetterRate(), 3_600_000_000_000
+    assert admitted(rate, "cloud", LETTER_BURST, 5) == LETTER_BURST
+    assert admitted(rate, "chassis", 10, 5) == 10
+    assert admitted(rate, "cloud", 2 * LETTER_BURST, 5 + hour) == LETTER_BURST
+    assert rate.suppressed == LETTER_BURST

@@ -18,7 +18,7 @@ from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.waiting import wait_until
 
 FLOOD: Final = 100_000
-"""Messages: ten times what the queue has room for."""
+"""Messages: more than the queues and the buffers of the kernel have room for."""
 
 _CONFIG: Final = """\
 authority = "hpc.vin1"
@@ -39,6 +39,11 @@ listen = ["tcp/127.0.0.1:{served}"]
 transport = "zenoh"
 authorities = ["stopped"]
 listen = ["tcp/127.0.0.1:{stopped}"]
+
+# For a pause of the receiving process on a busy machine.
+[egress.served]
+queue_messages = 20000
+queue_bytes = 40000000
 
 [plugins.usubscription]
 """

@@ -5,7 +5,8 @@ A real dispatcher with real egress queues and threads. Only the networks are sim
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import pytest
@@ -20,7 +21,7 @@ from ustreamer.core.routing.router import AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import StaticDirectory
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.transport_port import EndpointTransport, RouteUnavailable
+from ustreamer.transport_port import UNBOUNDED, EndpointTransport, RouteUnavailable
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification
 from ustreamer.uprotocol.ustatus import UStatus
@@ -28,23 +29,24 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
-QUEUE: Final = 400
+QUEUE: Final = 1_500
 BATCH: Final = 64
 ENDPOINTS: Final = ("left", "right", "other")
 
 
 class CpuBoundNetwork(EndpointTransport):
-    """A network whose sends never wait and cost CPU time. No message fits its window, so the send thread sends all."""
+    """A network whose sends never wait and cost CPU time. The send thread sends all: an empty queue sees no room."""
 
     def __init__(self) -> None:
         self.sent: list[UMessage] = []
+        self.queued: Callable[[], int] = int
 
     def send(self, message: UMessage) -> None:
         sum(range(1_000))
         self.sent.append(message)
 
     def send_window(self) -> int:
-        return 1
+        return UNBOUNDED if self.queued() else 0
 
     def register_listener(
         self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
@@ -76,7 +78,7 @@ class StoppedNetwork(CpuBoundNetwork):
         super().send(message)
 
     def send_window(self) -> int:
-        return int(self.reads.is_set())
+        return super().send_window() if self.reads.is_set() else 1
 
 
 class AbsentReceiver(CpuBoundNetwork):
@@ -97,6 +99,8 @@ class Streamer:
             name: EndpointQueue(name, network, limits, SYSTEM_CLOCK, self._on_undelivered)
             for name, network in self.networks.items()
         }
+        for name, queue in self.queues.items():
+            self.networks[name].queued = partial(getattr, queue, "queued")
         self._ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         router = Router(
             AuthorityTable({name: name for name in ENDPOINTS}),
@@ -155,7 +159,7 @@ def streamers() -> Iterator[list[Streamer]]:
 
 def test_an_input_faster_than_the_send_thread_waits_and_nothing_is_lost(streamers: list[Streamer]) -> None:
     streamers.append(streamer := Streamer())
-    messages = streamer.messages("left", "right", 20 * QUEUE)
+    messages = streamer.messages("left", "right", 6 * QUEUE)
     streamer.receive("left", messages)
     assert streamer.wait_sent("right", len(messages)) == messages
     assert streamer.undelivered == []
@@ -174,8 +178,8 @@ def test_single_messages_wait_as_well(streamers: list[Streamer]) -> None:
 
 def test_endpoints_that_feed_each_other_do_not_wait_for_each_other_forever(streamers: list[Streamer]) -> None:
     streamers.append(streamer := Streamer())
-    there = streamer.messages("left", "right", 10 * QUEUE)
-    back = streamer.messages("right", "left", 10 * QUEUE)
+    there = streamer.messages("left", "right", 4 * QUEUE)
+    back = streamer.messages("right", "left", 4 * QUEUE)
     receiving = [
         threading.Thread(target=streamer.receive, args=arguments)
         for arguments in (("left", there), ("right", back))
@@ -215,7 +219,8 @@ def test_an_absent_receiver_delays_nothing(streamers: list[Streamer]) -> None:
     streamer.receive("left", [first])
     eventually(lambda: streamer.queues["right"].statistics().blocked == 1, "a blocked message")
     streamer.receive("left", others)
-    assert len(streamer.undelivered) == 4 * QUEUE
+    # A retry may have one in flight.
+    assert 4 * QUEUE - 1 <= len(streamer.undelivered) <= 4 * QUEUE
     assert streamer.queues["right"].counters()["backpressure_waits"] == 0
 
 
@@ -224,7 +229,7 @@ def test_an_absent_receiver_delays_nothing(streamers: list[Streamer]) -> None:
     st.lists(
         st.tuples(
             st.sampled_from(["left", "right"]),
-            st.integers(1, 2 * QUEUE),
+            st.integers(1, QUEUE),
             st.sampled_from([UPriority.CS1, UPriority.CS4, UPriority.CS6]),
         ),
         min_size=1,

@@ -297,7 +297,7 @@ class EndpointQueue(SendWorker):
         budget, settled, monotonic_ns = self._wait_budget, self.ledger.settled, self._clock.monotonic_ns
         with self._lock:
             started_ns = now_ns = monotonic_ns()
-            has_room = self._transport.send_window() > 0
+            has_room = self._has_room_for_next()
             for _ in range(_MAX_WAIT_TICKS):
                 if self._closing or not (self._queue.sendable or self._in_flight):
                     break
@@ -308,11 +308,16 @@ class EndpointQueue(SendWorker):
                     break
                 self._changed.wait(_WAIT_TICK_S)
                 since_ns, now_ns = now_ns, monotonic_ns()
-                has_room = self._transport.send_window() > 0
+                has_room = self._has_room_for_next()
                 budget.charge(now_ns - since_ns, settled[Verdict.DELIVERED], has_room=has_room)
             if now_ns > started_ns:
                 self._waits += 1
                 self._waited_ns += now_ns - started_ns
+
+    def _has_room_for_next(self) -> bool:
+        """Whether the transport takes a waiting message of average size without waiting."""
+        queue = self._queue
+        return self._transport.send_window() > (queue.bytes // queue.messages if queue.messages else 0)
 
     # --- events of the transport, and a reload -----------------------------------------------------------------------
 
