@@ -74,7 +74,7 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 conformance: $(DEV) ## rebuild docs/conformance.md: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-bench: $(DEV) ## every figure of docs/performance.md, next to bare forwarders: 15 minutes
+bench: $(DEV) ## the figures of benchmarks/results.json, next to bare forwarders: 15 minutes
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 soak: $(DEV) ## the tests that run for minutes
