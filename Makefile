@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything here works on a machine that has Python 3.11, pip and make. `make help` lists the targets.
+# Everything here works on a machine that has Python 3.11 or newer, pip and make. `make help` lists the targets.
 #
 # Three stamps in .venv say what is installed: .installed-run is what a demo needs (no development tools, no Spark),
 # .installed-pipeline adds Spark, .installed-dev everything else. They are made again when a pyproject.toml changes.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test quick interop lint conformance bench soak proto clean help
+.PHONY: demo demo-report test quick pythons interop lint conformance bench soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -45,6 +45,17 @@ test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (
 quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before each commit (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests.quick $(ARGS)
 
+PYTHONS ?= python3.11 python3.13
+
+pythons: ## the pure tests with each of PYTHONS (PYTHONS="python3.12 python3.13"); fails if one is missing
+	@set -e; for python in $(PYTHONS); do \
+	    env=build/pythons/$${python##*/}; \
+	    $$python -m venv $$env; \
+	    $$env/bin/python --version; \
+	    $$env/bin/python -m pip --disable-pip-version-check -q install -e '.[zenoh,cli,uvloop,dev]' $(PLUGINS:%=-e ./%); \
+	    $$env/bin/python -m pytest -q $$($$env/bin/python -c 'from tests.quick import PURE; print(*PURE)') $(ARGS); \
+	done
+
 INTEROP := $(addprefix tests/e2e/,discovery/test_namespaces.py someip/test_tshark.py someip/test_vsomeip.py)
 
 interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, and vsomeip if VSOMEIP_HOME says where it is
@@ -63,7 +74,7 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 conformance: $(DEV) ## rebuild docs/conformance.md: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-bench: $(DEV) ## every figure of docs/performance.md, next to bare forwarders: 15 minutes
+bench: $(DEV) ## the figures of benchmarks/results.json, next to bare forwarders: 15 minutes
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 soak: $(DEV) ## the tests that run for minutes

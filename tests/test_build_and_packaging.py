@@ -43,6 +43,7 @@ TARGETS = [
     "demo-report",
     "test",
     "quick",
+    "pythons",
     "interop",
     "lint",
     "conformance",
@@ -123,6 +124,13 @@ def test_make_test_runs_every_check_and_then_the_tests() -> None:
     assert positions == sorted(positions)
     for tests in [*REPO.glob("plugins/*/tests"), PIPELINE / "tests"]:
         assert f"bin/mypy {tests.relative_to(REPO)}" in plan
+
+
+def test_make_pythons_fails_if_an_interpreter_is_missing() -> None:
+    command = ["make", "--no-print-directory", "pythons", "PYTHONS=python0.0"]
+    result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "python0.0" in result.stderr
 
 
 def test_without_npm_the_tests_with_autobahn_js_are_reported_as_skipped(tmp_path: Path) -> None:
@@ -375,6 +383,16 @@ def test_every_distribution_is_apache_licensed_and_types_its_users(folder: Path)
     assert about["requires-python"] == ">=3.11"
     assert (folder / about["readme"]).is_file()
     assert (folder / about["name"].replace("-", "_") / "py.typed").is_file()
+
+
+def test_the_readme_and_the_classifiers_name_the_same_python_versions() -> None:
+    prefix = "Programming Language :: Python :: "
+    declared = {line.removeprefix(prefix) for line in project(REPO)["classifiers"] if line.startswith(prefix)}
+    chapter = (
+        (REPO / "README.md").read_text(encoding="utf-8").split("## Python versions")[1].split("\n## ")[0]
+    )
+    assert set(re.findall(r"^\| (3\.\d+) \|", chapter, re.MULTILINE)) == declared
+    assert min(declared, key=lambda each: int(each.split(".")[1])) == "3.11"
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)

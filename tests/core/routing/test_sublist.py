@@ -124,11 +124,13 @@ def steps_of(work: Callable[[], object]) -> int:
         return trace
 
     outer = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # 3.12 reports opcodes only if a frame wanted them before settrace
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(outer)
+    assert count, "no instruction was counted"
     return count
 
 
