@@ -23,6 +23,7 @@ SHARE: Final = 0.7
 _CALLS_S: Final = 10.0
 _POLL_S: Final = 0.1
 _MB: Final = 1 << 20
+_NS_PER_S: Final = 1_000_000_000
 
 
 class RunChecks(msgspec.Struct, frozen=True):
@@ -100,13 +101,19 @@ class CheckedRun:
 
 
 class Soak(msgspec.Struct, frozen=True):
-    """A long run at a share of the saturation. `ages_us` are p50, p99 and p99.9 of its worst part."""
+    """A long run at a share of the saturation. `ages_us` are p50, p99 and p99.9 of its worst part.
+
+    `core_wait_s` is the time that the forwarder was ready to run and had no core: a busy machine, not the forwarder,
+    causes ages and wrong rates.
+    """
 
     hz: float
     sent_hz: float
     seconds: float
     ages_us: tuple[float, float, float]
     cpu_us: float
+    cpu_s: float
+    core_wait_s: float
     first_mb: float
     last_mb: float
     most_mb: float
@@ -116,6 +123,7 @@ class Soak(msgspec.Struct, frozen=True):
         ages = "/".join(f"{each:.0f}" for each in self.ages_us)
         return (
             f"{self.seconds:.0f} s at {self.hz:.0f}/s ({self.sent_hz:.0f}/s sent), CPU {self.cpu_us:.1f} us, "
+            f"{self.cpu_s:.1f} s of CPU after {self.core_wait_s:.1f} s of waiting for a core, "
             f"p50/p99/p99.9 {ages} us in the worst part, "
             f"memory {self.first_mb:.1f} MB at first, {self.last_mb:.1f} at last, {self.most_mb:.1f} at most\n"
             f"    {'passed' if self.checks.passed else 'FAILED'}: {self.checks.text()}"
@@ -140,7 +148,8 @@ def soak(
         pass  # warm-up
     run = CheckedRun(rig, model)
     first_mb = most_mb = rig.forwarder.resident_bytes / _MB
-    sent, began_s, cpu_ns = rig.counters[SENT], time.monotonic(), rig.forwarder.cpu_ns
+    sent, began_s = rig.counters[SENT], time.monotonic()
+    cpu_ns, core_wait_ns = rig.forwarder.cpu_ns, rig.forwarder.core_wait_ns
     worst = [0.0, 0.0, 0.0]
     for ages in measure.ages_for(rig, hz, seconds):
         found = [measure.percentile(ages, part) / 1_000 for part in (0.5, 0.99, 0.999)] if ages else worst
@@ -148,7 +157,8 @@ def soak(
         memory_mb = rig.forwarder.resident_bytes / _MB
         most_mb = max(most_mb, memory_mb)
         progress(f"{time.monotonic() - began_s:.0f} s: p99 {found[1]:.0f} us, {memory_mb:.1f} MB")
-    took_s, cpu_ns = time.monotonic() - began_s, rig.forwarder.cpu_ns - cpu_ns
+    took_s = time.monotonic() - began_s
+    cpu_ns, core_wait_ns = rig.forwarder.cpu_ns - cpu_ns, rig.forwarder.core_wait_ns - core_wait_ns
     sent = rig.counters[SENT] - sent
     last_mb = rig.forwarder.resident_bytes / _MB
     return Soak(
@@ -157,6 +167,8 @@ def soak(
         took_s,
         (worst[0], worst[1], worst[2]),
         cpu_ns / sent / 1_000,
+        cpu_ns / _NS_PER_S,
+        core_wait_ns / _NS_PER_S,
         first_mb,
         last_mb,
         most_mb,

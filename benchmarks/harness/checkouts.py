@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.harness.child_process import Child, module_command
 from benchmarks.harness.reference import reference_command
-from benchmarks.harness.shared_counters import NEWEST_PLUS_1, RECEIVED, SharedCounters
+from benchmarks.harness.shared_counters import NEWEST_PLUS_1, RECEIVED, STEADY_SENT, SharedCounters
 from benchmarks.harness.testbed import (
     CLOUD_ENDPOINT,
     CONFIG,
@@ -102,7 +102,9 @@ class CheckoutTestbed(BenchRig):
         sink = self._topics_sink(counters, model, direction, subject, ports, other.zenoh)
         generator = self._topics_generator(counters, model, direction, ports, ecus)
         progress = NEWEST_PLUS_1 if model.limits else RECEIVED
-        return wait_connected(Rig(direction, subject, generator, sink, counters, forwarder, progress))
+        return wait_connected(
+            Rig(direction, subject, generator, sink, counters, forwarder, progress, STEADY_SENT)
+        )
 
     def _bare_topics(self, name: str, direction: Direction, ports: Ports, other: int) -> Child:
         arguments = {

@@ -101,6 +101,12 @@ class Child:
         return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
 
     @property
+    def core_wait_ns(self) -> int:
+        """Time that its threads were ready to run and waited for a core (/proc/PID/task/TID/schedstat)."""
+        stats = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text(encoding="ascii").split()[1]) for each in stats)
+
+    @property
     def threads(self) -> int:
         """Number of threads."""
         return sum(1 for _ in Path(f"/proc/{self._process.pid}/task").iterdir())

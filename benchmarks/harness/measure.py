@@ -175,7 +175,7 @@ def _machine_cpu_ns() -> int:
 
 def _saturated(rig: Rig, load: Load) -> tuple[CpuSample, CpuSample]:
     """Saturation for a while. Returns the samples at both ends of the measured part."""
-    missing = rig.counters[SENT] - rig.counters[RECEIVED]
+    missing = rig.counters[rig.expected] - rig.counters[RECEIVED]
     rig.counters[AGES_ENABLED] = 0
     rig.counters[SEND_ENABLED] = 1
     rig.generator.send_command(f"flow {load.window} {load.warm_up_s + load.saturated_s + _REPLY_TIMEOUT_S}")
@@ -183,9 +183,15 @@ def _saturated(rig: Rig, load: Load) -> tuple[CpuSample, CpuSample]:
     before = _sample(rig)
     time.sleep(load.saturated_s)
     after = _sample(rig)
+    deadline = time.monotonic() + _SETTLE_S
+    while (
+        after.received == before.received and time.monotonic() < deadline
+    ):  # a busy machine stops all for a while
+        time.sleep(_QUIET_S)
+        after = _sample(rig)
     rig.counters[SEND_ENABLED] = 0
     rig.generator.wait_line("DONE", _REPLY_TIMEOUT_S)
-    _wait_settled(rig.counters, missing)
+    _wait_settled(rig.counters, missing, rig.expected)
     return before, after
 
 
@@ -193,14 +199,14 @@ def _paced(
     rig: Rig, hz: float, count: int, warm_up_fraction: int = _WARM_UP_FRACTION
 ) -> tuple[CpuSample, list[int], CpuSample]:
     """Single messages. Returns their ages at the sink in ns, ascending, and two samples."""
-    missing = rig.counters[SENT] - rig.counters[RECEIVED]
+    missing = rig.counters[rig.expected] - rig.counters[RECEIVED]
     rig.counters[AGES_ENABLED] = 1
     time.sleep(_SWITCH_S)
     rig.counters[AGE_COUNT] = 0
     before = _sample(rig)
     rig.generator.send_command(f"pace {hz} {count}")
     rig.generator.wait_line("DONE", _REPLY_TIMEOUT_S + count / hz)
-    _wait_settled(rig.counters, missing)
+    _wait_settled(rig.counters, missing, rig.expected)
     after = _sample(rig)
     ages = rig.counters.ages_ns()
     skipped = len(ages) // warm_up_fraction if warm_up_fraction else 0
@@ -212,11 +218,13 @@ def wait_quiet(counters: SharedCounters) -> None:
     _wait_settled(counters, -(1 << 62))
 
 
-def _wait_settled(counters: SharedCounters, already_lost: int) -> None:
-    """Wait until all sent messages have arrived, except `missing` earlier ones, or no more arrive."""
+def _wait_settled(counters: SharedCounters, already_lost: int, expected: int = SENT) -> None:
+    """Wait until all sent messages have arrived, except `already_lost` earlier ones, or no more arrive."""
     deadline = time.monotonic() + _SETTLE_S
     received, quiet = counters[RECEIVED], 0
-    while counters[SENT] - received > already_lost and quiet < _QUIET_POLLS and time.monotonic() < deadline:
+    while (
+        counters[expected] - received > already_lost and quiet < _QUIET_POLLS and time.monotonic() < deadline
+    ):
         time.sleep(_QUIET_S)
         now = counters[RECEIVED]
         quiet = quiet + 1 if now == received else 0

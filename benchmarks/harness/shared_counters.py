@@ -26,7 +26,9 @@ OUT_OF_ORDER: Final = 6
 """Messages that arrived after a newer one of their topic; written by the sinks that check it."""
 SWITCH_ENABLED: Final = 7
 """1 while a sink shall end and begin subscriptions; written by the measuring process."""
-_FIRST_AGE: Final = 8
+STEADY_SENT: Final = 8
+"""Messages sent on steady topics of a traffic model; written by the generator."""
+_FIRST_AGE: Final = 9
 MAX_AGES: Final = 65_536
 
 _COUNTER_BYTES: Final = 8

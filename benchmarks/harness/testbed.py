@@ -107,7 +107,7 @@ class Rig(msgspec.Struct, frozen=True):
     """A generator, a sink, their shared counters, and the forwarder between them (None: direct).
 
     `progress` is the counter of messages at saturation: RECEIVED or, where a forwarder drops messages on purpose,
-    NEWEST_PLUS_1.
+    NEWEST_PLUS_1. `expected` counts the sent messages that RECEIVED shall reach.
     """
 
     direction: Direction
@@ -117,6 +117,7 @@ class Rig(msgspec.Struct, frozen=True):
     counters: SharedCounters
     forwarder: Child | None = None
     progress: int = RECEIVED
+    expected: int = SENT
 
 
 class Ports(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from benchmarks.harness.shared_counters import (
     RECEIVED,
     SEND_ENABLED,
     SENT,
+    STEADY_SENT,
     SharedCounters,
 )
 from benchmarks.traffic import sockets, wire
@@ -106,6 +107,7 @@ class TopicsGenerator(Generator):
                 self.calls.on_request(number)
             send(topic, paddings[topic] + pack(number, stamp_ns), number)
         self.number += count
+        self.counters[STEADY_SENT] = self._steady_count
 
     def _on_response(self, body: bytes) -> None:
         if len(body) < wire.TAIL.size:

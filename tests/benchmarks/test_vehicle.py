@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.checked_run import soak
+from benchmarks.harness.checkouts import CheckoutTestbed
 from benchmarks.harness.measure import Load
-from benchmarks.harness.testbed import Direction
-from benchmarks.traffic.models import MODELS, SEQUENCE, model_named
-from benchmarks.vehicle import DIRECTIONS, main, measure_cold, measure_model, table
+from benchmarks.harness.testbed import Direction, Subject
+from benchmarks.traffic.models import MODELS, SEQUENCE, VEHICLE, model_named
+from benchmarks.vehicle import DIRECTIONS, main, measure_cold, measure_endpoints, measure_model, table
 
 LOAD = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=300)
 
@@ -63,3 +65,29 @@ def test_the_command_refuses_an_unknown_model(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["--models", "7"])
     assert "invalid choice: '7'" in capsys.readouterr().err
+
+
+def test_vehicle_traffic_has_calls_limits_and_changing_subscriptions(tmp_path: Path) -> None:
+    with CheckoutTestbed(tmp_path) as testbed:
+        rig = testbed.topics_rig(VEHICLE, Direction.ZENOH_TO_ZENOH, Subject.STREAMER)
+        found = soak(rig, VEHICLE, 2_000.0, 3.0)
+    checks = found.checks
+    assert (checks.topics.lost, checks.topics.out_of_order, checks.topics.above_limit) == (0, 0, 0)
+    assert checks.calls["answered"] > 200
+    assert [checks.calls[name] for name in ("unanswered", "unexpected", "missing")] == [0, 0, 0]
+    assert checks.switches > 0
+    assert found.first_mb > 0
+    assert testbed.ledger()["throttled"] > 0
+
+
+def test_endpoints_without_traffic_are_measured(tmp_path: Path) -> None:
+    text = measure_endpoints(tmp_path, Path(), 4, LOAD)
+    assert "  4 endpoints: READY after" in text
+    assert "lost 0, disorder 0" in text
+
+
+@pytest.mark.parametrize("number", ["1", "65"])
+def test_the_number_of_endpoints_is_limited(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--endpoints", number])
+    assert "expected 2..64" in capsys.readouterr().err
