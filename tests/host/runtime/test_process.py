@@ -107,7 +107,9 @@ def test_an_endpoint_can_use_a_transport_of_a_plugin_without_a_section(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: radio\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ustreamer]\nradio = radio_plugin:Plugin\n")
     monkeypatch.syspath_prepend(tmp_path)
-    section = '[endpoints.a]\ntransport = "radio"\nauthorities = ["car"]\nnetwork = "air"\n[plugins.throttle]\n'
+    section = (
+        '[endpoints.a]\ntransport = "radio"\nauthorities = ["car"]\nnetwork = "air"\n[plugins.throttle]\n'
+    )
     loaded = process.load(written(tmp_path, HEAD + section))
     assert loaded.kinds.keys() >= {"radio", "local"}
     assert loaded.plugin_classes.keys() == {"throttle"}
