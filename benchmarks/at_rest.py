@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.at_rest`: start time of a streamer, and its CPU and memory without traffic.
 
-The configuration is configs/minimal.toml. There are two references: a process that only imports the libraries which
-this configuration needs, and the bare forwarder from UDP to Zenoh: Python, Zenoh and two sockets, the minimum for this
-work. Starts alternate. All processes run from compiled bytecode, as after an installation: compiling the sources takes
-longer than the rest of a start. `benchmarks.subscriptions` measures memory per subscription.
+The configuration is configs/minimal.toml. There are two references. The first only imports the libraries that this
+configuration needs. The second is the bare forwarder from UDP to Zenoh: Python, Zenoh and two sockets, the minimum
+for this work. Starts alternate. All processes run from compiled bytecode, as after an installation: compiling the
+sources takes as long as the rest of a start. `benchmarks.subscriptions` measures memory per subscription.
 """
 
 import argparse
