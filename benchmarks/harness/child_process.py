@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +28,25 @@ class Child:
     ready_s = 0.0
     """Time from its start to the first line that was awaited."""
 
-    def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._began_s = time.monotonic()
         self._log = directory / f"{name}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                cwd=REPO,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name=f"output of {name}", daemon=True).start()
@@ -114,8 +126,16 @@ class Child:
     @property
     def resident_bytes(self) -> int:
         """Resident memory."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
+        return self._memory("Rss:")
+
+    @property
+    def proportional_bytes(self) -> int:
+        """Resident memory; of pages that other processes share, its part."""
+        return self._memory("Pss:")
+
+    def _memory(self, field: str) -> int:
+        lines = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 
     def stop(self, within_s: float = 10.0) -> int:
         """End the process, by force after `within_s`. Returns its exit code."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import at_rest, calls, fan_out, growth, rates, suite, switching
+from benchmarks import calls, fan_out, growth, rates, suite, switching
 from benchmarks.rates import IdealLimiter, NaiveLimiter
 
 
@@ -120,14 +120,6 @@ def test_subscribing_under_load_begins_and_ends_the_flow(tmp_path: Path) -> None
     assert all_positive(found["unsubscribe_to_answer_ms"], "median", "min", "max")
     assert found["unsubscribe_to_last_ms"]["max"] >= 0
     assert "2 times" in switching.table(found)
-
-
-def test_a_start_and_a_rest_are_measured(tmp_path: Path) -> None:
-    found = at_rest.measured(tmp_path, 1, 0.2)
-    for subject in ("bare", "streamer"):
-        assert all_positive(found[subject], "start_s", "start_cpu_s", "memory_mb")
-        assert found[subject]["idle_cpu_percent"] >= 0
-    assert "memory at rest" in at_rest.table(found)
 
 
 def test_the_suite_writes_its_results_and_prints_the_goals(

@@ -72,7 +72,7 @@ def test_both_packers_pack_records_of_any_size(size: int) -> None:
 
 
 def test_the_process_starts_without_msgspec() -> None:
-    """A start of the streamer waits for the process, and this import is two thirds of what it would wait."""
+    """A start of the streamer waits for the process, and this import would double the wait."""
     code = f"import sys, {verify_process.__name__}; print('msgspec' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"

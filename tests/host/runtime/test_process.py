@@ -86,6 +86,35 @@ def test_an_unloadable_plugin_is_an_error_only_if_configured(
         process.load(written(tmp_path, HEAD + local(network) + "[plugins.radar]\n"))
 
 
+def test_an_endpoint_can_use_a_transport_of_a_plugin_without_a_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "radio_plugin.py").write_text(
+        "from msgspec import Struct\n"
+        "from ustreamer.hooks import hookimpl\n"
+        "from ustreamer.transport_port import TransportKind\n"
+        "from ustreamer.transports.local.config import LocalEndpoint\n"
+        "from ustreamer.transports.local.transport import make_local_transport\n"
+        "class Plugin:\n"
+        "    class Config(Struct, frozen=True): ...\n"
+        "    @staticmethod\n"
+        "    @hookimpl\n"
+        "    def ustreamer_transports():\n"
+        "        return {'radio': TransportKind(LocalEndpoint, make_local_transport)}\n"
+    )
+    info = tmp_path / "radio-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: radio\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ustreamer]\nradio = radio_plugin:Plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    section = (
+        '[endpoints.a]\ntransport = "radio"\nauthorities = ["car"]\nnetwork = "air"\n[plugins.throttle]\n'
+    )
+    loaded = process.load(written(tmp_path, HEAD + section))
+    assert loaded.kinds.keys() >= {"radio", "local"}
+    assert loaded.plugin_classes.keys() == {"throttle"}
+
+
 # ------------------------------------------------------------------------------------------------------------ signals
 
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start and the memory of a streamer with configs/minimal.toml stay within their bounds."""
+
+import math
+from pathlib import Path
+from typing import Final
+
+from benchmarks import at_rest
+
+MAX_START_RATIO: Final = 3.7
+"""CPU time from the start to READY, to that of an import of the same libraries in the same run. Measured: 2.9 to 3.3.
+With all commands and all installed plugins imported: 4.2 to 4.7.
+"""
+MAX_MEMORY_MB: Final = 45.0  # measured: 43.8; of it 20 are pages of library files, which processes can share
+
+
+def test_a_start_and_a_rest_are_measured_and_stay_within_bounds(tmp_path: Path) -> None:
+    found = at_rest.measured(tmp_path, 5, 1.0)
+    for subject in ("imports", "bare", "streamer"):
+        assert all(math.isfinite(figure) and figure >= 0 for figure in found[subject].values())
+        assert 0 < found[subject]["proportional_mb"] <= found[subject]["memory_mb"]
+    assert found["streamer"]["start_cpu_min_s"] < MAX_START_RATIO * found["imports"]["start_cpu_min_s"]
+    assert found["streamer"]["memory_mb"] < MAX_MEMORY_MB
+    assert "memory at rest" in at_rest.table(found)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer run` imports only what its configuration needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ustreamer.host.cli.main import parser, run_parser
+
+CONFIG: Final = Path(__file__).parents[3] / "configs" / "minimal.toml"
+LOADED: Final = """\
+import json, sys
+from pathlib import Path
+from ustreamer.host.cli.main import run_parser
+from ustreamer.host.runtime import process
+arguments = run_parser().parse_args(["run", sys.argv[1]])
+process.load(arguments.config).streamer()
+print(json.dumps(list(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> frozenset[str]:
+    """The modules of a process that has built the streamer of configs/minimal.toml."""
+    command = [sys.executable, "-c", LOADED, str(CONFIG)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    return frozenset(json.loads(shown.stdout))
+
+
+def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -> None:
+    assert loaded >= {
+        "ustreamer_throttle.plugin",
+        "ustreamer_usubscription.plugin",
+        "ustreamer.transports.someip.endpoint.transport",
+        "ustreamer.transports.zenoh.transport",
+    }
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "_hashlib",  # OpenSSL
+        "asyncio",
+        "difflib",
+        "ustreamer.host.cli.admin_commands",
+        "ustreamer.host.cli.check",
+        "ustreamer.host.cli.explain_command",
+        "ustreamer.host.egress.durable_queue",
+        "ustreamer.transports.someip.discovery.sd_driver",
+        "ustreamer.transports.someip.sd.discovery",
+        "ustreamer_payloads",
+        "ustreamer_recorder",
+        "ustreamer_usubscription.commands",
+        "ustreamer_wamp",
+    ],
+)
+def test_a_streamer_loads_nothing_else(loaded: frozenset[str], module: str) -> None:
+    assert module not in loaded
+
+
+def test_run_has_the_same_options_alone_and_among_all_commands() -> None:
+    words = ["run", "vehicle.toml", "--drain", "2", "--log", "json", "--log-level", "debug"]
+    assert vars(run_parser().parse_args(words)) == vars(parser().parse_args(words))
