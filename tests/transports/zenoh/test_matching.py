@@ -94,6 +94,7 @@ class Simulation:
         links: Any = SimpleNamespace(
             up=True,
             multicast=False,
+            settled_ns=0,
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
             lost_since_ns=lambda noticed_ns: None,
