@@ -217,7 +217,8 @@ class ZenohSender:
             self._put(header, message)
 
     # Fast path of put_message (oracle); compared by
-    # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages
+    # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages and, for several
+    # routes, tests/transports/zenoh/test_publisher.py::test_a_list_is_put_in_order_and_stored
     def put_batch(self, messages: Iterable[UMessage]) -> int:
         """Equal to `put_message` of each valid message until one is refused; returns the number of puts.
 
