@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.vehicle [TREE ...]`: traffic with many topics, between Zenoh networks and SOME/IP.
 
-Each model of `benchmarks.traffic.models` runs through a bare forwarder and through the streamer of each checkout (`.`),
-in alternating rounds. Every run counts loss and order. Model `vehicle` has topics of different rates in bursts,
-requests, throttled topics, and subscriptions that come and go; a run at 70 % of the saturation checks them.
+TREE is a checkout, by default this one. Each model of `benchmarks.traffic.models` runs through a bare forwarder and
+through the streamer of each checkout, in alternating rounds. Every run counts lost and out-of-order messages. Model
+`vehicle` has topics of different rates in bursts, requests, throttled topics, and subscriptions that come and go. A run
+at 70 % of the messages/s at saturation checks them.
 
-`--cold` sends the first messages of all topics at a fast pace to a streamer that just started. `--soak SECONDS` sends
-model `vehicle` at 70 % of the saturation. `--endpoints N ...` adds Zenoh networks without traffic. The environment
-variable REFERENCE_STREAMER adds the Rust reference streamer (`benchmarks.harness.reference`), Zenoh to Zenoh.
+`--cold` sends the first messages of 2 000 topics at a fast pace to a forwarder that just started. `--soak SECONDS`
+sends model `vehicle` at 70 % of the messages/s at saturation. `--endpoints N ...` adds Zenoh networks without traffic.
+The environment variable REFERENCE_STREAMER adds the Rust reference streamer, Zenoh to Zenoh
+(`benchmarks.harness.reference`).
 """
 
 import argparse
@@ -47,7 +49,10 @@ _IDLE_S: Final = 3.0
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Medians of the rounds of one forwarder with one model, and the sums of loss and disorder."""
+    """Medians of the rounds of one forwarder with one model, and its lost and out-of-order messages.
+
+    `cpu_us` is per message at saturation, `paced_cpu_us` at the slow pace. The percentiles are ages at the fast pace.
+    """
 
     cpu_us: float
     messages_per_s: float
@@ -92,13 +97,14 @@ def measure_model(
     """Measure a model in one direction. Raises ChildError."""
     with CheckoutTestbed(directory) as testbed:
         rigs = {_BARE: testbed.topics_rig(model, direction, Subject.BARE)}
-        for testbed.tree in trees:
-            rigs[str(testbed.tree)] = testbed.topics_rig(model, direction, Subject.STREAMER)
+        for tree in trees:
+            testbed.tree = tree
+            rigs[str(tree)] = testbed.topics_rig(model, direction, Subject.STREAMER)
         if reference_binary() and direction is Direction.ZENOH_TO_ZENOH:
             rigs[_REFERENCE] = testbed.topics_rig(model, direction, Subject.REFERENCE)
         rounds: dict[str, list[Round]] = {name: [] for name in rigs}
         runs = {}
-        for number in range(-1, repeats):
+        for number in range(-1, repeats):  # round -1 is the warm-up
             if number == 0:
                 runs = {name: CheckedRun(rig, model) for name, rig in rigs.items()}
             for name, rig in rigs.items():
@@ -207,16 +213,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=["zenoh-zenoh"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round at saturation")
-    parser.add_argument("--cold", action="store_true", help="the first messages after the start instead")
+    parser.add_argument(
+        "--cold", action="store_true", help="instead: the first messages after the start of a forwarder"
+    )
     parser.add_argument("--hz", type=float, default=20_000.0, help="pace of --cold (%(default)g)")
     parser.add_argument("--count", type=int, default=60_000, help="messages of --cold")
-    parser.add_argument("--soak", type=float, metavar="SECONDS", help="70 %% of the saturation instead")
+    parser.add_argument(
+        "--soak", type=float, metavar="SECONDS", help="instead: model vehicle at 70 %% of its saturation"
+    )
     parser.add_argument(
         "--endpoints",
         type=_endpoints,
         nargs="+",
         metavar="N",
-        help="these numbers of Zenoh endpoints instead",
+        help="instead: streamers with these numbers of Zenoh endpoints",
     )
     return parser
 

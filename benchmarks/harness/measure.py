@@ -48,7 +48,7 @@ class Load(msgspec.Struct, frozen=True):
         for name in ("paced_messages", "fast_messages"):
             if not _WARM_UP_FRACTION <= (number := getattr(self, name)) <= MAX_AGES:
                 raise ValueError(
-                    f"{name} {number}: expected {_WARM_UP_FRACTION}..{MAX_AGES}, which a board can hold"
+                    f"{name} {number}: expected {_WARM_UP_FRACTION}..{MAX_AGES}, which the shared counters can hold"
                 )
 
 

@@ -36,7 +36,7 @@ SIZE: Final = (_FIRST_AGE + MAX_AGES) * _COUNTER_BYTES
 
 
 class SharedCounters:
-    """The mapped counters: `board[SENT] += 1`."""
+    """The mapped counters: `counters[SENT] += 1`."""
 
     def __init__(self, path: Path) -> None:
         """Map the file `path`; creates it if it does not exist."""

@@ -286,7 +286,7 @@ class BenchRig:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def _open_counters(self, name: str) -> SharedCounters:
-        return SharedCounters(self._directory / f"{name}.board")
+        return SharedCounters(self._directory / f"{name}.counters")
 
     def _generator(self, counters: SharedCounters, kind: str, *ports: int) -> Child:
         command = module_command("traffic.generators", kind, counters.path, self._payload, *ports)

@@ -5,8 +5,8 @@
     python -m benchmarks.traffic.bare_topic_forwarders udp-to-zenoh   ZENOH_PORT UDP_PORT
     python -m benchmarks.traffic.bare_topic_forwarders zenoh-to-udp   ZENOH_PORT UDP_PORT SINK_PORT
 
-One publisher or header for each topic. A dict has the requests without a response, because both protocols need
-correlation. They end when their stdin closes.
+They keep one publisher or header for each topic. A dict holds the requests without a response, because both protocols
+need correlation; between Zenoh networks nothing is held. They end when their stdin closes.
 """
 
 import sys
@@ -29,7 +29,7 @@ _REQUEST: Final = 0x00
 
 
 def zenoh_to_zenoh(zenoh_port: int, other_port: int) -> None:
-    """Put every sample unchanged to the same key of the other network, responses in the other direction."""
+    """Put every sample unchanged to its key in the other network. Responses go in the other direction."""
     source, target = sockets.zenoh_peer(zenoh_port), sockets.zenoh_peer(other_port)
     answers = target.declare_subscriber(f"up/{wire.CLOUD}/**", FifoChannel(_CHANNEL))
     messages = source.declare_subscriber(f"up/{wire.STREAMER}/**", FifoChannel(_CHANNEL))

@@ -10,11 +10,14 @@ from benchmarks.traffic.models import TrafficModel
 
 RATE_TOLERANCE: Final = 0.01
 _ENOUGH: Final = 10.0
-"""A topic that is published this many times as fast as its limit reaches the limit in spite of pauses."""
+"""The rate of a topic is compared with its limit if it is published this many times as fast: pauses do not matter then.
+
+The topic must also have had time for this many messages.
+"""
 _EARLY: Final = 2.1
-"""Messages above `limit * time` that a throttle may pass (plugins/throttle/README.md)."""
+"""Messages above `limit * time` that a throttle may pass: 2 + tolerance (plugins/throttle/README.md)."""
 _JITTER_S: Final = 0.05
-"""Change of the time between two messages on their way to the sink."""
+"""By how much the time between two messages may change on their way to the sink."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -48,7 +51,7 @@ class TopicCounts:
         return is_old
 
     def report(self) -> dict[str, Any]:
-        """The counts, and the first and last time of each limited topic, as JSON. Then all counts are 0."""
+        """The counts, and the first and last time of each limited topic, as JSON. Sets all counts to 0."""
         found = {
             "received": self._received,
             "times_ns": {str(topic): times for topic, times in self._times_ns.items()},
@@ -83,7 +86,7 @@ class CallCounts:
             self._ages_ns.append(age_ns)
 
     def report(self) -> dict[str, Any]:
-        """The counts as JSON, with the requests without a response. Then all counts but these are 0."""
+        """The counts as JSON. Sets all counts to 0, except that of requests without a response."""
         ages = sorted(self._ages_ns)
         found = {
             "answered": self._answered,
@@ -99,9 +102,9 @@ class CallCounts:
 class TopicChecks(msgspec.Struct, frozen=True):
     """The results of a run: `lost` is the loss of topics that are neither throttled nor switched.
 
-    `limited` is the number of throttled topics whose publisher is fast enough to reach the limit; `inaccurate` of these
-    differ from it by more than 1 %, at most by the factor `worst_rate`. `above_limit` is the number of topics above
-    their limit.
+    `limited` counts the throttled topics that are published fast enough to reach their limit. Of these, `inaccurate`
+    differ from the limit by more than 1 %, after an allowance of one message and `_JITTER_S`. `worst_rate` is the rate
+    farthest from its limit, divided by the limit. `above_limit` counts the topics above their limit.
     """
 
     lost: int
@@ -121,7 +124,7 @@ def check_topics(
 ) -> TopicChecks:
     """Compare the sent messages of each topic with the report of the sink.
 
-    `limits` is False if the forwarder does not throttle, `switched` if all subscriptions stay.
+    `limits` is False if the forwarder does not throttle. `switched` is False if no subscription comes and goes.
     """
     lost = inaccurate = above = 0
     rates: list[float] = []

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The generators: number and stamp messages and send them as fast as the sink's credit allows, or at a given pace.
 
-    python -m benchmarks.traffic.generators udp  BOARD PAYLOAD UDP_PORT TARGET_PORT
-    python -m benchmarks.traffic.generators zenoh BOARD PAYLOAD ZENOH_PORT
+    python -m benchmarks.traffic.generators udp  COUNTERS PAYLOAD UDP_PORT TARGET_PORT
+    python -m benchmarks.traffic.generators zenoh COUNTERS PAYLOAD ZENOH_PORT
 
-Commands are read from stdin, one per line, and answered by `DONE` on stdout: `ping`, `flow WINDOW SECONDS`, `pace HZ
-COUNT`. `flow` ends on a signal of the shared counters, or after SECONDS. `report` is answered by a line of JSON.
+The commands `ping`, `flow WINDOW SECONDS` and `pace HZ COUNT` are lines on stdin; each is answered by `DONE` on stdout.
+`flow` ends when SEND_ENABLED of the shared counters is 0, or after SECONDS. `report` is answered by a line of JSON.
 """
 
 import errno
@@ -38,16 +38,16 @@ class Generator(ABC):
 
     @abstractmethod
     def send_burst(self) -> None:
-        """Send BURST messages, unstamped, and advance `number`. `burst` sets another number of messages."""
+        """Send `burst` messages without a time stamp, and advance `number`."""
 
     @abstractmethod
     def send_one(self) -> None:
-        """Send one message stamped with the present, and advance `number`."""
+        """Send one message with the present as its time stamp, and advance `number`."""
 
     burst = BURST
 
     def report(self) -> object:
-        """What the generator received since the last report, as JSON: nothing."""
+        """The messages that the generator received since the last report, as JSON. By default it receives none."""
         return None
 
     def ping(self) -> None:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generators and sinks for traffic with many topics (`benchmarks.traffic.models`).
 
-    python -m benchmarks.traffic.many_topics zenoh BOARD MODEL ZENOH_PORT METHOD_AUTHORITY
-    python -m benchmarks.traffic.many_topics udp   BOARD MODEL TARGET_PORT UDP_PORT...
-    python -m benchmarks.traffic.many_topics zenoh-sink BOARD MODEL ZENOH_PORT TOPIC_AUTHORITY SINK_AUTHORITY [subscribe]
-    python -m benchmarks.traffic.many_topics udp-sink   BOARD MODEL UDP_PORT
+    python -m benchmarks.traffic.many_topics KIND COUNTERS MODEL ARGUMENTS
 
-Commands of the generators as for `benchmarks.traffic.generators`. Each service is an ECU with its own UDP port. A sink
-checks each message and answers requests with their payload; a line on its stdin requests a report.
+    zenoh       ZENOH_PORT METHOD_AUTHORITY
+    udp         TARGET_PORT UDP_PORT...
+    zenoh-sink  ZENOH_PORT TOPIC_AUTHORITY SINK_AUTHORITY [subscribe]
+    udp-sink    UDP_PORT
+
+The generators read the commands of `benchmarks.traffic.generators`. Each service is an ECU with its own UDP port. A
+sink checks each message and answers requests with their payload; a line on its stdin requests a report.
 """
 
 import socket
@@ -65,13 +67,13 @@ class TopicsGenerator(Generator):
 
     @abstractmethod
     def send_message(self, topic: int, body: bytes, number: int) -> None:
-        """Send one message; a request if `topic` is the place of the requests."""
+        """Send one message; a request if `topic` is `model.call`."""
 
     def send_windowed(self, window: int, seconds: float) -> None:
-        """Keep at most `window` messages in transit, counted by those of steady topics.
+        """Keep at most `window` messages in transit. Only messages of steady topics are counted, and scaled to all.
 
-        A newer message is no proof that older ones arrived: forwarders may reorder topics. When none has arrived for a
-        while, all messages in transit count as lost.
+        A newer message does not prove that older ones arrived: forwarders may reorder topics. If none arrives for
+        `_STALL_NS`, all messages in transit count as lost.
         """
         counters = self.counters
         since_ns = now_ns = time.monotonic_ns()
@@ -153,7 +155,7 @@ class Application(TopicsGenerator):
 
 
 class Ecus(TopicsGenerator):
-    """ECUs that send SOME/IP notifications, and of which the first calls a method of an application."""
+    """ECUs that send SOME/IP notifications. The first ECU also calls a method of an application."""
 
     def __init__(self, counters: SharedCounters, model: TrafficModel, target: int, *ports: int) -> None:
         super().__init__(counters, model)
@@ -194,7 +196,7 @@ class TopicsSink:
         self.topics = TopicCounts(model)
 
     def run(self, recv: Callable[[], bytes], try_recv: Callable[[], bytes | None]) -> None:
-        """Take messages: each at once while ages are noted, otherwise all every half millisecond."""
+        """Receive messages: each at once while ages are noted, otherwise all waiting ones every half millisecond."""
         counters = self.counters
         while True:
             if not counters[AGES_ENABLED]:
@@ -287,8 +289,8 @@ def run_udp_sink(counters: SharedCounters, model: TrafficModel, port: int) -> No
     sink.run(lambda: receive(0), try_recv)
 
 
-def main(kind: str, board: str, model_name: str, port: str, *rest: str) -> None:
-    counters, model = SharedCounters(Path(board)), model_named(model_name)
+def main(kind: str, counters_path: str, model_name: str, port: str, *rest: str) -> None:
+    counters, model = SharedCounters(Path(counters_path)), model_named(model_name)
     match kind:
         case "zenoh":
             serve_commands(Application(counters, model, int(port), *rest))

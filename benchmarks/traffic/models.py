@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traffic models: which topic each message has, and its size. Deterministic, so that a sink can check order by number.
 
-Message `n` has the topic `model.sequence[n % len(model.sequence)]`. The number of topics itself, `model.call`, marks a
-request to `method`.
+Topics are numbers from 0. Message `n` has the topic `model.sequence[n % len(model.sequence)]`. The value `model.call`,
+one above the last topic, marks a request to `method`.
 """
 
 import random
@@ -35,16 +35,17 @@ _METHOD: Final = (0x3000, wire.MAJOR, 1)
 _LIMITS_HZ: Final = (5.0, 10.0, 20.0, 8.0)
 _APART: Final = "-apart"
 _LIMITED_SERVICE: Final = 5
-"""One service in this number is limited."""
+"""One service of this many is limited."""
 _SWITCHED_TOPIC: Final = 20
-"""One topic in this number has a subscription that comes and goes."""
+"""One topic of this many has a subscription that comes and goes."""
 
 
 class TrafficModel(msgspec.Struct, frozen=True, dict=True):
-    """`topics` topics: in turn or, with `rates_hz`, at rates between the slowest and the fastest, in bursts.
+    """The number of topics, their rates and sizes. Without `rates_hz` one message of each topic is sent in turn.
 
-    The rates are relative: the pace of the generator scales them. `calls` is the share of requests. With `limits`, one
-    service in five is throttled, and one topic in twenty has a subscription that comes and goes.
+    `rates_hz` are the slowest and the fastest rate; each topic has its own, and some messages start a burst. The rates
+    are relative: the pace of the generator scales them. `calls` is the share of requests. With `limits`, one service in
+    five is throttled, and one topic in twenty has a subscription that comes and goes.
     """
 
     name: str
@@ -59,7 +60,7 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def call(self) -> int:
-        """The place of the requests in `sequence` and `counts`."""
+        """The value of a request in `sequence`, and the index of the requests in `counts`."""
         return self.topics
 
     @cached_property
@@ -70,7 +71,7 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
         return self._vehicle_sequence(*self.rates_hz)
 
     def _vehicle_sequence(self, slowest: float, fastest: float) -> "array[int]":
-        """Topics by their rates, log-uniform (Zipf); one message in ten starts a burst."""
+        """Topics drawn by their rates, a geometric series (log-uniform). One in ten starts a burst of 2 to 8."""
         rng = random.Random(_SEED)
         rates = [
             slowest * (fastest / slowest) ** (rank / max(1, self.topics - 1)) for rank in range(self.topics)
@@ -86,7 +87,7 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
         return sequence[:SEQUENCE]
 
     def counts(self, first: int, end: int) -> list[int]:
-        """Messages of each topic, and last the requests, among the numbers `first` to `end` - 1."""
+        """The messages of each topic with the numbers `first` to `end` - 1. The last item counts the requests."""
         sequence, length = self.sequence, len(self.sequence)
         cycles, rest = divmod(end - first, length)
         start = first % length
@@ -119,12 +120,15 @@ class TrafficModel(msgspec.Struct, frozen=True, dict=True):
         return self.limits and topic % _SWITCHED_TOPIC == 1 and self.limit_hz(topic) is None
 
     def set_apart(self) -> "TrafficModel":
-        """The same traffic with a service for each topic; `model_named` finds it by its name."""
+        """The same traffic with a service for each topic. Its name ends in `-apart`; `model_named` accepts the name."""
         return msgspec.structs.replace(self, name=self.name + _APART, apart=True)
 
     @cached_property
     def steady(self) -> list[bool]:
-        """Whether each topic, and last the requests, reach the sink with every message."""
+        """For each topic: whether every message reaches the sink, as the topic is neither throttled nor switched.
+
+        The last item, for the requests, is False.
+        """
         topics = range(self.topics)
         return [not self.is_switched(topic) and self.limit_hz(topic) is None for topic in topics] + [False]
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sinks: count the received messages or, message by message, record their age.
 
-    python -m benchmarks.traffic.sinks udp BOARD UDP_PORT              (udp-anywhere: at all addresses)
-    python -m benchmarks.traffic.sinks zenoh-client BOARD ZENOH_PORT [other] [subscribe]
-    python -m benchmarks.traffic.sinks zenoh-peer BOARD ZENOH_PORT
+    python -m benchmarks.traffic.sinks udp COUNTERS UDP_PORT              (udp-anywhere: at all addresses)
+    python -m benchmarks.traffic.sinks zenoh-client COUNTERS ZENOH_PORT [other] [subscribe]
+    python -m benchmarks.traffic.sinks zenoh-peer COUNTERS ZENOH_PORT
 
-While counting they look only every half millisecond: no wake-up per message on either side. A sink that has nothing
-to do
-waits in the receiving call and costs nothing.
+While counting they read only every half millisecond, so neither side has a wake-up per message. While recording ages,
+a sink without messages waits in the receiving call and costs nothing.
 """
 
 import sys
@@ -118,8 +117,8 @@ def subscribe(session: zenoh.Session, topic: wire.Address, subscriber: wire.Addr
     )
 
 
-def main(kind: str, board_path: str, port: str, *options: str) -> None:
-    counters = SharedCounters(Path(board_path))
+def main(kind: str, counters_path: str, port: str, *options: str) -> None:
+    counters = SharedCounters(Path(counters_path))
     counters[AGES_ENABLED] = 1
     match kind:
         case "udp":
@@ -138,7 +137,7 @@ def main(kind: str, board_path: str, port: str, *options: str) -> None:
         case "zenoh-peer":
             run_zenoh(counters, sockets.zenoh_peer(int(port)), wire.publish_key(wire.APP_TOPIC))
         case _:
-            raise ValueError(f"{kind!r}: expected udp, zenoh-client or zenoh-peer")
+            raise ValueError(f"{kind!r}: expected udp, udp-anywhere, zenoh-client or zenoh-peer")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ _BUFFER_BYTES: Final = 4 << 20  # the kernel caps it at net.core.rmem_max
 
 
 def udp_socket(port: int, connect_port: int | None = None, host: str = LOOPBACK) -> socket.socket:
-    """A UDP socket bound to `port` of the loopback interface, or of `host` (port 0: any) and connected to the port
-    `to`, if given.
-    """
+    """A UDP socket bound to `port` of `host` (port 0: any free one), and connected to `connect_port` if given."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     opened.bind((host, port))

@@ -25,7 +25,7 @@ SWITCH_PAUSE_S: Final = 0.1
 class ModelSubscriber:
     """Subscribes the topics of `authority`, the throttled ones with their limits.
 
-    The session receives also the notifications of uSubscription; unread ones would wait in the streamer.
+    The session also receives the notifications of uSubscription and drops them: unread ones would wait in the streamer.
     """
 
     def __init__(

@@ -130,13 +130,13 @@ def request_tail(source: Address, method: Address, ttl_ms: int) -> bytes:
 
 
 def response_tail(source: Address, sink: Address, ttl_ms: int) -> bytes:
-    """The attachment of a response of priority CS4, but for the id of the request."""
+    """The rest of the attachment of a response of priority CS4, without the reqid."""
     ends = _field(3, source.to_pb()) + _field(4, sink.to_pb())
     return _number(2, _RESPONSE) + ends + _number(5, _CS4) + _number(6, ttl_ms)
 
 
 def reqid(request: bytes) -> bytes:
-    """The last part of that attachment: the id at the start of the request attachment."""
+    """The reqid field for the end of a response attachment: the id of the attachment of the request."""
     return _field(9, request[3:21])
 
 

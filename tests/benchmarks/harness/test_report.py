@@ -92,20 +92,20 @@ def test_a_missing_ledger_is_an_error() -> None:
 
 
 def test_a_load_above_the_capacity_of_the_counters_is_refused() -> None:
-    with pytest.raises(ValueError, match="a board can hold"):
+    with pytest.raises(ValueError, match="the shared counters can hold"):
         Load(paced_messages=MAX_AGES + 1)
 
 
 def test_every_process_that_maps_the_counters_sees_them(tmp_path: Path) -> None:
-    writer, reader = SharedCounters(tmp_path / "board"), SharedCounters(tmp_path / "board")
+    writer, reader = SharedCounters(tmp_path / "counters"), SharedCounters(tmp_path / "counters")
     writer[RECEIVED] += 7
     writer.record_age(150_000)
     assert (reader[RECEIVED], reader[AGE_COUNT], reader.ages_ns()) == (7, 1, [150_000])
 
 
 def test_ages_above_the_capacity_are_not_noted(tmp_path: Path) -> None:
-    board = SharedCounters(tmp_path / "board")
-    board[AGE_COUNT] = MAX_AGES - 1
-    board.record_age(1)
-    board.record_age(2)
-    assert (board[AGE_COUNT], board.ages_ns()[-1]) == (MAX_AGES, 1)
+    counters = SharedCounters(tmp_path / "counters")
+    counters[AGE_COUNT] = MAX_AGES - 1
+    counters.record_age(1)
+    counters.record_age(2)
+    assert (counters[AGE_COUNT], counters.ages_ns()[-1]) == (MAX_AGES, 1)

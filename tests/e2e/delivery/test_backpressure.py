@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A publisher that is faster than the streamer: Zenoh slows it down, and no message becomes a dead letter.
+"""A publisher that is faster than the streamer: no message becomes a dead letter, as Zenoh slows the publisher down.
 
-A receiver that reads nothing loses its own messages only.
+A receiver that reads nothing loses only its own messages. tests/host/egress/test_backpressure.py counts the waits.
 """
 
 import signal
@@ -49,7 +49,7 @@ queue_bytes = 40000000
 """
 
 
-# With a buffer of megabytes the receiving thread can send all itself, and the queue stays empty.
+# With a send buffer of megabytes the receiving thread could send all messages itself, and the queue would stay empty.
 _SMALL_BUFFER: Final = """\
 {
   mode: "peer",
@@ -147,7 +147,7 @@ def test_a_stopped_receiver_loses_its_own_messages_only(tmp_path: Path) -> None:
         found = Streamed.read(tmp_path)
         assert found.queues["served"]["dead_lettered"] == 0
         lost = found.queues["stopped"]["dead_lettered"]
-        assert lost > FLOOD // 2, "the buffers of the kernel took the flood"
+        assert lost > FLOOD // 2, "the kernel's buffers hold too much of the flood for this test"
         assert found.endpoints["stopped"]["backpressure_ms"] < 2_000
         assert found.dead_letters["suppressed"] > 0
         wait_until(

@@ -208,13 +208,13 @@ def test_none_or_one_is_not_a_batch(make_rig: MakeRig, count: int) -> None:  # n
 
 
 def message_batch(messages: Sequence[UMessage]) -> MessageBatch:
-    run = MessageBatch.from_messages(messages)
-    assert run is not None
-    return run
+    batch = MessageBatch.from_messages(messages)
+    assert batch is not None
+    return batch
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [4] * 3, [0, 1, 2, 1_000], [65_000] * 128])
-def test_a_run_is_as_large_as_its_messages(sizes: list[int]) -> None:
+def test_a_batch_is_as_large_as_its_messages(sizes: list[int]) -> None:
     messages = [publish(event(0).id, TOPIC, bytes(size)) for size in sizes]
     expected = sum(size + OVERHEAD_BYTES for size in sizes)
     assert EndpointQueue._size_of(messages) == expected
@@ -223,7 +223,7 @@ def test_a_run_is_as_large_as_its_messages(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("number", [MIN_BATCH - 1, MIN_BATCH, 3 * MIN_BATCH])
 @pytest.mark.parametrize("room", [0, 1, MIN_BATCH - 1, MIN_BATCH + 1, 100])
-def test_a_run_is_sent_queued_and_counted_as_its_messages(
+def test_a_batch_is_sent_queued_and_counted_as_its_messages(
     make_rig: MakeRig,  # noqa: F811
     number: int,
     room: int,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulation of the calls between a sender and Zenoh: every interleaving ends with an open route, and nothing is lost.
+"""Simulation of the calls between a sender and Zenoh. In the end a route is open if a subscriber matches.
 
-The network is simulated, because real threads meet in few of the interleavings. The sender is the real one.
+Then each accepted message has been received, in order. Hypothesis draws 500 interleavings: real threads would meet in
+few of them. The network is simulated, the sender is the real one. A subscriber does not change during a put.
 """
 
 from collections import deque
@@ -25,7 +26,7 @@ EVENTS = ("nothing", "subscriber changes", "status arrives", "both")
 
 
 class Network:
-    """One topic with at most one subscriber. Reports of its changes arrive late, and in their order."""
+    """One topic with at most one subscriber. Reports of its changes reach the listener late, in their order."""
 
     def __init__(self, events: list[str]) -> None:
         self._events = deque(events)
@@ -35,7 +36,7 @@ class Network:
         self.received: list[bytes] = []
 
     def advance(self) -> None:
-        """What happens on other threads before the next call."""
+        """Let the next event happen, as on another thread between two calls."""
         event = self._events.popleft() if self._events else "nothing"
         if event in ("subscriber changes", "both"):
             self.change_subscriber()
@@ -101,7 +102,6 @@ class Simulation:
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
             lost_since_ns=lambda noticed_ns: None,
-            settled_ns=0,
         )
         context = EndpointContext("backbone", "hpc.vin1", clock)
         session: Any = self.network
@@ -150,7 +150,8 @@ def test_in_the_end_a_route_is_open_if_a_subscriber_matches(events: list[str], t
     assert (is_sent or simulation.put(last)) == simulation.network.has_subscriber
     if simulation.network.has_subscriber:
         received = iter(simulation.network.received)
-        assert all(each in received for each in simulation.accepted), "lost, or never repeated in order"
+        # `in` advances the iterator: the accepted messages are a subsequence of the received ones.
+        assert all(each in received for each in simulation.accepted), "lost, or only received out of order"
 
 
 def test_a_message_is_put_again_once_for_each_return_of_a_subscriber() -> None:

@@ -518,7 +518,7 @@ def test_a_list_ends_at_the_first_message_that_cannot_be_put(make_bench: MakeBen
     bench.put(numbered(0))
     assert not bench.is_accepted(numbered(9, 1))  # no subscriber for this one
     assert bench.sender.put_batch([numbered(1), numbered(2), numbered(9, 1), numbered(3)]) == 2
-    assert bench.sender.put_batch([numbered(9, 2), numbered(3)]) == 0  # unknown header: left to `put_message`
+    assert bench.sender.put_batch([numbered(9, 2), numbered(3)]) == 0  # no subscriber: left to `put_message`
     assert bench.sender.put_batch([]) == 0
     assert received(subscriber, 3) == [0, 1, 2]
     assert bench.sender.sent == 3

@@ -255,9 +255,9 @@ def test_messages_with_empty_payloads_are_delivered() -> None:
     receiving = SubscriptionRig()
     messages = published(20, payload=lambda number: b"x" * (number % 2))
     receiving.run_samples(list(map(sample, messages)))
-    [run] = receiving.inbox.batches
-    assert type(run) is MessageBatch
-    assert list(run) == messages
+    [batch] = receiving.inbox.batches
+    assert type(batch) is MessageBatch
+    assert list(batch) == messages
 
 
 @pytest.mark.parametrize("count", [3, 20])
@@ -317,11 +317,11 @@ def test_a_listener_for_every_sink_receives_no_publications(count: int) -> None:
 
 
 def test_a_batch_is_delivered_by_other_filters_entirely_or_not_at_all() -> None:
-    run = MessageBatch.from_messages(published(20))
-    assert run is not None
-    assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(run) is run
-    assert len(DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(run)) == 0
-    mixed = [*run, *published(1, OTHER_TOPIC)]
+    batch = MessageBatch.from_messages(published(20))
+    assert batch is not None
+    assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(batch) is batch
+    assert len(DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(batch)) == 0
+    mixed = [*batch, *published(1, OTHER_TOPIC)]
     assert DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(mixed) == mixed[20:]
     assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(mixed) == mixed[:20]
     assert DeliveredFilters((ListenerFilters(ANY, ANY),)).undelivered(mixed) == mixed

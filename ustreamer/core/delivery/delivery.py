@@ -218,7 +218,7 @@ class Delivery:
         self._offer_through(self._filters[self._filters.index(holder) + 1 :], message, now_ns)
 
     def report_backlog(self, egress: BackloggedEgress) -> None:
-        """Called by the egress under the owner's lock: more messages wait than one batch."""
+        """Called by the egress under the owner's lock: more messages wait for it than one batch has."""
         self._owner.on_backlog(egress)
 
     # --- held and stopped messages ------------------------------------------------------------------------------------
@@ -382,6 +382,8 @@ class Delivery:
         return f"<Delivery {what} {self.ingress} -> {self.endpoint}{recipient} period_ns={self.period_ns}>"
 
 
+# Fast path of Delivery.settle (oracle); compared by tests/core/delivery/test_outgoing_batch.py::
+# test_settling_messages_with_their_deliveries_equals_settling_each
 def settle_delivered(
     deliveries: Sequence[Delivery], ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]
 ) -> None:

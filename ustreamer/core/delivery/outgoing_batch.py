@@ -28,12 +28,12 @@ class OutgoingBatch:
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
         self.batch_egress = egress if isinstance(egress, BatchEgress) else None
-        """The egress if it takes batches. A check per outgoing batch: a check per topic took 10 us."""
+        """The egress if it takes batches, else None. Checked once per target: a check takes 10 us."""
         self.items: list[tuple[Delivery, UMessage, int]] = []
         self._ageing = False
 
     def append_if_open(self, delivery: "Delivery", message: UMessage, now_ns: int) -> bool:
-        """Append a message that a filter released, if the batch has messages; False if it has none."""
+        """Append a message that a filter released. False, and not appended, if the batch is empty."""
         if not self.items:
             return False
         self.items.append((delivery, message, now_ns))
@@ -41,7 +41,10 @@ class OutgoingBatch:
         return True
 
     def flush(self, *, ageing: bool) -> None:
-        """Offer the messages to the egress. `ageing`: a message may have a ttl. Called under the owner's lock."""
+        """Offer the messages to the egress and empty the batch. Called under the owner's lock.
+
+        `ageing`: a message appended by `Ingress.on_batch` may have a ttl.
+        """
         items, self.items = self.items, []
         ageing, self._ageing = ageing or self._ageing, False
         if self.batch_egress is None or len(items) < 2:

@@ -29,11 +29,12 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 LOOP_WINDOW = 10_000
-"""The dedup window of an endpoint in a loop: one second of messages at full load, 2 MB."""
+"""The dedup window of an endpoint in a loop: the ids of one second at 10 000 messages/s, 2 MB."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _BULK_CODES = frozenset([UCode.RESOURCE_EXHAUSTED, UCode.DEADLINE_EXCEEDED])
-_DEAD_LETTER_BATCH = 100  # 3 ms, the longest delay of other timers, such as those of a throttle
+"""The codes of dead letters that can come in bulk: full queues and expired messages."""
+_DEAD_LETTER_BATCH = 100  # letters per timer call: 3 ms, by which other timers (a throttle's) can be late
 
 
 class Dispatcher:
@@ -117,10 +118,10 @@ class Dispatcher:
             each.set_dedup_window(self._dedup_window_of(name))
 
     def swap_router(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
-        """Route by `router` from the next message on, and make all filters again.
+        """Route by `router` from the next message on, and rebuild all filters.
 
-        The swap is one step for all ingresses: no message is dispatched meanwhile, and earlier messages finish on their
-        old route. `changes` is called in this step, for example to change the filters; it must be quick.
+        The swap is one step for all ingresses: no message is dispatched meanwhile, and earlier messages keep their old
+        route. `changes` is called in this step, for example to change the filters; it must be quick.
         """
         # The local ingress is first in the dict, and is locked last.
         with ExitStack() as locks:
@@ -179,7 +180,8 @@ class Dispatcher:
     ) -> None:
         """Store a dead letter, and schedule its publication. A dead letter never makes another dead letter.
 
-        Letters of full queues and of expired messages can come in bulk: above a rate they are counted only.
+        Letters of full queues and of expired messages can come in bulk. Above the bounds of `DeadLetterRate` they are
+        only counted.
         """
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
@@ -203,7 +205,7 @@ class Dispatcher:
             self.schedule(now_ns, self.publish_dead_letters)
 
     def on_undelivered(self, item: QueuedMessage, status: UStatus) -> None:
-        """An egress queue gave up a message: make a dead letter, and an error response for a request.
+        """An egress queue abandoned a message: make a dead letter, and an error response for a request.
 
         Called without the lock of the queue. An expired Notification of the streamer's own makes no dead letter.
         """

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages 4 to 6: messages come in at an endpoint, deliveries with passed filters go out to the egress queues.
+"""Routes messages and runs their filters (stages 4 to 6 of docs/architecture.md).
+
+In: the messages of an endpoint. Out: the messages that passed their filters, to the egress queues.
 
 The path of a message is `Ingress.dispatch` from top to bottom; `Ingress.on_batch` is the path of a batch. The ingress
 looks up the cached route of a message, or builds it. An ingress is a monitor: with one lock, its routes, filters and
-counters have one writer at a time. Two ingresses share only the egress queues (stage 7).
+counters have one writer at a time. Two ingresses share only the egress queues and the ingress of the streamer itself.
 
 Lock order: any ingress, then the ingress of the streamer itself, then an egress queue.
 """
@@ -46,7 +48,8 @@ class Ingress:
     ) -> None:
         self.name = name
         self.taps = taps
-        self._taps_lock = Lock()  # a leaf: a failing tap is removed under the lock of an egress queue
+        # Innermost in the lock order: a failing tap is removed under the lock of an egress queue.
+        self._taps_lock = Lock()
         self.ledger = Ledger()
         self.plugin_errors = PluginErrors(name)
         self.held = 0  # messages that filters hold at present
@@ -66,9 +69,10 @@ class Ingress:
         self._backlogs: set[BackloggedEgress] = set()
 
     def dispatch(self, message: UMessage) -> None:
-        """Decide about `message` and pass it to its targets. Never waits for a receiver, never raises.
+        """Decide about `message` and pass it to its targets. Never raises.
 
-        While an egress queue is slower than its input, the next call waits for it: this is the backpressure.
+        Backpressure: while an egress queue has a backlog, the next call first waits for it, about 0.1 s at most. A slow
+        receiver causes waits within its `WaitBudget` only.
         """
         if self._backlogs:
             self._wait_backlogs()
@@ -87,7 +91,7 @@ class Ingress:
                 route is None
                 or route.version != version
                 or id.msb & 0xF000 != 0x7000
-                or id.lsb >> 62 != 0b10  # UUID.is_valid, without two calls (0.1 us instead of 0.3)
+                or id.lsb >> 62 != 0b10  # UUID.is_valid inlined: 0.1 us instead of 0.3
             ):
                 route = self._route_for(message, version, now_ns)
                 if route is None:
@@ -110,12 +114,14 @@ class Ingress:
 
     __call__ = dispatch
 
+    # Fast path of dispatch (oracle); compared by
+    # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
     def on_batch(self, messages: Sequence[UMessage]) -> None:
-        """The fast path of `dispatch` for a batch, with the same result in the same order.
+        """As `dispatch` of each message; the order of messages to one target is the same.
 
         The batch shares lock, clock reading and counters: 0.5 us per message instead of 0.85. Queue and transport save
-        more. The messages came in before the call, so one directory version and one time hold for all. Filters
-        receive a time per message. A batch of equal attributes needs one decision (`_dispatch_column_batch`).
+        more. All messages arrived before the call, so they share one directory version and one time. Only filters
+        get a time per message. A batch of equal attributes needs one decision (`_dispatch_column_batch`).
         """
         if self._backlogs:
             self._wait_backlogs()
@@ -171,11 +177,13 @@ class Ingress:
                 for outgoing in batches:
                     outgoing.flush(ageing=ageing)
 
+    # Fast path of dispatch (oracle); compared by
+    # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
     def _dispatch_column_batch(self, batch: MessageBatch, version: int | None) -> bool:
         """Dispatch a batch as a whole; False, without any effect, if each message needs its own decision.
 
-        Each needs its own without a cached route, with a filter, or if one message may have expired. In a whole
-        batch a message costs 0.05 us instead of 0.35.
+        That is so without a valid cached route or a target, with a filter, and if a message may have expired. As a
+        whole, a batch costs 0.05 us per message instead of 0.35.
         """
         attributes = batch.attributes
         route = self._routes.get(batch_cache_key(batch))
@@ -194,11 +202,11 @@ class Ingress:
     # --- backpressure -------------------------------------------------------------------------------------------------
 
     def on_backlog(self, egress: BackloggedEgress) -> None:
-        """The queue of `egress` has a backlog: the next message waits for it. Called under the lock."""
+        """The queue of `egress` has a backlog: the next call waits for it. Called under the lock of this ingress."""
         self._backlogs.add(egress)
 
     def _wait_backlogs(self) -> None:
-        """Wait for each egress queue with a backlog. No lock is held: other threads may route, reload and read."""
+        """Wait for each egress queue with a backlog. No lock is held: other threads can route, reload and read."""
         for egress in tuple(self._backlogs):
             egress.wait_backlog()
             self._backlogs.discard(egress)
@@ -290,7 +298,7 @@ class Ingress:
         return forwarded, decision if forwarded else DEFERRED
 
     def _forwarding_share(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
-        """The share of this streamer in the targets of a publication; all targets for its own, which no peer has."""
+        """The targets that this streamer serves itself; all targets of its own publications, which no peer has."""
         if self.name == SELF:
             return ForwardingShare(targets)
         share = self._router.forwarding.assign(topic, targets, now_ns)
@@ -345,7 +353,7 @@ class Ingress:
         return self._lock
 
     def set_router(self, router: Router) -> None:
-        """Decide by `router`, and make the filters of every target again. Called within `paused`."""
+        """Decide by `router`, and rebuild the filters of every target. Called within `paused`."""
         self._router = router
         self._directory = router.version_source
         self._clear_routes()
@@ -414,7 +422,7 @@ class Ingress:
             self.taps = (*self.taps, tap)
 
     def remove_tap(self, tap: Tap) -> None:
-        """Call `tap` no more. A call on another thread may still be in progress."""
+        """Remove `tap`. A call of it on another thread may still be in progress."""
         with self._lock:
             self._drop_tap(tap)
             if not self.taps:
@@ -479,10 +487,10 @@ class LocalIngress(Ingress):
         self._response_deliveries: dict[str, Delivery] = {}
 
     def on_backlog(self, egress: BackloggedEgress) -> None:
-        """Nothing: timers and send threads dispatch here, and they must not wait for a queue."""
+        """Ignored: timers and send threads dispatch here, and they must not wait for a queue."""
 
     def respond_error(self, request: UMessage, status: UStatus, endpoint: str) -> None:
-        """Send an error Response to the endpoint that the request came in at, whatever its source is."""
+        """Send an error Response to `endpoint`, at which the request came in. Its source does not matter."""
         with self._lock:
             delivery = self._response_deliveries.get(endpoint)
             if delivery is None:

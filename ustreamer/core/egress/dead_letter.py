@@ -19,8 +19,9 @@ USTREAMER: Final = 4  # the reserved uEntity core.ustreamer
 USTREAMER_VERSION: Final = 1
 DEAD_LETTER_RESOURCE: Final = 0x8000
 LETTER_BURST: Final = 10_000
-"""Letters of one endpoint that are always made: as many as an egress queue has messages."""
+"""Letters of one endpoint that are made even if all come at once: the default bound of an egress queue in messages."""
 LETTERS_PER_S: Final = 500
+"""Letters of one endpoint per second after the burst."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -58,14 +59,16 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterRate:
-    """Bounds the letters that can come in bulk: all of a burst, then a rate. `suppressed` counts the others.
+    """A token bucket per endpoint for the letters that can come in bulk. `suppressed` counts the refused letters.
 
-    A letter costs 40 us in all: making, storing and publishing. So `LETTERS_PER_S` cost 2 % of a core. They are
-    admitted together, once per second: single ones would wake the writing and the publishing thread each time.
+    The bucket holds `LETTER_BURST`. A letter costs 40 us in all: making, storing and publishing. So `LETTERS_PER_S`
+    cost 2 % of a core per endpoint. They are added together, once per second: if they were added one by one, each
+    letter would wake the writing and the publishing thread.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
+        # By endpoint: the letters left, and the time of the last addition.
         self._left: dict[str, tuple[int, int]] = {}
         self.suppressed = 0
 
@@ -85,8 +88,8 @@ class DeadLetterRate:
 class DeadLetterBuffer:
     """Dead letters that wait to be published. Bounded: a full buffer drops the newest and counts it as `unpublished`.
 
-    The default bounds equal those of an egress queue. A source that overflows an egress queue is faster than letters
-    can be written (95 000/s against 40 000/s, measured without a network).
+    The default bounds equal those of an egress queue: a source can overflow a queue faster than letters are written
+    (95 000/s against 40 000/s, measured without a network).
     """
 
     def __init__(self, limit: int = 10_000, limit_bytes: int = 16_000_000) -> None:

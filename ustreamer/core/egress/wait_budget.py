@@ -9,13 +9,14 @@ serves other receivers. The budget tells the two apart.
 from typing import Final
 
 EARNED_NS: Final = 100_000
-"""Waiting time that each message earns which the receiver takes: 10 000 messages/s pay for all waiting."""
+"""Waiting time that the receiver earns with each message it takes. 10 000 messages/s earn the whole time."""
 FULL_NS: Final = 50_000_000
 """The largest budget: the longest wait for a receiver that takes nothing."""
 STALL_NS: Final = 500_000_000
-"""The longest time without a sent message that counts as our own slowness while the transport has room.
+"""While the transport has room, a wait is free for this time after the last message that left the queue.
 
-Longer than a busy machine withholds the CPU from the send thread. A receiver cannot cause such a stall.
+A busy machine withholds the CPU from the send thread for less. A receiver cannot cause such a stall: a transport that
+waits for its receiver has no room.
 """
 
 
@@ -24,7 +25,8 @@ class WaitBudget:
 
     A wait is free while the transport has room and messages leave the queue: the streamer is the slow part. Any other
     wait costs its duration. Each message that the receiver takes earns `EARNED_NS`, up to `FULL_NS` in all. So a
-    receiver that takes r messages/s delays the input for at most r / 10 000 of the time, plus `FULL_NS` once.
+    receiver without room that takes r messages/s delays the input for at most r / 10 000 of the time, plus `FULL_NS`
+    once (tests/core/egress/test_wait_budget.py).
     """
 
     __slots__ = ("_left_ns", "_stalled_ns", "_taken")
@@ -48,9 +50,9 @@ class WaitBudget:
 
     def _earn(self, taken: int) -> bool:
         """Add what the messages taken since the last call earn; returns whether there are any."""
-        newly, self._taken = taken - self._taken, taken
-        if not newly:
+        newly_taken, self._taken = taken - self._taken, taken
+        if not newly_taken:
             return False
-        self._left_ns = min(FULL_NS, self._left_ns + newly * EARNED_NS)
+        self._left_ns = min(FULL_NS, self._left_ns + newly_taken * EARNED_NS)
         self._stalled_ns = 0
         return True

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The egress queue of one endpoint, its lock, and the sends on the caller's thread.
 
-In flow messages with their deliveries (`offer`, `offer_batch`). Out flow sends, ledger verdicts, and undelivered
-messages.
+In: messages with their deliveries (`offer`, `offer_batch`). Out: sends, verdicts in the ledger, undelivered messages.
 
 A message is sent on the caller's thread while nothing waits and the transport has room for it.
 `EndpointTransport.send_window` gives the room: the bytes that the transport takes without waiting. UDP always has
 room. A Zenoh put may wait for seconds, but not while the kernel's buffers have room. All other messages are queued for
-the send thread, so that a slow endpoint delays only itself.
+the send thread, so that a slow endpoint delays only itself. Exception: the backpressure of `wait_backlog`.
 
-The reason for the direct send: two threads would pass the interpreter lock back and forth for every message. That
-costs 22-32 us of CPU per message from SOME/IP to Zenoh; the direct send costs 9 us.
+The reason for the direct send: otherwise two threads pass the interpreter lock back and forth for every message. That
+cost 22 to 32 us of CPU per message from SOME/IP to Zenoh, the direct send 9 us.
 """
 
 import random
@@ -39,11 +38,11 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
-_BACKLOG = 128  # messages: one received batch
+_BACKLOG = 128  # messages: one received batch. More sendable messages are a backlog.
 _WAIT_TICK_S = 0.001
 _MAX_WAIT_TICKS = 100
-_NEXT_WAIT_NS = 5_000_000  # after a wait that a slow receiver ended: a check costs 15 us
-_MAX_CREDIT = 1 << 18  # bytes: about 1 000 small messages per `send_window` call of 5 us
+_NEXT_WAIT_NS = 5_000_000  # between two checks of a slow receiver; a check costs 15 us
+_MAX_CREDIT = 1 << 18  # bytes: one `send_window` call (5 us) for about 1 000 small messages
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 
@@ -120,8 +119,9 @@ class EndpointQueue(SendWorker):
     # --- accepting messages ------------------------------------------------------------------------------------------
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
-        """Send or queue `message`. Never waits. A message beyond the limits becomes a dead letter with
-        RESOURCE_EXHAUSTED (DSP-4, DSP-5).
+        """Send or queue `message`. Never waits.
+
+        A message beyond the limits becomes a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5).
         """
         with self._lock:
             attempts = 0
@@ -162,6 +162,8 @@ class EndpointQueue(SendWorker):
         for item, status in undelivered:
             self._on_undelivered(item, status)
 
+    # Fast path of offer (oracle); compared by tests/host/egress/test_endpoint_queue_batches.py::
+    # test_a_batch_is_sent_queued_and_counted_as_its_messages
     def offer_batch(
         self,
         deliveries: Sequence[Delivery],
@@ -214,7 +216,7 @@ class EndpointQueue(SendWorker):
 
     def _count_within_credit(self, messages: Sequence[UMessage], now_ns: int) -> int:
         """How many of `messages` the credit covers. Renews the credit if it covers none."""
-        # `zip` makes a batch of each message.
+        # `zip` of one sequence yields a tuple of one message each.
         sizes = list(accumulate(map(self._size_of, zip(messages))))
         if sizes and self._credit < sizes[0]:
             self._renew_credit(min(sizes[-1], _MAX_CREDIT), now_ns)
@@ -229,7 +231,10 @@ class EndpointQueue(SendWorker):
         *,
         ageing: bool,
     ) -> int:
-        """Send a prefix of `messages`, up to the first expired or refused one; returns its length."""
+        """Send a prefix of `messages`, up to the first expired or refused one; returns its length.
+
+        The credit covers `size`, the bytes of all `messages`.
+        """
         transmit_batch = deliveries[0].transmit_batch
         assert transmit_batch is not None  # the caller has checked it
         unexpired: Iterable[UMessage] = messages
@@ -287,10 +292,10 @@ class EndpointQueue(SendWorker):
     # --- backpressure ------------------------------------------------------------------------------------------------
 
     def wait_backlog(self) -> None:
-        """Wait until the send thread has sent the backlog, unless its receiver is the slow part.
+        """Wait until the send thread has emptied the queue, unless its receiver is the slow part.
 
-        Without waiting messages the next ones are sent on the caller's thread again. A wait takes 0.1 s at most, so
-        that endpoints which feed each other cannot wait for each other forever.
+        After that, messages are sent on the caller's thread again. A call waits for about 0.1 s at most, so that
+        endpoints that feed each other cannot wait for each other forever.
         """
         if current_thread() is self._thread or not self._thread.is_alive():
             return
@@ -301,6 +306,7 @@ class EndpointQueue(SendWorker):
             for _ in range(_MAX_WAIT_TICKS):
                 if self._closing or not (self._queue.sendable or self._in_flight):
                     break
+                # Without room the receiver pauses. The first half of the queue absorbs its pause.
                 absorbs_pause = not has_room and not self._queue.is_half_full
                 if absorbs_pause or not budget.may_wait(settled[Verdict.DELIVERED]):
                     self._waits_refused += not absorbs_pause
@@ -322,7 +328,7 @@ class EndpointQueue(SendWorker):
     # --- events of the transport, and a reload -----------------------------------------------------------------------
 
     def on_route_open(self, route: Hashable) -> None:
-        """Retry the messages blocked on `route` at once: the transport reports it open. From any thread."""
+        """Retry the messages blocked on `route` at once: the transport reports it open. Called from any thread."""
         with self._lock:
             if self._in_flight:
                 self._reopened_routes.add(route)
@@ -336,7 +342,7 @@ class EndpointQueue(SendWorker):
             self._queue.set_limits(limits)
 
     def on_link_up(self) -> None:
-        """Retry all waiting messages at once and reset the failure counts: the link is up. From any thread."""
+        """Retry all waiting messages at once and reset the failure counts: the link is up. Called from any thread."""
         with self._lock:
             self._link_ups += 1
             self._credit = self._next_room_check_ns = 0  # the old values belong to an earlier connection
@@ -381,7 +387,10 @@ class EndpointQueue(SendWorker):
         return 0
 
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
-        """Dead-letter all queued messages except those in flight. The caller reports them as undelivered."""
+        """Settle all queued messages, except those in flight, as DEAD_LETTERED and return them.
+
+        The caller reports them as undelivered.
+        """
         with self._lock:
             abandoned = self._queue.pop_all()
             for item in abandoned:
@@ -389,7 +398,7 @@ class EndpointQueue(SendWorker):
         return abandoned
 
     def no_more_retries(self, status: UStatus) -> None:
-        """From now on, dead-letter each message that is refused at its first try, with `status`."""
+        """From now on, make a dead letter with `status` of each message that is refused at its first try."""
         with self._lock:
             self._no_retry_status = status
             self._queue.resume_all()
@@ -414,8 +423,8 @@ class EndpointQueue(SendWorker):
     def counters(self) -> Mapping[str, int]:
         """Counters beyond `statistics`, reported with the counters of the endpoint.
 
-        `backpressure_waits` and `backpressure_ms`: how often and how long the input of this queue waited, because the
-        streamer was slower. `backpressure_refused`: the input did not wait, because the receiver was slow.
+        `backpressure_waits` and `backpressure_ms`: how often and how long the input waited for this queue.
+        `backpressure_refused`: how often the input did not wait any longer, because the receiver was slow.
         """
         return {
             "backpressure_waits": self._waits,

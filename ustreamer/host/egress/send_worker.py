@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The send thread of an endpoint: it sends from the subscriber queues in turn and retries refused sends.
 
-In flow batches from the endpoint's `EgressQueue`. Out flow transport sends, verdicts and retry times.
+In: batches from the endpoint's `EgressQueue`. Out: sends of the transport, verdicts, retry times.
 
 A send refused with UNAVAILABLE pauses the queue of its subscriber, or the shared queue of the endpoint. A send refused
 with RouteUnavailable blocks the messages of its stream. All other messages continue. Blocked messages are retried when
-the transport reports their route open, or after a retry delay. A Request becomes a dead letter as soon as the transport
-is sure that no receiver exists (`RouteUnavailable.absent_from_ns`). A message for an ended subscriber (SubscriberEnded)
-gets the verdict NO_SUBSCRIBER.
+the transport reports their route open, or after a retry delay. A Request from another endpoint becomes a dead letter
+once the transport is sure that no receiver exists (`RouteUnavailable.absent_from_ns`). A message for an ended
+subscriber (SubscriberEnded) gets the verdict NO_SUBSCRIBER.
 """
 
 import logging
@@ -35,6 +35,7 @@ _BATCH = 64  # messages taken under one lock; also the most in flight when a lin
 _EXPIRY_SCAN_NS = 50_000_000  # between two expiry scans of blocked messages
 _NS_PER_S = 1_000_000_000
 _SETTLED: Final = UStatusError(UCode.NOT_FOUND, "the receiver does not exist, and the message is settled")
+"""`_send` returns it in place of a RouteUnavailable, for which a caller would block the message."""
 
 OnUndelivered = Callable[[QueuedMessage, UStatus], None]
 
@@ -43,7 +44,7 @@ class SendWorker:
     """The state of the send thread, and its loop. `_lock` guards the queue."""
 
     refuses_absent: ClassVar[bool] = True
-    """Whether a Request without a receiver gets an error Response before its ttl ends."""
+    """Whether a Request without a receiver gets an error Response before its ttl ends. False for a durable queue."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class SendWorker:
     def _absent_from_ns(self, item: QueuedMessage, refusal: RouteUnavailable) -> int | None:
         """The time from which `item` is not tried again; None: it is tried until its deadline.
 
-        Requests of the services in this process are tried until then: they wait for a device that starts.
+        Requests of the services in this process are tried until their deadline: the device may just be starting.
         """
         is_foreign = self.refuses_absent and item.delivery.ingress != SELF
         is_refusable = is_foreign and item.message.attributes.type is UMessageType.REQUEST
@@ -189,7 +190,7 @@ class SendWorker:
         return error
 
     def _fail(self, item: QueuedMessage, verdict: Verdict, status: UStatus) -> None:
-        # First: otherwise `wait_empty` would not wait for the error response to a requester.
+        # Before the message is settled: `wait_empty` must also wait for the error response to a requester.
         self._on_undelivered(item, status)
         with self._lock:
             self._settle(item, verdict, self._clock.monotonic_ns(), status)
@@ -314,7 +315,7 @@ class SendWorker:
 
     def _try_route(self, subscriber_queue: SubscriberQueue, route: Hashable) -> None:
         """Send the first message blocked on `route`, and release the others if the send succeeds."""
-        for _ in range(_BATCH):  # messages with another outcome than sent or refused
+        for _ in range(_BATCH):  # an expired or failed message is followed by the next one
             with self._lock:
                 item = None if self._closing else subscriber_queue.blocked.pop_head(route)
                 self._in_flight = 0 if item is None else 1

@@ -154,7 +154,7 @@ def _with_authority_of(sink: UUri | None, by_key: UUri | None) -> UUri | None:
 
 
 class AttachmentColumns:
-    """The ids of attachments with equal tail, still in the attachments."""
+    """The ids of attachments with equal tail. They are unpacked from the attachments at first use."""
 
     __slots__ = ("_id_columns", "items", "tail")
 

@@ -3,9 +3,9 @@
 
 In: each put. Out: the remembered messages of one publisher, for retransmission.
 
-Thousands of messages as objects, each freed 4 000 messages later, are cold memory: they cost 2 to 3 us of the 9 us per
-message. So only the newest few dozen are objects. Older ones are joined to blocks, which are dropped as a whole. A
-block is a few `bytes` objects.
+Only the newest few dozen messages are objects. Older messages are joined to blocks of a few `bytes` objects, and a
+block is dropped as a whole. With 4 000 messages as objects, releasing the oldest cost 2 to 3 us per message, because
+its memory was cold (docs/decisions/0026-optimization-log.md).
 """
 
 from array import array
@@ -191,7 +191,7 @@ class RetransmitBuffer:
         self._on_appended(put_ns, sum(sizes) + OVERHEAD_BYTES * len(sizes))
 
     def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
-        """As `append_batch`, for one message."""
+        """Remember one put. `head`: HEAD with or without the tail after it. `payload` of a response: with its reqid."""
         self._close_block_if_old(put_ns)
         self._parts.append(_BlockPart((origin,), put_ns, 1, len(head)))
         self._heads.append(head)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: `Outbound.event_transmitter`, one `sendto` per event; compared in tests/.../endpoint/test_transport.py.
+"""Sends many events to one receiver in one system call: the kernel splits it into datagrams (UDP_SEGMENT, Linux 4.18).
 
-Sends many events to one receiver in one system call: the kernel splits it into datagrams of one size (UDP_SEGMENT,
-Linux 4.18). Over the loopback interface a datagram then costs 0.5 us instead of 3.2. Where the kernel or the route
-does not support it, each datagram is sent alone. In: events and their header templates. Out: datagrams, and how
-many were accepted. Column batches have a path of their own (`transmit_run`); io/test_gso_sender.py compares it with
-the messages of the batch, byte for byte.
+Fast path of `Outbound.event_transmitter` (oracle), one `sendto` per event; compared in
+tests/transports/someip/endpoint/test_outbound.py. Column batches have a path of their own,
+`transmit_column_batch`; compared with the messages of the batch, byte for byte, in
+tests/transports/someip/io/test_gso_sender.py.
+
+Over the loopback interface a datagram costs 0.5 us instead of 3.2. Where the kernel or the route does not support
+UDP_SEGMENT, each datagram is sent alone. In: events and their header templates. Out: datagrams, and how many were
+accepted.
 """
 
 import errno
@@ -71,12 +74,12 @@ class GsoSender:
         """The batch sender of these events to one receiver; it stops at the first other message."""
         pack = EVENT_HEADER.pack
 
-        def transmit_run(run: MessageBatch) -> int:
-            event = events.get(run.attributes.source)
-            payloads, sizes = run.payloads, run.sizes
+        def transmit_column_batch(batch: MessageBatch) -> int:
+            event = events.get(batch.attributes.source)
+            payloads, sizes = batch.payloads, batch.sizes
             size = sizes[0]
             if event is None or sizes.count(size) < len(sizes):
-                return transmit_all(iter(run))
+                return transmit_all(iter(batch))
             head, tail, counted = event
             fields = map(repeat, (head, size + MIN_LENGTH, NO_CLIENT))
             sessions = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
@@ -92,7 +95,7 @@ class GsoSender:
 
         def transmit_all(messages: Iterable[UMessage], /) -> int:
             if type(messages) is MessageBatch and messages:
-                return transmit_run(messages)
+                return transmit_column_batch(messages)
             taken, batch, size = 0, list[bytes](), 0
             for message in messages:
                 event = events.get(message.attributes.source)

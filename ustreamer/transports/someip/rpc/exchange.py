@@ -6,8 +6,8 @@
 Readable path: `decode_message`, `open_call`, `build_reply`. It is the oracle of the fast paths:
 
     match_event, event_message(s)    one datagram that is one event      test_exchange.py
-    decode_batch, of events          oracle is match_event of each       test_exchange.py
-    decode_batch, of RPC             oracle is fast_in of each           test_fast_path_batches.py
+    decode_batch, of events          oracle: match_event of each         test_exchange.py
+    decode_batch, of RPC             oracle: fast_in of each             test_fast_path_batches.py
     fast_in, fast_out                requests and responses              test_fast_path.py
 
 (The tests are in tests/transports/someip/rpc.) In production the readable path never decodes a plain event. It

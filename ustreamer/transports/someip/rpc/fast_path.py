@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracle: `Exchange.decode_message`, `open_call`, `build_reply`; compared in tests/.../rpc/test_fast_path.py.
+"""Oracle: `Exchange.decode_message`, `open_call`, `build_reply`; see the comparing tests below.
 
 The fast path of plain requests and responses: header fields that repeat are looked up, not decoded. It returns None
 or 0 for every other message and leaves that to the readable path: failures, segments, TCP, requests without a
