@@ -94,6 +94,7 @@ class Simulation:
     def __init__(self, events: list[str]) -> None:
         self.network = Network(events)
         self._tasks: deque[Callable[[], None]] = deque()
+        self._ticks: list[Callable[[], None]] = []
         clock = ManualClock().clock()
         links: Any = SimpleNamespace(
             up=True,
@@ -101,6 +102,7 @@ class Simulation:
             settled_ns=0,
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
+            add_tick=self._ticks.append,
             lost_since_ns=lambda noticed_ns: None,
         )
         context = EndpointContext("backbone", "hpc.vin1", clock)
@@ -120,6 +122,10 @@ class Simulation:
         self.accepted.append(message.payload)
         return True
 
+    def tick(self) -> None:
+        for each in self._ticks:
+            each()
+
     def run_task(self) -> bool:
         if not self._tasks:
             return False
@@ -130,7 +136,7 @@ class Simulation:
         """Nothing changes any more: all reports arrive, and all tasks run."""
         self.network.end_events()
         while self.network.deliver_report() or self.run_task():
-            pass
+            self.tick()
 
 
 @settings(max_examples=500)
@@ -143,6 +149,7 @@ def test_in_the_end_a_route_is_open_if_a_subscriber_matches(events: list[str], t
         simulation.network.advance()
         if runs:
             simulation.run_task()
+            simulation.tick()
     simulation.settle()
     last = simulation.new_message(100)
     is_sent = simulation.put(last)

@@ -154,7 +154,7 @@ class Bench:
     def remembered(self) -> list[tuple[int, UMessage]]:
         """The time of the put and the message, for each remembered message of the only route."""
         [only] = self.publishers
-        return list(self.sender._retransmit_buffer.messages_of(only))
+        return self.sender._retransmit_buffer.messages_of({only}).get(only, [])
 
     def wait_all_lost(self) -> None:
         wait_until(lambda: all(each.lost_ns for each in self.publishers), "the losses")

@@ -55,7 +55,9 @@ class BufferModel:
             self.buffer.append(origin, self.now_ns, each, payload)
 
     def stored(self) -> list[tuple[str, int, UMessage]]:
-        found = [(name, *each) for name in PUBLISHERS for each in self.buffer.messages_of(name)]
+        by_publisher = self.buffer.messages_of(set(PUBLISHERS))
+        found = [(name, *each) for name in PUBLISHERS for each in by_publisher.get(name, ())]
+        assert all(self.buffer.messages_of({name}).get(name) == by_publisher.get(name) for name in PUBLISHERS)
         return sorted(found, key=lambda each: each[2].id)
 
 
@@ -121,7 +123,7 @@ def test_a_response_is_kept_with_its_reqid() -> None:
     for each in answers:
         assert each.attributes.reqid is not None
         notes.buffer.append(origin, 1, head(each.id.msb), reqid_field(each.attributes.reqid) + each.payload)
-    assert notes.buffer.messages_of("north") == [(1, each) for each in answers]
+    assert notes.buffer.messages_of({"north"}) == {"north": [(1, each) for each in answers]}
 
 
 def answer(number: int) -> UMessage:

@@ -58,7 +58,7 @@ _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
-_MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
+_MIN_SAMPLE_INTERVAL_NS: Final = 10_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
 _JOIN_S: Final = 5.0
 
@@ -177,6 +177,7 @@ class LinkMonitor:
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
+        self._ticks: list[Callable[[], None]] = []
         self._reported: set[type[Exception]] = set()
         self._nodes: dict[tuple[str, bool], _PeerNode] = {}
         self._losses: deque[_NodeLoss] = deque(maxlen=_MAX_LOSSES)
@@ -193,6 +194,10 @@ class LinkMonitor:
     def add_watcher(self, on_change: Callable[[bool], None]) -> None:
         """Call `on_change(up)` at `start`, whenever a node connects, and when the last one is lost."""
         self._watchers.append(on_change)
+
+    def add_tick(self, on_tick: Callable[[], None]) -> None:
+        """Call `on_tick()` on the monitor thread every 50 ms, while a node is connected."""
+        self._ticks.append(on_tick)
 
     def run_on_monitor(self, task: Callable[[], None]) -> None:
         """Run `task` on the monitor thread, in order of submission."""
@@ -240,6 +245,8 @@ class LinkMonitor:
             if now_ns >= self._next_tick_ns:
                 self._next_tick_ns = now_ns + round(_SAMPLE_S * 1e9)
                 self._tick(now_ns)
+                for on_tick in self._ticks:
+                    on_tick()
 
     def _apply_event(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
         """Apply a transport event; True if watchers must be notified: a node connected, or the last one is lost."""

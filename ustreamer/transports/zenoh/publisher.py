@@ -188,10 +188,13 @@ class ZenohSender:
         self._lock = Lock()
         # Zenoh's threads wait for this lock: never held for long, and never during a call of Zenoh.
         self._state_lock = Lock()
+        self._losses: dict[_RoutePublisher, int] = {}
+        """Publishers that lost their subscribers, each with the time; `_collect_losses` empties it."""
         self._closing = Event()
         self._publishers: dict[ZenohRoute, _RoutePublisher] = {}
         self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
         """The publishers, the least recently used one first."""
+        link_monitor.add_tick(self._on_monitor_tick)
         self._headers: dict[UAttributes, _EncodedHeader] = {}
         self._response_headers: dict[UAttributes, _EncodedHeader] = {}
         """The keys are the attributes of responses with their reqid removed."""
@@ -406,6 +409,7 @@ class ZenohSender:
 
     def _evict_publisher(self) -> None:
         """Evict the least recently used publisher with nothing to retransmit, else the least recently used one."""
+        self._collect_losses()
         least_recent = next(iter(self._by_use))
         evicted = next((each for each in self._by_use if not each.to_retransmit), least_recent)
         self.not_retransmitted += len(evicted.to_retransmit)
@@ -455,40 +459,44 @@ class ZenohSender:
             if not matching:
                 publisher.open = False  # at once; only `_on_subscriber_found` opens it again
                 publisher.absent_from_ns = now_ns + _RETURN_NS
-        self._link_monitor.run_on_monitor(
-            lambda: (
-                self._on_subscriber_found(publisher)
-                if matching
-                else self._on_subscribers_lost(publisher, now_ns)
-            )
-        )
+                self._losses.setdefault(publisher, now_ns)
+        if matching:
+            self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
 
-    def _on_subscribers_lost(self, publisher: _RoutePublisher, noticed_ns: int) -> None:
-        with self._lock:
+    def _collect_losses(self) -> None:
+        """Collect what all publishers without subscribers may have lost, in one pass over the buffer.
+
+        A listener with a wildcard that leaves is lost by hundreds of publishers: a pass for each took seconds.
+        """
+        with self._state_lock:
+            losses, self._losses = self._losses, {}
+        remembered = self._retransmit_buffer.messages_of(losses.keys()) if losses else {}
+        for publisher, noticed_ns in losses.items():
+            if not publisher.to_retransmit:  # else this time is later than that of the first loss
+                publisher.lost_ns = noticed_ns
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
-            last_puts = {each[1].id: each for each in self._retransmit_buffer.messages_of(publisher)}
-            publisher.to_retransmit = list(last_puts.values())
-            publisher.lost_ns = noticed_ns
-            with self._state_lock:
-                # An earlier report may have opened it in between: its `_on_subscriber_found` ran before this task.
-                publisher.open = False
+            puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
+            publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
+
+    def _on_monitor_tick(self) -> None:
+        if self._losses:
+            with self._lock:
+                self._collect_losses()
 
     def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
-        """Retransmit possibly lost messages and open the route."""
+        """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
         with self._lock:
-            if self._publishers.get(publisher.route) is not publisher:
-                return  # evicted since
+            is_evicted = self._publishers.get(publisher.route) is not publisher
+            if is_evicted or not _has_subscriber(publisher.zenoh):
+                return
+            if publisher in self._losses:
+                self._collect_losses()
             to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
             if to_retransmit:
                 self._retransmit_lost(publisher, to_retransmit)
             with self._state_lock:
-                publisher.open = True
+                publisher.open = publisher not in self._losses  # lost again: its report closed the route
         self._on_route_opened(publisher.route)
-
-    def _recheck_subscriber(self, publisher: _RoutePublisher) -> None:
-        # Checked again: the last subscriber may have left since this task was queued, and its report has run.
-        if _has_subscriber(publisher.zenoh):
-            self._on_subscriber_found(publisher)
 
     def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
         # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
@@ -522,7 +530,7 @@ class ZenohSender:
     def _route_unavailable(self, publisher: _RoutePublisher) -> RouteUnavailable:
         absent_from_ns = None
         if _has_subscriber(publisher.zenoh):
-            self._link_monitor.run_on_monitor(lambda: self._recheck_subscriber(publisher))
+            self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
         else:
             absent_from_ns = max(publisher.absent_from_ns, self._link_monitor.settled_ns)
         source, sink, _ = publisher.route

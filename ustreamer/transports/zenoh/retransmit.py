@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recent puts of all routes, to be put again after a loss; bounded by age, number and bytes.
 
-In: each put. Out: the remembered messages of one publisher, for retransmission.
+In: each put. Out: the remembered messages of publishers, for retransmission.
 
 Only the newest few dozen messages are objects. Older messages are joined to blocks of a few `bytes` objects, and a
 block is dropped as a whole. With 4 000 messages as objects, releasing the oldest cost 2 to 3 us per message, because
@@ -11,6 +11,7 @@ its memory was cold (docs/decisions/0026-optimization-log.md).
 from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import accumulate, cycle, islice, pairwise
 from struct import Struct
 from threading import Lock
@@ -128,15 +129,15 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def newest_ns(self) -> int:
         return self.parts[-1].put_ns
 
-    def messages_of(self, publisher: Hashable) -> Iterator[tuple[int, UMessage]]:
+    def messages_of(self, publishers: AbstractSet[Hashable]) -> Iterator[tuple[Hashable, int, UMessage]]:
         at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
         for part in self.parts:
             origins = cycle(part.origins)
             for begin, end in islice(payloads, part.message_count):
                 origin = next(origins)
-                if origin.publisher is publisher:
+                if origin.publisher in publishers:
                     _, msb, _, lsb = HEAD.unpack_from(self.heads, at)
-                    yield part.put_ns, origin.message(msb, lsb, self.payloads[begin:end])
+                    yield origin.publisher, part.put_ns, origin.message(msb, lsb, self.payloads[begin:end])
                 at += part.head_size
 
 
@@ -238,9 +239,13 @@ class RetransmitBuffer:
             self._bytes -= block.bytes
         self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
-    def messages_of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
-        """The remembered messages of a publisher in order, each with its put time."""
+    def messages_of(self, publishers: AbstractSet[Hashable]) -> dict[Hashable, list[tuple[int, UMessage]]]:
+        """The remembered messages of these publishers in order, each with its put time, in one pass."""
         if self._sizes:
             self._close_block()
             self._evict_at_ns = -1  # the next message may exceed the bounds
-        return [each for block in self._blocks for each in block.messages_of(publisher)]
+        found: dict[Hashable, list[tuple[int, UMessage]]] = {}
+        for block in self._blocks:
+            for publisher, put_ns, message in block.messages_of(publishers):
+                found.setdefault(publisher, []).append((put_ns, message))
+        return found
