@@ -20,7 +20,7 @@ STEADY, CHANGING = 0x2001, 0x2002
 MAX_COPIES_SHARE: Final = 0.05
 """No link is lost, so only messages are put again that were sent while the listener left: some in a thousand."""
 LATE_S: Final = 2.0
-"""Of a message to the listener that stays, beside a loaded machine. It took 10 s with a pass over the retransmit buffer
+"""Of a message to the listener that stays, on a loaded machine. It took 10 s with a pass over the retransmit buffer
 for each publisher."""
 
 
