@@ -223,6 +223,11 @@ class Dispatcher:
         """Make dead letters of all held messages, with error responses; returns those messages."""
         return [each for ingress in self._ingresses.values() for each in ingress.abandon_held(reason)]
 
+    def close(self, reason: UStatus) -> None:
+        """Close all ingresses: a message that comes in from now on would wait forever."""
+        for each in self._ingresses.values():
+            each.close(reason)
+
     def publish_dead_letters(self) -> None:
         """Publish the buffered dead letters. Called from a timer, because a full queue may have made the letters."""
         letters = self.dead_letters.pop_letters(_DEAD_LETTER_BATCH)

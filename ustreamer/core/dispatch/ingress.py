@@ -56,6 +56,7 @@ class Ingress:
         self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
+        self._closed: RoutingDecision | None = None
         self._directory = dispatcher.router.version_source
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
@@ -246,6 +247,8 @@ class Ingress:
                 route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
                 return route
             decision = self._router.decide(self.name, attributes)
+            if self._closed is not None and decision.targets:
+                decision = self._closed
         except InvalidMessage as refused:
             self._refuse(message, refused.status)
             return None
@@ -358,6 +361,13 @@ class Ingress:
         self._directory = router.version_source
         self._clear_routes()
         self._deliveries.rebuild_filters(self._monotonic_ns())
+
+    def close(self, reason: UStatus) -> None:
+        """Make a dead letter with `reason` of each further message that has a target, and of those that filters hold."""
+        with self._lock:
+            self._closed = RoutingDecision((), Verdict.DEAD_LETTERED, reason)
+            self._clear_routes()
+        self.abandon_held(reason)
 
     # --- messages without a target ------------------------------------------------------------------------------------
 

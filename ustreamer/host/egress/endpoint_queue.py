@@ -108,6 +108,9 @@ class EndpointQueue(SendWorker):
         self._wall_ms = clock.wall_ms
         self._wait_budget = WaitBudget()
         self._next_wait_ns = 0
+        self._closed_status: UStatus | None = (
+            None  # after `close`: the status of a message that cannot be sent inline
+        )
         self._waits = self._waited_ns = self._waits_refused = 0
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
@@ -161,6 +164,8 @@ class EndpointQueue(SendWorker):
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, status)
         for item, status in undelivered:
             self._on_undelivered(item, status)
+        if self._closed_status is not None:
+            self._abandon_rest(self._closed_status)
 
     # Fast path of offer (oracle); compared by tests/host/egress/test_endpoint_queue_batches.py::
     # test_a_batch_is_sent_queued_and_counted_as_its_messages
@@ -404,13 +409,23 @@ class EndpointQueue(SendWorker):
             self._queue.resume_all()
             self._changed.notify_all()
 
-    def close(self, timeout_s: float) -> None:
-        """Stop the send thread. Waiting messages stay queued, so the ledger counts them."""
+    def close(self, timeout_s: float, status: UStatus | None = None) -> None:
+        """Stop the send thread. Waiting messages, and all that would wait from now on, become dead letters with `status`.
+
+        Without `status` they stay queued, so the ledger counts them.
+        """
         with self._lock:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        self._closed_status = status
+        if status is not None:
+            self._abandon_rest(status)
+
+    def _abandon_rest(self, status: UStatus) -> None:
+        for item in self.abandon_all(status):
+            self._on_undelivered(item, status)
 
     @property
     def queued(self) -> int:

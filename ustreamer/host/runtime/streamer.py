@@ -51,7 +51,7 @@ from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueSta
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.advertiser import TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import drain
+from ustreamer.host.runtime.draining import STOPPED, drain
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
@@ -456,7 +456,8 @@ class Streamer:
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
             for queue in reversed(self._egress_queues.values()):
-                last_first.callback(queue.close, _JOIN_S)
+                last_first.callback(queue.close, _JOIN_S, STOPPED)
+            last_first.callback(self.dispatcher.close, STOPPED)
             last_first.callback(self._timers.close, _JOIN_S)
             for service in reversed(self._services):
                 last_first.callback(service.stop)
