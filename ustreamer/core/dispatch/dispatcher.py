@@ -4,8 +4,8 @@
 Messages come in at `ustreamer.core.dispatch.ingress`; dead letters and error responses go out here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery
@@ -34,6 +34,7 @@ _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _BULK_CODES = frozenset([UCode.RESOURCE_EXHAUSTED, UCode.DEADLINE_EXCEEDED])
 """The codes of dead letters that can come in bulk: full queues and expired messages."""
+_PAUSE_S = 0.02  # a batch of 128 messages takes 1 to 3 ms
 _DEAD_LETTER_BATCH = 100  # letters per timer call: 3 ms, by which other timers (a throttle's) can be late
 
 
@@ -238,8 +239,32 @@ class Dispatcher:
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """A context manager: within its block no ingress dispatches, so every received message has its outcome.
+
+        Not for filters and taps, which run within a dispatch. An ingress that is busy for longer than `_PAUSE_S`, in a
+        plugin or in a send, is waited for alone: a slow endpoint delays no other.
+        """
+        while True:
+            with ExitStack() as paused:
+                # The local ingress is first in the dict, and is locked last.
+                for each in reversed(tuple(self._ingresses.values())):
+                    if not each.try_pause(_PAUSE_S):
+                        busy = each
+                        break
+                    paused.callback(each.resume)
+                else:
+                    yield
+                    return
+            with busy.paused():
+                pass
+
     def ledger_snapshot(self, egress_ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:
-        """The ledger of this moment; `egress_ledgers` and `queued` come from the queues of the host."""
+        """The ledger; `egress_ledgers` and `queued` come from the queues of the host.
+
+        It is that of one moment within `at_rest`, if each queue was read under its lock there.
+        """
         held = sum(ingress.held for ingress in self._ingresses.values())
         return snapshot(
             [*(ingress.ledger for ingress in self._ingresses.values()), *egress_ledgers], queued + held

@@ -355,6 +355,13 @@ class Ingress:
         """A context manager: no message is dispatched here within its block."""
         return self._lock
 
+    def try_pause(self, timeout_s: float) -> bool:
+        """Dispatch no message until `resume`. False, and no pause, if a call of `dispatch` takes longer than this."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def resume(self) -> None:
+        self._lock.release()
+
     def set_router(self, router: Router) -> None:
         """Decide by `router`, and rebuild the filters of every target. Called within `paused`."""
         self._router = router

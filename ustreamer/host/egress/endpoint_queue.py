@@ -24,7 +24,7 @@ import msgspec
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery, settle_delivered
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
@@ -434,6 +434,11 @@ class EndpointQueue(SendWorker):
         Messages in flight are outside the queue limits: at most 64, while the send thread holds them.
         """
         return len(self._queue) + self._in_flight
+
+    def ledger_reading(self) -> tuple[Ledger, int]:
+        """The ledger and the number of queued messages, of one moment."""
+        with self._lock:
+            return self.ledger.copy(), self.queued
 
     def counters(self) -> Mapping[str, int]:
         """Counters beyond `statistics`, reported with the counters of the endpoint.

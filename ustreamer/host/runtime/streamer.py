@@ -476,11 +476,12 @@ class Streamer:
     # --- statistics --------------------------------------------------------------------------------------------------
 
     def ledger(self) -> LedgerSnapshot:
-        """The ledger of this moment."""
-        queues = self._egress_queues.values()
-        return self.dispatcher.ledger_snapshot(
-            [queue.ledger for queue in queues], sum(queue.queued for queue in queues)
-        )
+        """The ledger of one moment. Not for filters and taps: it waits for the messages in progress."""
+        with self.dispatcher.at_rest():
+            readings = [queue.ledger_reading() for queue in self._egress_queues.values()]
+            return self.dispatcher.ledger_snapshot(
+                [ledger for ledger, _ in readings], sum(queued for _, queued in readings)
+            )
 
     def targets(self) -> list[TargetStatistics]:
         """The counts of each target of each topic."""
