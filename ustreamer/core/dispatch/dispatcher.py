@@ -95,7 +95,10 @@ class Dispatcher:
         A message from an endpoint that no longer exists counts as the streamer's own.
         """
         owner = self.ingress(ingress) if ingress in self.egress else self._local
-        return Delivery(owner, self.egress[endpoint], topic, subscriber)
+        delivery = Delivery(owner, self.egress[endpoint], topic, subscriber)
+        # The directory may not be loaded yet: the first send asks it.
+        delivery.set_paused(topic is not None)
+        return delivery
 
     def _dedup_window_of(self, name: str) -> int:
         return self._dedup_windows.get(name, 0) or (LOOP_WINDOW if name in self._loop_endpoints else 0)
@@ -111,6 +114,11 @@ class Dispatcher:
         """As `invalidate_routes`, for these topics only."""
         for each in self._ingresses.values():
             each.invalidate_topics(topics)
+
+    def update_paused(self, topic: UUri) -> None:
+        """A subscriber has stopped or started the dispatch of `topic`, an address or a pattern."""
+        for each in self._ingresses.values():
+            each.update_paused(topic)
 
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""

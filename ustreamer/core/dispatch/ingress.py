@@ -334,6 +334,26 @@ class Ingress:
         with self._lock:
             self._clear_routes()
 
+    def update_paused(self, topic: UUri) -> None:
+        """Build every route again, and pause or resume the deliveries of `topic`, an address or a pattern."""
+        with self._lock:
+            self._clear_routes()
+            for each in self._deliveries:
+                if each.topic is not None and topic.matches(each.topic):
+                    each.set_paused(self.is_paused(each))
+
+    def is_paused(self, delivery: Delivery) -> bool:
+        """Whether the target of a delivery has subscribers, and all have paused its topic. From any thread."""
+        if delivery.topic is None:
+            return False
+        try:
+            targets = self._router.subscribed_targets(self.name, delivery.topic)
+        except FOREIGN_ERRORS as error:  # foreign code: nothing has resumed it
+            self.plugin_errors.record_directory_error(self._directory, error)
+            return delivery.paused
+        target = delivery.endpoint, delivery.subscriber
+        return any(each.paused and (each.endpoint, each.subscriber) == target for each in targets)
+
     def invalidate_topics(self, topics: frozenset[UUri]) -> None:
         """Build the routes of these topics again."""
         with self._lock:

@@ -132,6 +132,7 @@ class EndpointQueue(SendWorker):
             queue = self._queue
             if (
                 not self._in_flight
+                and not delivery.paused
                 and (not queue.messages or queue.may_bypass(delivery, message))
                 and (self._credit >= size or self._renew_credit(size, now_ns))
                 and not (
@@ -339,6 +340,13 @@ class EndpointQueue(SendWorker):
                 self._reopened_routes.add(route)
             if self._queue.retry_route(route, self._clock.monotonic_ns()):
                 self._changed.notify_all()
+
+    def retry_paused(self) -> None:
+        """Retry the messages of paused deliveries at once: some may have been resumed. Called from any thread."""
+        with self._lock:
+            for route in self._queue.closed_route_keys():
+                if isinstance(route, Delivery):
+                    self.on_route_open(route)
 
     def set_limits(self, limits: EgressLimits) -> None:
         """Apply other limits from the next message on. Queued messages stay, even beyond the new limits."""
