@@ -249,7 +249,7 @@ def test_a_damaged_file_pauses_nothing_and_is_moved_aside(
     file.write_bytes(contents)
     with caplog.at_level(logging.ERROR):
         second = Car(bench)
-    assert "pause_file.damaged" in caplog.messages
+    assert "streamer.stopped_topics_damaged" in caplog.messages
     assert [each.name for each in file.parent.glob(f"{NAME}*")] == [f"{NAME}.damaged"]
     second.publish(1)
     assert second.wait_received(1) == [1]

@@ -155,7 +155,7 @@ class SendWorker:
         now_ns = self._clock.monotonic_ns()
         if now_ns > item.deadline_ns:
             return self._expire(item)
-        if item.delivery.is_still_paused():
+        if item.delivery.paused and item.delivery.is_still_paused():
             return _DeliveryPaused(item.delivery)
         if self._reopened_routes:
             self._reopened_routes.clear()

@@ -20,7 +20,7 @@ from ustreamer.core.storage.store_files import DAMAGED, sibling, sync_directory
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
-log = logging.getLogger("ustreamer.pause_file")
+log = logging.getLogger("ustreamer.streamer")
 
 NAME: Final = "stopped_topics"
 _KEY: Final = NAME.encode()
@@ -39,14 +39,16 @@ class PauseFile:
         except FileNotFoundError:
             return []
         except OSError as error:
-            log.error("pause_file.unreadable", extra={"file": str(self._path), "reason": str(error)})  # noqa: TRY400
+            log.error(
+                "streamer.stopped_topics_unreadable", extra={"file": str(self._path), "reason": str(error)}
+            )  # noqa: TRY400
             return []
         try:
             found = msgspec.json.decode(frame_body(_KEY, value), type=list[tuple[str, str]])
             return [(UUri.parse(topic), UUri.parse(subscriber)) for topic, subscriber in found]
         except (StoreDamaged, msgspec.MsgspecError, UStatusError) as error:
             aside = sibling(self._path, DAMAGED)
-            log.error("pause_file.damaged", extra={"file": str(aside), "reason": str(error)})  # noqa: TRY400
+            log.error("streamer.stopped_topics_damaged", extra={"file": str(aside), "reason": str(error)})  # noqa: TRY400
             self._path.replace(aside)
             return []
 
