@@ -24,6 +24,7 @@ from tests.host.streamer_bench import (
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.delivery.ports import SendBatch
+from ustreamer.core.dispatch import dispatcher, ingress
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.runtime.streamer import Streamer
@@ -186,3 +187,33 @@ def test_a_reading_waits_for_the_message_in_progress_and_no_other_endpoint_waits
     for each in (sender, reader):
         each.join(DEADLINE_S)
     assert [each.unaccounted for each in readings] == [0]
+
+
+def test_a_dispatch_that_never_ends_blocks_neither_a_reading_nor_a_stop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_MAX_BUSY_S", 0.05)
+    monkeypatch.setattr(ingress, "_CLOSE_S", 0.05)
+    streamer = bench.started(
+        fake("inside", OWN), fake("busy", "busy", transport="socket"), extra={"sockets": SocketsPlugin}
+    )
+    busy = streamer.dispatcher.ingress("inside")
+    in_progress, end = threading.Event(), threading.Event()
+
+    def admit(message: UMessage, now_ns: int) -> None:
+        in_progress.set()
+        assert end.wait(DEADLINE_S)
+
+    busy.dispatch(notification(new_id(), TOPIC, UUri("busy", 1, 1, 0)))
+    [delivery] = busy._deliveries
+    delivery.filter_calls = (admit,)
+    message = notification(new_id(), TOPIC, UUri("busy", 1, 1, 0))
+    sender = threading.Thread(target=busy.dispatch, args=(message,), daemon=True)
+    sender.start()
+    assert in_progress.wait(DEADLINE_S)
+    assert streamer.ledger().unaccounted == 1
+    streamer.stop(0)
+    end.set()
+    sender.join(DEADLINE_S)
+    ledger = streamer.ledger()
+    assert (ledger.unaccounted, ledger.queued, ledger.received) == (0, 0, 2)

@@ -36,6 +36,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 _MS_PER_DAY = 86_400_000
+_CLOSE_S = 2.0
 _REASONS = ("invalid", "spoofed", "access", "duplicate", "deferred_to_peer")
 """The counters of messages that are not accepted, or that are denied."""
 
@@ -390,11 +391,15 @@ class Ingress:
         self._deliveries.rebuild_filters(self._monotonic_ns())
 
     def close(self, reason: UStatus) -> None:
-        """Make a dead letter with `reason` of each further message that has a target, and of those that filters hold."""
-        with self._lock:
+        """Make a dead letter with `reason` of each further message that has a target, and of those that filters hold.
+
+        No effect if a call of `dispatch` does not end, in a plugin or in a send: then no further one begins.
+        """
+        if self.try_pause(_CLOSE_S):
             self._closed = RoutingDecision((), Verdict.DEAD_LETTERED, reason)
             self._clear_routes()
-        self.abandon_held(reason)
+            self.abandon_held(reason)
+            self.resume()
 
     # --- messages without a target ------------------------------------------------------------------------------------
 

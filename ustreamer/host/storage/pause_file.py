@@ -34,22 +34,20 @@ class PauseFile:
 
     def load(self) -> list[Pause]:
         """The pauses of the last `save`. A damaged file is moved aside and logged: then nothing is paused."""
+        extra = {"file": str(self._path)}
         try:
             value = self._path.read_bytes()
         except FileNotFoundError:
             return []
         except OSError as error:
-            log.error(
-                "streamer.stopped_topics_unreadable", extra={"file": str(self._path), "reason": str(error)}
-            )  # noqa: TRY400
+            log.error("streamer.stopped_topics_unreadable", extra=extra | {"reason": str(error)})  # noqa: TRY400
             return []
         try:
             found = msgspec.json.decode(frame_body(_KEY, value), type=list[tuple[str, str]])
             return [(UUri.parse(topic), UUri.parse(subscriber)) for topic, subscriber in found]
         except (StoreDamaged, msgspec.MsgspecError, UStatusError) as error:
-            aside = sibling(self._path, DAMAGED)
-            log.error("streamer.stopped_topics_damaged", extra={"file": str(aside), "reason": str(error)})  # noqa: TRY400
-            self._path.replace(aside)
+            log.error("streamer.stopped_topics_damaged", extra=extra | {"reason": str(error)})  # noqa: TRY400
+            self._path.replace(sibling(self._path, DAMAGED))
             return []
 
     def save(self, pauses: Iterable[Pause]) -> None:
