@@ -407,7 +407,12 @@ def test_sessions_that_end_during_a_stop_leave_nothing_queued(car: Car) -> None:
     for peer in peers:
         subscribed(peer, SPEED_TOPIC)
         subscribed(peer, RPM_TOPIC)
-    ending = Thread(target=lambda: [peer.socket.close() for peer in peers[::2]], daemon=True)
+
+    def end_sessions() -> None:
+        for peer in peers[::2]:
+            peer.socket.close()
+
+    ending = Thread(target=end_sessions, daemon=True)
     ending.start()
     car.stop()
     ending.join(DEADLINE_S)
