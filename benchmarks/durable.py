@@ -101,6 +101,9 @@ class IngressStub:
 
     def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
+    def is_paused(self, delivery: Delivery) -> bool:
+        return False
+
 
 class QueueRig:
     """A queue on a sink; durable if it has a directory."""

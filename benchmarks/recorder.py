@@ -62,6 +62,9 @@ class _Ingress:
 
     def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
+    def is_paused(self, delivery: Delivery) -> bool:
+        return False
+
 
 class _Egress:
     name = "backbone"

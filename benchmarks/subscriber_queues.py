@@ -105,6 +105,9 @@ class QueueIngressStub:
 
     def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
+    def is_paused(self, delivery: Delivery) -> bool:
+        return False
+
 
 class SubscriberQueueBench:
     """Subscribers with one shared queue thread, or one thread each."""

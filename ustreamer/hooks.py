@@ -47,7 +47,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     and those behind transports without a uSubscription. `state_dir` may not exist yet. `schedule` makes a call at a
     monotonic time in ns, on a host thread that must not wait. `links` has the reachability of authorities.
     `authorities` are all that the configuration names; read it each time, because a reload changes it.
-    `ledger()` returns the counts of this moment.
+    `ledger()` returns the counts of one moment; call it on a thread of the plugin, not in a filter or a tap.
     """
 
     authority: str

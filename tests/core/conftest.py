@@ -125,6 +125,10 @@ class ListEgress:
         if clock.monotonic_ns() > item.deadline_ns:
             self._fail(item, Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, "too old"))
             return True
+        if item.delivery.is_still_paused():
+            with self._lock:
+                self._queue.requeue([item])
+            return False
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or clock.monotonic_ns()
         item.last_attempt_ns = clock.monotonic_ns()

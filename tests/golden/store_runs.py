@@ -62,6 +62,9 @@ class Ingress:
 
     def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
+    def is_paused(self, delivery: Delivery) -> bool:
+        return False
+
 
 class _UnavailableTransport(EndpointTransport):
     """A network that is down, so that messages stay in the spool."""

@@ -46,6 +46,9 @@ class Owner:
 
     def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
+    def is_paused(self, delivery: Delivery) -> bool:
+        return False
+
 
 class Egress:
     unicast = False

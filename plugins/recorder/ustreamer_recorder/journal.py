@@ -397,14 +397,19 @@ class Journal:
         if encoder.is_full or rows > self._config.segment_bytes // ROW_BYTES or (is_old and rows):
             self._rotate(EndCause.ROTATED)
 
+    @property
+    def is_count_due(self) -> bool:
+        """Whether `count` would record the ledger now."""
+        return (
+            self._encoder is not None
+            and self._encoder.next_seq != self._counted_seq
+            and self._clock.monotonic_ns() - self._counted_ns >= COUNTERS_NS
+        )
+
     def count(self, ledger: LedgerSnapshot) -> None:
         """Record the dispatcher's ledger, if it is due."""
         now_ns, encoder = self._clock.monotonic_ns(), self._encoder
-        if (
-            encoder is None
-            or encoder.next_seq == self._counted_seq
-            or now_ns - self._counted_ns < COUNTERS_NS
-        ):
+        if encoder is None or not self.is_count_due:
             return
         self._counted_ns, self._counted_seq = now_ns, encoder.next_seq
         try:

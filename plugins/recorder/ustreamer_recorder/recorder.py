@@ -101,7 +101,8 @@ class Recorder:
             try:
                 ended = self._wait_for_flush(journal)
                 self._drain(journal)
-                journal.count(self._ledger())
+                if journal.is_count_due:  # a reading waits for the messages in progress
+                    journal.count(self._ledger())
                 journal.tick(self._note_queue.pop_skipped())
             except Exception:  # a defect of the recorder; it continues with later notes
                 log.exception("recorder.failed")

@@ -99,10 +99,10 @@ class Car:
         return message
 
     def stop(self) -> None:
-        """Stop, and see that nothing is unaccounted for."""
+        """Stop, and see that nothing is unaccounted for, and that nothing waits for a sender that has ended."""
         self.streamer.stop()
         ledger = self.streamer.ledger()
-        assert ledger.unaccounted == 0
+        assert (ledger.unaccounted, ledger.queued) == (0, 0)
         for each in (self.inside, self.outside):
             each.close()
 

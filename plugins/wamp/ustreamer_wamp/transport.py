@@ -118,6 +118,8 @@ class WampTransport(EndpointTransport):
 
     def close(self) -> None:
         self._receiving = False
+        # The next start unsubscribes the sessions that end now: uSubscription has stopped.
+        self._registrations = ()
         self.router.server.close()
 
     # --- from the vehicle -----------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_no_message_is_dispatched_during_a_swap(world: "World") -> None:
     assert (sent(world, "backbone"), sent(world, "dash")) == ([b"first"], [b"meanwhile"])
 
 
-def test_a_pause_holds_from_the_next_message_on(world: "World") -> None:
+def test_a_pause_holds_at_once_also_for_queued_messages(world: "World") -> None:
     paused = PausedDirectory(world.directory)
     world.dispatcher.swap_router(
         Router(
@@ -121,18 +121,19 @@ def test_a_pause_holds_from_the_next_message_on(world: "World") -> None:
         )
     )
     world.directory.subscribe(SPEED, CLOUD)
-    emit(world, b"1")
+    emit(world, b"queued")
     paused.pause(SPEED, CLOUD)
-    world.dispatcher.invalidate_routes()
+    world.dispatcher.update_paused(SPEED)
     emit(world, b"2")
+    assert (sent(world, "backbone"), world.ledger().queued) == ([], 2)
     paused.resume(SPEED, CLOUD)
-    world.dispatcher.invalidate_routes()
+    world.dispatcher.update_paused(SPEED)
     emit(world, b"3")
-    assert sent(world, "backbone") == [b"1", b"3"]
-    assert world.ledger().no_subscriber == 1
+    assert sent(world, "backbone") == [b"queued", b"2", b"3"]
+    assert world.ledger().no_subscriber == 0
 
 
-def test_a_held_message_for_a_paused_subscriber_has_no_subscriber(
+def test_a_held_message_for_a_paused_subscriber_waits_in_the_queue(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
     world = build(filters=lambda delivery: [holding(delivery, 1_000_000)] if delivery.topic else [])
@@ -142,10 +143,24 @@ def test_a_held_message_for_a_paused_subscriber_has_no_subscriber(
     world.directory.subscribe(SPEED, CLOUD)
     emit(world, b"held")
     paused.pause(SPEED, CLOUD)
-    world.dispatcher.invalidate_routes()
+    world.dispatcher.update_paused(SPEED)
     world.time.advance(ms=1)
-    assert sent(world, "backbone") == []
-    assert world.ledger().no_subscriber == 1
+    assert (sent(world, "backbone"), world.ledger().queued) == ([], 1)
+
+
+def test_a_paused_delivery_without_a_route_is_resumed_by_the_directory(world: "World") -> None:
+    """The topic was evicted, or its messages were restored from disk: no later message updates the delivery."""
+    paused = PausedDirectory(world.directory)
+    world.dispatcher.swap_router(
+        Router(AuthorityTable({"chassis": "chassis", "cloud": "backbone"}), paused, UNICAST)
+    )
+    world.directory.subscribe(SPEED, CLOUD)
+    restored = world.dispatcher.restored_delivery("chassis", "backbone", SPEED, None)
+    assert not restored.is_still_paused()
+    paused.pause(SPEED, CLOUD)
+    assert restored.is_still_paused()
+    world.directory.unsubscribe(SPEED, CLOUD)
+    assert not restored.is_still_paused()
 
 
 def test_a_dead_letter_is_stored_with_its_ingress(world: "World") -> None:

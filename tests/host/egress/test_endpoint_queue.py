@@ -134,6 +134,9 @@ class FakeIngress:
 
     def on_backlog(self, egress: BackloggedEgress) -> None: ...
 
+    def is_paused(self, delivery: Delivery) -> bool:
+        return False
+
     def offer(self, message: UMessage) -> None:
         self.ledger.received += 1
         self.delivery.offer(message, self._clock.monotonic_ns())

@@ -4,11 +4,14 @@
 import threading
 import time
 
+import pytest
+
 from tests.host.streamer_bench import (
     NOTES,
     OWN,
     QUICK_RETRY,
     TOPIC,
+    USUBSCRIPTION,
     WITH_USUBSCRIPTION,
     Bench,
     NoConfig,
@@ -22,15 +25,19 @@ from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain
+from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
 from ustreamer.uprotocol.umessage import (
     UMessage,
     notification,
+    publish,
     request,
     response,
 )
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import ANY, UUri
+
+THEIRS = UUri("chassis", 0x1234, 1, 0x8001)
 
 
 def test_stop_sends_accepted_messages_and_accepts_no_more(
@@ -146,3 +153,38 @@ def test_messages_held_by_a_filter_are_abandoned_and_counted_at_the_deadline(ben
     eventually(lambda: streamer.ledger().queued == 1, "quiet, but for what is held")
     assert drain(streamer.dispatcher, [], SYSTEM_CLOCK.monotonic_ns, 0) == 1
     assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["notification", "request", "publications"])
+def test_a_message_that_arrives_after_the_drain_is_a_dead_letter_and_not_queued(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """WAMP sessions that end while their transport closes call uSubscription, when nothing is sent any more."""
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        fake("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+        "[plugins.throttle]\nmode = 'latest'",
+    )
+    bench.app("inside").subscribe(THEIRS, period_ms=60_000)
+    chassis, sender = link(streamer, "chassis"), THEIRS.with_resource(0)
+    late = {
+        "notification": [notification(new_id(), THEIRS, UUri(OWN, 0x77, 1, 0))],
+        "request": [request(new_id(), sender, USUBSCRIPTION.with_resource(1), ttl=5_000)],
+        "publications": [publish(new_id(), THEIRS, b"%d" % n) for n in range(2)],  # the throttle holds one
+    }[kind]
+
+    def close() -> None:
+        for each in late:
+            chassis.receive_message(each)
+        NOTES.append("late")
+
+    monkeypatch.setattr(chassis, "close", close)
+    before = streamer.ledger().received
+    streamer.stop(DEADLINE_S)
+    ledger = streamer.ledger()
+    assert "late" in NOTES
+    assert ledger.received >= before + len(late)
+    assert (ledger.queued, ledger.unaccounted) == (0, 0), ledger
+    letters = [each.message for _, each in read_letters(streamer.context.state_dir / DIRECTORY)]
+    assert [each.id for each in letters][: len(late)] == [each.id for each in late]

@@ -56,9 +56,11 @@ class Delivery:
         "_filters",
         "_held",
         "_owner",
+        "_unpaused",
         "delivered",
         "filter_calls",
         "outgoing",
+        "paused",
         "period_ns",
         "period_since_ns",
         "received",
@@ -85,6 +87,9 @@ class Delivery:
         self.outgoing = OutgoingBatch(egress) if outgoing is None else outgoing
         batch_egress = self.outgoing.batch_egress
         self.transmit_batch = None if batch_egress is None else batch_egress.batch_transmitter(subscriber)
+        self.paused = False
+        """The subscribers have stopped the dispatch: each message is queued, and the send thread blocks it."""
+        self._unpaused = self.transmit_batch, self.outgoing
         self.topic = topic
         self.subscriber = subscriber
         self.period_ns = period_ns
@@ -123,6 +128,24 @@ class Delivery:
         self.filter_calls = tuple(each.admit for each in filters)
         for message in held:
             self._offer_through(filters, message, now_ns)
+
+    def set_paused(self, paused: bool) -> None:
+        """Pause or resume. Called under the owner's lock, or before the first dispatch.
+
+        A paused delivery has an outgoing batch of its own: no message of it leaves with those of others.
+        """
+        if paused is self.paused:
+            return
+        self.paused = paused
+        if paused:
+            self.transmit_batch, self.outgoing = None, OutgoingBatch(self._egress)
+        else:
+            self.outgoing.flush(ageing=True)  # before later messages in the shared batch
+            self.transmit_batch, self.outgoing = self._unpaused
+
+    def is_still_paused(self) -> bool:
+        """Whether its subscribers have the dispatch stopped, also if no route is left to update it. From any thread."""
+        return self.paused and self._owner.is_paused(self)
 
     def offer(self, message: UMessage, now_ns: int) -> None:
         """Run the filters on `message` and offer it to the egress. Called under the owner's lock.

@@ -95,6 +95,10 @@ class DeliveryOwner(Protocol):
 
     def wake_at(self, when_ns: int, delivery: "Delivery", holder: Filter) -> None: ...
 
+    def is_paused(self, delivery: "Delivery") -> bool:
+        """Whether all subscribers of the target have stopped the dispatch of its topic. From any thread."""
+        ...
+
     def on_filter_stop(
         self, message: UMessage, delivery: "Delivery", verdict: Verdict, reason: UStatus
     ) -> None:

@@ -94,9 +94,11 @@ class DeliveryRegistry:
         self._by_topic[topic] = deliveries
 
     def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
+        is_new = delivery is None
         if delivery is None:
             delivery = self._new_delivery(target.endpoint, topic, target.subscriber)
-        elif delivery.period_ns == target.period_ns:
+        delivery.set_paused(target.paused)
+        if delivery.period_ns == target.period_ns and not is_new:
             return delivery
         delivery.period_ns = target.period_ns
         self._rebuild_filters_of(delivery, now_ns)

@@ -4,8 +4,8 @@
 Messages come in at `ustreamer.core.dispatch.ingress`; dead letters and error responses go out here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery
@@ -34,6 +34,8 @@ _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _BULK_CODES = frozenset([UCode.RESOURCE_EXHAUSTED, UCode.DEADLINE_EXCEEDED])
 """The codes of dead letters that can come in bulk: full queues and expired messages."""
+_PAUSE_S = 0.02  # a batch of 128 messages takes 1 to 3 ms
+_MAX_BUSY_S = 6.0  # a put of Zenoh may block for 5 s
 _DEAD_LETTER_BATCH = 100  # letters per timer call: 3 ms, by which other timers (a throttle's) can be late
 
 
@@ -94,7 +96,10 @@ class Dispatcher:
         A message from an endpoint that no longer exists counts as the streamer's own.
         """
         owner = self.ingress(ingress) if ingress in self.egress else self._local
-        return Delivery(owner, self.egress[endpoint], topic, subscriber)
+        delivery = Delivery(owner, self.egress[endpoint], topic, subscriber)
+        # The directory may not be loaded yet: the first send asks it.
+        delivery.set_paused(topic is not None)
+        return delivery
 
     def _dedup_window_of(self, name: str) -> int:
         return self._dedup_windows.get(name, 0) or (LOOP_WINDOW if name in self._loop_endpoints else 0)
@@ -110,6 +115,11 @@ class Dispatcher:
         """As `invalidate_routes`, for these topics only."""
         for each in self._ingresses.values():
             each.invalidate_topics(topics)
+
+    def update_paused(self, topic: UUri) -> None:
+        """A subscriber has stopped or started the dispatch of `topic`, an address or a pattern."""
+        for each in self._ingresses.values():
+            each.update_paused(topic)
 
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""
@@ -223,6 +233,11 @@ class Dispatcher:
         """Make dead letters of all held messages, with error responses; returns those messages."""
         return [each for ingress in self._ingresses.values() for each in ingress.abandon_held(reason)]
 
+    def close(self, reason: UStatus) -> None:
+        """Close all ingresses: a message that comes in from now on would wait forever."""
+        for each in self._ingresses.values():
+            each.close(reason)
+
     def publish_dead_letters(self) -> None:
         """Publish the buffered dead letters. Called from a timer, because a full queue may have made the letters."""
         letters = self.dead_letters.pop_letters(_DEAD_LETTER_BATCH)
@@ -233,8 +248,39 @@ class Dispatcher:
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """A context manager: within its block no ingress dispatches, so every received message has its outcome.
+
+        Not for filters and taps, which run within a dispatch. An ingress that is busy for longer than `_PAUSE_S`, in a
+        plugin or in a send, is waited for alone: a slow endpoint delays no other. After `_MAX_BUSY_S` the block runs
+        all the same, so that a stop ends; the messages in progress have no outcome then.
+        """
+        while True:
+            with ExitStack() as paused:
+                busy = self._pause_all(paused)
+                if busy is None:
+                    yield
+                    return
+            if not busy.try_pause(_MAX_BUSY_S):
+                yield
+                return
+            busy.resume()
+
+    def _pause_all(self, paused: ExitStack) -> Ingress | None:
+        """Pause all ingresses until the end of `paused`; returns the first one that is busy, if there is one."""
+        # The local ingress is first in the dict, and is locked last.
+        for each in reversed(tuple(self._ingresses.values())):
+            if not each.try_pause(_PAUSE_S):
+                return each
+            paused.callback(each.resume)
+        return None
+
     def ledger_snapshot(self, egress_ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:
-        """The ledger of this moment; `egress_ledgers` and `queued` come from the queues of the host."""
+        """The ledger; `egress_ledgers` and `queued` come from the queues of the host.
+
+        It is that of one moment within `at_rest`, if each queue was read under its lock there.
+        """
         held = sum(ingress.held for ingress in self._ingresses.values())
         return snapshot(
             [*(ingress.ledger for ingress in self._ingresses.values()), *egress_ledgers], queued + held

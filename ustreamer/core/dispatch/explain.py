@@ -8,7 +8,7 @@ import msgspec
 
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import InvalidMessage, Router, RoutingDecision
-from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.core.routing.subscriptions import PausedSubscription, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuri import UUri
 
@@ -101,7 +101,10 @@ def _subscriber_step(subscription: Subscription, endpoint: str | None, ingress: 
             passed=False,
             text=f"{subscribed}; it lives behind {ingress!r} and receives it there",
         )
-    return Step("subscriber", passed=True, text=f"{subscribed}; it lives behind {endpoint!r}")
+    waits = (
+        "; it has stopped the topic, so messages wait" if isinstance(subscription, PausedSubscription) else ""
+    )
+    return Step("subscriber", passed=True, text=f"{subscribed}; it lives behind {endpoint!r}{waits}")
 
 
 def rate_text(period_ns: int) -> str:

@@ -36,6 +36,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 _MS_PER_DAY = 86_400_000
+_CLOSE_S = 2.0
 _REASONS = ("invalid", "spoofed", "access", "duplicate", "deferred_to_peer")
 """The counters of messages that are not accepted, or that are denied."""
 
@@ -56,6 +57,7 @@ class Ingress:
         self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
+        self._closed: RoutingDecision | None = None
         self._directory = dispatcher.router.version_source
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
@@ -246,6 +248,8 @@ class Ingress:
                 route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
                 return route
             decision = self._router.decide(self.name, attributes)
+            if self._closed is not None and decision.targets:
+                decision = self._closed
         except InvalidMessage as refused:
             self._refuse(message, refused.status)
             return None
@@ -331,6 +335,26 @@ class Ingress:
         with self._lock:
             self._clear_routes()
 
+    def update_paused(self, topic: UUri) -> None:
+        """Build every route again, and pause or resume the deliveries of `topic`, an address or a pattern."""
+        with self._lock:
+            self._clear_routes()
+            for each in self._deliveries:
+                if each.topic is not None and topic.matches(each.topic):
+                    each.set_paused(self.is_paused(each))
+
+    def is_paused(self, delivery: Delivery) -> bool:
+        """Whether the target of a delivery has subscribers, and all have paused its topic. From any thread."""
+        if delivery.topic is None:
+            return False
+        try:
+            targets = self._router.subscribed_targets(self.name, delivery.topic)
+        except FOREIGN_ERRORS as error:  # foreign code: nothing has resumed it
+            self.plugin_errors.record_directory_error(self._directory, error)
+            return delivery.paused
+        target = delivery.endpoint, delivery.subscriber
+        return any(each.paused and (each.endpoint, each.subscriber) == target for each in targets)
+
     def invalidate_topics(self, topics: frozenset[UUri]) -> None:
         """Build the routes of these topics again."""
         with self._lock:
@@ -352,12 +376,30 @@ class Ingress:
         """A context manager: no message is dispatched here within its block."""
         return self._lock
 
+    def try_pause(self, timeout_s: float) -> bool:
+        """Dispatch no message until `resume`. False, and no pause, if a call of `dispatch` takes longer than this."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def resume(self) -> None:
+        self._lock.release()
+
     def set_router(self, router: Router) -> None:
         """Decide by `router`, and rebuild the filters of every target. Called within `paused`."""
         self._router = router
         self._directory = router.version_source
         self._clear_routes()
         self._deliveries.rebuild_filters(self._monotonic_ns())
+
+    def close(self, reason: UStatus) -> None:
+        """Make a dead letter with `reason` of each further message that has a target, and of those that filters hold.
+
+        No effect if a call of `dispatch` does not end, in a plugin or in a send: then no further one begins.
+        """
+        if self.try_pause(_CLOSE_S):
+            self._closed = RoutingDecision((), Verdict.DEAD_LETTERED, reason)
+            self._clear_routes()
+            self.abandon_held(reason)
+            self.resume()
 
     # --- messages without a target ------------------------------------------------------------------------------------
 

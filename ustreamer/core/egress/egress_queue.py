@@ -351,6 +351,9 @@ class EgressQueue:
     def closed_routes(self) -> int:
         return len(self._closed_routes)
 
+    def closed_route_keys(self) -> list[Hashable]:
+        return list(self._closed_routes)
+
     def subscriber_queues(self) -> list[SubscriberQueue]:
         """The queues of subscribers that have messages."""
         return [queue for queue in self._subscriber_queues.values() if queue.messages]

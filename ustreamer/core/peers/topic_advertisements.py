@@ -240,7 +240,7 @@ def _with_grace(targets: tuple[Target, ...], grace: Mapping[str, _Grace]) -> tup
     for target in targets:
         found = grace.get(target.endpoint) if target.subscriber is None else None
         period_ns = target.period_ns if found is None else min(found.period_ns, target.period_ns)
-        adjusted.append(Target(target.endpoint, target.subscriber, period_ns))
+        adjusted.append(msgspec.structs.replace(target, period_ns=period_ns))
     endpoints = {each.endpoint for each in targets}
     ended = [Target(name, None, each.period_ns) for name, each in grace.items() if name not in endpoints]
     return (*ended, *adjusted)

@@ -16,11 +16,15 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The destination of one copy of a message: an endpoint and, behind a unicast endpoint, one subscriber."""
+    """The destination of one copy of a message: an endpoint and, behind a unicast endpoint, one subscriber.
+
+    `paused`: all its subscribers have stopped the dispatch, so the message waits in the egress queue.
+    """
 
     endpoint: str
     subscriber: UUri | None = None
     period_ns: int = 0
+    paused: bool = False
 
 
 class ForwardingRole(Enum):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subscription directory without the subscriptions that their subscribers have paused (DSP-16)."""
+"""A subscription directory that marks the subscriptions that their subscribers have paused (DSP-16)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
 from ustreamer.core.routing.subscriptions import (
+    PausedSubscription,
     Subscription,
     SubscriptionDirectory,
     SubscriptionWatch,
@@ -17,16 +18,23 @@ from ustreamer.uprotocol.uuri import UUri
 MAX_PAUSED: Final = 10_000
 MAX_PAUSED_PER_SUBSCRIBER: Final = 1_000  # one subscriber must not use up the limit of all
 
+Pause = tuple[UUri, UUri]
+"""A topic or pattern, and the subscriber that paused it."""
+
 
 class PausedDirectory:
-    """The inner directory without paused subscriptions. Safe from any thread.
+    """The inner directory with paused subscriptions marked. Safe from any thread.
 
-    `version` is that of the inner directory. After a pause the caller invalidates the cached routes
-    (`Dispatcher.invalidate_routes`), so a pause costs nothing per message. In a multicast domain a paused subscriber
+    `version` is that of the inner directory. After a pause the caller updates the deliveries
+    (`Dispatcher.update_paused`), so a pause costs nothing per message. In a multicast domain a paused subscriber
     still receives a topic that another subscriber there has not paused.
     """
 
-    def __init__(self, directory: SubscriptionDirectory) -> None:
+    def __init__(
+        self, directory: SubscriptionDirectory, save: Callable[[Iterable[Pause]], None] = lambda pauses: None
+    ) -> None:
+        """`save` keeps all pauses for `restore` after a restart; it raises UStatusError if it cannot."""
+        self._save = save
         self.inner = directory
         """The wrapped directory; its `version` is cheaper to read than the one of this object."""
         self._lock = Lock()
@@ -42,21 +50,23 @@ class PausedDirectory:
         watch_directory(self.inner, on_change)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        """The subscriptions of `topic` that are not paused."""
+        """The subscriptions of `topic`; those that are paused are marked."""
         subscriptions = self.inner.subscribers(topic)
         paused = self._paused
         if not paused:
             return subscriptions
         return [
-            subscription
-            for subscription in subscriptions
-            if not _covers(paused.get(subscription.subscriber, ()), topic)
+            PausedSubscription(each.topic, each.subscriber, each.period_ns)
+            if _covers(paused.get(each.subscriber, ()), topic)
+            else each
+            for each in subscriptions
         ]
 
     def pause(self, topic: UUri, subscriber: UUri) -> bool:
         """Pause the subscriptions of `subscriber` to `topic`, an address or a pattern; False if they were paused.
 
-        Raises UStatusError(RESOURCE_EXHAUSTED) above MAX_PAUSED, or MAX_PAUSED_PER_SUBSCRIBER of this subscriber.
+        Raises UStatusError(RESOURCE_EXHAUSTED) above MAX_PAUSED, or MAX_PAUSED_PER_SUBSCRIBER of this subscriber, and
+        if the pause cannot be saved: then nothing has changed.
         """
         with self._lock:
             before = self._paused.get(subscriber, frozenset())
@@ -66,11 +76,16 @@ class PausedDirectory:
                 raise _too_many(f"{MAX_PAUSED_PER_SUBSCRIBER} topics of {subscriber}")
             if sum(map(len, self._paused.values())) >= MAX_PAUSED:
                 raise _too_many(f"{MAX_PAUSED} topics of all subscribers")
-            self._paused = {**self._paused, subscriber: before | {topic}}
+            paused = {**self._paused, subscriber: before | {topic}}
+            self._save(_pairs(paused))
+            self._paused = paused
         return True
 
     def resume(self, topic: UUri, subscriber: UUri) -> bool:
-        """Undo a `pause` with the same arguments; whether there was one."""
+        """Undo a `pause` with the same arguments; whether there was one.
+
+        Raises UStatusError if that cannot be saved: the pause has ended, but returns with a restart.
+        """
         with self._lock:
             before = self._paused.get(subscriber, frozenset())
             if topic not in before:
@@ -78,17 +93,25 @@ class PausedDirectory:
             rest = before - {topic}
             others = {each: topics for each, topics in self._paused.items() if each != subscriber}
             self._paused = {**others, subscriber: rest} if rest else others
+            self._save(_pairs(self._paused))
         return True
+
+    def restore(self, pauses: Iterable[Pause]) -> None:
+        """Take over the pauses of an earlier process. Called before the first message."""
+        for topic, subscriber in pauses:
+            self._paused[subscriber] = self._paused.get(subscriber, frozenset()) | {topic}
 
     def paused_by(self, subscriber: UUri) -> Sequence[UUri]:
         """The topics and patterns that `subscriber` has paused, in a stable order."""
         return sorted(self._paused.get(subscriber, ()))
 
-    def all_paused(self) -> Iterator[tuple[UUri, UUri]]:
-        """Every pair of topic and subscriber, ordered by topic and then by subscriber."""
-        yield from sorted(
-            (topic, subscriber) for subscriber, topics in self._paused.items() for topic in topics
-        )
+    def all_paused(self) -> Iterator[Pause]:
+        """All pauses, ordered by topic and then by subscriber."""
+        yield from _pairs(self._paused)
+
+
+def _pairs(paused: Mapping[UUri, frozenset[UUri]]) -> list[Pause]:
+    return sorted((topic, subscriber) for subscriber, topics in paused.items() for topic in topics)
 
 
 def _covers(patterns: Iterable[UUri], topic: UUri) -> bool:

@@ -21,7 +21,12 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy, ForwardingRole, Target
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
-from ustreamer.core.routing.subscriptions import MergedDirectory, SubscriptionDirectory, fastest_period
+from ustreamer.core.routing.subscriptions import (
+    MergedDirectory,
+    PausedSubscription,
+    SubscriptionDirectory,
+    fastest_period,
+)
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
@@ -143,15 +148,19 @@ class Router:
         """The targets of a publication on `topic`: its subscribers, grouped by endpoint."""
         # One message reaches all subscribers of a multicast domain, so it goes at the fastest rate subscribed there.
         periods: dict[tuple[str, UUri | None], list[int]] = {}
+        paused: dict[tuple[str, UUri | None], list[int]] = {}
         for subscription in self.directory.subscribers(topic):
             endpoint = self.authority_table.endpoint_of(subscription.subscriber)
             if endpoint is None or endpoint == ingress:
                 continue
             subscriber = subscription.subscriber if self._unicast[endpoint] else None
-            periods.setdefault((endpoint, subscriber), []).append(subscription.period_ns)
-        targets = [
-            Target(endpoint, subscriber, fastest_period(periods_ns))
-            for (endpoint, subscriber), periods_ns in periods.items()
+            known = paused if isinstance(subscription, PausedSubscription) else periods
+            known.setdefault((endpoint, subscriber), []).append(subscription.period_ns)
+        targets = [Target(*target, fastest_period(periods_ns)) for target, periods_ns in periods.items()]
+        targets += [
+            Target(*target, fastest_period(periods_ns), paused=True)
+            for target, periods_ns in paused.items()
+            if target not in periods
         ]
         return tuple(
             sorted(targets, key=lambda target: target.subscriber is not None)

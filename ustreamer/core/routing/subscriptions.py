@@ -25,6 +25,10 @@ class Subscription(msgspec.Struct, frozen=True):
     period_ns: int = UNLIMITED
 
 
+class PausedSubscription(Subscription, frozen=True):
+    """A subscription whose dispatch the subscriber has stopped. Only `PausedDirectory` makes one."""
+
+
 class SubscriptionDirectory(Protocol):
     """The subscriptions that routing reads when it builds a route, never per message.
 

@@ -50,6 +50,8 @@ class StreamerStatistics(msgspec.Struct, frozen=True):
     egress_queues: tuple[EndpointQueueStatistics, ...]
     targets: tuple[TargetStatistics, ...]
     dead_letters: Mapping[str, int]
+    stopped_topics: int = 0
+    """Topics and patterns whose dispatch a subscriber has stopped; each subscriber counts."""
 
 
 class Redriven(msgspec.Struct, frozen=True):

@@ -50,14 +50,14 @@ class UStreamerService:
         clock: Clock,
         status: StatusProvider,
         paused: PausedDirectory,
-        replan: Callable[[], None],
+        on_paused: Callable[[UUri], None],
     ) -> None:
-        """`replan` is called after each start or stop of a topic."""
+        """`on_paused` is called after each start or stop, with the topic or pattern."""
         self._address = UUri(authority, USTREAMER, USTREAMER_VERSION)
         self._ids = UuidSource(clock.wall_ms)
         self._status = status
         self._paused = paused
-        self._replan = replan
+        self._on_paused = on_paused
         self._methods: Mapping[int, Callable[[UMessage], Message]] = {
             1: self._start_dispatching,
             2: self._stop_dispatching,
@@ -105,14 +105,19 @@ class UStreamerService:
 
     def _start_dispatching(self, message: UMessage) -> Message:
         topic = _topic(_unpack(pb.StartDispatchingRequest, message).topic, message)
-        if self._paused.resume(topic, message.attributes.source):
-            self._replan()
+        try:
+            resumed = self._paused.resume(topic, message.attributes.source)
+        except UStatusError as error:
+            log.error("ustreamer_service.not_persisted", extra={"topic": str(topic), "reason": str(error)})  # noqa: TRY400
+            resumed = True  # in this process
+        if resumed:
+            self._on_paused(topic)
         return pb.StartDispatchingResponse()
 
     def _stop_dispatching(self, message: UMessage) -> Message:
         topic = _topic(_unpack(pb.StopDispatchingRequest, message).topic, message)
         if self._paused.pause(topic, message.attributes.source):
-            self._replan()
+            self._on_paused(topic)
         return pb.StopDispatchingResponse()
 
     def _fetch_routes(self, message: UMessage) -> Message:

@@ -131,6 +131,8 @@ def _top(arguments: argparse.Namespace) -> int:
     print(f"since {format_time(statistics['since_ms'])}")
     print(_format_counters(statistics["ledger"] | {"unaccounted": statistics["unaccounted"]}))
     print(f"dead letters: {_format_counters(statistics['dead_letters'])}")
+    if statistics["stopped_topics"]:
+        print(f"stopped topics: {statistics['stopped_topics']}, listed by `ustreamer routes`")
     for queue in statistics["egress_queues"]:
         name, fullest = queue.pop("endpoint"), queue.pop("fullest")
         print(f"{name}: {_format_counters(queue | statistics['endpoints'].get(name, {}))}")

@@ -223,14 +223,20 @@ class DurableQueue(EndpointQueue):
         super().start()
         self._writer.start()
 
-    def close(self, timeout_s: float) -> None:
-        """Stop both threads after a last commit, and close the spool. Messages on disk stay there for the next start."""
+    def close(self, timeout_s: float, status: UStatus | None = None) -> None:
+        """Stop both threads after a last commit, and close the spool. Messages on disk stay there for the next start.
+
+        Messages that exist in memory only become dead letters with `status`, if there is one.
+        """
         super().close(timeout_s)
         with self._lock:
             self._stop_writing.set()
             self._writer_work.notify_all()
         if self._writer.is_alive():
             self._writer.join(timeout_s)
+        self._closed_status = status
+        if status is not None:
+            self._abandon_rest(status)
         if not self._writer.is_alive():
             # A writer blocked by a hung disk keeps the spool open. The end of the process closes it without loss.
             self._spool.close()

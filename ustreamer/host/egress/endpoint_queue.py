@@ -24,7 +24,7 @@ import msgspec
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery, settle_delivered
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
@@ -108,6 +108,9 @@ class EndpointQueue(SendWorker):
         self._wall_ms = clock.wall_ms
         self._wait_budget = WaitBudget()
         self._next_wait_ns = 0
+        self._closed_status: UStatus | None = (
+            None  # after `close`: the status of a message that cannot be sent inline
+        )
         self._waits = self._waited_ns = self._waits_refused = 0
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
@@ -129,6 +132,7 @@ class EndpointQueue(SendWorker):
             queue = self._queue
             if (
                 not self._in_flight
+                and not delivery.paused
                 and (not queue.messages or queue.may_bypass(delivery, message))
                 and (self._credit >= size or self._renew_credit(size, now_ns))
                 and not (
@@ -161,6 +165,8 @@ class EndpointQueue(SendWorker):
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, status)
         for item, status in undelivered:
             self._on_undelivered(item, status)
+        if self._closed_status is not None:
+            self._abandon_rest(self._closed_status)
 
     # Fast path of offer (oracle); compared by tests/host/egress/test_endpoint_queue_batches.py::
     # test_a_batch_is_sent_queued_and_counted_as_its_messages
@@ -335,6 +341,13 @@ class EndpointQueue(SendWorker):
             if self._queue.retry_route(route, self._clock.monotonic_ns()):
                 self._changed.notify_all()
 
+    def retry_paused(self) -> None:
+        """Retry the messages of paused deliveries at once: some may have been resumed. Called from any thread."""
+        with self._lock:
+            for route in self._queue.closed_route_keys():
+                if isinstance(route, Delivery):
+                    self.on_route_open(route)
+
     def set_limits(self, limits: EgressLimits) -> None:
         """Apply other limits from the next message on. Queued messages stay, even beyond the new limits."""
         with self._lock:
@@ -404,13 +417,23 @@ class EndpointQueue(SendWorker):
             self._queue.resume_all()
             self._changed.notify_all()
 
-    def close(self, timeout_s: float) -> None:
-        """Stop the send thread. Waiting messages stay queued, so the ledger counts them."""
+    def close(self, timeout_s: float, status: UStatus | None = None) -> None:
+        """Stop the send thread. Waiting messages, and all that would wait from now on, become dead letters with `status`.
+
+        Without `status` they stay queued, so the ledger counts them.
+        """
         with self._lock:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        self._closed_status = status
+        if status is not None:
+            self._abandon_rest(status)
+
+    def _abandon_rest(self, status: UStatus) -> None:
+        for item in self.abandon_all(status):
+            self._on_undelivered(item, status)
 
     @property
     def queued(self) -> int:
@@ -419,6 +442,11 @@ class EndpointQueue(SendWorker):
         Messages in flight are outside the queue limits: at most 64, while the send thread holds them.
         """
         return len(self._queue) + self._in_flight
+
+    def ledger_reading(self) -> tuple[Ledger, int]:
+        """The ledger and the number of queued messages, of one moment."""
+        with self._lock:
+            return self.ledger.copy(), self.queued
 
     def counters(self) -> Mapping[str, int]:
         """Counters beyond `statistics`, reported with the counters of the endpoint.

@@ -40,6 +40,13 @@ _SETTLED: Final = UStatusError(UCode.NOT_FOUND, "the receiver does not exist, an
 OnUndelivered = Callable[[QueuedMessage, UStatus], None]
 
 
+class _DeliveryPaused(RouteUnavailable):
+    """The subscribers of a delivery have stopped the dispatch. The route is the delivery."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        super().__init__(delivery, f"the dispatch of {delivery.topic} is stopped by its subscribers")
+
+
 class SendWorker:
     """The state of the send thread, and its loop. `_lock` guards the queue."""
 
@@ -148,6 +155,8 @@ class SendWorker:
         now_ns = self._clock.monotonic_ns()
         if now_ns > item.deadline_ns:
             return self._expire(item)
+        if item.delivery.paused and item.delivery.is_still_paused():
+            return _DeliveryPaused(item.delivery)
         if self._reopened_routes:
             self._reopened_routes.clear()
         item.attempts += 1
@@ -285,13 +294,14 @@ class SendWorker:
 
         A route that opened since then is retried at once.
         """
+        is_pause = isinstance(refusal, _DeliveryPaused)
         with self._lock:
-            if not self._route_warning_logged:
+            if not self._route_warning_logged and not is_pause:
                 self._route_warning_logged = True
                 log.warning(
                     "egress.route_unavailable", extra=self._log_fields(subscriber_queue, refusal.status)
                 )
-            self._retries += 1
+            self._retries += not is_pause
             try_ns = self._clock.monotonic_ns()
             if link_ups == self._link_ups and refusal.route not in self._reopened_routes:
                 try_ns += self._backoff_ns(subscriber_queue.blocked.count_failure(refusal.route) - 1)

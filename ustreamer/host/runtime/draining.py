@@ -15,7 +15,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 _RESPONSE_GRACE_NS: Final = 500_000_000
 """Time to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
 _POLL_S: Final = 0.005
-_STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
+STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
 
 
 def drain(
@@ -53,19 +53,19 @@ def drain(
 
 def _abandon_queued(dispatcher: Dispatcher, queues: Sequence[EndpointQueue]) -> None:
     """Dead-letter the remaining messages, and queue error responses to their requesters."""
-    abandoned = [item for queue in queues for item in queue.abandon_all(_STOPPED)]
+    abandoned = [item for queue in queues for item in queue.abandon_all(STOPPED)]
     for queue in queues:
-        queue.no_more_retries(_STOPPED)
+        queue.no_more_retries(STOPPED)
     # Only after `abandon_all`: an error response must not be abandoned itself.
     for item in abandoned:
-        dispatcher.on_undelivered(item, _STOPPED)
-    dispatcher.abandon_held(_STOPPED)
+        dispatcher.on_undelivered(item, STOPPED)
+    dispatcher.abandon_held(STOPPED)
 
 
 def _dead_letter_rest(dispatcher: Dispatcher, queues: Sequence[EndpointQueue]) -> None:
     for queue in queues:
-        for item in queue.abandon_all(_STOPPED):
-            dispatcher.on_undelivered(item, _STOPPED)
+        for item in queue.abandon_all(STOPPED):
+            dispatcher.on_undelivered(item, STOPPED)
 
 
 def _wait_empty(queues: Sequence[EndpointQueue], deadline_ns: int) -> None:

@@ -51,13 +51,14 @@ from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueSta
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.advertiser import TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import drain
+from ustreamer.host.runtime.draining import STOPPED, drain
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
 from ustreamer.host.runtime.threads import TimerThread
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.storage.dead_letter_writer import DeadLetterWriter
+from ustreamer.host.storage.pause_file import PauseFile
 from ustreamer.transport_port import (
     EndpointContext,
     EndpointTransport,
@@ -126,8 +127,9 @@ class Streamer:
                 instance,
             )
             self.transports[name] = kind.factory(section, endpoint_context)
-        self._paused = PausedDirectory(self._build_directory())
-        ustreamer_service = UStreamerService(config.authority, clock, self, self._paused, self._replan)
+        self._pause_file = PauseFile(config.state_dir)
+        self._paused = PausedDirectory(self._build_directory(), self._pause_file.save)
+        ustreamer_service = UStreamerService(config.authority, clock, self, self._paused, self._on_paused)
         self._services: Sequence[HostedService] = [ustreamer_service, *services]
         self._hosted = [entity for service in self._services for entity in service.entities]
         self._authority_table = AuthorityTable(authorities, self._hosted)
@@ -168,6 +170,11 @@ class Streamer:
 
     def _replan(self) -> None:
         self.dispatcher.invalidate_routes()
+
+    def _on_paused(self, topic: UUri) -> None:
+        self.dispatcher.update_paused(topic)
+        for queue in self._egress_queues.values():
+            queue.retry_paused()
 
     def _build_directory(self) -> SubscriptionDirectory:
         return self._with_configured_subscriptions(self._plugins.hook.ustreamer_subscription_directory())
@@ -256,6 +263,7 @@ class Streamer:
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
+            self._paused.restore(self._pause_file.load())
             self._restore()
             for service in self._services:
                 service.start(self._bus)
@@ -456,7 +464,8 @@ class Streamer:
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
             for queue in reversed(self._egress_queues.values()):
-                last_first.callback(queue.close, _JOIN_S)
+                last_first.callback(queue.close, _JOIN_S, STOPPED)
+            last_first.callback(self.dispatcher.close, STOPPED)
             last_first.callback(self._timers.close, _JOIN_S)
             for service in reversed(self._services):
                 last_first.callback(service.stop)
@@ -475,11 +484,12 @@ class Streamer:
     # --- statistics --------------------------------------------------------------------------------------------------
 
     def ledger(self) -> LedgerSnapshot:
-        """The ledger of this moment."""
-        queues = self._egress_queues.values()
-        return self.dispatcher.ledger_snapshot(
-            [queue.ledger for queue in queues], sum(queue.queued for queue in queues)
-        )
+        """The ledger of one moment. Not for filters and taps: it waits for the messages in progress."""
+        with self.dispatcher.at_rest():
+            readings = [queue.ledger_reading() for queue in self._egress_queues.values()]
+            return self.dispatcher.ledger_snapshot(
+                [ledger for ledger, _ in readings], sum(queued for _, queued in readings)
+            )
 
     def targets(self) -> list[TargetStatistics]:
         """The counts of each target of each topic."""
@@ -534,6 +544,7 @@ class Streamer:
                 "suppressed": self.dispatcher.dead_letter_rate.suppressed,
                 **self._dead_letter_writer.statistics(),
             },
+            len(list(self._paused.all_paused())),
         )
 
     @property

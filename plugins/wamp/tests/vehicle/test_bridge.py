@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,10 +21,21 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
-    from tests.car import REMOTE_TOPIC, RPM, RPM_TOPIC, SECTION, SPEED, SPEED_TOPIC, Car, subscribed
+    from tests.car import (
+        DEADLINE_S,
+        REMOTE_TOPIC,
+        RPM,
+        RPM_TOPIC,
+        SECTION,
+        SPEED,
+        SPEED_TOPIC,
+        Car,
+        subscribed,
+    )
     from tests.conftest import Peer
 else:
     from plugins.wamp.tests.car import (
+        DEADLINE_S,
         REMOTE_TOPIC,
         RPM,
         RPM_TOPIC,
@@ -384,3 +396,24 @@ def test_a_pattern_that_can_be_no_topic_concerns_the_vehicle_not(car: Car) -> No
     ):
         assert peer.request(32, 1, {"match": match}, topic)[0] == 33
     assert len(car.wamp._patterns) == 0
+
+
+# --- stop ---------------------------------------------------------------------------------------------------
+
+
+def test_sessions_that_end_during_a_stop_leave_nothing_queued(car: Car) -> None:
+    """Each of them unsubscribes at uSubscription, before and after that has stopped."""
+    peers = [car.peer().join() for _ in range(24)]
+    for peer in peers:
+        subscribed(peer, SPEED_TOPIC)
+        subscribed(peer, RPM_TOPIC)
+
+    def end_sessions() -> None:
+        for peer in peers[::2]:
+            peer.socket.close()
+
+    ending = Thread(target=end_sessions, daemon=True)
+    ending.start()
+    car.stop()
+    ending.join(DEADLINE_S)
+    assert not ending.is_alive()
