@@ -2,21 +2,23 @@
 """Topic advertisements: targets of a publication and advertisements of peers go in, this streamer's share goes out.
 
 Only the streamer that granted a subscription knows it. If subscribers on one network use several streamers for one
-topic, each streamer advertises there that it forwards the topic, and at which period. One of them forwards: the one
-with the highest rate, because a multicast domain gets the highest subscribed rate anyway. Equal rates are decided by
-`election_key`. The other streamers leave that network out. The decision is part of a route; nothing runs per message.
+topic, the first one advertises there that it forwards the topic, and at which period. A streamer that sees such an
+advertisement at its own rate or a higher one advertises nothing and leaves that network out. So a running topic does
+not change hands when another streamer is asked for it too, or comes back. If several streamers advertise a topic, the
+highest rate forwards, because a multicast domain gets the highest subscribed rate anyway. Equal rates are decided by
+`election_key`. The decision is part of a route; nothing runs per message.
 
 No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
-receive the topic at its source (`PeerRouters.is_trusted`). All streamers use one order, so the peer either forwards
-or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its rate, keeps
-forwarding for `GRACE_PERIOD_NS`. A hand-over can duplicate messages but loses none.
+receive the topic at its source (`PeerRouters.is_trusted`). All streamers that advertise use one order, so the peer
+either forwards or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its
+rate, keeps its share for `GRACE_PERIOD_NS`. A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -50,15 +52,21 @@ class _Grace(NamedTuple):
     until_ns: int
 
 
-def _ignore_change(endpoint: str) -> None:
+class OnChange(Protocol):
+    """Called when the own advertisements at `endpoint` changed; `urgent`: a topic was added."""
+
+    def __call__(self, endpoint: str, /, *, urgent: bool) -> None: ...
+
+
+def _ignore_change(endpoint: str, /, *, urgent: bool) -> None:
     pass
 
 
 class TopicAdvertisements:
     """The advertisements of this streamer and of its peers, by network. Safe from any thread; its lock is a leaf."""
 
-    def __init__(self, peers: PeerRouters, on_change: Callable[[str], None] = _ignore_change) -> None:
-        """`on_change(endpoint)` is called when `advertised` changed, under the caller's locks; it returns at once."""
+    def __init__(self, peers: PeerRouters, on_change: OnChange = _ignore_change) -> None:
+        """`on_change` is called when `advertised` changed, under the caller's locks; it returns at once."""
         self.suppressed = Counter[str]()
         """Routes whose topic was not advertised because of the limit, by endpoint."""
         self.over_limit = Counter[str]()
@@ -67,6 +75,8 @@ class TopicAdvertisements:
         self._on_change = on_change
         self._lock = Lock()
         self._shutting_down = False
+        self._relied_on_until_ns = 0
+        """Until then peers may defer to advertisements of the configuration before."""
         self._advertised: dict[str, dict[UUri, int]] = {}
         self._grace: dict[UUri, dict[str, _Grace]] = {}
         self._peer_advertisements: dict[str, dict[UUri, set[TopicAdvertisement]]] = {}
@@ -84,23 +94,22 @@ class TopicAdvertisements:
         deferred, changed_endpoints, until_ns = set(), [], 0
         with self._lock:
             advertised = [name for name, topics in self._advertised.items() if topic in topics]
-            for name in dict.fromkeys((*contested, *advertised)):
+            for name in dict.fromkeys((*contested, *advertised, *self._grace.get(topic, ()))):
                 wanted_ns = periods_ns.get(name)
                 advertised_ns = self._advertised.get(name, {}).get(topic)
                 until_ns = self._start_grace(name, topic, advertised_ns, wanted_ns, now_ns) or until_ns
-                if self._advertise(
-                    name,
-                    topic,
-                    advertised_ns,
-                    None if self._shutting_down or name not in contested else wanted_ns,
-                ):
-                    changed_endpoints.append(name)
-                if wanted_ns is not None and self._peer_has_precedence(name, topic, wanted_ns):
+                offered_ns = None if self._shutting_down or name not in contested else wanted_ns
+                if advertised_ns is None and self._is_covered(name, topic, offered_ns, now_ns):
+                    deferred.add(name)
+                    continue
+                if self._advertise(name, topic, advertised_ns, offered_ns):
+                    changed_endpoints.append((name, offered_ns is not None))
+                if self._peer_has_precedence(name, topic, self._graced_period(name, topic, wanted_ns)):
                     deferred.add(name)
             grace = dict(self._grace.get(topic, {}))
-        for name in changed_endpoints:
-            self._on_change(name)
-        return ForwardingShare(_with_grace(targets, grace), frozenset(deferred - grace.keys()), until_ns)
+        for name, urgent in changed_endpoints:
+            self._on_change(name, urgent=urgent)
+        return ForwardingShare(_with_grace(targets, grace), frozenset(deferred), until_ns)
 
     def _advertise(
         self, endpoint: str, topic: UUri, advertised_ns: int | None, wanted_ns: int | None
@@ -126,12 +135,11 @@ class TopicAdvertisements:
         """Start a grace period if an advertisement ends or slows down; returns its end, or 0.
 
         Also without a known peer: a peer may have deferred to this streamer with an advertisement still on its way.
+        And also if a peer has precedence: that peer may have withdrawn its advertisement already.
         """
         if advertised_ns is None or (
             wanted_ns is not None and wanted_ns <= advertised_ns
         ):  # 0, no limit, is the fastest
-            return 0
-        if self._peer_has_precedence(endpoint, topic, advertised_ns):
             return 0
         grace = self._grace.setdefault(topic, {})
         known = grace.get(endpoint)
@@ -139,18 +147,40 @@ class TopicAdvertisements:
         grace[endpoint] = _Grace(period_ns, now_ns + GRACE_PERIOD_NS)
         return now_ns + GRACE_PERIOD_NS
 
-    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int) -> bool:
+    def _graced_period(self, endpoint: str, topic: UUri, wanted_ns: int | None) -> int | None:
+        """The period of the topic there, grace period included; None if this streamer does not forward it."""
+        grace = self._grace.get(topic, {}).get(endpoint)
+        if grace is None:
+            return wanted_ns
+        return grace.period_ns if wanted_ns is None else min(grace.period_ns, wanted_ns)
+
+    def _is_covered(self, endpoint: str, topic: UUri, wanted_ns: int | None, now_ns: int) -> bool:
+        """Whether a trusted peer advertises the topic there at this rate or a higher one, and so forwards it.
+
+        Not right after an own advertisement ended: that peer may still defer to it.
+        """
+        if wanted_ns is None or now_ns < self._relied_on_until_ns or endpoint in self._grace.get(topic, ()):
+            return False
+        return any(each.period_ns <= wanted_ns for each, _ in self._trusted_advertisements(endpoint, topic))
+
+    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None) -> bool:
         """Whether a trusted peer advertises the topic there and has precedence at this rate."""
-        advertisements = self._peer_advertisements.get(endpoint, {}).get(topic)
-        if not advertisements:
+        if period_ns is None or not self._peer_advertisements.get(endpoint, {}).get(topic):
             return False
         text = str(topic)
         own_key = (-period_ns, *election_key(self._peers.local_id, text))
         return any(
-            self._peers.is_trusted(endpoint, router, topic.authority_name)
-            and (-each.period_ns, *election_key(router, text)) > own_key
-            for each, router in ((each, RouterId(each.authority, each.instance)) for each in advertisements)
+            (-each.period_ns, *election_key(router, text)) > own_key
+            for each, router in self._trusted_advertisements(endpoint, topic)
         )
+
+    def _trusted_advertisements(
+        self, endpoint: str, topic: UUri
+    ) -> Iterator[tuple[TopicAdvertisement, RouterId]]:
+        for each in self._peer_advertisements.get(endpoint, {}).get(topic, ()):
+            router = RouterId(each.authority, each.instance)
+            if self._peers.is_trusted(endpoint, router, topic.authority_name):
+                yield each, router
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         """End the grace periods of `topic` that are over."""
@@ -162,22 +192,29 @@ class TopicAdvertisements:
             else:
                 self._grace.pop(topic, None)
 
-    def withdraw(self, topics: AbstractSet[UUri]) -> None:
-        """Withdraw the advertisements of these topics at once; the caller builds their routes again."""
-        with self._lock:
-            changed_endpoints = [
-                name for name, advertised in self._advertised.items() if _remove_topics(advertised, topics)
-            ]
-            self._advertised = {name: each for name, each in self._advertised.items() if each}
-        for name in changed_endpoints:
-            self._on_change(name)
+    def withdraw(self, topics: AbstractSet[UUri], now_ns: int) -> int:
+        """Withdraw the advertisements of these topics; the caller builds their routes again.
 
-    def withdraw_all(self) -> None:
+        Returns the end of the grace periods that start, or 0.
+        """
+        until_ns, changed_endpoints = 0, []
+        with self._lock:
+            for name, advertised in list(self._advertised.items()):
+                for topic in advertised.keys() & topics:
+                    until_ns = self._start_grace(name, topic, advertised[topic], None, now_ns)
+                    self._advertise(name, topic, advertised[topic], None)
+                    changed_endpoints.append(name)
+        for name in dict.fromkeys(changed_endpoints):
+            self._on_change(name, urgent=False)
+        return until_ns
+
+    def withdraw_all(self, now_ns: int) -> None:
         """Withdraw all advertisements, before a new configuration; the caller builds all routes again."""
         with self._lock:
+            self._relied_on_until_ns = now_ns + GRACE_PERIOD_NS
             changed_endpoints, self._advertised, self._grace = list(self._advertised), {}, {}
         for name in changed_endpoints:
-            self._on_change(name)
+            self._on_change(name, urgent=False)
 
     def withdraw_all_for_shutdown(self) -> bool:
         """Withdraw all advertisements for good but keep forwarding; whether there were any.
@@ -188,7 +225,7 @@ class TopicAdvertisements:
             self._shutting_down = True
             changed_endpoints, self._advertised = list(self._advertised), {}
         for name in changed_endpoints:
-            self._on_change(name)
+            self._on_change(name, urgent=False)
         return bool(changed_endpoints)
 
     def advertised(self, endpoint: str) -> frozenset[TopicAdvertisement]:
@@ -244,10 +281,3 @@ def _with_grace(targets: tuple[Target, ...], grace: Mapping[str, _Grace]) -> tup
     endpoints = {each.endpoint for each in targets}
     ended = [Target(name, None, each.period_ns) for name, each in grace.items() if name not in endpoints]
     return (*ended, *adjusted)
-
-
-def _remove_topics(advertised: dict[UUri, int], topics: AbstractSet[UUri]) -> bool:
-    known = advertised.keys() & topics
-    for each in known:
-        del advertised[each]
-    return bool(known)
