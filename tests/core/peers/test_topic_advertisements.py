@@ -225,7 +225,7 @@ def test_a_withdrawn_topic_is_advertised_again_although_a_peer_advertises_it() -
 
 
 def test_a_late_withdrawal_of_a_peer_that_deferred_loses_nothing() -> None:
-    """The peer unsubscribes before it knows that this streamer has withdrawn, so that nobody else forwards."""
+    """The peer unsubscribes before it knows that this streamer has withdrawn, so that no other streamer forwards."""
     streamers = connected_streamers(2)
     for each in streamers:
         each.period_ns = 5
