@@ -13,7 +13,12 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.dispatch.dispatcher import LOOP_WINDOW
 from ustreamer.core.peers import topic_advertisements as advertisements_module
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters, RouterId
-from ustreamer.core.peers.topic_advertisements import GRACE_PERIOD_NS, TopicAdvertisement, TopicAdvertisements
+from ustreamer.core.peers.topic_advertisements import (
+    GRACE_PERIOD_NS,
+    YIELD_DELAY_NS,
+    TopicAdvertisement,
+    TopicAdvertisements,
+)
 from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.umessage import UMessage, publish
@@ -181,6 +186,19 @@ def test_a_running_topic_stays_at_its_streamer_when_another_is_asked_for_it(numb
         assert advertising(streamers) == {first.name: 5}
         exchange(streamers)
     assert second.topic_advertisements.advertised("two") == frozenset()
+
+
+def test_a_streamer_that_advertises_yields_a_little_later_and_one_that_does_not_defers_at_once() -> None:
+    """A slow streamer may still read messages that the peer read before it was asked."""
+    for period_ns, at_once in ((5, False), (None, True)):
+        one, other = connected_streamers(2)
+        one.period_ns = period_ns
+        one.assign(0)
+        one.period_ns = 5
+        faster = advertisement(other.name, other.peers.local_id.instance, 4)
+        one.topic_advertisements.on_advertisements("two", [faster], [], YIELD_DELAY_NS)
+        assert (one.period(YIELD_DELAY_NS - 1) is None) is at_once
+        assert one.period(YIELD_DELAY_NS) is None
 
 
 def test_a_faster_rate_takes_a_running_topic_over() -> None:

@@ -158,7 +158,7 @@ def test_a_loud_ecu_costs_ecus_with_a_socket_of_their_own_nothing(scene: Scene) 
 
 
 def test_a_loud_ecu_costs_ecus_on_the_same_socket_their_share_of_the_loss(scene: Scene) -> None:
-    """The kernel drops what arrives while the buffer is full, whoever sent it."""
+    """The kernel drops what arrives while the buffer is full, from any sender."""
     flood = scene.send("loud", LOUD_MS, udp_ports(ECUS))
     print(
         "sent, lost of each ECU:",

@@ -11,7 +11,7 @@ highest rate forwards, because a multicast domain gets the highest subscribed ra
 No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
 receive the topic at its source (`PeerRouters.is_trusted`). All streamers that advertise use one order, so the peer
 either forwards or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its
-rate, keeps its share for `GRACE_PERIOD_NS`. A hand-over can duplicate messages but loses none.
+rate, keeps its share for `GRACE_PERIOD_NS`. It yields to a peer with precedence after `YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
@@ -32,6 +32,10 @@ MAX_ADVERTISEMENTS: Final = 4096
 MAX_ADVERTISEMENTS_PER_TOPIC: Final = 16
 """The limit of peer advertisements per topic and network: a route compares all of them (10 us each), and a hostile node
 could send thousands. An honest streamer has one, and two while its rate changes."""
+
+YIELD_DELAY_NS: Final = 20_000_000
+"""The time to keep forwarding after the advertisement of a peer with precedence arrived. This streamer may read later
+than the peer, and then has messages that the peer read before it was asked."""
 
 GRACE_PERIOD_NS: Final = 1_000_000_000
 """The time to keep forwarding after a withdrawal. Peers receive it within 50 ms, on a busy machine later."""
@@ -79,7 +83,8 @@ class TopicAdvertisements:
         """Until then peers may defer to advertisements of the configuration before."""
         self._advertised: dict[str, dict[UUri, int]] = {}
         self._grace: dict[UUri, dict[str, _Grace]] = {}
-        self._peer_advertisements: dict[str, dict[UUri, set[TopicAdvertisement]]] = {}
+        self._peer_advertisements: dict[str, dict[UUri, dict[TopicAdvertisement, int]]] = {}
+        """With the time when this streamer yields to each."""
 
     # --- own advertisements -------------------------------------------------------------------------------------------
 
@@ -104,7 +109,9 @@ class TopicAdvertisements:
                     continue
                 if self._advertise(name, topic, advertised_ns, offered_ns):
                     changed_endpoints.append((name, offered_ns is not None))
-                if self._peer_has_precedence(name, topic, self._graced_period(name, topic, wanted_ns)):
+                if self._peer_has_precedence(
+                    name, topic, self._graced_period(name, topic, wanted_ns), now_ns
+                ):
                     deferred.add(name)
             grace = dict(self._grace.get(topic, {}))
         for name, urgent in changed_endpoints:
@@ -161,26 +168,28 @@ class TopicAdvertisements:
         """
         if wanted_ns is None or now_ns < self._relied_on_until_ns or endpoint in self._grace.get(topic, ()):
             return False
-        return any(each.period_ns <= wanted_ns for each, _ in self._trusted_advertisements(endpoint, topic))
+        return any(
+            each.period_ns <= wanted_ns for each, _, _ in self._trusted_advertisements(endpoint, topic)
+        )
 
-    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None) -> bool:
-        """Whether a trusted peer advertises the topic there and has precedence at this rate."""
+    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None, now_ns: int) -> bool:
+        """Whether this streamer yields to a trusted peer there, which has precedence at this rate."""
         if period_ns is None or not self._peer_advertisements.get(endpoint, {}).get(topic):
             return False
         text = str(topic)
         own_key = (-period_ns, *election_key(self._peers.local_id, text))
         return any(
-            (-each.period_ns, *election_key(router, text)) > own_key
-            for each, router in self._trusted_advertisements(endpoint, topic)
+            now_ns >= yield_ns and (-each.period_ns, *election_key(router, text)) > own_key
+            for each, router, yield_ns in self._trusted_advertisements(endpoint, topic)
         )
 
     def _trusted_advertisements(
         self, endpoint: str, topic: UUri
-    ) -> Iterator[tuple[TopicAdvertisement, RouterId]]:
-        for each in self._peer_advertisements.get(endpoint, {}).get(topic, ()):
+    ) -> Iterator[tuple[TopicAdvertisement, RouterId, int]]:
+        for each, yield_ns in self._peer_advertisements.get(endpoint, {}).get(topic, {}).items():
             router = RouterId(each.authority, each.instance)
             if self._peers.is_trusted(endpoint, router, topic.authority_name):
-                yield each, router
+                yield each, router, yield_ns
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         """End the grace periods of `topic` that are over."""
@@ -240,11 +249,16 @@ class TopicAdvertisements:
     # --- advertisements of peers --------------------------------------------------------------------------------------
 
     def on_advertisements(
-        self, endpoint: str, added: Iterable[TopicAdvertisement], removed: Iterable[TopicAdvertisement]
+        self,
+        endpoint: str,
+        added: Iterable[TopicAdvertisement],
+        removed: Iterable[TopicAdvertisement],
+        yield_ns: int = 0,
     ) -> frozenset[UUri]:
         """Record added and removed advertisements on the network of `endpoint`; returns the changed topics.
 
-        The caller builds the routes of those topics again. Own advertisements are ignored.
+        The caller builds the routes of those topics again, now and at `yield_ns`: a streamer that advertises a topic
+        yields to the added ones then. Own advertisements are ignored.
         """
         own_instance = self._peers.local_id.instance
         changed = set()
@@ -254,17 +268,17 @@ class TopicAdvertisements:
                 advertisements = by_topic.get(each.topic)
                 if advertisements is not None and each in advertisements:
                     changed.add(each.topic)
-                    advertisements.discard(each)
+                    del advertisements[each]
                     if not advertisements:
                         del by_topic[each.topic]
             for each in added:
                 if each.instance == own_instance:
                     continue
-                advertisements = by_topic.setdefault(each.topic, set())
+                advertisements = by_topic.setdefault(each.topic, {})
                 if len(advertisements) >= MAX_ADVERTISEMENTS_PER_TOPIC:
                     self.over_limit[endpoint] += 1
                     continue
-                advertisements.add(each)
+                advertisements[each] = yield_ns
                 changed.add(each.topic)
         return frozenset(changed)
 

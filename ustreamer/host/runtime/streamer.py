@@ -25,7 +25,11 @@ from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.peers.election import Announcement, PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
-from ustreamer.core.peers.topic_advertisements import MAX_ADVERTISEMENTS, TopicAdvertisement
+from ustreamer.core.peers.topic_advertisements import (
+    MAX_ADVERTISEMENTS,
+    YIELD_DELAY_NS,
+    TopicAdvertisement,
+)
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
@@ -354,9 +358,11 @@ class Streamer:
     def _on_advertisements_changed(
         self, name: str, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
     ) -> None:
-        topics = self._advertisements.on_advertisements(name, added, removed)
+        yield_ns = self._clock.monotonic_ns() + YIELD_DELAY_NS
+        topics = self._advertisements.on_advertisements(name, added, removed, yield_ns)
         if topics:
             self.dispatcher.invalidate_topics(topics)
+            self._timers.schedule(yield_ns, partial(self.dispatcher.invalidate_topics, topics))
             self._subscribed_topics.on_advertisements(topics)
 
     def _listener_filters(self, endpoint: str, config: StreamerConfig) -> list[FilterPair]:
