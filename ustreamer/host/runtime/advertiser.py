@@ -21,7 +21,7 @@ from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.transport_port import EndpointTransport, PeerTopicTransport
 from ustreamer.uprotocol.uuri import UUri
 
-ADVERTISE_DELAY_NS: Final = 20_000_000
+ADVERTISE_DELAY_NS: Final = 10_000_000
 """Between two announcements. Changes in between join the second: a new subscription may add thousands of topics."""
 
 PEER_SETTLE_NS: Final = 100_000_000
