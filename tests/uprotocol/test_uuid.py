@@ -15,6 +15,9 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 
 uint64 = st.integers(0, 2**64 - 1)
+TODAY_MS, IN_2040_MS = 1_780_000_000_000, 2_208_988_800_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
 valid = st.builds(lambda m, n: UUID(m & ~0xF000 | 0x7000, n & (2**62 - 1) | 2**63), uint64, uint64)
 
 
@@ -131,10 +134,27 @@ def test_within_a_millisecond_the_counter_rises() -> None:
     assert [uuid.msb & 0xFFF for uuid in ids_at([5, 5, 5, 6])] == [0, 1, 2, 0]
 
 
-def test_ids_rise_while_the_clock_steps_back() -> None:
-    ids = ids_at([1000, 1000, 400, 999, 1000, 1001])
+def test_ids_rise_while_the_clock_is_corrected_by_up_to_a_second() -> None:
+    ids = ids_at([2000, 2000, 1400, 1999, 1001, 2001])
     assert rises(ids)
-    assert [uuid.time_ms for uuid in ids] == [1000, 1000, 1000, 1000, 1000, 1001]
+    assert [uuid.time_ms for uuid in ids] == [2000, 2000, 2000, 2000, 2000, 2001]
+
+
+def test_ids_follow_a_clock_that_steps_back_by_more_than_a_second() -> None:
+    """Receivers judge the ttl by the id: an id from 2040 does not expire before 2040."""
+    ids = ids_at([TODAY_MS, IN_2040_MS, TODAY_MS + 5, TODAY_MS + 5])
+    assert [uuid.time_ms for uuid in ids] == [TODAY_MS, IN_2040_MS, TODAY_MS + 5, TODAY_MS + 5]
+    assert rises(ids[2:])
+
+
+def test_columns_follow_a_clock_that_steps_back() -> None:
+    now = [IN_2040_MS]
+    many, one = two_sources(now)
+    assert many.next_n(3) == [one.next() for _ in range(3)]
+    now[0] = TODAY_MS
+    ids = many.next_n(3)
+    assert ids == [one.next() for _ in range(3)]
+    assert [uuid.time_ms for uuid in ids] == [TODAY_MS] * 3
 
 
 def test_more_than_4096_ids_in_one_millisecond_run_ahead_of_the_clock() -> None:
@@ -144,14 +164,30 @@ def test_more_than_4096_ids_in_one_millisecond_run_ahead_of_the_clock() -> None:
     assert (ids[4095].time_ms, ids[4096].time_ms) == (1000, 1001)
 
 
-@given(st.lists(st.integers(0, 2**48 - 2), max_size=50))
-def test_ids_are_valid_rising_and_never_older_than_any_clock(
-    readings: list[int],
+STEPS_MS = st.sampled_from([0, 0, 0, 1, 400, 1_000, 1_001, HOUR_MS, DAY_MS, IN_2040_MS - TODAY_MS])
+STEPS = st.lists(
+    st.tuples(STEPS_MS, st.booleans(), st.integers(0, 3_000), st.integers(0, 5_000)), max_size=20
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_across_random_clock_steps_ids_stay_near_the_clock_unique_and_in_order_between_steps_back(
+    steps: list[tuple[int, bool, int, int]],
 ) -> None:
-    ids = ids_at(readings)
-    assert rises(ids)
+    now = TODAY_MS
+    source, ids = UuidSource(lambda: now), list[UUID]()
+    for step_ms, back, pause_ms, count in steps:
+        now += pause_ms - (step_ms if back else -step_ms)
+        made = source.next_n(count // 2) + [source.next() for _ in range(count % 100)]
+        # Up to 1 s of a small correction, and 1 ms for each 4 096 ids.
+        assert all(0 <= uuid.time_ms - now <= 1_000 + count // 4_096 + 1 for uuid in made)
+        assert rises(made)
+        is_in_order = rises([*ids[-1:], *made])
+        assert is_in_order or ids[-1].time_ms - now >= 1_000, "no step back"
+        ids += made
+    assert len(set(ids)) == len(ids)
     assert all(uuid.is_valid for uuid in ids)
-    assert all(uuid.time_ms >= now for uuid, now in zip(ids, readings, strict=True))
 
 
 def test_two_sources_create_different_ids_at_the_same_time() -> None:

@@ -22,12 +22,15 @@ _VERSION_7: Final = 0x7000
 _VARIANT: Final = 0b10 << 62
 _COUNTER_BITS: Final = 12
 _RANDOM: Final = (1 << 62) - 1
+_MAX_AHEAD: Final = 1_000 << _COUNTER_BITS
+"""Ids run ahead of the clock by at most this stamp: one second."""
 
 
 class UUID(msgspec.Struct, frozen=True, order=True, gc=False):
     """A UUID as two 64-bit halves, as on the wire (`fixed64 msb`, `fixed64 lsb`).
 
-    The constructor checks nothing, because it runs per message; `is_valid` does. Order is order of creation.
+    The constructor checks nothing, because it runs per message; `is_valid` does. Ids of one source rise until its
+    clock steps back.
     """
 
     msb: int
@@ -61,10 +64,14 @@ class UUID(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class UuidSource:
-    """Creates UUIDv7s in rising order, also if the wall clock steps back.
+    """Creates UUIDv7s with the time of the wall clock, in rising order until the clock steps back.
 
     `wall_ms` returns ms since the epoch. Within a millisecond the 12-bit counter rises; after 4096 ids in one
     millisecond the time part runs ahead of the clock.
+
+    A clock that is corrected by up to a second breaks no order: the ids rise and wait for the clock. After a larger
+    step back the next id has the new time, once less than the id before. Receivers judge a ttl by the id, so an id
+    from the future would not expire. Nothing here relies on the order of ids. The random bits keep ids unique.
     """
 
     def __init__(self, wall_ms: Callable[[], int], bits: Callable[[int], int] | None = None) -> None:
@@ -75,11 +82,13 @@ class UuidSource:
 
     def next(self) -> UUID:
         """A new id. Not thread-safe: a source belongs to one thread, or to callers under one lock."""
-        stamp = self._wall_ms() << _COUNTER_BITS
-        if stamp <= self._stamp:
-            stamp = self._stamp + 1
-        self._stamp = stamp
+        stamp = self._stamp = self._next_stamp()
         return UUID((stamp >> _COUNTER_BITS) << 16 | _VERSION_7 | stamp & 0xFFF, _VARIANT | self._bits(62))
+
+    def _next_stamp(self) -> int:
+        stamp, last = self._wall_ms() << _COUNTER_BITS, self._stamp
+        # A clock that is further behind the last id was stepped back.
+        return last + 1 if stamp <= last < stamp + _MAX_AHEAD else stamp
 
     def next_n(self, count: int) -> list[UUID]:
         """Equal to `count` calls of `next`, with one reading of the clock."""
@@ -94,7 +103,7 @@ class UuidSource:
         """
         if not count:
             return array("Q"), array("Q")
-        first = max(self._wall_ms() << _COUNTER_BITS, self._stamp + 1)
+        first = self._next_stamp()
         self._stamp = first + count - 1
         each = _one_in_each(count)
         drawn = self._bits(64 * count) & each * _RANDOM | each * _VARIANT

@@ -20,9 +20,10 @@ from ustreamer_recorder.events import (
     SubscriptionChange,
 )
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
-from ustreamer_recorder.segments import SegmentFile
+from ustreamer_recorder.segments import SegmentFile, list_segments
 from ustreamer_recorder.targets import TargetHistory
 
+from ustreamer.core.delivery.expiry import STEP_GRACE_NS
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -531,3 +532,30 @@ def test_the_ledger_is_recorded_periodically_and_at_the_end(bench: "Bench") -> N
         (CountersCause.STOPPED, 3),
     ]
     assert counted[0].ledger == books
+
+
+@pytest.mark.parametrize("step_s", [14 * 365 * 86_400, 100 * 86_400], ids=["to 2040", "100 days"])
+def test_a_clock_glitch_deletes_no_recording_for_its_age(bench: "Bench", step_s: int) -> None:
+    fill_segments(bench, 1)
+    for file in list_segments(bench.directory):
+        os.utime(file.path, ns=(bench.clock.wall_ms() * 1_000_000,) * 2)
+    first = list_segments(bench.directory)[0].path
+    bench.time.step(s=step_s)
+    fill_segments(bench, 2)
+    assert first.exists()
+    bench.time.step(s=-step_s)
+    fill_segments(bench, 3)
+    assert first.exists()
+    bench.time.step(s=step_s)
+    bench.drain()
+    bench.time.advance(ns=STEP_GRACE_NS + 1)
+    fill_segments(bench, 4)  # the clock shows this for longer than a glitch
+    assert not first.exists()
+
+
+def fill_segments(bench: "Bench", number: int) -> None:
+    """Record rows until the journal begins the segment with this number."""
+    while not any(file.number >= number for file in list_segments(bench.directory)):
+        for _ in range(200):
+            bench.settle()
+        bench.drain()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer_recorder.batch_note import BatchNote
@@ -113,6 +114,7 @@ class Journal:
         self._unsynced = False
         self._failing = False
         self._anchor = Anchor(clock.monotonic_ns(), clock.wall_ms())
+        self._expiry = Expiry(clock)  # a glitch of the clock makes no recording too old
         self._configs = [Config(0, 0, "{}")]
         self._epoch = self._epoch_ns = 0
         self._is_configured = False
@@ -375,6 +377,7 @@ class Journal:
     def tick(self, skipped: Skipped) -> None:
         """End the block, sync and rotate if due. `skipped`: the notes that the queue dropped."""
         self._gap(GapCause.OVERRUN).merge(skipped)
+        self._expiry.observe_clock()
         now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
         if self._encoder is None and now_ns >= self._retry_ns:
             self._open(now_ns, wall_ms)
@@ -464,7 +467,7 @@ class Journal:
         reserve = self._config.segment_bytes
         try:
             self._prepare()
-            enforce_quota(self._directory, self._quota, reserve, wall_ms)
+            enforce_quota(self._directory, self._quota, reserve, self._expiry.earliest_wall_ms())
             self._file = SegmentFile(
                 self._directory, header, reserve, 0o600 if self._config.payloads else 0o640
             )

@@ -116,6 +116,26 @@ def test_a_watcher_is_notified_of_all_loaded_subscriptions() -> None:
     assert notified == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
 
 
+def test_a_watcher_may_bound_the_topics_of_loaded_subscriptions() -> None:
+    """With a million subscriptions, the start need not decode all of them."""
+    known = InMemoryDirectory()
+    few, all_topics, none = [list[UUri]() for _ in range(3)]
+    known.watch(lambda each, _: few.append(each.topic), 1)
+    known.watch(lambda each, _: all_topics.append(each.topic))
+    known.watch(lambda each, _: none.append(each.topic), 0)
+    known.load_stored(packed([SubscriptionRecord(T2, S1), SubscriptionRecord(T1, S2)]))
+    assert (few, all_topics, none) == ([T1], [T1, T2], [])
+
+
+def test_a_change_is_in_effect_when_a_watcher_is_notified() -> None:
+    known = InMemoryDirectory()
+    seen: list[list[UUri]] = []
+    known.watch(lambda each, _: seen.append(subscribers(known, each.topic)))
+    known.apply({(T1, S1): SubscriptionRecord(T1, S1)})
+    known.apply({(T1, S1): None})
+    assert seen == [[S1], []]
+
+
 def test_a_watcher_is_notified_of_every_routing_change_and_of_no_other() -> None:
     known = directory(SubscriptionRecord(T1, S1))
     notified = record_changes(known)

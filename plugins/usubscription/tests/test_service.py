@@ -11,6 +11,7 @@ from ustreamer_usubscription.requests import v3
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.service import MAX_PAYLOAD
 
+from ustreamer.core.delivery.expiry import STEP_GRACE_NS
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import AuthorityTable, Router
@@ -645,12 +646,45 @@ def test_a_subscription_that_ended_during_a_stop_is_not_routed(rig: "ServiceRig"
     assert (rig.routed_subscribers(), rig.routed_subscribers(OTHER_TOPIC)) == ([], [(APP, 0)])
 
 
-def test_a_jump_of_the_wall_clock_is_noticed_within_a_second(rig: "ServiceRig") -> None:
-    rig.subscribe(expire_ms=rig.now_ms + 86_400_000)
+GRACE_S = STEP_GRACE_NS // 1_000_000_000
+
+
+def test_a_subscription_that_a_stepped_clock_seems_to_expire_has_a_grace_period(rig: "ServiceRig") -> None:
+    rig.subscribe(expire_ms=rig.now_ms + 3_000_000)
     rig.advance(s=3 * 86_400, wall_only=True)
-    assert rig.routed_subscribers() == [(APP, 0)]
+    assert rig.pairs() == [(TOPIC, APP)]  # the step is detected here
+    rig.advance(s=GRACE_S)
+    assert rig.pairs() == [(TOPIC, APP)]
     rig.advance(s=1)
-    rig.wait_until(lambda: rig.routed_subscribers() == [], "the clock's jump to be noticed")
+    rig.wait_until(lambda: rig.routed_subscribers() == [], "the end of the grace period")
+
+
+@pytest.mark.parametrize("step_s", [3_600, 14 * 365 * 86_400], ids=["an hour", "to 2040"])
+def test_a_clock_glitch_ends_no_subscription(rig: "ServiceRig", step_s: int) -> None:
+    rig.subscribe(expire_ms=rig.now_ms + 120_000)
+    rig.advance(s=step_s, wall_only=True)
+    for _ in range(60):
+        rig.advance(s=1)
+        assert rig.pairs() == [(TOPIC, APP)]
+    rig.advance(s=-step_s, wall_only=True)
+    rig.advance(s=60)
+    assert rig.pairs() == [(TOPIC, APP)]
+    rig.advance(ms=1)
+    rig.wait_until(lambda: rig.routed_subscribers() == [], "the end of the subscription")
+
+
+def test_a_subscription_is_renewed_during_a_clock_glitch(rig: "ServiceRig") -> None:
+    """The subscriber's clock is right, so its renewal is accepted."""
+    right_ms = rig.now_ms
+    rig.subscribe(expire_ms=right_ms + 10_000)
+    rig.advance(s=3_600, wall_only=True)
+    rig.advance(s=5)
+    assert rig.subscribe(expire_ms=right_ms + 20_000) == SUBSCRIBED
+    rig.advance(s=10)
+    assert rig.pairs() == [(TOPIC, APP)]
+    rig.advance(s=-3_600, wall_only=True)
+    rig.advance(ms=5_001)
+    rig.wait_until(lambda: rig.routed_subscribers() == [], "the end of the renewed subscription")
 
 
 def test_a_wall_clock_that_is_set_back_ends_nothing_early(rig: "ServiceRig") -> None:

@@ -3,6 +3,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from threading import Lock
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
@@ -35,7 +36,7 @@ class InMemoryDirectory:
         self._by_subscriber: dict[UUri, dict[UUri, SubscriptionRecord]] | None = (
             None  # built at the first query
         )
-        self._watches: list[SubscriptionWatch] = []
+        self._watches: list[tuple[SubscriptionWatch, int | None]] = []
         self._count = 0
         self._wildcard_topics = 0  # topics with an instance wildcard
         # In order; None after a topic was added or removed.
@@ -136,19 +137,23 @@ class InMemoryDirectory:
         self._deadlines = DeadlineQueue(_expiries(compact.expiring()))
         self.version += 1
         if self._watches:  # 2 us for each, and none is kept
-            for topic in compact.topics():
+            bounds = [max_topics for _, max_topics in self._watches]
+            most = None if None in bounds else max(each for each in bounds if each is not None)
+            for number, topic in enumerate(islice(compact.topics(), most)):
+                watching = [watch for watch, bound in self._watches if bound is None or number < bound]
                 for entry in compact.subscriptions_of(topic):
-                    self._notify_watches(entry, Change.PRESENT)
+                    for on_change in watching:
+                        on_change(entry, Change.PRESENT)
 
-    def watch(self, on_change: SubscriptionWatch) -> None:
-        """Call `on_change` for loaded subscriptions and for every change that concerns routing.
+    def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
+        """Call `on_change` for loaded subscriptions, of `max_topics` at most, and for every change of routing.
 
         Called before `load_stored`.
         """
-        self._watches.append(on_change)
+        self._watches.append((on_change, max_topics))
 
     def _notify_watches(self, entry: SubscriptionRecord, change: Change) -> None:
-        for on_change in self._watches:
+        for on_change, _ in self._watches:
             on_change(entry, change)
 
     def apply(self, changes: Mapping[TopicEntityPair, SubscriptionRecord | None]) -> None:
@@ -165,7 +170,7 @@ class InMemoryDirectory:
     ) -> bool:
         """Change one topic's subscriptions; True if routing may differ. O(subscribers) for all changes together."""
         before = self.exact_subscriptions(topic)
-        row, differs = list(before), False
+        row, changed = list(before), []
         for subscriber, entry in topic_changes:
             index = bisect_left(row, str(subscriber), key=_subscriber_text)
             old = row[index] if index < len(row) and row[index].subscriber == subscriber else None
@@ -175,14 +180,15 @@ class InMemoryDirectory:
             elif old is not None and old.expire_ms is not None:
                 self._deadlines.cancel(old.pair)
             if _period_ns_of(old) != _period_ns_of(entry):
-                differs = True
-                self._notify_change(old, entry)
+                changed.append((old, entry))
             if entry is not None:
                 self._index(entry)
             elif old is not None:
                 self._unindex(old)
         self._replace(topic, before, tuple(row))
-        return differs
+        for old, entry in changed:
+            self._notify_change(old, entry)
+        return bool(changed)
 
     def _notify_change(self, old: SubscriptionRecord | None, new: SubscriptionRecord | None) -> None:
         if new is not None:

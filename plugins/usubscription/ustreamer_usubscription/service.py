@@ -234,11 +234,11 @@ class UsubscriptionService:
 
     def _process_batch(self, batch: Sequence[InboxMessage]) -> None:
         """Decide, commit, apply, respond, send Updates, call other devices: in this order, for the whole batch."""
-        now_ms = self._context.clock.wall_ms()
-        self._end_expired(now_ms)
+        now_ms, earliest_ms = self._context.clock.wall_ms(), self._expiry.earliest_wall_ms()
+        self._end_expired(now_ms, earliest_ms)
         if batch and self._topics_to_reconcile:
             self._process_batch([])  # in a separate transaction: a full store then refuses no Request
-        transaction = Transaction(self._state, self._config, now_ms)
+        transaction = Transaction(self._state, self._config, now_ms, earliest_ms)
         for topic in () if batch else self._topics_to_reconcile:
             transaction.reconcile_topic(topic)
         outcomes = [self._outcome_of(each, transaction) for each in batch]
@@ -327,12 +327,12 @@ class UsubscriptionService:
 
     # --- the end of subscriptions -------------------------------------------------------------------------------------
 
-    def _end_expired(self, now_ms: int) -> None:
+    def _end_expired(self, now_ms: int, earliest_ms: int) -> None:
         """Remove expired subscriptions from memory now, with Updates at once; the next commit deletes their records.
 
-        [impl->req~usubscription-subscribe-expiration~1]
+        [impl->req~usubscription-subscribe-expiration~1] A clock that steps forward ends none before its grace period.
         """
-        if ended := self._directory.pop_expired(now_ms):
+        if ended := self._directory.pop_expired(earliest_ms):
             self._end_subscriptions(
                 [(entry, f"expire, {entry.expire_ms} ms, has passed") for entry in ended], now_ms
             )
@@ -376,7 +376,7 @@ class UsubscriptionService:
         waits_ms = [_MAX_WAIT_MS] if self._committer.has_pending_deletes or self._topics_to_reconcile else []
         next_ms = self._directory.next_expiry_ms()
         if next_ms is not None:
-            waits_ms.append(next_ms + 1 - clock.wall_ms())
+            waits_ms.append(next_ms + 1 - self._expiry.earliest_wall_ms())
         if self._outbox and self._endpoints_up:
             waits_ms.append(_UPDATE_INTERVAL_MS)
         whens_ns = [now_ns + min(max(min(waits_ms), 0), _MAX_WAIT_MS) * _NS_PER_MS] if waits_ms else []

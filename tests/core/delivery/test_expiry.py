@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.core.base.clock import Clock, ManualClock
@@ -225,6 +225,71 @@ def test_a_clock_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+# ------------------------------------------------------------------------------------------- ends by the wall clock
+
+
+def has_ended(watch: Watch, end_ms: int) -> bool:
+    """Whether something that is valid until `end_ms` by the wall clock has ended."""
+    return watch.expiry.earliest_wall_ms() > end_ms
+
+
+def seconds_until_end(watch: Watch, end_ms: int, at_most: int = 2_000) -> int:
+    for second in range(at_most):
+        if has_ended(watch, end_ms):
+            return second
+        watch.wait(1_000)
+    raise AssertionError(f"no end within {at_most} s")
+
+
+GRACE_S = STEP_GRACE_NS // 1_000_000_000
+
+
+@pytest.mark.parametrize("clock_step", [HOUR_MS, DAY_MS, YEARS_MS, IN_2039_MS - TODAY_MS])
+def test_a_glitch_shorter_than_the_grace_period_ends_nothing(clock_step: int) -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(clock_step)
+    for _ in range(GRACE_S - 1):
+        watch.wait(1_000)
+        assert not has_ended(watch, TODAY_MS + HOUR_MS - 1)
+    watch.step(-clock_step)
+    watch.wait(1_000)
+    assert seconds_until_end(watch, watch.wall_ms + 5_000) == 6
+
+
+@pytest.mark.parametrize("clock_step", [HOUR_MS, DAY_MS, YEARS_MS, IN_2039_MS - TODAY_MS])
+def test_a_forward_step_that_stays_counts_after_the_grace_period(clock_step: int) -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(clock_step)
+    # The step is detected at once, and the period is over when it has passed.
+    assert seconds_until_end(watch, TODAY_MS + HOUR_MS - 1) == GRACE_S + 1
+
+
+def test_in_the_grace_period_an_end_by_both_clocks_is_an_end() -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(HOUR_MS)
+    assert seconds_until_end(watch, TODAY_MS + 5_000) == 6
+
+
+def test_a_clock_that_steps_back_counts_at_once() -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(-HOUR_MS)
+    assert not has_ended(watch, TODAY_MS - HOUR_MS + 5_000)
+    assert seconds_until_end(watch, TODAY_MS - HOUR_MS + 5_000) == 6
+
+
+@pytest.mark.parametrize("back_s", [1, 500, 3_000])
+def test_a_clock_that_returns_after_a_step_back_counts_at_once(back_s: int) -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(-YEARS_MS)
+    for _ in range(back_s):
+        watch.wait(1_000)
+    assert not has_ended(watch, TODAY_MS - 1)
+    watch.step(YEARS_MS)
+    watch.wait(1_000)
+    assert has_ended(watch, TODAY_MS - 1)
+    assert not has_ended(watch, watch.wall_ms)
+
+
 # ------------------------------------------------------------------------------------------- random scenarios
 
 moments = st.integers(0, 20_000)
@@ -278,6 +343,35 @@ def test_a_late_message_is_expired_on_both_sides_of_a_forward_step(
     watch.wait(after)
     age_ms = before + after
     assert watch.remaining_ms(message(made_ms, ttl)) == (ttl - age_ms if age_ms <= ttl else -1)
+
+
+glitches = st.lists(
+    st.tuples(observed_steps, st.integers(1, 120), st.integers(0, 300)), max_size=MAX_CLOCK_STEPS // 2
+)
+
+
+@settings(max_examples=200)
+@given(glitches, st.integers(0, 900_000))
+def test_random_glitches_end_nothing_early_and_delay_no_end_beyond_them(
+    scenario: list[tuple[int, int, int]], valid_ms: int
+) -> None:
+    """wrongly_expired = 0, never_expired = 0, sub_expiry_error_s <= 1: each glitch returns within the grace period."""
+    watch = Watch(TODAY_MS)
+    end_ns = valid_ms * NS
+    ended_ns = None
+    for clock_step, glitch_s, quiet_s in [*scenario, (0, 0, 0)]:
+        for offset, seconds in ((clock_step, glitch_s), (-clock_step, max(quiet_s, 1))):
+            watch.step(offset)
+            for _ in range(seconds):
+                watch.wait(1_000)
+                if ended_ns is None and has_ended(watch, TODAY_MS + valid_ms):
+                    ended_ns = watch.now_ns
+                    assert ended_ns > end_ns
+        # The clock is right again, and was read since.
+        assert (ended_ns is not None) is (watch.now_ns > end_ns)
+    if ended_ns is None:
+        seconds_until_end(watch, TODAY_MS + valid_ms)
+        assert 0 < watch.now_ns - end_ns <= 1_000 * NS
 
 
 # ----------------------------------------------------------------------------------------------------- in a dispatcher

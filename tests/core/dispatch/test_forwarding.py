@@ -34,8 +34,9 @@ class CountingPolicy(ForwardAll):
         self.calls.append("assign")
         return super().assign(topic, targets, now_ns)
 
-    def withdraw(self, topics: AbstractSet[UUri]) -> None:
+    def withdraw(self, topics: AbstractSet[UUri], now_ns: int) -> int:
         self.withdrawn += topics
+        return 0
 
 
 def test_the_policy_is_called_per_route_and_not_per_message(

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -24,12 +25,16 @@ VERDICTS: Final = ("delivered", "throttled", "expired", "dead_lettered", "denied
 class StreamerProcess:
     """`ustreamer run` in a process of its own. In a `with` block it is stopped at the end and must exit with 0."""
 
+    command: Sequence[str | Path] = (COMMAND,)
+    working_directory: Path | None = None
+
     def __init__(self, config: Path, *arguments: str) -> None:
         """Start the process; `wait_ready` and `with` wait for READY."""
         # The last of repeated options takes effect. The default of 5 s may be too short on a busy machine.
         self.config = config
         self._process = subprocess.Popen(
-            [COMMAND, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
+            [*self.command, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
+            cwd=self.working_directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

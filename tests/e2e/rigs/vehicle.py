@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vehicle of these tests: two Zenoh networks and one SOME/IP network, with a streamer in the middle."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -147,13 +147,15 @@ class Vehicle:
 
 
 @contextmanager
-def running_vehicle(directory: Path, *arguments: str) -> Iterator[Vehicle]:
+def running_vehicle(
+    directory: Path, *arguments: str, launch: Callable[..., StreamerProcess] = StreamerProcess
+) -> Iterator[Vehicle]:
     """Start everything; at the end the streamer must exit with 0 and a balanced ledger."""
     ports = free_ports()
     config = write_config(directory, ports)
     with (
         SomeipNode(ports.ecu, responder=ecu_response) as ecu,
         SomeipNode(ports.receiver) as receiver,
-        StreamerProcess(config, *arguments) as process,
+        launch(config, *arguments) as process,
     ):
         yield Vehicle(ports, process, ecu, receiver)

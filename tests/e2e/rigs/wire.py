@@ -259,10 +259,15 @@ SUBSCRIBE, UNSUBSCRIBE, FETCH_SUBSCRIPTIONS, FETCH_SUBSCRIBERS = 1, 2, 3, 8
 
 
 def subscription_request(
-    topic: Uri | bytes, *, max_frequency: float | None = None, sample_period_ms: int | None = None
+    topic: Uri | bytes,
+    *,
+    max_frequency: float | None = None,
+    sample_period_ms: int | None = None,
+    expire_ms: int | None = None,
 ) -> bytes:
     """SubscriptionRequest: the rate as a double in Hz or as uint32 in ms, both in field 3 of the attributes."""
-    attributes = field(3, max_frequency) + field(3, sample_period_ms)
+    expire = None if expire_ms is None else field(1, expire_ms // 1_000) + field(2, expire_ms % 1_000 * 10**6)
+    attributes = field(1, expire) + field(3, max_frequency) + field(3, sample_period_ms)
     return topic_request(topic) + field(3, attributes or None)
 
 

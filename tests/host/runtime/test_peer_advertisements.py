@@ -70,17 +70,28 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(running)
 
 
-def test_a_peer_advertisement_applies_from_the_next_message_on(scene: Scene) -> None:
+def test_a_peer_advertisement_applies_after_the_delay_and_its_withdrawal_from_the_next_message_on(
+    scene: Scene,
+) -> None:
     scene.add_peer()
     scene.publish()
     eventually(lambda: len(scene.received) == 1, "the first, which no other streamer forwards")
     word = scene.peer_advertises()
-    scene.publish()
-    eventually(lambda: scene.deferred == 1, "the second to be left to the other")
+    sent = 1
+
+    def is_deferred() -> bool:
+        nonlocal sent
+        scene.publish()
+        sent += 1
+        return scene.deferred > 0
+
+    eventually(is_deferred, "a message to be left to the other")
+    eventually(lambda: len(scene.received) + scene.deferred == sent, "the others")
+    deferred = scene.deferred
     scene.streamer._on_advertisements_changed(OUTSIDE, frozenset(), word)
     scene.publish()
-    eventually(lambda: len(scene.received) == 2, "the third")
-    assert scene.deferred == 1
+    eventually(lambda: len(scene.received) + deferred == sent + 1, "the next")
+    assert scene.deferred == deferred
 
 
 def test_a_reload_withdraws_every_topic_advertisement_first(scene: Scene) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides if the ttl of a message is over, also when the wall clock steps.
+"""Decides if the ttl of a message is over, or a date has passed, also when the wall clock steps.
 
 The id of a message carries its creation time by the wall clock of its sender. An ECU boots in the year 2000, then its
 clock steps to today, and every message in flight looks 26 years old. Therefore:
@@ -8,6 +8,8 @@ clock steps to today, and every message in flight looks 26 years old. Therefore:
   not expired. It may predate the step, or its sender's clock may not have stepped yet.
 * From then on the deadline is on the monotonic clock, which no clock step affects. The deadline is at most one ttl
   away: an id from the future counts as created now.
+* A date, such as the end of a subscription, has passed when it has passed by the wall clock before a recent step
+  forward too (`earliest_wall_ms`).
 
 A monotonic clock that stops during system sleep makes a wake-up look like a clock step. Messages in flight are then not
 lost, and queued messages keep their remaining time.
@@ -138,6 +140,20 @@ class Expiry:
         """The wall time if it alone can judge a ttl (ms) now; None after a recent clock step."""
         wall_ms = self._wall_ms()
         return wall_ms if self._is_stable(now_ns, wall_ms, ttl) else None
+
+    def earliest_wall_ms(self) -> int:
+        """The wall time by which something that is valid until a date has ended; never later than the wall clock.
+
+        For STEP_GRACE_NS after a step forward it is that of the clock before the step, which may have been right. A
+        step back counts at once. If the clock returned to an earlier offset, what it showed in between was wrong.
+        """
+        self.observe_clock()
+        now_ns, offset_ms, steps = self._monotonic_ns(), self._offset_ms, self._steps
+        returns = [
+            n for n, each in enumerate(steps, 1) if abs(each.offset_before_ms - offset_ms) <= CLOCK_STEP_MS
+        ]
+        doubted = [each for each in steps[max(returns, default=0) :] if now_ns - each.at_ns <= STEP_GRACE_NS]
+        return now_ns // _NS_PER_MS + min([offset_ms, *(each.offset_before_ms for each in doubted)])
 
     def _is_stable(self, now_ns: int, wall_ms: int, ttl: int) -> bool:
         """True if no recent clock step can make a message look older than it is."""

@@ -121,6 +121,11 @@ class Dispatcher:
         for each in self._ingresses.values():
             each.update_paused(topic)
 
+    def share_topic(self, topic: UUri) -> bool:
+        """Agree with peers on `topic` before its next message; see `Ingress.share_topic`."""
+        home = self.router.authority_table.endpoint_of(topic)
+        return home is not None and self.ingress(home).share_topic(topic)
+
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""
         self._loop_endpoints = endpoints

@@ -256,7 +256,7 @@ class Ingress:
         except FOREIGN_ERRORS as error:  # foreign code: the directory is a plugin's
             self.plugin_errors.record_directory_error(self._directory, error)
             # No peer may rely on this streamer for the topic.
-            self._router.forwarding.withdraw({attributes.source})
+            self._withdraw({attributes.source})
             text = f"subscription directory {describe_error(self._directory, error)}"
             return CachedRoute(
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
@@ -271,8 +271,13 @@ class Ingress:
         self._routes_after_dedup.clear()
 
     def _on_topics_evicted(self, topics: AbstractSet[UUri]) -> None:
-        self._router.forwarding.withdraw(topics)
+        self._withdraw(topics)
         self._drop_routes_of(topics)
+
+    def _withdraw(self, topics: AbstractSet[UUri]) -> None:
+        until_ns = self._router.forwarding.withdraw(topics, self._monotonic_ns())
+        if until_ns:
+            self._dispatcher.schedule(until_ns, lambda: self._end_grace(frozenset(topics)))
 
     def _drop_routes_of(self, topics: AbstractSet[UUri]) -> None:
         for routes in (self._routes, self._routes_after_dedup):
@@ -307,7 +312,7 @@ class Ingress:
             return ForwardingShare(targets)
         share = self._router.forwarding.assign(topic, targets, now_ns)
         if share.grace_until_ns:
-            self._dispatcher.schedule(share.grace_until_ns, lambda: self._end_grace(topic))
+            self._dispatcher.schedule(share.grace_until_ns, lambda: self._end_grace(frozenset([topic])))
         return share
 
     def defers_to_peer(self, attributes: UAttributes, endpoint: str) -> bool:
@@ -324,9 +329,24 @@ class Ingress:
             ).deferred
             return endpoint in deferred or all(each.endpoint in deferred for each in decision.targets)
 
-    def _end_grace(self, topic: UUri) -> None:
-        self._router.forwarding.end_grace(topic, self._monotonic_ns())
-        self.invalidate_topics(frozenset([topic]))
+    def share_topic(self, topic: UUri) -> bool:
+        """Advertise or withdraw `topic` before its next message; whether this streamer has targets for it."""
+        with self._lock:
+            try:
+                decision = self._router.decide(
+                    self.name, UAttributes(type=UMessageType.PUBLISH, source=topic)
+                )
+            except FOREIGN_ERRORS:  # foreign code, or no topic: dispatch reports it
+                return False
+            if decision.reason is not None or decision.deferred:
+                return False
+            self._forwarding_share(topic, decision.targets, self._monotonic_ns())
+            return bool(decision.targets)
+
+    def _end_grace(self, topics: frozenset[UUri]) -> None:
+        for topic in topics:
+            self._router.forwarding.end_grace(topic, self._monotonic_ns())
+        self.invalidate_topics(topics)
 
     # --- another router -----------------------------------------------------------------------------------------------
 

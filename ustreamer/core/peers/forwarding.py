@@ -57,5 +57,5 @@ class PeerForwarding:
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         self._advertisements.end_grace(topic, now_ns)
 
-    def withdraw(self, topics: AbstractSet[UUri]) -> None:
-        self._advertisements.withdraw(topics)
+    def withdraw(self, topics: AbstractSet[UUri], now_ns: int) -> int:
+        return self._advertisements.withdraw(topics, now_ns)

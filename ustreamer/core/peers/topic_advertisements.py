@@ -2,21 +2,23 @@
 """Topic advertisements: targets of a publication and advertisements of peers go in, this streamer's share goes out.
 
 Only the streamer that granted a subscription knows it. If subscribers on one network use several streamers for one
-topic, each streamer advertises there that it forwards the topic, and at which period. One of them forwards: the one
-with the highest rate, because a multicast domain gets the highest subscribed rate anyway. Equal rates are decided by
-`election_key`. The other streamers leave that network out. The decision is part of a route; nothing runs per message.
+topic, the first one advertises there that it forwards the topic, and at which period. A streamer that sees such an
+advertisement at its own rate or a higher one advertises nothing and leaves that network out. So a running topic does
+not change hands when another streamer is asked for it too, or comes back. If several streamers advertise a topic, the
+highest rate forwards, because a multicast domain gets the highest subscribed rate anyway. Equal rates are decided by
+`election_key`. The decision is part of a route; nothing runs per message.
 
 No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
-receive the topic at its source (`PeerRouters.is_trusted`). All streamers use one order, so the peer either forwards
-or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its rate, keeps
-forwarding for `GRACE_PERIOD_NS`. A hand-over can duplicate messages but loses none.
+receive the topic at its source (`PeerRouters.is_trusted`). All streamers that advertise use one order, so the peer
+either forwards or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its
+rate, keeps its share for `GRACE_PERIOD_NS`. It yields to a peer with precedence after `YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -30,6 +32,10 @@ MAX_ADVERTISEMENTS: Final = 4096
 MAX_ADVERTISEMENTS_PER_TOPIC: Final = 16
 """The limit of peer advertisements per topic and network: a route compares all of them (10 us each), and a hostile node
 could send thousands. An honest streamer has one, and two while its rate changes."""
+
+YIELD_DELAY_NS: Final = 20_000_000
+"""The time to keep forwarding after the advertisement of a peer with precedence arrived. This streamer may read later
+than the peer, and then has messages that the peer read before it was asked."""
 
 GRACE_PERIOD_NS: Final = 1_000_000_000
 """The time to keep forwarding after a withdrawal. Peers receive it within 50 ms, on a busy machine later."""
@@ -50,15 +56,21 @@ class _Grace(NamedTuple):
     until_ns: int
 
 
-def _ignore_change(endpoint: str) -> None:
+class OnChange(Protocol):
+    """Called when the own advertisements at `endpoint` changed; `urgent`: a topic was added."""
+
+    def __call__(self, endpoint: str, /, *, urgent: bool) -> None: ...
+
+
+def _ignore_change(endpoint: str, /, *, urgent: bool) -> None:
     pass
 
 
 class TopicAdvertisements:
     """The advertisements of this streamer and of its peers, by network. Safe from any thread; its lock is a leaf."""
 
-    def __init__(self, peers: PeerRouters, on_change: Callable[[str], None] = _ignore_change) -> None:
-        """`on_change(endpoint)` is called when `advertised` changed, under the caller's locks; it returns at once."""
+    def __init__(self, peers: PeerRouters, on_change: OnChange = _ignore_change) -> None:
+        """`on_change` is called when `advertised` changed, under the caller's locks; it returns at once."""
         self.suppressed = Counter[str]()
         """Routes whose topic was not advertised because of the limit, by endpoint."""
         self.over_limit = Counter[str]()
@@ -67,9 +79,12 @@ class TopicAdvertisements:
         self._on_change = on_change
         self._lock = Lock()
         self._shutting_down = False
+        self._relied_on_until_ns = 0
+        """Until then peers may defer to advertisements of the configuration before."""
         self._advertised: dict[str, dict[UUri, int]] = {}
         self._grace: dict[UUri, dict[str, _Grace]] = {}
-        self._peer_advertisements: dict[str, dict[UUri, set[TopicAdvertisement]]] = {}
+        self._peer_advertisements: dict[str, dict[UUri, dict[TopicAdvertisement, int]]] = {}
+        """With the time when this streamer yields to each."""
 
     # --- own advertisements -------------------------------------------------------------------------------------------
 
@@ -84,23 +99,24 @@ class TopicAdvertisements:
         deferred, changed_endpoints, until_ns = set(), [], 0
         with self._lock:
             advertised = [name for name, topics in self._advertised.items() if topic in topics]
-            for name in dict.fromkeys((*contested, *advertised)):
+            for name in dict.fromkeys((*contested, *advertised, *self._grace.get(topic, ()))):
                 wanted_ns = periods_ns.get(name)
                 advertised_ns = self._advertised.get(name, {}).get(topic)
                 until_ns = self._start_grace(name, topic, advertised_ns, wanted_ns, now_ns) or until_ns
-                if self._advertise(
-                    name,
-                    topic,
-                    advertised_ns,
-                    None if self._shutting_down or name not in contested else wanted_ns,
+                offered_ns = None if self._shutting_down or name not in contested else wanted_ns
+                if advertised_ns is None and self._is_covered(name, topic, offered_ns, now_ns):
+                    deferred.add(name)
+                    continue
+                if self._advertise(name, topic, advertised_ns, offered_ns):
+                    changed_endpoints.append((name, offered_ns is not None))
+                if self._peer_has_precedence(
+                    name, topic, self._graced_period(name, topic, wanted_ns), now_ns
                 ):
-                    changed_endpoints.append(name)
-                if wanted_ns is not None and self._peer_has_precedence(name, topic, wanted_ns):
                     deferred.add(name)
             grace = dict(self._grace.get(topic, {}))
-        for name in changed_endpoints:
-            self._on_change(name)
-        return ForwardingShare(_with_grace(targets, grace), frozenset(deferred - grace.keys()), until_ns)
+        for name, urgent in changed_endpoints:
+            self._on_change(name, urgent=urgent)
+        return ForwardingShare(_with_grace(targets, grace), frozenset(deferred), until_ns)
 
     def _advertise(
         self, endpoint: str, topic: UUri, advertised_ns: int | None, wanted_ns: int | None
@@ -126,12 +142,11 @@ class TopicAdvertisements:
         """Start a grace period if an advertisement ends or slows down; returns its end, or 0.
 
         Also without a known peer: a peer may have deferred to this streamer with an advertisement still on its way.
+        And also if a peer has precedence: that peer may have withdrawn its advertisement already.
         """
         if advertised_ns is None or (
             wanted_ns is not None and wanted_ns <= advertised_ns
         ):  # 0, no limit, is the fastest
-            return 0
-        if self._peer_has_precedence(endpoint, topic, advertised_ns):
             return 0
         grace = self._grace.setdefault(topic, {})
         known = grace.get(endpoint)
@@ -139,18 +154,42 @@ class TopicAdvertisements:
         grace[endpoint] = _Grace(period_ns, now_ns + GRACE_PERIOD_NS)
         return now_ns + GRACE_PERIOD_NS
 
-    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int) -> bool:
-        """Whether a trusted peer advertises the topic there and has precedence at this rate."""
-        advertisements = self._peer_advertisements.get(endpoint, {}).get(topic)
-        if not advertisements:
+    def _graced_period(self, endpoint: str, topic: UUri, wanted_ns: int | None) -> int | None:
+        """The period of the topic there, grace period included; None if this streamer does not forward it."""
+        grace = self._grace.get(topic, {}).get(endpoint)
+        if grace is None:
+            return wanted_ns
+        return grace.period_ns if wanted_ns is None else min(grace.period_ns, wanted_ns)
+
+    def _is_covered(self, endpoint: str, topic: UUri, wanted_ns: int | None, now_ns: int) -> bool:
+        """Whether a trusted peer advertises the topic there at this rate or a higher one, and so forwards it.
+
+        Not right after an own advertisement ended: that peer may still defer to it.
+        """
+        if wanted_ns is None or now_ns < self._relied_on_until_ns or endpoint in self._grace.get(topic, ()):
+            return False
+        return any(
+            each.period_ns <= wanted_ns for each, _, _ in self._trusted_advertisements(endpoint, topic)
+        )
+
+    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None, now_ns: int) -> bool:
+        """Whether this streamer yields to a trusted peer there, which has precedence at this rate."""
+        if period_ns is None or not self._peer_advertisements.get(endpoint, {}).get(topic):
             return False
         text = str(topic)
         own_key = (-period_ns, *election_key(self._peers.local_id, text))
         return any(
-            self._peers.is_trusted(endpoint, router, topic.authority_name)
-            and (-each.period_ns, *election_key(router, text)) > own_key
-            for each, router in ((each, RouterId(each.authority, each.instance)) for each in advertisements)
+            now_ns >= yield_ns and (-each.period_ns, *election_key(router, text)) > own_key
+            for each, router, yield_ns in self._trusted_advertisements(endpoint, topic)
         )
+
+    def _trusted_advertisements(
+        self, endpoint: str, topic: UUri
+    ) -> Iterator[tuple[TopicAdvertisement, RouterId, int]]:
+        for each, yield_ns in self._peer_advertisements.get(endpoint, {}).get(topic, {}).items():
+            router = RouterId(each.authority, each.instance)
+            if self._peers.is_trusted(endpoint, router, topic.authority_name):
+                yield each, router, yield_ns
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         """End the grace periods of `topic` that are over."""
@@ -162,22 +201,29 @@ class TopicAdvertisements:
             else:
                 self._grace.pop(topic, None)
 
-    def withdraw(self, topics: AbstractSet[UUri]) -> None:
-        """Withdraw the advertisements of these topics at once; the caller builds their routes again."""
-        with self._lock:
-            changed_endpoints = [
-                name for name, advertised in self._advertised.items() if _remove_topics(advertised, topics)
-            ]
-            self._advertised = {name: each for name, each in self._advertised.items() if each}
-        for name in changed_endpoints:
-            self._on_change(name)
+    def withdraw(self, topics: AbstractSet[UUri], now_ns: int) -> int:
+        """Withdraw the advertisements of these topics; the caller builds their routes again.
 
-    def withdraw_all(self) -> None:
+        Returns the end of the grace periods that start, or 0.
+        """
+        until_ns, changed_endpoints = 0, []
+        with self._lock:
+            for name, advertised in list(self._advertised.items()):
+                for topic in advertised.keys() & topics:
+                    until_ns = self._start_grace(name, topic, advertised[topic], None, now_ns)
+                    self._advertise(name, topic, advertised[topic], None)
+                    changed_endpoints.append(name)
+        for name in dict.fromkeys(changed_endpoints):
+            self._on_change(name, urgent=False)
+        return until_ns
+
+    def withdraw_all(self, now_ns: int) -> None:
         """Withdraw all advertisements, before a new configuration; the caller builds all routes again."""
         with self._lock:
+            self._relied_on_until_ns = now_ns + GRACE_PERIOD_NS
             changed_endpoints, self._advertised, self._grace = list(self._advertised), {}, {}
         for name in changed_endpoints:
-            self._on_change(name)
+            self._on_change(name, urgent=False)
 
     def withdraw_all_for_shutdown(self) -> bool:
         """Withdraw all advertisements for good but keep forwarding; whether there were any.
@@ -188,7 +234,7 @@ class TopicAdvertisements:
             self._shutting_down = True
             changed_endpoints, self._advertised = list(self._advertised), {}
         for name in changed_endpoints:
-            self._on_change(name)
+            self._on_change(name, urgent=False)
         return bool(changed_endpoints)
 
     def advertised(self, endpoint: str) -> frozenset[TopicAdvertisement]:
@@ -203,11 +249,16 @@ class TopicAdvertisements:
     # --- advertisements of peers --------------------------------------------------------------------------------------
 
     def on_advertisements(
-        self, endpoint: str, added: Iterable[TopicAdvertisement], removed: Iterable[TopicAdvertisement]
+        self,
+        endpoint: str,
+        added: Iterable[TopicAdvertisement],
+        removed: Iterable[TopicAdvertisement],
+        yield_ns: int = 0,
     ) -> frozenset[UUri]:
         """Record added and removed advertisements on the network of `endpoint`; returns the changed topics.
 
-        The caller builds the routes of those topics again. Own advertisements are ignored.
+        The caller builds the routes of those topics again, now and at `yield_ns`: a streamer that advertises a topic
+        yields to the added ones then. Own advertisements are ignored.
         """
         own_instance = self._peers.local_id.instance
         changed = set()
@@ -217,17 +268,17 @@ class TopicAdvertisements:
                 advertisements = by_topic.get(each.topic)
                 if advertisements is not None and each in advertisements:
                     changed.add(each.topic)
-                    advertisements.discard(each)
+                    del advertisements[each]
                     if not advertisements:
                         del by_topic[each.topic]
             for each in added:
                 if each.instance == own_instance:
                     continue
-                advertisements = by_topic.setdefault(each.topic, set())
+                advertisements = by_topic.setdefault(each.topic, {})
                 if len(advertisements) >= MAX_ADVERTISEMENTS_PER_TOPIC:
                     self.over_limit[endpoint] += 1
                     continue
-                advertisements.add(each)
+                advertisements[each] = yield_ns
                 changed.add(each.topic)
         return frozenset(changed)
 
@@ -244,10 +295,3 @@ def _with_grace(targets: tuple[Target, ...], grace: Mapping[str, _Grace]) -> tup
     endpoints = {each.endpoint for each in targets}
     ended = [Target(name, None, each.period_ns) for name, each in grace.items() if name not in endpoints]
     return (*ended, *adjusted)
-
-
-def _remove_topics(advertised: dict[UUri, int], topics: AbstractSet[UUri]) -> bool:
-    known = advertised.keys() & topics
-    for each in known:
-        del advertised[each]
-    return bool(known)

@@ -68,8 +68,11 @@ class ForwardingPolicy(Protocol):
         """End the grace periods of `topic` that are over. The routes of `topic` are then built again."""
         ...
 
-    def withdraw(self, topics: AbstractSet[UUri]) -> None:
-        """This streamer no longer knows the targets of `topics`, so no other streamer may rely on it."""
+    def withdraw(self, topics: AbstractSet[UUri], now_ns: int) -> int:
+        """This streamer no longer knows the targets of `topics`, so no other streamer may rely on it.
+
+        Returns when to call `end_grace`; 0: no grace period starts.
+        """
         ...
 
 
@@ -88,8 +91,8 @@ class ForwardAll:
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         pass
 
-    def withdraw(self, topics: AbstractSet[UUri]) -> None:
-        pass
+    def withdraw(self, topics: AbstractSet[UUri], now_ns: int) -> int:
+        return 0
 
 
 FORWARD_ALL: Final = ForwardAll()

@@ -45,9 +45,9 @@ class PausedDirectory:
     def version(self) -> int:
         return self.inner.version
 
-    def watch(self, on_change: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
         """Watch the inner directory; a pause does not change a subscription."""
-        watch_directory(self.inner, on_change)
+        watch_directory(self.inner, on_change, max_topics)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         """The subscriptions of `topic`; those that are paused are marked."""

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import islice
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
@@ -65,18 +66,21 @@ class SubscriptionWatch(Protocol):
 class WatchableDirectory(Protocol):
     """A directory that reports its changes."""
 
-    def watch(self, on_change: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
         """Call `on_change` for every present subscription, now or when it is loaded, and for every change.
 
-        Called before the directory is in use.
+        Called before the directory is in use. A change is in effect when it is reported. `max_topics` bounds the
+        topics whose present subscriptions are reported.
         """
         ...
 
 
-def watch_directory(directory: SubscriptionDirectory, on_change: SubscriptionWatch) -> None:
+def watch_directory(
+    directory: SubscriptionDirectory, on_change: SubscriptionWatch, max_topics: int | None = None
+) -> None:
     """Watch `directory` if it is a WatchableDirectory."""
     if isinstance(directory, WatchableDirectory):
-        directory.watch(on_change)
+        directory.watch(on_change, max_topics)
 
 
 def period_of(max_frequency: float) -> int:
@@ -106,8 +110,8 @@ class StaticDirectory:
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         return self._by_topic.match(topic)
 
-    def watch(self, on_change: SubscriptionWatch) -> None:
-        for each in self._by_topic:
+    def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
+        for each in islice(self._by_topic, max_topics):
             on_change(each, Change.PRESENT)
 
 
@@ -131,10 +135,10 @@ class MergedDirectory:
     def version(self) -> int:
         return sum([directory.version for directory in self._changing])
 
-    def watch(self, on_change: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
         """Watch each directory separately: a subscription in two directories is reported twice."""
         for directory in self._directories:
-            watch_directory(directory, on_change)
+            watch_directory(directory, on_change, max_topics)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         merged: dict[UUri, Subscription] = {}

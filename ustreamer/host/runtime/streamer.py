@@ -25,7 +25,11 @@ from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.peers.election import Announcement, PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
-from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.core.peers.topic_advertisements import (
+    MAX_ADVERTISEMENTS,
+    YIELD_DELAY_NS,
+    TopicAdvertisement,
+)
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
@@ -49,7 +53,7 @@ from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.runtime import plugins
-from ustreamer.host.runtime.advertiser import TopicAdvertiser
+from ustreamer.host.runtime.advertiser import SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import STOPPED, drain
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
@@ -140,6 +144,7 @@ class Streamer:
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
         self.dispatcher = self._build_dispatcher(config)
+        self._subscribed_topics = SubscribedTopics(self._share_topic, clock, self._timers.schedule)
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
             self._egress_queues[name] = self._build_egress_queue(name, config)
@@ -297,6 +302,13 @@ class Streamer:
     def _watch_subscriptions(self) -> None:
         for watch in self._plugins.hook.ustreamer_subscription_watch():
             self._paused.watch(_isolated(watch))
+        if any(isinstance(each, PeerTopicTransport) for each in self.transports.values()):
+            self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
+
+    def _share_topic(self, topic: UUri) -> bool:
+        """Share `topic` with peers if its network is shared with them: a peer behind a unicast endpoint may lack it."""
+        home = self._endpoint_of(topic.authority_name)
+        return home is not None and not self.transports[home].unicast and self.dispatcher.share_topic(topic)
 
     def _register_listeners(self) -> None:
         for name, transport in self.transports.items():
@@ -347,15 +359,19 @@ class Streamer:
         )
         for each in peer_changes.shared_endpoints:
             log.warning("streamer.duplicate_network", extra={"endpoint": each})
+        self._subscribed_topics.on_peers_changed()
         if peer_changes.joined:
             self._links.on_peer_joined(name)
 
     def _on_advertisements_changed(
         self, name: str, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
     ) -> None:
-        topics = self._advertisements.on_advertisements(name, added, removed)
+        yield_ns = self._clock.monotonic_ns() + YIELD_DELAY_NS
+        topics = self._advertisements.on_advertisements(name, added, removed, yield_ns)
         if topics:
             self.dispatcher.invalidate_topics(topics)
+            self._timers.schedule(yield_ns, partial(self.dispatcher.invalidate_topics, topics))
+            self._subscribed_topics.on_advertisements(topics)
 
     def _listener_filters(self, endpoint: str, config: StreamerConfig) -> list[FilterPair]:
         behind = {SELF: (), **_authorities_by_endpoint(config)}
@@ -388,7 +404,7 @@ class Streamer:
                 queue.set_limits(config.limits(name))
             self._authority_table = authority_table
             self._peers.configure(_authorities_by_endpoint(config))
-            self._advertisements.withdraw_all()
+            self._advertisements.withdraw_all(self._clock.monotonic_ns())
             try:
                 self._plugins.hook.ustreamer_configured(settings=self._settings(config))
             except Exception:
@@ -397,6 +413,7 @@ class Streamer:
 
         with self._switched_listeners(config):
             self.dispatcher.swap_router(self._build_router(config, authority_table), change)
+        self._subscribed_topics.share_all()
         self.dispatcher.set_loop_endpoints(self._peers.loop_endpoints())
         self._announce()
         changed = changed_keys(self._config, config)

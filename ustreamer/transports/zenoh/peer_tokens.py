@@ -35,10 +35,12 @@ MAX_ANNOUNCEMENTS: Final = 4096
 _QUEUE_TOKENS: Final = 4096
 """Tokens that wait for the token thread; when the queue is full, Zenoh stops reading from that link."""
 _NOTIFY_INTERVAL_S: Final = 0.02
-"""Minimum time between two notifications.
+"""Minimum time after a notification of announcements.
 
 Each rebuilds all routes, and a hostile node may change its tokens all the time.
 """
+_TOPIC_INTERVAL_S: Final = 0.005
+"""Minimum time after a notification of topic advertisements, which rebuilds the routes of these topics."""
 _JOIN_S: Final = 5.0
 
 
@@ -124,7 +126,8 @@ class PeerTokens:
     # --- on the token thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closing.wait(_NOTIFY_INTERVAL_S):
+        is_changed = True
+        while not self._closing.wait(_NOTIFY_INTERVAL_S if is_changed else _TOPIC_INTERVAL_S):
             is_changed = False
             for sample in self._received_samples():
                 is_changed |= sample is not None and self._on_token(sample)

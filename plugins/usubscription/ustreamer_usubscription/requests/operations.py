@@ -35,7 +35,7 @@ def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transac
     call.policy.check_permission_level(topic, call.permission_level)
     if topic.authority_name in call.serves:  # topics of other devices are declared there (LIF-8)
         _check_declared(topic, call, transaction)
-    if entry.is_expired(transaction.now_ms):
+    if entry.is_expired(transaction.earliest_ms):
         # The rule of version 4; version 3 has none.
         reason = f"expire, {entry.expire_ms} ms, has passed"
         transaction.remove_subscription(entry.pair, reason)

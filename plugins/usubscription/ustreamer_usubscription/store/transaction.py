@@ -120,9 +120,15 @@ class Transaction:
     are notified of each.
     """
 
-    def __init__(self, state: ServiceState, config: UsubscriptionConfig, now_ms: int) -> None:
-        """`now_ms` is wall-clock time; `config` has the limits."""
+    def __init__(
+        self, state: ServiceState, config: UsubscriptionConfig, now_ms: int, earliest_ms: int | None = None
+    ) -> None:
+        """`now_ms` is wall-clock time and dates events; `config` has the limits.
+
+        `earliest_ms` is the time that ends subscriptions: `Expiry.earliest_wall_ms`, or `now_ms`.
+        """
         self.now_ms = now_ms
+        self.earliest_ms = now_ms if earliest_ms is None else earliest_ms
         self.subscriptions: Overlay[TopicEntityPair, SubscriptionRecord] = Overlay(
             state.directory, config.max_subscriptions, "subscriptions"
         )

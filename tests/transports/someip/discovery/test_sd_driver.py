@@ -2,6 +2,7 @@
 """Service discovery of a running endpoint, with an ECU at byte level: located, lost, subscribed, offered services."""
 
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from queue import Empty
@@ -38,6 +39,7 @@ from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
 from ustreamer.transports.someip.discovery.sd_driver import MAX_PENDING_MESSAGES
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
+from ustreamer.transports.someip.sd import sockets
 from ustreamer.transports.someip.sd.codec import (
     Entry,
     EntryType,
@@ -538,3 +540,19 @@ def test_a_reboot_closes_the_connections_with_its_peer(bench: Bench) -> None:
     ecu.offer()
     assert stream.recv(1) == b""
     ecu.accept()
+
+
+def test_sd_datagrams_that_the_kernel_drops_are_counted_also_after_the_close(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_BUFFER", 4_096)
+    bench = Bench(stack)
+    bench.endpoint.stop_receiving()  # the sockets stay open until the close
+    assert bench.endpoint.statistics()["sd_dropped"] == 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(100):
+            sender.sendto(bytes(64), ("127.0.0.1", bench.sd_port))
+    dropped = bench.endpoint.statistics()["sd_dropped"]
+    assert 50 < dropped < 100
+    bench.endpoint.close()
+    assert bench.endpoint.statistics()["sd_dropped"] == dropped

@@ -247,16 +247,45 @@ def test_a_topic_of_every_instance_has_their_best_state() -> None:
     ] == SubscriptionUpdate(EVERY, OWN, Status.UNSUBSCRIBED)
 
 
-def test_a_subscription_ends_at_its_expiry() -> None:
-    rig = UsubscriptionRig()
+def ended_after(rig: UsubscriptionRig, ms: int) -> bool:
+    """Whether the subscription of the only topic ends within `ms` from now."""
+    rig.clock.advance(ms=ms)
+    rig.ecus.expire_subscriptions(rig.clock.now_ns)
+    return rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
+
+
+def subscribe_for_5_s(rig: UsubscriptionRig) -> None:
     rig.subscribe(FIRST, expire_ms=rig.clock.clock().wall_ms() + 5_000)
     rig.ecus.pop_eventgroup_requests()
 
-    rig.ecus.expire_subscriptions(rig.clock.now_ns + 4_999_000_000)
-    assert rig.ecus.pop_eventgroup_requests() == []
-    rig.ecus.expire_subscriptions(rig.clock.now_ns + 5_001_000_000)
-    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
+
+def test_a_subscription_ends_at_its_expiry() -> None:
+    rig = UsubscriptionRig()
+    subscribe_for_5_s(rig)
+    assert not ended_after(rig, 4_999)
+    assert ended_after(rig, 2)
     assert rig.ecus.next_deadline_ns is None
+
+
+def test_a_clock_glitch_ends_no_subscription_of_before_or_during_it() -> None:
+    """The own uSubscription grants the same grace period and does not know of an end here."""
+    rig = UsubscriptionRig()
+    right_ms = rig.clock.clock().wall_ms()
+    rig.clock.step(s=3_600)
+    assert rig.subscribe(FIRST, expire_ms=right_ms + 5_000) is Status.SUBSCRIBE_PENDING
+    rig.ecus.pop_eventgroup_requests()
+    assert not ended_after(rig, 4_999)
+    rig.clock.step(s=-3_600)
+    assert ended_after(rig, 2)
+
+
+def test_a_subscription_lasts_longer_if_the_clock_is_set_back() -> None:
+    rig = UsubscriptionRig()
+    subscribe_for_5_s(rig)
+    rig.clock.step(s=-10)
+    assert not ended_after(rig, 5_001)
+    assert not ended_after(rig, 9_999)
+    assert ended_after(rig, 1)
 
 
 def test_an_unlimited_renewal_outlives_the_first_expiry() -> None:

@@ -44,6 +44,7 @@ from ustreamer.transports.someip.discovery.usubscription_proxy import (
 from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
+from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
@@ -126,6 +127,7 @@ class SdDriver:
         self._services, self._offers, self._events, self._callbacks = services, offers, events, callbacks
         self._connections = connections
         self._sockets = SdSockets(self._sd.own_address, self._sd.group_address)
+        self._dropped_at_close = 0
         self._groups = MulticastGroups(self._sd.own_address[0], config.receive_buffer, callbacks.make_reader)
         self._interface_monitor: InterfaceMonitor | None = None
         self._is_link_up = False
@@ -229,6 +231,7 @@ class SdDriver:
 
     def close(self) -> None:
         """Release all resources after the end of the receiving thread. Idempotent."""
+        self._dropped_at_close = self._dropped
         self._sockets.close()
         self._groups.close()
         if self._interface_monitor is not None:
@@ -458,11 +461,15 @@ class SdDriver:
 
     # --- statistics ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _dropped(self) -> int:
+        return self._dropped_at_close + sum(map(dropped_datagrams, self._sockets.sockets))
+
     def statistics(self) -> dict[str, int]:
         """Statistics of service discovery.
 
-        `sd_found` and `sd_lost` services and `sd_send_failed` messages count from the start; the rest is the current
-        state.
+        `sd_found` and `sd_lost` services, `sd_send_failed` messages and `sd_dropped` datagrams, which the kernel
+        dropped, count from the start; the rest is the current state.
         """
         discovery = self._discovery
         return {
@@ -472,6 +479,7 @@ class SdDriver:
             **self._events.statistics(),
             **self._located.statistics(),
             **({} if self._dynamic is None else self._dynamic.statistics()),
+            "sd_dropped": self._dropped,
             "sd_send_failed": self._sockets.send_failed,
             "sd_waiting": len(self._pending_messages),
             "sd_groups_joined": len(self._groups),

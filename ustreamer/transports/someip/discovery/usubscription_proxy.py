@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.core.routing.usubscription_codec import (
     CHANGE_RESOURCE,
@@ -98,6 +99,7 @@ class _Subscriber(Struct):
     version: int
     period_ns: int
     notified: Status
+    expire_ms: int | None
 
 
 _STATUS: Final[Mapping[EcuSubscriptionState, Status]] = {
@@ -124,7 +126,7 @@ class EcuUsubscription:
         Those without a remote must be found. `dynamic` permits further services.
         """
         self._authority = authority
-        self._clock = clock
+        self._monotonic_ns, self._expiry = clock.monotonic_ns, Expiry(clock)
         self._next_id = next_id
         self._own_usubscriptions = {UUri(own_authority, USUBSCRIPTION, version) for version in _VERSIONS}
         self._eventgroup_of: dict[UUri, EventgroupKey | None] = {}
@@ -218,7 +220,7 @@ class EcuUsubscription:
     def _add_subscriber(
         self, topic: UUri, caller: UUri, version: int, expire_ms: int | None, period_ns: int
     ) -> tuple[Status, str]:
-        if expire_ms is not None and expire_ms < self._clock.wall_ms():
+        if expire_ms is not None and expire_ms < self._expiry.earliest_wall_ms():
             self._remove_subscriber(topic, caller)
             return Status.UNSUBSCRIBED, f"expire, {expire_ms} ms, has passed"
         known = self._subscribers.get(topic, {})
@@ -234,13 +236,13 @@ class EcuUsubscription:
             # The ECU refused an earlier subscription. A new subscriber gets the refusal, and the next one restarts.
             self._remove_subscriber(topic, caller)
             return status, "the ECU has refused the event group (Nack), or offers no endpoint for it"
-        known[caller] = _Subscriber(version, period_ns, status)
+        known[caller] = _Subscriber(version, period_ns, status, expire_ms)
         pair = (topic, caller)
         if expire_ms is None:
             self._deadlines.cancel(pair)
         else:
-            left_ms = expire_ms - self._clock.wall_ms() + 1
-            self._deadlines.schedule(pair, self._clock.monotonic_ns() + left_ms * _NS_PER_MS)
+            left_ms = expire_ms - self._expiry.earliest_wall_ms() + 1
+            self._deadlines.schedule(pair, self._monotonic_ns() + left_ms * _NS_PER_MS)
         self._update_foreign(topic)
         return status, ""
 
@@ -336,7 +338,12 @@ class EcuUsubscription:
     def expire_subscriptions(self, now_ns: int) -> None:
         """Remove expired subscriptions. A subscriber renews its subscription before the expiry."""
         while (pair := self._deadlines.pop_due(now_ns)) is not None:
-            self._remove_subscriber(*pair)
+            expire_ms = self._subscribers[pair[0]][pair[1]].expire_ms or 0
+            left_ms = expire_ms - self._expiry.earliest_wall_ms() + 1
+            if left_ms > 0:  # the clock was stepped back
+                self._deadlines.schedule(pair, now_ns + left_ms * _NS_PER_MS)
+            else:
+                self._remove_subscriber(*pair)
 
     @property
     def next_deadline_ns(self) -> int | None:

@@ -47,7 +47,7 @@ class ReceivedDatagram(NamedTuple):
 
 
 class SdSockets:
-    """All methods belong to one thread, except `fds`."""
+    """All methods belong to one thread, except `fds` and `sockets`."""
 
     def __init__(self, own_address: Address, group: Address) -> None:
         self._own_address = own_address
@@ -83,7 +83,12 @@ class SdSockets:
     @property
     def fds(self) -> tuple[int, ...]:
         """The descriptors to poll; none while closed."""
-        return tuple(each.fileno() for each in (self._multicast, self._unicast) if each is not None)
+        return tuple(each.fileno() for each in self.sockets)
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The open sockets, for the statistics of any thread."""
+        return tuple(each for each in (self._multicast, self._unicast) if each is not None)
 
     def receive(self, limit: int) -> Iterator[ReceivedDatagram]:
         """Yield the pending datagrams, at most `limit` of each socket."""
