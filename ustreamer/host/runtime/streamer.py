@@ -134,7 +134,7 @@ class Streamer:
         self._advertiser = TopicAdvertiser(self._peers, self.transports, clock, self._timers.schedule)
         self._advertisements = self._advertiser.advertisements
         self._egress_queues: dict[str, EndpointQueue] = {}
-        store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
+        store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters, self.context.stores)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
         self.dispatcher = self._build_dispatcher(config)
@@ -161,6 +161,7 @@ class Streamer:
             config.state_dir / SPOOL / name,
             lambda ingress, topic, subscriber: dispatcher.restored_delivery(ingress, name, topic, subscriber),
             expiry=dispatcher.expiry,
+            stores=self.context.stores,
         )
 
     def _endpoint_of(self, authority: str) -> str | None:
@@ -534,6 +535,7 @@ class Streamer:
                 "suppressed": self.dispatcher.dead_letter_rate.suppressed,
                 **self._dead_letter_writer.statistics(),
             },
+            self.context.stores.snapshot(),
         )
 
     @property
