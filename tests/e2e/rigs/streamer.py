@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -24,12 +25,12 @@ VERDICTS: Final = ("delivered", "throttled", "expired", "dead_lettered", "denied
 class StreamerProcess:
     """`ustreamer run` in a process of its own. In a `with` block it is stopped at the end and must exit with 0."""
 
-    def __init__(self, config: Path, *arguments: str) -> None:
-        """Start the process; `wait_ready` and `with` wait for READY."""
+    def __init__(self, config: Path, *arguments: str, prefix: Sequence[str] = ()) -> None:
+        """Start the process; `wait_ready` and `with` wait for READY. `prefix` starts it in another namespace."""
         # The last of repeated options takes effect. The default of 5 s may be too short on a busy machine.
         self.config = config
         self._process = subprocess.Popen(
-            [COMMAND, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
+            [*prefix, COMMAND, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -172,11 +173,11 @@ def assert_ledger_balanced(ledger: dict[str, int]) -> None:
 
 
 def run_command(
-    *arguments: str | os.PathLike[str], within: float = START_S
+    *arguments: str | os.PathLike[str], within: float = START_S, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of `ustreamer` to its end."""
     return subprocess.run(
-        [COMMAND, *arguments],
+        [*prefix, COMMAND, *arguments],
         capture_output=True,
         text=True,
         timeout=within,

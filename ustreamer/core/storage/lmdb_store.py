@@ -387,12 +387,18 @@ class LmdbStore(Generic[T]):
         return read_store(self._name, self.path, mode, self._layout.read)
 
     def _create(self) -> T:
-        """Create an empty store."""
+        """Create an empty store, or nothing."""
         staging = self.path / "new"
         shutil.rmtree(staging, ignore_errors=True)  # left by a crash
         self.path.mkdir(mode=self._directory_mode, exist_ok=True)
-        self._write_new(staging, ())
-        (staging / DATA_FILE).rename(self.path / DATA_FILE)
+        try:
+            self._write_new(staging, ())
+            (staging / DATA_FILE).rename(self.path / DATA_FILE)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):
+                self.path.rmdir()  # commands take a directory without its file for a damaged store
+            raise
         shutil.rmtree(staging)
         for directory in (self.path, self.path.parent):
             sync_directory(directory)

@@ -443,7 +443,13 @@ class Streamer:
         ledger = msgspec.to_builtins(self.ledger())
         log.info(
             "streamer.stopped",
-            extra={"unsent": unsent, "persisted": persisted, "ledger": ledger, "endpoints": endpoints},
+            extra={
+                "unsent": unsent,
+                "persisted": persisted,
+                "ledger": ledger,
+                "endpoints": endpoints,
+                "dead_letters": self._dead_letter_statistics(),
+            },
         )
         return unsent
 
@@ -530,13 +536,16 @@ class Streamer:
             self.endpoints(),
             tuple(self.egress_queues()),
             tuple(self.targets()),
-            {
-                "unpublished": self.dispatcher.dead_letters.unpublished,
-                "suppressed": self.dispatcher.dead_letter_rate.suppressed,
-                **self._dead_letter_writer.statistics(),
-            },
+            self._dead_letter_statistics(),
             self.context.stores.snapshot(),
         )
+
+    def _dead_letter_statistics(self) -> dict[str, int]:
+        return {
+            "unpublished": self.dispatcher.dead_letters.unpublished,
+            "suppressed": self.dispatcher.dead_letter_rate.suppressed,
+            **self._dead_letter_writer.statistics(),
+        }
 
     @property
     def plugins(self) -> pluggy.PluginManager:
