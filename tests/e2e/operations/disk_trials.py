@@ -8,19 +8,28 @@ import json
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import USUBSCRIPTION, SomeipNode, ZenohEntity, ecu_response, eventually
+from tests.e2e.rigs.entities import (
+    USUBSCRIPTION,
+    SomeipNode,
+    ZenohEntity,
+    ZenohSample,
+    ecu_response,
+    eventually,
+)
+from tests.e2e.rigs.failing_disk import FailingDisk
 from tests.e2e.rigs.small_disk import SmallDisk
 from tests.e2e.rigs.streamer import VERDICTS, StreamerProcess, run_command, statistics
-from tests.e2e.rigs.vehicle import CLIMATE, SPEED, free_ports
+from tests.e2e.rigs.vehicle import CLIMATE, SPEED, VehiclePorts, free_ports
 from tests.e2e.rigs.wire import Uri
 
+Disk: TypeAlias = SmallDisk | FailingDisk
 Moment = Literal["start", "restart", "dead letter", "running", "stop"]
 MOMENTS: Final = get_args(Moment)
 LEFT: Final = [kilobytes << 10 for kilobytes in (0, 3, 6, 9, 12, 16, 20)]
-MEMORY: Final = 20
+MEMORY: Final = 10
 """Messages that a durable endpoint holds in memory while the disk refuses them."""
 _TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 _METHOD: Final = Uri("chassis", CLIMATE, 1, 1)
@@ -79,7 +88,7 @@ max_bytes = 1_573_632
 class DiskTrial:
     """A streamer whose state directory is on `disk`, an ECU, and an application at `backbone`."""
 
-    def __init__(self, directory: Path, disk: SmallDisk, ecu: SomeipNode, ports: Any) -> None:
+    def __init__(self, directory: Path, disk: Disk, ecu: SomeipNode, ports: VehiclePorts) -> None:
         self.disk = disk
         self._ports = ports
         self._ecu = ecu
@@ -171,15 +180,24 @@ class DiskTrial:
     def try_subscribe(self, app: ZenohEntity) -> bool:
         """Whether a Subscribe is accepted; if not, it is refused for lack of room."""
         answer = app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(_TOPIC))
+        return self._is_accepted(answer)
+
+    @staticmethod
+    def _is_accepted(answer: ZenohSample) -> bool:
         if answer.head.commstatus in {None, wire.OK}:
             return True
         assert answer.head.commstatus == _RESOURCE_EXHAUSTED, answer.status
         return False
 
+    def unsubscribe(self, app: ZenohEntity) -> bool:
+        """Whether an Unsubscribe is accepted; if not, it is refused for lack of room."""
+        answer = app.call(USUBSCRIPTION.at(wire.UNSUBSCRIBE), wire.topic_request(_TOPIC))
+        return self._is_accepted(answer)
+
     def check_recovery(self, app: ZenohEntity) -> None:
         """With room, every store is written again, and a new dead letter is stored."""
         self.disk.free()
-        eventually(self.degraded, set())
+        eventually(lambda: sorted(self.degraded()), [])
         persisted = self.statistics()["dead_letters"]["persisted"]
         app.call(_NO_ROUTE, b"kept")
         eventually(lambda: self.statistics()["dead_letters"]["persisted"], persisted + 1)
@@ -209,7 +227,7 @@ class DiskTrial:
 
 
 @contextmanager
-def disk_trial(directory: Path, disk: SmallDisk) -> Iterator[DiskTrial]:
+def disk_trial(directory: Path, disk: Disk) -> Iterator[DiskTrial]:
     """The parts of one trial, without a streamer; at the end all its processes have ended."""
     ports = free_ports()
     with SomeipNode(ports.ecu, responder=ecu_response) as ecu:
@@ -253,10 +271,37 @@ def run_trial(trial: DiskTrial, moment: Moment, left: int) -> None:
         trial.check_traffic(
             app, subscribed=subscribed or moment in {"dead letter", "running"}, count=2 * MEMORY
         )
+        assert trial.degraded() >= {"dead-letters"}
         trial.check_commands()
         trial.check_recovery(app)
     disk.fill(left)
     trial.stop()
     disk.fill(left)
     trial.start()
+    trial.stop()
+
+
+def run_read_only_trial(trial: DiskTrial, disk: SmallDisk) -> None:
+    """The kernel makes ext4 read-only while the streamer runs; after a repair a start finds what was on disk."""
+    trial.start()
+    trial.subscribe_cloud_and_leave()
+    with trial.app() as app:
+        assert trial.try_subscribe(app)
+        trial.check_traffic(app, subscribed=True)
+        persisted = trial.statistics()["dead_letters"]["persisted"]
+        assert persisted
+        disk.fail()
+        trial.check_traffic(app, subscribed=True, count=2 * MEMORY)
+        assert trial.degraded() >= {"dead-letters", "cloud"}
+        assert not trial.unsubscribe(app)
+        assert trial.degraded() >= {"dead-letters", "cloud", "usubscription"}
+        trial.check_commands()
+    stopped = trial.stop()
+    assert (stopped["dead_letters"]["persisted"], stopped["persisted"]) == (persisted, 10)
+    disk.repair()
+    trial.start()
+    with trial.app() as app:
+        assert trial.statistics()["dead_letters"]["stored"] == persisted
+        trial.check_traffic(app, subscribed=True)
+        trial.check_commands()
     trial.stop()

@@ -46,6 +46,7 @@ class SmallDisk:
             done = _run("mkfs.ext4", "-q", "-F", "-m", "0", str(source))
             assert done.returncode == 0, done.stderr
             mount = ["mount", "-t", "ext4", "-o", "loop", str(source), str(self.inner)]
+        self._mount = mount
         # The process runs while its stdin is open, so that it ends with this process.
         self._holder = subprocess.Popen(
             [*_unshare(), "sh", "-c", '"$@" 2>&1 && echo && exec cat', "sh", *mount],
@@ -86,6 +87,11 @@ class SmallDisk:
     def fail(self) -> None:
         """Let the kernel end all writes to ext4, as after an error of the disk: EROFS, for open files too."""
         self.run("mount", "-o", "remount,abort", str(self.inner))
+
+    def repair(self) -> None:
+        """Mount the disk again after `fail`, as a restart of the machine does. No process may use it."""
+        self.run("umount", str(self.inner))
+        self.run(*self._mount)
 
     def run(self, *command: str) -> str:
         """The output of a command that sees the disk and must succeed."""
