@@ -188,9 +188,8 @@ def _print_ready() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:  # a file on a full disk, which must not end the streamer
-        logging.getLogger("ustreamer.streamer").error(
-            "streamer.ready_not_printed", extra={"reason": str(error)}
-        )  # noqa: TRY400
+        extra = {"reason": str(error)}
+        logging.getLogger("ustreamer.streamer").warning("streamer.ready_not_printed", extra=extra)
         _discard_output(sys.stdout)
 
 
