@@ -46,7 +46,7 @@ def open_environment(path: Path, map_size: int, *, mode: int, shared: bool = Tru
 
 
 def open_read_only(path: Path, map_size: int) -> lmdb.Environment:
-    """Open an environment that nobody can write now; it needs no space on the disk. Raises lmdb.Error."""
+    """Open an environment for reading, while this process cannot write; it needs no space. Raises lmdb.Error."""
     return lmdb.open(str(path), map_size=map_size, readonly=True, lock=False)
 
 
