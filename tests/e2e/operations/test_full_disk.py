@@ -43,6 +43,7 @@ def make_trial(directory: Path, disk: Disk, moment: Moment, left: int) -> None:
         ("tmpfs", "start", 0),
         ("tmpfs", "dead letter", 0),
         ("tmpfs", "stop", 0),
+        ("tmpfs", "kill", 0),
         ("ext4", "restart", 9 << 10),
     ],
 )

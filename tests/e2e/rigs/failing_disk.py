@@ -84,6 +84,11 @@ class FailingDisk:
             f"FAILING_FLAG={self._flag}",
         )
 
+    @property
+    def free_bytes(self) -> int:
+        """None: no write succeeds."""
+        return 0
+
     def fill(self, left: int = 0) -> None:
         """Let every write to a file fail, however many bytes are left."""
         self._flag.touch()

@@ -4,6 +4,7 @@
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,6 +85,12 @@ def preallocate(
         except OSError:
             os.posix_fallocate(descriptor, size, missing)
         return os.fstat(descriptor).st_size
+    except OSError:
+        with suppress(
+            OSError
+        ):  # ext4 keeps the part that had room: a refused write would take the rest of the disk
+            os.ftruncate(descriptor, size)
+        raise
     finally:
         os.close(descriptor)
 
