@@ -29,6 +29,7 @@ COMPONENTS = {
     "recorder",
     "someip",
     "spool",
+    "storage",
     "streamer",
     "throttle",
     "timers",

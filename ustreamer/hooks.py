@@ -31,6 +31,7 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory, SubscriptionWatch
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.transport_port import EndpointConfig, TransportKind
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
@@ -47,7 +48,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     and those behind transports without a uSubscription. `state_dir` may not exist yet. `schedule` makes a call at a
     monotonic time in ns, on a host thread that must not wait. `links` has the reachability of authorities.
     `authorities` are all that the configuration names; read it each time, because a reload changes it.
-    `ledger()` returns the counts of one moment; call it on a thread of the plugin, not in a filter or a tap.
+    `ledger()` returns the counts of one moment; call it on a thread of the plugin, not in a filter or a tap. `stores`
+    shows operators which stores the disk refuses to write.
     """
 
     authority: str
@@ -58,6 +60,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     links: LinkStates = msgspec.field(default_factory=LinkStates)
     authorities: Collection[str] = ()
     ledger: Callable[[], LedgerSnapshot] = lambda: EMPTY_LEDGER
+    stores: StoreStates = msgspec.field(default_factory=StoreStates)
 
 
 class StreamerSettings(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.ports import BackloggedEgress, Filter, SendOne, Tap
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource
@@ -83,7 +84,10 @@ class Bench:
         self.note_queue = NoteQueue(
             self.config.buffer_rows, self.clock.monotonic_ns, DEAD_LETTERS, payload_bytes
         )
-        self.journal = Journal(self.config, self.directory, "hpc", self.clock, run, self._prepare)
+        self.states = StoreStates()
+        self.journal = Journal(
+            self.config, self.directory, "hpc", self.clock, run, self._prepare, self.states
+        )
         self._tap = self.note_queue.tap("chassis")
 
     def _prepare(self) -> None:

@@ -430,6 +430,9 @@ def test_rows_lost_to_a_full_disk_are_in_a_gap_after_it(
     bench.drain()
     bench.settle(delivery)
     bench.drain()  # not yet tried again
+    [(store, state)] = bench.states.snapshot().items()
+    assert (store, state.refused) == (str(bench.directory), 1)
+    assert os.strerror(errno.ENOSPC) in state.degraded
     disk.is_full = False
     bench.time.advance(s=5)
     bench.settle(delivery)
@@ -440,6 +443,7 @@ def test_rows_lost_to_a_full_disk_are_in_a_gap_after_it(
     bench.settle(delivery)
     bench.drain()
     bench.journal.finish(EMPTY_LEDGER)
+    assert bench.states.snapshot()[str(bench.directory)].degraded == ""
     [gap] = of(bench, Gap)
     assert (gap.cause, gap.first_seq, gap.changes, gap.letters) == (GapCause.DISK, 3, 1, rows)
     assert (gap.rows[Verdict.EXPIRED], gap.rows[Verdict.DELIVERED]) == (rows, 2)

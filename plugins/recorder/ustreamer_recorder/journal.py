@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import LedgerSnapshot
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer_recorder.batch_note import BatchNote
 from ustreamer_recorder.config import LARGEST_BLOCK, RecorderConfig
@@ -90,8 +91,9 @@ class Journal:
         clock: Clock,
         run: int,
         prepare: Callable[[], None] = lambda: None,
+        states: StoreStates | None = None,
     ) -> None:
-        """`prepare` runs before each segment; its OSError counts as an error of the disk."""
+        """`prepare` runs before each segment; its OSError counts as an error of the disk. `states` receives these."""
         self.run = run
         self.skipped_rows = 0
         self._config = config
@@ -99,6 +101,7 @@ class Journal:
         self._authority = authority
         self._clock = clock
         self._prepare = prepare
+        self._states = states or StoreStates()
         self._quota = Quota(config.max_bytes, config.max_age_days, config.keep_free_bytes)
         # The end of the segment has room for one more block and for END.
         self._rotate_at = config.segment_bytes - 2 * LARGEST_BLOCK
@@ -364,6 +367,7 @@ class Journal:
         if not self._failing:
             log.error("recorder.disk", extra={"directory": str(self._directory), "reason": str(error)})
         self._failing = True
+        self._states.on_refused(str(self._directory), str(error))
         if file is not None:
             try:
                 file.finish()
@@ -477,6 +481,7 @@ class Journal:
         if self._failing:
             log.warning("recorder.resumed", extra={"directory": str(self._directory)})
         self._failing = False
+        self._states.on_written(str(self._directory))
         self._number += 1
         self._opened_ns = self._synced_ns = now_ns
         self._headers.clear()

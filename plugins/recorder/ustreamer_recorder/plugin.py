@@ -33,7 +33,13 @@ class RecorderPlugin:
         )
         directory = context.state_dir / config.directory
         self._recorder = Recorder(
-            config, directory, context.authority, context.clock, self._note_queue, context.ledger
+            config,
+            directory,
+            context.authority,
+            context.clock,
+            self._note_queue,
+            context.ledger,
+            context.stores,
         )
         self._is_open = False
 

@@ -11,6 +11,7 @@ from typing import Final
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.storage.file_lock import FileLock
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.journal import Journal
@@ -42,6 +43,7 @@ class Recorder:
         clock: Clock,
         note_queue: NoteQueue,
         ledger: Callable[[], LedgerSnapshot],
+        states: StoreStates | None = None,
     ) -> None:
         """Constructing it touches no file."""
         self._config = config
@@ -50,6 +52,7 @@ class Recorder:
         self._clock = clock
         self._note_queue = note_queue
         self._ledger = ledger
+        self._states = states
         # Two streamers would delete each other's recordings to stay below `max_bytes`.
         self._lock = FileLock(directory / LOCK_NAME, "no other streamer that records there")
         self._owns_directory = self._is_recovered = False
@@ -94,7 +97,9 @@ class Recorder:
 
     def _run(self) -> None:
         run = self._new_run()
-        journal = Journal(self._config, self._directory, self._authority, self._clock, run, self._prepare)
+        journal = Journal(
+            self._config, self._directory, self._authority, self._clock, run, self._prepare, self._states
+        )
         journal.tick(Skipped())  # opens the first segment
         ended = False
         while not ended:

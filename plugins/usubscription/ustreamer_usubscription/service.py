@@ -92,6 +92,7 @@ class UsubscriptionService:
             damaged=config.damaged,
             history=config.history,
             wall_ms=context.clock.wall_ms,
+            states=context.stores,
         )
         self._inbox: ServiceInbox[InboxMessage] = ServiceInbox(config.max_queued_requests)
         self._expiry = Expiry(context.clock)
@@ -227,6 +228,8 @@ class UsubscriptionService:
         try:
             while (batch := self._inbox.wait_batch()) is not None:
                 self._endpoints_up |= bool(batch)
+                if not batch:
+                    self._store.retry()
                 self._process_batch(batch)
             self._send_updates()
         finally:
@@ -368,12 +371,13 @@ class UsubscriptionService:
         )
 
     def _arm_timer(self) -> None:
-        """Wake this thread for the next expiry or call, for pending deletes, and for Updates that still wait."""
+        """Wake this thread for the next expiry or call, for what the disk refused, and for Updates that still wait."""
         clock = self._context.clock
         now_ns = clock.monotonic_ns()
         if self._timer_ns is not None and self._timer_ns <= now_ns:
             self._timer_ns = None  # that timer has fired
-        waits_ms = [_MAX_WAIT_MS] if self._committer.has_pending_deletes or self._topics_to_reconcile else []
+        polls = self._committer.has_pending_deletes or self._topics_to_reconcile or self._store.is_degraded
+        waits_ms = [_MAX_WAIT_MS] if polls else []
         next_ms = self._directory.next_expiry_ms()
         if next_ms is not None:
             waits_ms.append(next_ms + 1 - self._expiry.earliest_wall_ms())

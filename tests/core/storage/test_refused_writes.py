@@ -125,6 +125,67 @@ def test_a_full_file_system_refuses_records_and_allows_deletions(tmp_path: Path,
     assert run_on_small_disk(FULL, tmp_path, "24m", str(size)) == "ok\n"
 
 
+# --- a disk that is full at the start ---------------------------------------------------------------------------
+
+FULL_AT_START = """
+import os, sys
+from pathlib import Path
+from tests.core.storage.number_store import *
+from ustreamer.core.storage.store_states import StoreStates
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+root, how = Path(sys.argv[1]), sys.argv[2]
+kept = [1, 2] if how == "sparse" else []
+states = StoreStates()
+store = number_store(root / "s", states=states)
+if kept:  # a store of an earlier version, whose reader table has no blocks
+    store.open()
+    store.commit(records(kept))
+    store.close()
+    os.truncate(root / "s" / "lock.mdb", 0)
+(root / "ballast").write_bytes(b"x" * (os.statvfs(root).f_bavail * 4096))
+
+def check_refusals():
+    assert (numbers_in(store), store.get(key_of(1))) == (kept, record(1)[1] if kept else None)
+    for changes in (records([3]), deletions([1]), records([3])):
+        try:
+            store.commit(changes)
+        except UStatusError as error:
+            assert error.code is UCode.RESOURCE_EXHAUSTED, error
+            assert "No space left on device" in error.message or kept, error
+        else:
+            assert False, "not refused"
+    store.resize_map(1 << 29)
+    store.retry()
+    assert numbers_in(store) == kept
+    assert store.is_open and store.is_degraded
+
+assert store.open() == kept
+[state] = states.snapshot().values()
+assert (state.refused, bool(state.degraded)) == (1, True)
+check_refusals()
+store.close()
+assert (root / "s").exists() is bool(kept)  # commands see no damage
+assert store.open() == kept
+check_refusals()
+(root / "ballast").unlink()
+store.retry() if how == "retry" else store.commit(records([3]))
+[state] = states.snapshot().values()
+assert (state.refused, state.degraded) == (8, "")
+assert numbers_in(store) == kept + ([] if how == "retry" else [3])
+store.close()
+assert store.open() == kept + ([] if how == "retry" else [3])
+assert not store.is_degraded
+store.close()
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("how", ["commit", "retry", "sparse"])
+def test_a_store_without_room_opens_refuses_and_recovers(tmp_path: Path, how: str) -> None:
+    assert run_on_small_disk(FULL_AT_START, tmp_path, "6m", how) == "ok\n"
+
+
 # --- at start ---------------------------------------------------------------------------------------------------
 
 READ_ONLY = """

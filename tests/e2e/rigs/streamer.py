@@ -28,12 +28,12 @@ class StreamerProcess:
     command: Sequence[str | Path] = (COMMAND,)
     working_directory: Path | None = None
 
-    def __init__(self, config: Path, *arguments: str) -> None:
-        """Start the process; `wait_ready` and `with` wait for READY."""
+    def __init__(self, config: Path, *arguments: str, prefix: Sequence[str] = ()) -> None:
+        """Start the process; `wait_ready` and `with` wait for READY. `prefix` starts it in another namespace."""
         # The last of repeated options takes effect. The default of 5 s may be too short on a busy machine.
         self.config = config
         self._process = subprocess.Popen(
-            [*self.command, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
+            [*prefix, *self.command, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
             cwd=self.working_directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -177,11 +177,11 @@ def assert_ledger_balanced(ledger: dict[str, int]) -> None:
 
 
 def run_command(
-    *arguments: str | os.PathLike[str], within: float = START_S
+    *arguments: str | os.PathLike[str], within: float = START_S, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of `ustreamer` to its end."""
     return subprocess.run(
-        [COMMAND, *arguments],
+        [*prefix, COMMAND, *arguments],
         capture_output=True,
         text=True,
         timeout=within,

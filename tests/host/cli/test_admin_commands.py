@@ -168,6 +168,19 @@ def test_top_prints_the_ledger_and_endpoint_counters(
     assert (found["unaccounted"], found["dead_letters"]["stored"]) == (0, 1)
 
 
+def test_top_prints_the_stores_that_the_disk_refuses(
+    running: RunningStreamer, run_command: RunCommand
+) -> None:
+    stores = running.streamer.context.stores
+    stores.on_refused("/s/one", "No space left on device")
+    assert "store /s/one: refused=1 degraded: No space left on device\n" in run_command("top")[1]
+    assert json.loads(run_command("top", "--json")[1])["stores"] == {
+        "/s/one": {"refused": 1, "degraded": "No space left on device"}
+    }
+    stores.on_written("/s/one")
+    assert "store /s/one: refused=1 ok\n" in run_command("top")[1]
+
+
 def test_top_prints_the_fullest_subscriber_queues(running: RunningStreamer, run_command: RunCommand) -> None:
     def away(message: UMessage, /) -> None:
         raise RouteUnavailable("there", "is away")

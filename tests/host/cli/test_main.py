@@ -536,3 +536,18 @@ def test_a_closed_output_pipe_causes_no_traceback() -> None:
         os.close(writing)
     assert err == ""
     assert running.returncode == ExitCode.FAILURE
+
+
+def test_output_to_a_file_on_a_full_disk_ends_no_streamer(written: Written) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        running = process("run", written(LOCAL), "--log", "json", stdout=full)
+    try:
+        assert running.stderr is not None
+        events = [json.loads(running.stderr.readline())["event"] for _ in range(2)]
+        running.send_signal(signal.SIGTERM)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert (events, running.returncode) == (["streamer.started", "streamer.ready_not_printed"], 0)
+    assert json.loads(err)["event"] == "streamer.stopped"

@@ -326,15 +326,14 @@ def test_a_failing_disk_is_counted_logged_once_and_retried(
     start_writer: Callable[..., DeadLetterWriter], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = start_writer()
-    path.parent.parent.mkdir(exist_ok=True)
-    path.parent.write_text("no directory")  # so that no store can be made here
+    aside = path.rename(path.with_name("aside"))  # so that the file cannot be extended
     with caplog.at_level(logging.ERROR):
         for text in "ab":
             writer.enqueue_letter(letter(text))
             assert writer.wait_empty(DEADLINE_S)
     assert writer.statistics()["not_persisted"] == 2
     assert [each.getMessage() for each in caplog.records] == ["dead_letters.not_persisted"]
-    path.parent.unlink()
+    aside.rename(path)
     writer.enqueue_letter(letter("c"))
     assert writer.wait_empty(DEADLINE_S)
     assert (writer.statistics()["persisted"], reasons(path)) == (1, [(1, "c")])

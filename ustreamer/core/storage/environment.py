@@ -4,6 +4,7 @@
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import lmdb
 
 from ustreamer.core.storage.errors import NotWritable
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.reader_table import allocate_reader_table
 from ustreamer.core.storage.write_access import NO_ACCESS_ERRNOS
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -31,10 +33,22 @@ _FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
 _NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-def open_environment(path: Path, map_size: int, *, mode: int) -> lmdb.Environment:
-    """Open or create an environment in which a commit survives a power cut."""
+def open_environment(path: Path, map_size: int, *, mode: int, shared: bool = True) -> lmdb.Environment:
+    """Open or create an environment in which a commit survives a power cut. Raises lmdb.Error and OSError.
+
+    `shared`: threads and commands read it meanwhile.
+    """
+    if shared:
+        allocate_reader_table(str(path), mode)
     # writemap would end the process with SIGBUS on a full disk; without sync an accepted record may be lost.
-    return lmdb.open(str(path), map_size=map_size, sync=True, metasync=True, writemap=False, mode=mode)
+    return lmdb.open(
+        str(path), map_size=map_size, sync=True, metasync=True, writemap=False, mode=mode, lock=shared
+    )
+
+
+def open_read_only(path: Path, map_size: int) -> lmdb.Environment:
+    """Open an environment for reading, while this process cannot write; it needs no space. Raises lmdb.Error."""
+    return lmdb.open(str(path), map_size=map_size, readonly=True, lock=False)
 
 
 def file_size(path: Path) -> int:
@@ -71,6 +85,12 @@ def preallocate(
         except OSError:
             os.posix_fallocate(descriptor, size, missing)
         return os.fstat(descriptor).st_size
+    except OSError:
+        with suppress(
+            OSError
+        ):  # ext4 keeps the part that had room: a refused write would take the rest of the disk
+            os.ftruncate(descriptor, size)
+        raise
     finally:
         os.close(descriptor)
 
@@ -80,8 +100,7 @@ def write_error(error: Exception, text: str) -> UStatusError:
 
     RESOURCE_EXHAUSTED where map or disk is full or where writing is not permitted now; else INTERNAL.
     """
-    number = _errno_of(error)
-    refused = isinstance(error, _FULL) or number in _NO_SPACE_ERRNOS | NO_ACCESS_ERRNOS
+    refused = is_disk_full(error) or _errno_of(error) in NO_ACCESS_ERRNOS
     return UStatusError(UCode.RESOURCE_EXHAUSTED if refused else UCode.INTERNAL, f"{text}: {error}")
 
 
@@ -90,6 +109,11 @@ def open_error(error: Exception, text: str) -> UStatusError:
     if _errno_of(error) in NO_ACCESS_ERRNOS:
         return NotWritable(f"{text}: {error}: expected permission to write")
     return UStatusError(UCode.UNAVAILABLE, f"{text}: {error}")
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether a file system has no room for what is to be written, or cannot write at all."""
+    return isinstance(error, _FULL) or _errno_of(error) in _NO_SPACE_ERRNOS
 
 
 def _errno_of(error: Exception) -> int | None:

@@ -11,6 +11,10 @@ In: the layout of a store, changes. Out: its contents on opening, then records. 
 with its first record: a store without that record is damaged and is not mistaken for an empty one. A child process
 (`StoreReader`) reads the whole file before this process maps it into memory. The file has reserved space, so that
 records can be deleted on a full disk.
+
+A full disk never raises at the opening. A store that has no room for its files is empty, and the next commit creates
+it. A store that has no room for its reader table is opened for reading only. Every refused commit raises, is counted
+in `StoreStates`, and changes nothing.
 """
 
 import shutil
@@ -26,14 +30,17 @@ import lmdb
 from ustreamer.core.storage.environment import (
     RESERVE,
     file_size,
+    is_disk_full,
     open_environment,
     open_error,
+    open_read_only,
     preallocate,
     write_error,
 )
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLock
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.reader_table import LOCK_FILE
 from ustreamer.core.storage.store_files import (
     DAMAGED,
     finish_replacement,
@@ -42,10 +49,10 @@ from ustreamer.core.storage.store_files import (
     sync_directory,
 )
 from ustreamer.core.storage.store_reader import ReadMode, RecordChunk, StoreReader, read_store
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.core.storage.write_access import require_writable
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-LOCK_FILE: Final = "lock.mdb"
 _VALUE: Final = itemgetter(1)
 _REOPEN_S: Final = 5.0  # for the writing thread to open the environment again
 
@@ -102,9 +109,11 @@ class LmdbStore(Generic[T]):
         refuse_damaged: bool = False,
         keep_partial: bool = False,
         date: Callable[[], str] = lambda: "",
+        states: StoreStates | None = None,
     ) -> None:
         """`refuse_damaged`: raise for damage and touch nothing. `keep_partial`: replace a damaged store also where the
-        disk has no space for all readable records. `date` names the stores that are moved aside.
+        disk has no space for all readable records. `date` names the stores that are moved aside. `states` receives
+        refused commits.
         """
         self.path = path
         self.map_size = map_size
@@ -121,8 +130,12 @@ class LmdbStore(Generic[T]):
         # Errors that end a salvage; the records written before stay.
         self._salvage_end_errors = (StoreDamaged, lmdb.Error) if keep_partial else (StoreDamaged,)
         self._date = date
+        self._states = states or StoreStates()
+        self.is_degraded = False
+        """Whether the last write was refused."""
         self._env: lmdb.Environment | None = None
         self._is_read_only = False
+        self._is_missing = False  # open, and without room on the disk for its files
         self._file_size = 0
         self._map_lock = Lock()  # no thread may read while the map grows or the environment is opened again
         self._reopened = Condition(self._map_lock)
@@ -138,16 +151,31 @@ class LmdbStore(Generic[T]):
         """
         self.require_writable()
         try:
-            self.path.parent.mkdir(mode=self._directory_mode, parents=True, exist_ok=True)
-            verify = self._lock is None or self._lock.acquire()
-            try:
-                found = self._prepare("verify" if verify else "walk")
-                self._open_environment()
-            except BaseException:
-                self.close(orderly=False)
-                raise
+            return self._open_files()
         except (lmdb.Error, OSError) as error:
-            raise open_error(error, f"{self._name}: cannot be opened") from error
+            if not is_disk_full(error) or (self.path / DATA_FILE).exists():
+                raise open_error(error, f"{self._name}: cannot be opened") from error
+            self._is_missing = True
+            self._on_refused(f"{self._name}: cannot be created: {error}")
+            return self._empty_contents()
+
+    def _open_files(self) -> T:
+        """Lock, create or read, and open the store; on any error nothing stays locked or open."""
+        self.path.parent.mkdir(mode=self._directory_mode, parents=True, exist_ok=True)
+        verify = self._lock is None or self._lock.acquire()
+        try:
+            found = self._prepare("verify" if verify else "walk")
+            try:
+                self._open_environment()
+            except (lmdb.Error, OSError) as error:
+                if not is_disk_full(error):
+                    raise
+                self._open_read_only()
+                self._on_refused(f"{self._name}: can only be read: {error}")
+        except BaseException:
+            self._close_files(orderly=False)
+            raise
+        self._is_missing = False
         return found
 
     def require_writable(self) -> None:
@@ -157,6 +185,10 @@ class LmdbStore(Generic[T]):
 
     def close(self, *, orderly: bool = True) -> None:
         """Close the store; commits are on disk already. Not `orderly`: as a process that is killed. May be repeated."""
+        self._is_missing = False
+        self._close_files(orderly=orderly)
+
+    def _close_files(self, *, orderly: bool) -> None:
         with self._map_lock:
             env, self._env = self._env, None
             if env is not None:
@@ -166,17 +198,30 @@ class LmdbStore(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        return self._env is not None
+        return self._env is not None or self._is_missing
 
     def _open_environment(self) -> None:
         self._env = open_environment(self.path, self.map_size, mode=self._mode)
         self._file_size = 0  # not known
         self._is_read_only = False
 
+    def _open_read_only(self) -> None:
+        self._env = open_read_only(self.path, self.map_size)
+        self._is_read_only = True
+
     def _environment(self) -> lmdb.Environment:
         if self._env is None:
             raise UStatusError(UCode.UNAVAILABLE, f"{self._name}: not open")
         return self._env
+
+    def _on_refused(self, reason: str) -> None:
+        self.is_degraded = True
+        self._states.on_refused(str(self.path), reason)
+
+    def _on_written(self) -> None:
+        if self.is_degraded:
+            self.is_degraded = False
+            self._states.on_written(str(self.path))
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -188,18 +233,37 @@ class LmdbStore(Generic[T]):
         stay readable), INTERNAL for any other error. A later commit succeeds as soon as the disk accepts it.
         """
         try:
-            if self._is_read_only:
+            deleted = self._commit(changes, exceed_map=exceed_map)
+        except UStatusError as error:
+            # A full map is a limit of the configuration: the disk accepts other writes.
+            if error.code is UCode.RESOURCE_EXHAUSTED and not isinstance(error.__cause__, lmdb.MapFullError):
+                self._on_refused(error.message)
+            raise
+        self.transactions += 1
+        self._on_written()
+        return deleted
+
+    def retry(self) -> None:
+        """Try to write a degraded store again, without a change of its records. Raises nothing, counts nothing."""
+        if self.is_degraded:
+            with suppress(UStatusError):
+                self._commit([next(self.records_from(), self._layout.first_record())])
+                self._on_written()
+
+    def _commit(self, changes: Sequence[Change], *, exceed_map: bool = False) -> Deleted:
+        try:
+            if self._is_missing:
+                self._open_files()
+            elif self._is_read_only:
                 self._reopen()
             try:
-                deleted = self._write(changes)
+                return self._write(changes)
             except lmdb.MapFullError:
-                deleted = self._write_in_full_map(changes, exceed_map=exceed_map)
+                return self._write_in_full_map(changes, exceed_map=exceed_map)
         except (lmdb.Error, OSError) as error:
             if self._has_panicked():
                 self._reopen()
             raise write_error(error, f"{self._name}: {len(changes)} changes not made") from error
-        self.transactions += 1
-        return deleted
 
     def _write(self, changes: Sequence[Change]) -> Deleted:
         env, records, size = self._environment(), 0, 0
@@ -216,6 +280,8 @@ class LmdbStore(Generic[T]):
 
     def _has_panicked(self) -> bool:
         """Whether the disk refused a meta page: LMDB then refuses every transaction of the environment."""
+        if self._is_missing:
+            return False
         try:
             self._environment().begin().abort()
         except lmdb.PanicError:
@@ -229,8 +295,7 @@ class LmdbStore(Generic[T]):
             try:
                 self._open_environment()
             except (lmdb.Error, OSError):
-                self._env = lmdb.open(str(self.path), map_size=self.map_size, readonly=True, lock=False)
-                self._is_read_only = True
+                self._open_read_only()
             self._reopened.notify_all()
 
     def _write_in_full_map(self, changes: Sequence[Change], *, exceed_map: bool) -> Deleted:
@@ -266,13 +331,16 @@ class LmdbStore(Generic[T]):
         if keep:
             self.map_size = size
         with self._map_lock:
-            self._environment().set_mapsize(size)
+            if not self._is_missing:
+                self._environment().set_mapsize(size)
 
     # --- reading -------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a record, from any thread; None if there is none. Waits for no commit. Raises StoreDamaged."""
         with self._map_lock:
+            if self._is_missing:
+                return None
             env = self._environment()
             try:
                 try:
@@ -285,6 +353,8 @@ class LmdbStore(Generic[T]):
 
     def records_from(self, start: bytes = b"") -> Iterator[Record]:
         """The records from key `start` on. Raises StoreDamaged if LMDB cannot continue."""
+        if self._is_missing:
+            return
         try:
             with self._environment().begin() as txn, txn.cursor() as cursor:
                 if cursor.set_range(start):
@@ -317,15 +387,24 @@ class LmdbStore(Generic[T]):
         return read_store(self._name, self.path, mode, self._layout.read)
 
     def _create(self) -> T:
-        """Create an empty store."""
+        """Create an empty store, or nothing."""
         staging = self.path / "new"
         shutil.rmtree(staging, ignore_errors=True)  # left by a crash
         self.path.mkdir(mode=self._directory_mode, exist_ok=True)
-        self._write_new(staging, ())
-        (staging / DATA_FILE).rename(self.path / DATA_FILE)
+        try:
+            self._write_new(staging, ())
+            (staging / DATA_FILE).rename(self.path / DATA_FILE)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):
+                self.path.rmdir()  # commands take a directory without its file for a damaged store
+            raise
         shutil.rmtree(staging)
         for directory in (self.path, self.path.parent):
             sync_directory(directory)
+        return self._empty_contents()
+
+    def _empty_contents(self) -> T:
         key, value = self._layout.first_record()
         return self._layout.read(iter([(b"", [key], [value])]))
 
@@ -349,7 +428,7 @@ class LmdbStore(Generic[T]):
     def _write_new(self, directory: Path, batches: Iterable[Iterable[Record]]) -> None:
         """Write a complete store in a new directory."""
         directory.mkdir(mode=self._directory_mode)
-        with open_environment(directory, self.map_size, mode=self._mode) as env:
+        with open_environment(directory, self.map_size, mode=self._mode, shared=False) as env:
             with env.begin(write=True) as txn:
                 txn.put(*self._layout.first_record())
             with suppress(*self._salvage_end_errors):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Timer
@@ -73,7 +72,7 @@ class StoreReader:
         file = self._directory / DATA_FILE
         if os.access(file, os.F_OK) and not os.access(file, os.R_OK, effective_ids=True):  # no damage
             raise UStatusError(UCode.PERMISSION_DENIED, f"store {file}: user {os.geteuid()} may not read it")
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = os.fdopen(os.memfd_create("verify"), "w+b")  # no disk that may be full
         # -S: the site lookup takes 20 ms, and the environment has the whole path already.
         command = [sys.executable, "-S", "-P", "-m", verify_process.__name__]
         try:

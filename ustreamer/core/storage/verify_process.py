@@ -21,6 +21,7 @@ import resource
 import struct
 import sys
 from collections.abc import Iterable, Iterator
+from errno import EDQUOT, EFBIG, EIO, ENOSPC, EROFS
 from itertools import chain, islice, pairwise
 from mmap import PROT_READ, mmap
 from operator import itemgetter, lt
@@ -29,6 +30,7 @@ from typing import IO, Final, TypeAlias
 import lmdb
 
 from ustreamer.core.storage.lmdb_tree import DATA_FILE, LmdbTree
+from ustreamer.core.storage.reader_table import allocate_reader_table
 
 EXIT_DAMAGED: Final = 3
 LENGTH_PREFIX: Final = struct.Struct(">I")
@@ -116,11 +118,24 @@ def _walk_records(out: IO[bytes], directory: str, *, snapshot: bool) -> int:
     """Send every record and return their number."""
     with (
         # The lock keeps a writer from reusing pages that are being read.
-        lmdb.open(directory, readonly=True, lock=snapshot, create=False) as env,
+        lmdb.open(
+            directory, readonly=True, lock=snapshot and _has_reader_table(directory), create=False
+        ) as env,
         env.begin() as txn,
         txn.cursor() as cursor,
     ):
         return _send_records(out, cursor, ordered=True)
+
+
+def _has_reader_table(directory: str) -> bool:
+    """Whether the reader table can be mapped; False on a full disk, where no streamer writes without it either."""
+    try:
+        allocate_reader_table(directory)
+    except OSError as error:
+        if error.errno not in {ENOSPC, EDQUOT, EFBIG, EIO, EROFS}:
+            raise
+        return False
+    return True
 
 
 def _send_records(out: IO[bytes], records: Iterable[_Record], *, ordered: bool = False) -> int:

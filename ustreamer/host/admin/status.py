@@ -8,6 +8,7 @@ import msgspec
 
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.storage.store_states import StoreState
 from ustreamer.host.egress.endpoint_queue import EndpointQueueStatistics
 from ustreamer.uprotocol.uuri import UUri
 
@@ -41,7 +42,10 @@ class StreamerRoutes(msgspec.Struct, frozen=True):
 
 
 class StreamerStatistics(msgspec.Struct, frozen=True):
-    """All counters since `since_ms` (ms since the epoch). `endpoints` has the counters of transports."""
+    """All counters since `since_ms` (ms since the epoch). `endpoints` has the counters of transports.
+
+    `stores` has each store, by its path, that the disk has refused to write.
+    """
 
     since_ms: int
     ledger: LedgerSnapshot
@@ -52,6 +56,7 @@ class StreamerStatistics(msgspec.Struct, frozen=True):
     dead_letters: Mapping[str, int]
     stopped_topics: int = 0
     """Topics and patterns whose dispatch a subscriber has stopped; each subscriber counts."""
+    stores: Mapping[str, StoreState] = {}
 
 
 class Redriven(msgspec.Struct, frozen=True):

@@ -133,6 +133,9 @@ def _top(arguments: argparse.Namespace) -> int:
     print(f"dead letters: {_format_counters(statistics['dead_letters'])}")
     if statistics["stopped_topics"]:
         print(f"stopped topics: {statistics['stopped_topics']}, listed by `ustreamer routes`")
+    for path, store in statistics["stores"].items():
+        state = f"degraded: {store['degraded']}" if store["degraded"] else "ok"
+        print(f"store {path}: refused={store['refused']} {state}")
     for queue in statistics["egress_queues"]:
         name, fullest = queue.pop("endpoint"), queue.pop("fullest")
         print(f"{name}: {_format_counters(queue | statistics['endpoints'].get(name, {}))}")

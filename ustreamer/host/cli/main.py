@@ -5,12 +5,13 @@ plugins.
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 
@@ -52,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return _exit_code_of(error)
     except BrokenPipeError:  # `ustreamer ... | head`
-        # Discard the buffered output. Otherwise the interpreter reports an error at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output(sys.stdout)
         return ExitCode.FAILURE
     return code
 
@@ -175,11 +175,27 @@ def _port(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     logs.configure_logging(json_lines=arguments.log == "json", level=arguments.log_level)
-    unsent = process.run(process.load(arguments.config), arguments.drain, lambda: print("READY", flush=True))
+    unsent = process.run(process.load(arguments.config), arguments.drain, _print_ready)
     if unsent:
         print(f"{unsent} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
         return ExitCode.NOT_DRAINED
     return ExitCode.OK
+
+
+def _print_ready() -> None:
+    try:
+        print("READY", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file on a full disk, which must not end the streamer
+        extra = {"reason": str(error)}
+        logging.getLogger("ustreamer.streamer").warning("streamer.ready_not_printed", extra=extra)
+        _discard_output(sys.stdout)
+
+
+def _discard_output(stream: TextIO) -> None:
+    """Discard the buffered output. Otherwise the interpreter reports an error at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _check(arguments: argparse.Namespace) -> int:

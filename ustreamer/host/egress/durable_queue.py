@@ -32,6 +32,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.host.egress.delete_buffer import DELETE_DELAY_NS, DeleteBuffer
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.egress.send_worker import OnUndelivered
@@ -121,6 +122,7 @@ class DurableQueue(EndpointQueue):
         expiry: Expiry | None = None,
         boot: bytes | None = None,
         delete_delay_ns: int = DELETE_DELAY_NS,
+        stores: StoreStates | None = None,
     ) -> None:
         """`spool` is a directory, which only `restore` opens. `boot` is the id of this boot of the machine.
 
@@ -137,7 +139,7 @@ class DurableQueue(EndpointQueue):
             expiry,
             queue=_DiskSizedQueue(limits, self),
         )
-        self._spool = Spool(spool, _spool_limits(limits))
+        self._spool = Spool(spool, _spool_limits(limits), stores)
         self._restored_delivery = restored_delivery
         self._boot = _boot_id() if boot is None else boot
         self.write_buffer = WriteBuffer(limits)
@@ -355,7 +357,8 @@ class DurableQueue(EndpointQueue):
                     self.write_buffer or self._deletes or self._new_limits or self._stop_writing.is_set()
                 ):
                     self._writer_idle = True
-                    self._writer_work.wait()
+                    if not self._writer_work.wait(_RETRY_S if self._spool.is_degraded else None):
+                        break
                 self._writer_idle = False
                 if self._stop_writing.is_set() and not (self.write_buffer or self._deletes):
                     return
@@ -385,6 +388,8 @@ class DurableQueue(EndpointQueue):
                 keys = self._spool.commit([self._record(item) for item in batch], deletes)
             elif deletes:
                 self._spool.delete_messages(deletes)
+            else:
+                self._spool.retry()
         except UStatusError as error:
             write_error = error.status
         except Exception as error:

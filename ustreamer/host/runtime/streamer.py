@@ -140,7 +140,7 @@ class Streamer:
         self._advertiser = TopicAdvertiser(self._peers, self.transports, clock, self._timers.schedule)
         self._advertisements = self._advertiser.advertisements
         self._egress_queues: dict[str, EndpointQueue] = {}
-        store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
+        store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters, self.context.stores)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
         self.dispatcher = self._build_dispatcher(config)
@@ -168,6 +168,7 @@ class Streamer:
             config.state_dir / SPOOL / name,
             lambda ingress, topic, subscriber: dispatcher.restored_delivery(ingress, name, topic, subscriber),
             expiry=dispatcher.expiry,
+            stores=self.context.stores,
         )
 
     def _endpoint_of(self, authority: str) -> str | None:
@@ -467,7 +468,13 @@ class Streamer:
         ledger = msgspec.to_builtins(self.ledger())
         log.info(
             "streamer.stopped",
-            extra={"unsent": unsent, "persisted": persisted, "ledger": ledger, "endpoints": endpoints},
+            extra={
+                "unsent": unsent,
+                "persisted": persisted,
+                "ledger": ledger,
+                "endpoints": endpoints,
+                "dead_letters": self._dead_letter_statistics(),
+            },
         )
         return unsent
 
@@ -556,13 +563,17 @@ class Streamer:
             self.endpoints(),
             tuple(self.egress_queues()),
             tuple(self.targets()),
-            {
-                "unpublished": self.dispatcher.dead_letters.unpublished,
-                "suppressed": self.dispatcher.dead_letter_rate.suppressed,
-                **self._dead_letter_writer.statistics(),
-            },
+            self._dead_letter_statistics(),
             len(list(self._paused.all_paused())),
+            self.context.stores.snapshot(),
         )
+
+    def _dead_letter_statistics(self) -> dict[str, int]:
+        return {
+            "unpublished": self.dispatcher.dead_letters.unpublished,
+            "suppressed": self.dispatcher.dead_letter_rate.suppressed,
+            **self._dead_letter_writer.statistics(),
+        }
 
     @property
     def plugins(self) -> pluggy.PluginManager:

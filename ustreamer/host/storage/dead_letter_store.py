@@ -28,6 +28,7 @@ from ustreamer.core.storage.framed_record import encode_frame, frame_body
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.lmdb_tree import DATA_FILE
 from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, records_of
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.wire import decode, encode
@@ -170,7 +171,7 @@ class _LettersLayout:
 class DeadLetterStore:
     """The dead letters in directory `path`. Constructing it touches no file. Safe from any thread."""
 
-    def __init__(self, path: Path, limits: DeadLettersConfig) -> None:
+    def __init__(self, path: Path, limits: DeadLettersConfig, states: StoreStates | None = None) -> None:
         self.path = path
         self.damaged = 0
         """Stores that were moved aside."""
@@ -178,7 +179,7 @@ class DeadLetterStore:
         """Letters that newer ones displaced."""
         self._limits = limits
         self._lock = Lock()
-        self._store = LmdbStore("store", path, map_size_for(limits.bytes), _LettersLayout())
+        self._store = LmdbStore("store", path, map_size_for(limits.bytes), _LettersLayout(), states=states)
         self._sizes: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
         self._next = 1
@@ -211,6 +212,16 @@ class DeadLetterStore:
         """Close the store; appended letters are on disk already. May be repeated."""
         with self._lock:
             self._store.close()
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether the disk refused the last write."""
+        return self._store.is_degraded
+
+    def retry(self) -> None:
+        """As `LmdbStore.retry`."""
+        with self._lock:
+            self._store.retry()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ log = logging.getLogger("ustreamer.dead_letters")
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 16_000_000
 _BATCH: Final = 500  # letters of one transaction
+_RETRY_S: Final = 1.0  # for a store that the disk refuses to write
 
 
 class DeadLetterWriter:
@@ -34,9 +35,11 @@ class DeadLetterWriter:
         self._thread = Thread(target=self._run, name="dead letters", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Raises NotWritable if no store can be written."""
+        """Create the store and start the thread. Raises NotWritable if no store can be written."""
         if self._limits.messages:
             self.store.require_writable()
+            if not self.store.path.exists():
+                self._append([])
             self._thread.start()
 
     def enqueue_letter(self, letter: DeadLetter) -> None:
@@ -58,19 +61,24 @@ class DeadLetterWriter:
                 self._changed.notify_all()
 
     def _run(self) -> None:
-        if self.store.path.exists():
-            self._append([])  # check the store now, not with the first letter
-        while batch := self._next_batch():
+        self._append([])  # check the store now, not with the first letter; that can take seconds
+        while (batch := self._next_batch()) is not None:
+            if not batch:
+                self.store.retry()
+                continue
             self._append(batch)
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
 
-    def _next_batch(self) -> list[StoredDeadLetter]:
-        """Wait for letters and return a batch; an empty one ends the thread."""
+    def _next_batch(self) -> list[StoredDeadLetter] | None:
+        """Wait for letters and return a batch; an empty one if a degraded store is due; None at the end."""
         with self._changed:
-            while not self._queued and not self._closing:
-                self._changed.wait()
+            while not self._queued:
+                if self._closing:
+                    return None
+                if not self._changed.wait(_RETRY_S if self.store.is_degraded else None):
+                    return []
             batch, self._queued = self._queued[:_BATCH], self._queued[_BATCH:]
             self._queued_bytes -= sum(len(each.message.payload) for each in batch if type(each) is DeadLetter)
             self._writing = bool(batch)

@@ -19,6 +19,7 @@ from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.store_files import sibling
 from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, records_of
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
     SpoolRecord,
@@ -65,7 +66,7 @@ class Spool:
     One thread at a time, except for `get`. Messages of a class keep the order in which they were added.
     """
 
-    def __init__(self, path: Path, limits: SpoolLimits) -> None:
+    def __init__(self, path: Path, limits: SpoolLimits, states: StoreStates | None = None) -> None:
         self.path = path
         self.messages = 0
         self.bytes = 0
@@ -76,7 +77,13 @@ class Spool:
         self._limits = limits
         lock = FileLock(sibling(path, "lock"), mode=0o600)
         self._store = LmdbStore(
-            "spool", path, map_size_for(limits.bytes), _SpoolLayout(), lock=lock, keep_partial=True
+            "spool",
+            path,
+            map_size_for(limits.bytes),
+            _SpoolLayout(),
+            lock=lock,
+            keep_partial=True,
+            states=states,
         )
         self._next: list[int] = []
         self._pending_deletes: dict[bytes, None] = {}
@@ -124,6 +131,15 @@ class Spool:
         self._limits = limits
         if map_size_for(limits.bytes) > self._store.map_size:
             self._store.resize_map(map_size_for(limits.bytes))
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether the disk refused the last write."""
+        return self._store.is_degraded
+
+    def retry(self) -> None:
+        """As `LmdbStore.retry`."""
+        self._store.retry()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
 from ustreamer.core.storage.store_files import sibling
 from ustreamer.core.storage.store_reader import RecordChunk, StoreReader
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import SubscriptionEvent
@@ -102,6 +103,7 @@ class SubscriptionStore:
         damaged: Literal["refuse", "quarantine"] = "refuse",
         history: int = 0,
         wall_ms: Callable[[], int] = lambda: 0,
+        states: StoreStates | None = None,
     ) -> None:
         self.path = path
         self._wall_ms = wall_ms
@@ -115,6 +117,7 @@ class SubscriptionStore:
             lock=FileLock(sibling(path, "lock")),
             refuse_damaged=damaged == "refuse",
             date=self._date,
+            states=states,
         )
         self._contents = StoreContents()
         self._history = EventHistory(max_events(history, map_size))
@@ -221,6 +224,15 @@ class SubscriptionStore:
         return {**self._counts, "transactions": self._store.transactions}
 
     # --- writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether the disk refused the last write."""
+        return self._store.is_degraded
+
+    def retry(self) -> None:
+        """As `LmdbStore.retry`."""
+        self._store.retry()
 
     def commit(self, changes: Sequence[RecordChange], events: Sequence[SubscriptionEvent] = ()) -> None:
         """Make all of `changes`, or none, in one transaction; on return they survive a power cut.
