@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_recorder.commands import add_recordings
+from ustreamer_recorder.prove_command import add_prove
 
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.hooks import StoredMessage, StoredMessages
@@ -44,10 +44,10 @@ def stores() -> Stores:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], stores: Stores) -> Run:
     parser = argparse.ArgumentParser()
-    add_recordings(parser.add_subparsers(), stores.read)
+    add_prove(parser.add_subparsers(), stores.read)
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
-        parsed = parser.parse_args(["recordings", "prove", str(directory), *arguments])
+        parsed = parser.parse_args(["prove", str(directory), *arguments])
         code = parsed.run(parsed)
         return code, capsys.readouterr().out.splitlines()
 
