@@ -173,6 +173,14 @@ OUTCOMES: dict[str, tuple[Callable[[], ReceiverProof], str]] = {
         "",
     ),
     "after the receiver's end": (lambda: proof([row(ID)], log(lives=[Life(BEGIN_MS, T, T - 1)])), ""),
+    "throttled before the receiver's first start": (
+        lambda: proof([row(ID, Verdict.THROTTLED)], log(lives=[Life(T + 1, END_MS, END_MS)])),
+        "",
+    ),
+    "received just before an orderly stop": (
+        lambda: proof(runs=[stop(at_ms=T + 5)], received=log(ID)),
+        "unexplained received, and not recorded",
+    ),
     "of another topic": (lambda: proof([row(ID, topic=OTHER)]), ""),
     "received of another topic": (lambda: proof([row(ID, topic=OTHER)], log(ID)), "delivered"),
     "sent after a stop": (

@@ -366,7 +366,17 @@ class FaultRun:
         for child in (self._dash, self._dial):
             child.end()
         self._prove()
+        self._count_events()
         return self.outcome
+
+    def _count_events(self) -> None:
+        """Without a fault of the streamer, the files have every event of the ECU that the kernel did not drop."""
+        if any(fault.kind.endswith(("streamer", "disk")) for fault in self.schedule.faults):
+            return
+        known = sum(each.get("messages", 0) for each in self.outcome.proof if each.get("receiver") == "dash")
+        dropped = sum(each["endpoints"]["chassis"].get("udp_dropped", 0) for each in self.outcome.stopped)
+        if known + dropped < self.outcome.sent["ecu"]:
+            self.outcome.problems.append(f"{self.outcome.sent} events sent, {known} known, {dropped} dropped")
 
     def _send(self, number: int, log: LogFile, app: ZenohEntity, ecu: SomeipNode) -> None:
         ecu.send_to_port(
