@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
@@ -63,7 +63,7 @@ def id_text(id: Id) -> str:
     return f"{msb[:8]}-{msb[8:12]}-{msb[12:]}-{lsb[:4]}-{lsb[4:]}"
 
 
-def receive_zenoh(log: LogFile, start: dict[str, object], host: str, port: int) -> None:
+def receive_zenoh(log: LogFile, start: dict[str, object], host: str, port: int) -> zenoh.Session:
     def on_sample(sample: zenoh.Sample) -> None:
         attachment = b"" if sample.attachment is None else sample.attachment.to_bytes()
         attributes = Attributes.decode(attachment[1:])
@@ -78,6 +78,7 @@ def receive_zenoh(log: LogFile, start: dict[str, object], host: str, port: int) 
     session.declare_subscriber("up/*/*/*/*/*/{}/{}/{}/{}/{}", on_sample)
     wait_declared(session)
     log.start(**start)
+    return session
 
 
 def receive_udp(log: LogFile, start: dict[str, object], host: str, port: int) -> None:
@@ -128,10 +129,12 @@ def main(kind: str, path: str, topic: str, host: str, port: str) -> None:
     log = LogFile(Path(path))
     start: dict[str, object] = {"receiver": Path(path).stem, "endpoint": ENDPOINTS[kind], "expects": [topic]}
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    {"zenoh": receive_zenoh, "udp": receive_udp, "tcp": receive_tcp}[kind](log, start, host, int(port))
+    receive: Callable[..., object] = {"zenoh": receive_zenoh, "udp": receive_udp, "tcp": receive_tcp}[kind]
+    held = receive(log, start, host, int(port))  # a session ends with its last reference
     os.write(1, b"READY\n")
     signal.sigwait({signal.SIGTERM})
     log.write(end=True)
+    del held
     os._exit(0)  # no message may follow the end
 
 
