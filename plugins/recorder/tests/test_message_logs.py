@@ -64,7 +64,13 @@ def test_a_life_without_end_lasts_until_its_last_line_and_the_last_life_goes_on(
     write: Write, time_ms: int, ready: bool, outside: bool
 ) -> None:
     log = read_receiver_log(write(START, MESSAGE, START | {"time_ms": 2_000}))
+    assert [life.was_killed for life in log.lives] == [True, False]
     assert (log.is_ready(time_ms), log.is_before_or_after(time_ms)) == (ready, outside)
+
+
+def test_a_receiver_is_not_ready_while_it_was_away(write: Write) -> None:
+    log = read_receiver_log(write(START, {"away_ms": 300, "time_ms": 2_000}))
+    assert [log.is_ready(each) for each in (1_699, 1_700, 2_000, 2_001)] == [True, False, False, True]
 
 
 def test_after_its_last_end_a_receiver_expects_nothing(write: Write) -> None:
@@ -86,7 +92,7 @@ WRONG: "dict[str, tuple[list[dict[str, Any] | str], str]]" = {
     "no object": ([START, "17", MESSAGE], "line 2: '17': Expected `object`, got `int`"),
     "no time": ([START, {"id": str(ID)}, MESSAGE], "expected a JSON object with time_ms in ms since 1970"),
     "a time of another type": ([START, MESSAGE | {"time_ms": "now"}, MESSAGE], "Expected `int`, got `str`"),
-    "no kind": ([START, {"time_ms": 1}], 'line 2: neither a start, nor a message, nor an end: expected "id"'),
+    "no kind": ([START, {"time_ms": 1}], 'line 2: of no kind: expected "id", "away_ms", "end": true'),
     "a wrong id": ([START, MESSAGE | {"id": "17"}], "line 2: id: UUID '17': expected 8-4-4-4-12 hex digits"),
     "after the end": ([START, END, MESSAGE], "line 3: a line after the end: expected a start"),
     "a wrong topic": (

@@ -82,13 +82,20 @@ def stop(queued: int = 0, at_ms: int = END_MS) -> list[Event]:
     ]
 
 
-def log(*received: UUID, lives: Sequence[Life] = (), sent: bool = False) -> MessageLog:
-    """The log of a receiver at `backbone`, or of a sender."""
+def log(
+    *received: UUID,
+    lives: Sequence[Life] = (),
+    absence: tuple[int, int] | None = None,
+    sent: bool = False,
+    at_ms: int | None = None,
+) -> MessageLog:
+    """The log of a receiver at `backbone`, or of a sender; each message at its creation or at `at_ms`."""
     found = MessageLog("app" if sent else "dash", "backbone", (TOPIC, RECEIVER))
+    found.absences_ms = [absence] if absence else []
     found.lives = list(lives) or [Life(BEGIN_MS, END_MS, END_MS)]
     for id in received:
         found.copies[id] += 1
-        found.times_ms[id] = id.time_ms
+        found.times_ms[id] = id.time_ms if at_ms is None else at_ms
         found.addresses[id] = TOPIC
     return found
 
@@ -161,6 +168,33 @@ OUTCOMES: dict[str, tuple[Callable[[], ReceiverProof], str]] = {
         lambda: proof([row(ID)], log(lives=[Life(BEGIN_MS, T - 1, T - 1), Life(T + 9, END_MS, END_MS)])),
         "receiver_away",
     ),
+    "on its way when the receiver was killed": (
+        lambda: proof(
+            [row(id_at(T - 9)), row(ID)],
+            # The receiver is slow: it received the message before at the time of this one.
+            log(
+                id_at(T - 9),
+                at_ms=T + 1,
+                lives=[Life(BEGIN_MS, T + 1, T + 1, was_killed=True), Life(T + 9, T + 9)],
+            ),
+        ),
+        "receiver_away",
+    ),
+    "before the last message that a killed receiver received": (
+        lambda: proof(
+            [row(ID), row(id_at(T + 1))],
+            log(
+                id_at(T + 1),
+                lives=[Life(BEGIN_MS, T + 1, T + 1, was_killed=True), Life(T + 9, END_MS, END_MS)],
+            ),
+        ),
+        "unexplained delivered, and not received",
+    ),
+    "in an absence": (lambda: proof([row(ID)], log(absence=(T - 1, T + 1))), "receiver_away"),
+    "before an absence": (
+        lambda: proof([row(ID)], log(absence=(T + 1, T + 2))),
+        "unexplained delivered, and not received",
+    ),
     "in the queue while the receiver was away, and delivered after its start": (
         lambda: proof(
             [row(ID, settled_ms=T + 10)],
@@ -188,6 +222,22 @@ OUTCOMES: dict[str, tuple[Callable[[], ReceiverProof], str]] = {
             runs=[[row(id_at(T - 5)), *stop(at_ms=T)]], received=log(id_at(T - 5)), sent=[id_at(T - 4)]
         ),
         "streamer_down",
+    ),
+    "sent in a stop, before a later message of another topic": (
+        lambda: proof(
+            runs=[[row(id_at(T - 5)), row(id_at(T - 2), topic=OTHER), *stop(at_ms=T)]],
+            received=log(id_at(T - 5), id_at(T - 2)),
+            sent=[id_at(T - 4)],
+        ),
+        "streamer_down",
+    ),
+    "sent in a stop, before a later message of its topic": (
+        lambda: proof(
+            runs=[[row(id_at(T - 5)), row(id_at(T - 2)), *stop(at_ms=T)]],
+            received=log(id_at(T - 5), id_at(T - 2)),
+            sent=[id_at(T - 4)],
+        ),
+        "unexplained sent, and not recorded",
     ),
     "sent long before a stop, and nothing arrived later": (
         lambda: proof(

@@ -54,8 +54,8 @@ class Run(msgspec.Struct):
     begin_ms: int
     last_ms: int
     """The time of the last event."""
-    arrived_ms: int
-    """The last arrival of a message."""
+    arrived_ms: dict[UUri, int] = {}
+    """The last arrival of a message of each topic or sink."""
     is_stopped: bool = False
     queued: int = 0
     """Messages in the queues at the stop: they have no row."""
@@ -80,7 +80,7 @@ class History:
     def add_segment(self, number: int, begin: Anchor, events: Iterable[Event | Damage]) -> None:
         """Add the events of one file of a run. Files come in their order. `begin` has the times of its header."""
         anchors = [begin]
-        run = self.runs.setdefault(number, Run(begin.wall_ms, begin.wall_ms, begin.wall_ms))
+        run = self.runs.setdefault(number, Run(begin.wall_ms, begin.wall_ms))
         for event in events:
             match event:
                 case Anchor():
@@ -106,16 +106,16 @@ class History:
 
     def _add_row(self, run: Run, row: Row, anchors: list[Anchor]) -> None:
         address = row.source if row.type is UMessageType.PUBLISH or row.sink is None else row.sink
+        target, uuri = row.target, self._uuri(address)
         arrived_ms, settled_ms = _wall_ms(anchors, row.arrived_ns), _wall_ms(anchors, row.settled_ns)
-        run.arrived_ms = max(run.arrived_ms, arrived_ms)
+        run.arrived_ms[uuri] = max(run.arrived_ms.get(uuri, 0), arrived_ms)
         run.last_ms = max(run.last_ms, settled_ms)
-        target = row.target
         self.rows.setdefault(row.id, []).append(
             RecordedVerdict(
                 row.verdict,
                 target.egress,
                 None if target.subscriber is None else self._uuri(target.subscriber),
-                self._uuri(address),
+                uuri,
                 arrived_ms,
                 settled_ms,
                 row.reason or "",
@@ -149,12 +149,16 @@ class History:
             return address_of(each)
         return None
 
-    def windows(self, endpoint: str) -> Iterator[Window]:
-        """The times at which a message for this endpoint could end without a trace."""
+    def windows(self, endpoint: str, address: UUri) -> Iterator[Window]:
+        """The times at which a message for this endpoint could end without a trace.
+
+        In a stop: only after the last message of the same topic or sink, because each input stops at its own time.
+        """
         yield self._before
         for run, next_ms in self._runs_and_next():
             if run.is_stopped:
-                yield Window(max(run.arrived_ms, run.last_ms - STOP_MS), next_ms, "streamer_down")
+                arrived_ms = run.arrived_ms.get(address, run.begin_ms)
+                yield Window(max(arrived_ms, run.last_ms - STOP_MS), next_ms, "streamer_down")
                 continue
             killed_ms = run.last_ms - FLUSH_MS
             yield Window(killed_ms, next_ms, "streamer_down")

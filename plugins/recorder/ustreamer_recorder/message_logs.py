@@ -22,7 +22,7 @@ _SHOWN: Final = 80
 
 
 class LogLine(msgspec.Struct, frozen=True, gc=False):
-    """One line. `receiver` or `sender` makes it a start, `id` a message, `end` an end."""
+    """One line. `receiver` or `sender` makes it a start, `id` a message, `away_ms` an absence, `end` an end."""
 
     time_ms: int
     receiver: str | None = None
@@ -32,6 +32,7 @@ class LogLine(msgspec.Struct, frozen=True, gc=False):
     subscriber: str | None = None
     id: str | None = None
     topic: str | None = None
+    away_ms: int | None = None
     end: bool = False
 
     @property
@@ -48,6 +49,7 @@ class Life(msgspec.Struct):
     since_ms: int
     last_ms: int
     until_ms: int | None = None
+    was_killed: bool = False
 
 
 class MessageLog(msgspec.Struct):
@@ -58,16 +60,22 @@ class MessageLog(msgspec.Struct):
     expects: tuple[UUri, ...] = ()
     subscriber: UUri | None = None
     lives: list[Life] = []
+    absences_ms: list[tuple[int, int]] = []
+    """Begin and end of each time in which the receiver was frozen or without a network."""
     copies: Counter[UUID] = msgspec.field(default_factory=Counter)
     times_ms: dict[UUID, int] = {}
     addresses: dict[UUID, UUri] = {}
 
     def is_ready(self, time_ms: int) -> bool:
         """Whether the receiver was ready at that time."""
-        return any(
+        return not self.is_absent(time_ms) and any(
             each.since_ms <= time_ms and (each.until_ms is None or time_ms <= each.until_ms)
             for each in self.lives
         )
+
+    def is_absent(self, time_ms: int) -> bool:
+        """Whether the receiver was frozen or without a network at that time."""
+        return any(since_ms <= time_ms <= until_ms for since_ms, until_ms in self.absences_ms)
 
     def is_before_or_after(self, time_ms: int) -> bool:
         """Whether that time is before the first start or after the last end."""
@@ -155,8 +163,10 @@ class _LogReader:
             life.until_ms = line.time_ms
         elif line.id is not None:
             self._message(log, line, line.id)
+        elif line.away_ms is not None:
+            log.absences_ms.append((line.time_ms - line.away_ms, line.time_ms))
         else:
-            raise self._error('neither a start, nor a message, nor an end: expected "id" or "end": true')
+            raise self._error('of no kind: expected "id", "away_ms", "end": true, or a start')
 
     def _message(self, log: MessageLog, line: LogLine, text: str) -> None:
         id = self._parsed("id", UUID.parse, text)
@@ -187,7 +197,7 @@ class _LogReader:
             )
         lives = self._log.lives
         if lives and lives[-1].until_ms is None:
-            lives[-1].until_ms = lives[-1].last_ms
+            lives[-1].until_ms, lives[-1].was_killed = lives[-1].last_ms, True
         lives.append(Life(line.time_ms, line.time_ms))
 
     def _parsed(self, key: str, parse: Callable[[str], T], text: str) -> T:

@@ -94,9 +94,9 @@ class _ReceiverJudge:
         self._history = history
         self._receiver = receiver
         self._senders = senders
-        self._windows = list(history.windows(receiver.endpoint))
         self._unrecorded = list(history.unrecorded_windows())
         self._expected: dict[UUri, bool] = {}
+        self._last_settled_ms = self._last_settled()
 
     def proof(self) -> ReceiverProof:
         proof = ReceiverProof(self._receiver.name, self._receiver.endpoint)
@@ -155,7 +155,7 @@ class _ReceiverJudge:
             if not self._receiver.is_ready(all_rows[-1].arrived_ms):
                 return None
             return Finding(Outcome.NO_SUBSCRIBER, f"no target at {self._receiver.endpoint}", time_ms)
-        return self._without_trace(id)
+        return self._without_trace(id, address)
 
     def _is_for_receiver(self, row: RecordedVerdict) -> bool:
         subscriber = self._receiver.subscriber
@@ -196,16 +196,42 @@ class _ReceiverJudge:
         settled_ms = sent[-1].settled_ms
         if self._receiver.is_before_or_after(settled_ms):
             return None
-        if not self._receiver.is_ready(settled_ms):
+        if not self._is_ready(settled_ms):
             return Finding(Outcome.RECEIVER_AWAY, "", settled_ms)
         return Finding(Outcome.UNEXPLAINED, "delivered, and not received", settled_ms)
 
-    def _without_trace(self, id: UUID) -> Finding | None:
+    def _last_settled(self) -> dict[int, int]:
+        """For each life that a kill ended, by its start: when its last message was delivered by the streamer.
+
+        A message that was delivered then or later was on its way. The time of its receipt says nothing about it.
+        """
+        killed = [each for each in self._receiver.lives if each.was_killed]
+        last_ms = {each.since_ms: each.since_ms for each in killed}
+        for id, received_ms in self._receiver.times_ms.items() if killed else ():
+            life = next((each for each in killed if each.since_ms <= received_ms <= each.last_ms), None)
+            for row in self._history.rows.get(id, ()) if life is not None else ():
+                if life is not None and row.verdict is Verdict.DELIVERED and self._is_for_receiver(row):
+                    last_ms[life.since_ms] = max(last_ms[life.since_ms], row.settled_ms)
+        return last_ms
+
+    def _is_ready(self, settled_ms: int) -> bool:
+        """Whether the receiver must have received a message that the streamer delivered at that time."""
+        return not self._receiver.is_absent(settled_ms) and any(
+            life.since_ms <= settled_ms
+            and (
+                settled_ms < self._last_settled_ms[life.since_ms]
+                if life.was_killed
+                else life.until_ms is None or settled_ms <= life.until_ms
+            )
+            for life in self._receiver.lives
+        )
+
+    def _without_trace(self, id: UUID, address: UUri) -> Finding | None:
         """The outcome of a message that is in the log of a sender only."""
         sent_ms = min(sender.times_ms[id] for sender in self._senders if id in sender.times_ms)
         if self._receiver.is_before_or_after(sent_ms):
             return None
-        for window in self._windows:
+        for window in self._history.windows(self._receiver.endpoint, address):
             if window.since_ms <= sent_ms <= window.until_ms:
                 if window.cause == BEFORE:
                     return None

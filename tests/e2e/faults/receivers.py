@@ -26,7 +26,12 @@ from tests.e2e.rigs.wire import Attributes, Id
 
 ENDPOINTS = {"zenoh": "backbone", "udp": "chassis", "tcp": "chassis"}
 """The endpoint of the streamer that each kind of receiver is behind."""
+PATIENCE_S = 4.0
+"""A router keeps the messages of a silent client at least for this time."""
+SETTLING_S = 2.0
+"""A client that was silent is linked again within this time, or notices that it is not."""
 _SOMEIP_HEADER = 16
+_POLL_S = 0.1
 
 
 class LogFile:
@@ -37,14 +42,14 @@ class LogFile:
         self._lock = Lock()
         self._before_start: list[bytes] | None = []
 
-    def write(self, **fields: object) -> None:
-        """Write one line with the time of now."""
-        line = _line(fields)
+    def write(self, *lines: dict[str, object]) -> None:
+        """Write lines with the time of now, at once."""
+        data = b"".join(map(_line, lines))
         with self._lock:
             if self._before_start is None:
-                os.write(self._file, line)
+                os.write(self._file, data)
             else:
-                self._before_start.append(line)
+                self._before_start.append(data)
 
     def start(self, **fields: object) -> None:
         """Write a start, and the messages that came before it. A killed process may have left half a line."""
@@ -67,7 +72,7 @@ def receive_zenoh(log: LogFile, start: dict[str, object], host: str, port: int) 
     def on_sample(sample: zenoh.Sample) -> None:
         attachment = b"" if sample.attachment is None else sample.attachment.to_bytes()
         attributes = Attributes.decode(attachment[1:])
-        log.write(id=id_text(attributes.id), topic=str(attributes.sink or attributes.source))
+        log.write({"id": id_text(attributes.id), "topic": str(attributes.sink or attributes.source)})
 
     config = zenoh.Config()
     config.insert_json5("mode", '"client"')
@@ -78,17 +83,45 @@ def receive_zenoh(log: LogFile, start: dict[str, object], host: str, port: int) 
     session.declare_subscriber("up/*/*/*/*/*/{}/{}/{}/{}/{}", on_sample)
     wait_declared(session)
     log.start(**start)
+    Thread(target=watch_router, args=(session, log), daemon=True).start()
     return session
+
+
+def watch_router(session: zenoh.Session, log: LogFile) -> None:
+    """Log each stop of this process that may have cost it messages of its router.
+
+    A router drops the messages of a silent client, and no streamer learns of it. A streamer without a router between
+    sends them again, and is not excused.
+    """
+    seen = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if now - seen > PATIENCE_S and list(session.info.routers_zid()):
+            linked = now
+            while time.monotonic() - linked < SETTLING_S:
+                time.sleep(_POLL_S)
+                linked = linked if list(session.info.routers_zid()) else time.monotonic()
+            wait_declared(session)
+            log.write({"away_ms": round((time.monotonic() - seen) * 1000)})
+        seen = time.monotonic()
+        time.sleep(_POLL_S)
 
 
 def receive_udp(log: LogFile, start: dict[str, object], host: str, port: int) -> None:
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22
+    )  # for what a stopped streamer sends at once
     receiver.bind((host, port))
     log.start(**start)
 
     def run() -> None:
         while True:
-            log_events(log, receiver.recv(65_536))
+            data = receiver.recv(65_536)
+            with suppress(BlockingIOError):
+                while True:
+                    data += receiver.recv(65_536, socket.MSG_DONTWAIT)
+            log_events(log, data)
 
     Thread(target=run, daemon=True).start()
 
@@ -119,10 +152,15 @@ def connections(host: str, port: int) -> Iterator[socket.socket]:
 
 def log_events(log: LogFile, data: bytes) -> bytes:
     """Log the payloads of all whole SOME/IP messages; the rest."""
-    while len(data) >= 8 and len(data) >= 8 + (length := int.from_bytes(data[4:8], "big")):
-        log.write(id=data[_SOMEIP_HEADER : 8 + length].decode())
-        data = data[8 + length :]
-    return data
+    lines: list[dict[str, object]] = []
+    at = 0
+    while len(data) >= at + 8 and len(data) >= at + 8 + (
+        length := int.from_bytes(data[at + 4 : at + 8], "big")
+    ):
+        lines.append({"id": data[at + _SOMEIP_HEADER : at + 8 + length].decode()})
+        at += 8 + length
+    log.write(*lines)
+    return data[at:]
 
 
 def main(kind: str, path: str, topic: str, host: str, port: str) -> None:
@@ -133,7 +171,7 @@ def main(kind: str, path: str, topic: str, host: str, port: str) -> None:
     held = receive(log, start, host, int(port))  # a session ends with its last reference
     os.write(1, b"READY\n")
     signal.sigwait({signal.SIGTERM})
-    log.write(end=True)
+    log.write({"end": True})
     del held
     os._exit(0)  # no message may follow the end
 

@@ -384,10 +384,11 @@ class FaultRun:
         )
         if self._publisher is None:
             self._publisher = app.session.declare_publisher(wire.key(DIAL))
-        if self._publisher.matching_status.matching:  # without a streamer nothing is sent
+        # Without a streamer nothing is sent. To a client, a subscriber of a lost node still matches.
+        if self._publisher.matching_status.matching and list(app.session.info.peers_zid()):
             attributes = Attributes(wire.new_id(), wire.PUBLISH, DIAL, priority=wire.CS1)
             text = id_text(attributes.id)
-            log.write(id=text, topic=str(DIAL))
+            log.write({"id": text, "topic": str(DIAL)})
             self._publisher.put(text.encode(), attachment=attributes.attachment)
 
     def _play(self, faults: Sequence[Fault]) -> None:
