@@ -16,7 +16,7 @@ transport. It never imports the host, a transport or another plugin.
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import pluggy
@@ -33,7 +33,10 @@ from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory, SubscriptionWatch
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.transport_port import EndpointConfig, TransportKind
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 PROJECT: Final = "ustreamer"
@@ -68,6 +71,30 @@ class StreamerSettings(msgspec.Struct, frozen=True):
 
     egress: Mapping[str, EgressLimits]
     plugins: Mapping[str, msgspec.Struct]
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message in a file of a streamer, without its payload.
+
+    `endpoint` is the egress endpoint. `status` is the reason of a dead letter.
+    """
+
+    id: UUID
+    attributes: UAttributes
+    endpoint: str
+    subscriber: str | None = None
+    status: UStatus | None = None
+
+
+class StoredMessages(msgspec.Struct, frozen=True):
+    """The messages in a state directory: those in the spool of each durable endpoint, and the dead letters."""
+
+    spooled: Mapping[str, Sequence[StoredMessage]] = {}
+    dead_letters: Sequence[StoredMessage] = ()
+
+
+ReadStoredMessages: TypeAlias = Callable[[Path], StoredMessages]
+"""Reads a state directory, with or without a running streamer. Raises StoreDamaged."""
 
 
 class EndpointProvider(Protocol):
@@ -147,11 +174,15 @@ class Hooks:
         """
 
     @hookspec
-    def ustreamer_commands(self, commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    def ustreamer_commands(
+        self,
+        commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+        read_stored_messages: ReadStoredMessages,
+    ) -> None:
         """Add subcommands to the command line: `commands.add_parser(...)` with `set_defaults(run=function)`.
 
         Called on the class and without a configuration: make it a static method. `function(arguments)` returns the
-        exit code.
+        exit code. A plugin that needs no stored messages leaves out the second argument.
         """
 
     @hookspec

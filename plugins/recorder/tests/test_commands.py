@@ -12,6 +12,7 @@ from ustreamer_recorder.commands import add_recordings
 
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
+from ustreamer.hooks import StoredMessages
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -28,7 +29,7 @@ Run = Callable[..., tuple[int, list[str]]]
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on the test's directory: its exit code, and the lines it printed."""
     parser = argparse.ArgumentParser()
-    add_recordings(parser.add_subparsers())
+    add_recordings(parser.add_subparsers(), lambda _: StoredMessages())
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
         action, *more = arguments

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer recordings ls|show|check DIR` lists and checks recordings. Read only; the streamer may be running."""
+"""`ustreamer recordings ls|show|check|prove DIR` lists and checks recordings. Read only; the streamer may be running.
+
+`prove_command.py` has `prove`.
+"""
 
 import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.hooks import ReadStoredMessages
 from ustreamer_recorder.events import (
     Anchor,
     Counters,
@@ -25,15 +27,19 @@ from ustreamer_recorder.events import (
     SubscriptionChange,
     Target,
 )
-from ustreamer_recorder.layout import OPEN_SUFFIX, CountersCause, Damaged, EndCause
-from ustreamer_recorder.reader import read_header, read_segment
+from ustreamer_recorder.layout import OPEN_SUFFIX, Damaged
+from ustreamer_recorder.prove_command import add_prove
+from ustreamer_recorder.reader import read_header
+from ustreamer_recorder.run_summary import RunSummary, segment_events
 from ustreamer_recorder.segments import SegmentInfo, list_segments
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OK, _FAILURE, _DAMAGED = 0, 1, 74
 
 
-def add_recordings(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_recordings(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", read_stored_messages: ReadStoredMessages
+) -> None:
     """Add the command `recordings`."""
     parser = commands.add_parser("recordings", help="look into recordings")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -48,6 +54,7 @@ def add_recordings(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         action.set_defaults(run=run)
         if name == "show":
             action.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
+    add_prove(actions, read_stored_messages)
 
 
 def _files(arguments: argparse.Namespace) -> list[SegmentInfo] | None:
@@ -109,7 +116,7 @@ def _show(arguments: argparse.Namespace) -> int:
 def _lines(files: Iterable[SegmentInfo]) -> Iterator[dict[str, Any]]:
     for file in files:
         anchors: list[Anchor] = []
-        for event in _events(file):
+        for event in segment_events(file):
             if isinstance(event, Anchor):
                 anchors.append(event)
             line = {"kind": type(event).__name__.lower(), **_fields(event)}
@@ -118,15 +125,6 @@ def _lines(files: Iterable[SegmentInfo]) -> Iterator[dict[str, Any]]:
                 anchor = next((each for each in reversed(anchors) if each.mono_ns <= time_ns), anchors[0])
                 line = {"time": _time(anchor.wall_us(time_ns)), **line}
             yield line
-
-
-def _events(file: SegmentInfo) -> Iterator[Event | Damage]:
-    try:
-        yield from read_segment(file.path.read_bytes(), file.path.name)
-    except Damaged as error:
-        yield Damage(error.offset, 0, f"{file.path.name}: {error.reason}")
-    except OSError as error:
-        yield Damage(0, 0, f"{file.path.name}: {error.strerror}")
 
 
 def _time_of(event: Event | Damage) -> int | None:
@@ -184,101 +182,17 @@ def _time(us: int) -> str:
 # --------------------------------------------------------------------------------------------------------------- check
 
 
-class _RunSummary:
-    """The totals of the segments of a run."""
-
-    def __init__(self, first: int) -> None:
-        self.verdicts: Counter[str] = Counter()
-        self.segments = self.letters = self.changes = self.skipped = 0
-        self.unannounced = 0
-        self.damaged = 0
-        self.torn = 0
-        self.deleted = first
-        self.end = "killed, or still running"
-        self.last_counters: Counters | None = None
-        self._next_number = first
-        self._next_seq: int | None = None
-
-    def add_segment(self, file: SegmentInfo) -> None:
-        self.segments += 1
-        self.deleted += file.number - self._next_number
-        if file.number != self._next_number:
-            self._next_seq = None  # rows of deleted segments are not missing
-        self._next_number = file.number + 1
-        for event in _events(file):
-            self._count(event)
-
-    def _count(self, event: Event | Damage) -> None:
-        match event:
-            case Row():
-                self.verdicts[event.verdict.name.lower()] += 1
-                self._expect(event.seq, 1)
-            case Gap():
-                self.skipped += sum(event.rows)
-                self._expect(event.first_seq, sum(event.rows))
-            case Letter():
-                self.letters += 1
-            case SubscriptionChange():
-                self.changes += 1
-            case Counters():
-                self.last_counters = event
-            case End():
-                self.end = "stopped" if event.cause is EndCause.STOPPED else "rotated"
-            case Damage():
-                self.torn += event.torn
-                self.damaged += not event.torn
-
-    def _expect(self, seq: int, rows: int) -> None:
-        if self._next_seq is not None and seq != self._next_seq:
-            self.unannounced += max(0, seq - self._next_seq)
-        self._next_seq = seq + rows
-
-    @property
-    def ledger_agrees(self) -> bool | None:
-        """Whether rows and gaps match the dispatcher's ledger; None if segments are missing or damaged."""
-        last = self.last_counters
-        whole = not (self.deleted or self.damaged or self.unannounced)
-        if last is None or last.cause is not CountersCause.STOPPED or not whole:
-            return None
-        counted = msgspec.to_builtins(last.ledger)
-        names = [verdict.name.lower() for verdict in Verdict if verdict is not Verdict.QUEUED]
-        if self.skipped:
-            return bool(sum(self.verdicts.values()) + self.skipped == sum(counted[name] for name in names))
-        return bool(all(self.verdicts[name] == counted[name] for name in names))
-
-    def line(self, run: int) -> dict[str, Any]:
-        return {
-            "run": f"{run:016x}",
-            "segments": self.segments,
-            "deleted": self.deleted,
-            "rows": sum(self.verdicts.values()),
-            **{
-                verdict.name.lower(): self.verdicts[verdict.name.lower()]
-                for verdict in Verdict
-                if verdict < 6
-            },
-            "changes": self.changes,
-            "letters": self.letters,
-            "skipped": self.skipped,
-            "unannounced": self.unannounced,
-            "damaged": self.damaged,
-            "torn": self.torn,
-            "end": self.end,
-            "ledger_agrees": self.ledger_agrees,
-        }
-
-
 def _check(arguments: argparse.Namespace) -> int:
     files = _files(arguments)
     if files is None:
         return _FAILURE
-    runs: dict[int, _RunSummary] = {}
+    runs: dict[int, RunSummary] = {}
     for file in files:
-        runs.setdefault(file.run, _RunSummary(0)).add_segment(file)
+        for _ in runs.setdefault(file.run, RunSummary(0)).count_events(file):
+            pass
     for number, run in runs.items():
         line = run.line(number)
         print(
             json.dumps(line) if arguments.json else "  ".join(f"{key}={value}" for key, value in line.items())
         )
-    broken = any(run.damaged or run.unannounced or run.ledger_agrees is False for run in runs.values())
-    return _DAMAGED if broken else _OK
+    return _OK if all(run.is_complete for run in runs.values()) else _DAMAGED

@@ -10,7 +10,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.routing.subscriptions import SubscriptionWatch
-from ustreamer.hooks import PluginContext, StreamerSettings, hookimpl
+from ustreamer.hooks import PluginContext, ReadStoredMessages, StreamerSettings, hookimpl
 from ustreamer_recorder.commands import add_recordings
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.note_queue import NoteQueue
@@ -45,8 +45,11 @@ class RecorderPlugin:
 
     @staticmethod
     @hookimpl
-    def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-        add_recordings(commands)
+    def ustreamer_commands(
+        commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+        read_stored_messages: ReadStoredMessages,
+    ) -> None:
+        add_recordings(commands, read_stored_messages)
 
     @hookimpl
     def ustreamer_configured(self, settings: StreamerSettings) -> None:

@@ -148,13 +148,19 @@ class ZenohEntity:
     _numbers = itertools.count(0x10A0)
 
     def __init__(
-        self, port: int, authority: str, ue_id: int | None = None, *, listen_to: str = "up/**"
+        self,
+        port: int,
+        authority: str,
+        ue_id: int | None = None,
+        *,
+        listen_to: str = "up/**",
+        host: str = "127.0.0.1",
     ) -> None:
         self.address = Uri(authority, next(self._numbers) if ue_id is None else ue_id, 1)
         self.inbox: Inbox[ZenohSample] = Inbox(f"zenoh {self.address}")
         config = zenoh.Config()
         config.insert_json5("mode", '"client"')
-        config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+        config.insert_json5("connect/endpoints", json.dumps([f"tcp/{host}:{port}"]))
         config.insert_json5("scouting/multicast/enabled", "false")
         self.session = zenoh.open(config)
         self.listen(listen_to)

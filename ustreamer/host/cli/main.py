@@ -84,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     from ustreamer.host.cli.admin_commands import add_admin_commands
     from ustreamer.host.cli.explain_command import add_explain
     from ustreamer.host.cli.import_command import add_import_command
+    from ustreamer.host.storage.stored_messages import read_stored_messages
 
     top, commands = _start_parser()
 
@@ -125,7 +126,9 @@ def parser() -> argparse.ArgumentParser:
     classes, broken = plugins.load_plugin_classes()
     for error in broken.values():
         print(f"warning: {error}", file=sys.stderr)
-    plugins.class_plugin_manager(classes).hook.ustreamer_commands(commands=commands)
+    plugins.class_plugin_manager(classes).hook.ustreamer_commands(
+        commands=commands, read_stored_messages=read_stored_messages
+    )
     return top
 
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of segment files, and the totals of the segments of a run."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer_recorder.events import Counters, Damage, End, Event, Gap, Letter, Row, SubscriptionChange
+from ustreamer_recorder.layout import CountersCause, Damaged, EndCause
+from ustreamer_recorder.reader import read_segment
+from ustreamer_recorder.segments import SegmentInfo
+
+
+def segment_events(file: SegmentInfo) -> Iterator[Event | Damage]:
+    """The events of a file. One that cannot be read is a damage."""
+    try:
+        yield from read_segment(file.path.read_bytes(), file.path.name)
+    except Damaged as error:
+        yield Damage(error.offset, 0, f"{file.path.name}: {error.reason}")
+    except OSError as error:
+        yield Damage(0, 0, f"{file.path.name}: {error.strerror}")
+
+
+class RunSummary:
+    """The totals of the segments of a run."""
+
+    def __init__(self, first: int) -> None:
+        self.verdicts: Counter[str] = Counter()
+        self.segments = self.letters = self.changes = self.skipped = 0
+        self.unannounced = 0
+        self.damaged = 0
+        self.torn = 0
+        self.deleted = first
+        self.end = "killed, or still running"
+        self.last_counters: Counters | None = None
+        self._next_number = first
+        self._next_seq: int | None = None
+
+    def count_events(self, file: SegmentInfo) -> Iterator[Event | Damage]:
+        """Add the next file of the run, and pass its events on."""
+        self.segments += 1
+        self.deleted += file.number - self._next_number
+        if file.number != self._next_number:
+            self._next_seq = None  # rows of deleted segments are not missing
+        self._next_number = file.number + 1
+        for event in segment_events(file):
+            self._count(event)
+            yield event
+
+    def _count(self, event: Event | Damage) -> None:
+        match event:
+            case Row():
+                self.verdicts[event.verdict.name.lower()] += 1
+                self._expect(event.seq, 1)
+            case Gap():
+                self.skipped += sum(event.rows)
+                self._expect(event.first_seq, sum(event.rows))
+            case Letter():
+                self.letters += 1
+            case SubscriptionChange():
+                self.changes += 1
+            case Counters():
+                self.last_counters = event
+            case End():
+                self.end = "stopped" if event.cause is EndCause.STOPPED else "rotated"
+            case Damage():
+                self.torn += event.torn
+                self.damaged += not event.torn
+
+    def _expect(self, seq: int, rows: int) -> None:
+        if self._next_seq is not None and seq != self._next_seq:
+            self.unannounced += max(0, seq - self._next_seq)
+        self._next_seq = seq + rows
+
+    @property
+    def ledger_agrees(self) -> bool | None:
+        """Whether rows and gaps match the dispatcher's ledger; None if segments are missing or damaged."""
+        last = self.last_counters
+        whole = not (self.deleted or self.damaged or self.unannounced)
+        if last is None or last.cause is not CountersCause.STOPPED or not whole:
+            return None
+        counted = msgspec.to_builtins(last.ledger)
+        names = [verdict.name.lower() for verdict in Verdict if verdict is not Verdict.QUEUED]
+        if self.skipped:
+            return bool(sum(self.verdicts.values()) + self.skipped == sum(counted[name] for name in names))
+        return bool(all(self.verdicts[name] == counted[name] for name in names))
+
+    @property
+    def is_complete(self) -> bool:
+        """False for damage, rows that are missing without a GAP, or a ledger that does not agree."""
+        return not (self.damaged or self.unannounced or self.ledger_agrees is False)
+
+    def line(self, run: int) -> dict[str, Any]:
+        return {
+            "run": f"{run:016x}",
+            "segments": self.segments,
+            "deleted": self.deleted,
+            "rows": sum(self.verdicts.values()),
+            **{
+                verdict.name.lower(): self.verdicts[verdict.name.lower()]
+                for verdict in Verdict
+                if verdict < 6
+            },
+            "changes": self.changes,
+            "letters": self.letters,
+            "skipped": self.skipped,
+            "unannounced": self.unannounced,
+            "damaged": self.damaged,
+            "torn": self.torn,
+            "end": self.end,
+            "ledger_agrees": self.ledger_agrees,
+        }
