@@ -30,13 +30,22 @@ def test_a_subscriber_stops_and_starts_a_topic_without_effect_on_others(
     topic = vehicle.unused_topic()
     for peer in (app, fleet):
         peer.subscribe(topic)
-    for method, payload in ((None, b"1"), (STOP, b"2"), (START, b"3")):
-        if method is not None:
-            assert fleet.call(CORE.at(method), wire.topic_request(topic)).head.commstatus in {None, wire.OK}
-        vehicle.send_event(topic, payload)
-        app.wait_events(topic, int(payload))  # before the next call to the streamer
-    assert [sample.payload for sample in fleet.wait_events(topic, 2)] == [b"1", b"3"]
-    assert len(app.events(topic)) == 3
+
+    def call(method: int) -> None:
+        assert fleet.call(CORE.at(method), wire.topic_request(topic)).head.commstatus in {None, wire.OK}
+
+    vehicle.send_event(topic, b"0")
+    fleet.wait_events(topic)
+    call(STOP)
+    for n in range(1, 206):
+        vehicle.send_event(topic, b"%d" % n)
+    app.wait_events(topic, 206)
+    assert len(fleet.events(topic)) == 1
+    call(START)
+    vehicle.send_event(topic, b"206")
+    payloads = [b"%d" % n for n in range(207)]
+    for peer in (app, fleet):
+        assert [sample.payload for sample in peer.wait_events(topic, 207)] == payloads
 
 
 def test_every_application_may_fetch_routes(vehicle: Vehicle, app: ZenohEntity) -> None:
