@@ -46,11 +46,12 @@ def row(
     verdict: Verdict = Verdict.DELIVERED,
     target: Target = BACKBONE,
     *,
+    arrived_ms: int | None = None,
     settled_ms: int | None = None,
     reason: str | None = None,
     topic: UUri = TOPIC,
 ) -> Row:
-    arrived_ns = ns(id.time_ms)
+    arrived_ns = ns(id.time_ms if arrived_ms is None else arrived_ms)
     settled_ns = arrived_ns if settled_ms is None else ns(settled_ms)
     return Row(
         seq=0,
@@ -227,6 +228,14 @@ OUTCOMES: dict[str, tuple[Callable[[], ReceiverProof], str]] = {
         lambda: proof(
             runs=[[row(id_at(T - 5)), row(id_at(T - 2), topic=OTHER), *stop(at_ms=T)]],
             received=log(id_at(T - 5), id_at(T - 2)),
+            sent=[id_at(T - 4)],
+        ),
+        "streamer_down",
+    ),
+    "sent in a stop, while the last message was on its way": (
+        lambda: proof(
+            runs=[[row(id_at(T - 5), arrived_ms=T - 3), *stop(at_ms=T)]],
+            received=log(id_at(T - 5)),
             sent=[id_at(T - 4)],
         ),
         "streamer_down",

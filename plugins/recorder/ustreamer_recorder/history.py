@@ -54,8 +54,8 @@ class Run(msgspec.Struct):
     begin_ms: int
     last_ms: int
     """The time of the last event."""
-    arrived_ms: dict[UUri, int] = {}
-    """The last arrival of a message of each topic or sink."""
+    created_ms: dict[UUri, int] = {}
+    """By topic or sink: when the last accepted message was created. It may have been on its way for some time."""
     is_stopped: bool = False
     queued: int = 0
     """Messages in the queues at the stop: they have no row."""
@@ -108,7 +108,7 @@ class History:
         address = row.source if row.type is UMessageType.PUBLISH or row.sink is None else row.sink
         target, uuri = row.target, self._uuri(address)
         arrived_ms, settled_ms = _wall_ms(anchors, row.arrived_ns), _wall_ms(anchors, row.settled_ns)
-        run.arrived_ms[uuri] = max(run.arrived_ms.get(uuri, 0), arrived_ms)
+        run.created_ms[uuri] = max(run.created_ms.get(uuri, 0), min(row.id.time_ms, arrived_ms))
         run.last_ms = max(run.last_ms, settled_ms)
         self.rows.setdefault(row.id, []).append(
             RecordedVerdict(
@@ -152,13 +152,13 @@ class History:
     def windows(self, endpoint: str, address: UUri) -> Iterator[Window]:
         """The times at which a message for this endpoint could end without a trace.
 
-        In a stop: only after the last message of the same topic or sink, because each input stops at its own time.
+        In a stop: only after the last accepted message of the same topic or sink. Each input stops at its own time.
         """
         yield self._before
         for run, next_ms in self._runs_and_next():
             if run.is_stopped:
-                arrived_ms = run.arrived_ms.get(address, run.begin_ms)
-                yield Window(max(arrived_ms, run.last_ms - STOP_MS), next_ms, "streamer_down")
+                created_ms = run.created_ms.get(address, run.begin_ms)
+                yield Window(max(created_ms, run.last_ms - STOP_MS), next_ms, "streamer_down")
                 continue
             killed_ms = run.last_ms - FLUSH_MS
             yield Window(killed_ms, next_ms, "streamer_down")

@@ -28,6 +28,7 @@ from tests.e2e.rigs.cable import FAR_ADDRESS, NEAR_ADDRESS, Cable, run_system_co
 from tests.e2e.rigs.entities import DEADLINE_S, Metronome, SomeipNode, ZenohEntity
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.streamer import COMMAND, START_S, StreamerProcess
+from tests.e2e.rigs.subscriber import Subscriber
 from tests.e2e.rigs.wire import Attributes, Uri
 from tests.waiting import wait_until
 
@@ -41,6 +42,8 @@ RECOVERY_S: Final = 40.0
 """All nodes receive messages again within this time after the last fault."""
 QUIET_S: Final = 2.0
 """A history ends when no receiver has received anything for this time."""
+LINKING_S: Final = 0.5
+"""An application publishes this time after its session has found the streamer again."""
 _IN_NAMESPACES: Final = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 
 _CONFIG: Final = """\
@@ -203,6 +206,7 @@ class FaultRun:
         self._config = self._write_config()
         self._stack = stack
         self._publisher: Any = None
+        self._linked_at = 0.0
         self._last_lines: list[int] = []
         self._changed_at = 0.0
         self._router = self._start_router() if schedule.has_router else None
@@ -264,8 +268,10 @@ class FaultRun:
 
     def _subscribe(self) -> None:
         host = FAR_ADDRESS if self.schedule.has_router else "127.0.0.1"
-        with ZenohEntity(self._zenoh_port, "hpc.vin1", host=host) as app:
-            app.subscribe(SPEED)
+        app = Subscriber(self._zenoh_port, "hpc.vin1", host=host)
+        app.wait_responding(app.usubscription.at(wire.FETCH_SUBSCRIBERS))
+        app.subscribe_and_wait(SPEED)
+        app.close()
 
     # --- the streamer -----------------------------------------------------------------------------------------------
 
@@ -384,8 +390,12 @@ class FaultRun:
         )
         if self._publisher is None:
             self._publisher = app.session.declare_publisher(wire.key(DIAL))
-        # Without a streamer nothing is sent. To a client, a subscriber of a lost node still matches.
-        if self._publisher.matching_status.matching and list(app.session.info.peers_zid()):
+        # Without a streamer nothing is sent. For a client, a subscriber of a lost node still matches, and a new link
+        # loses what is sent before the node has declared its subscribers.
+        now = time.monotonic()
+        if not list(app.session.info.peers_zid()):
+            self._linked_at = now + LINKING_S
+        if self._publisher.matching_status.matching and now > self._linked_at:
             attributes = Attributes(wire.new_id(), wire.PUBLISH, DIAL, priority=wire.CS1)
             text = id_text(attributes.id)
             log.write({"id": text, "topic": str(DIAL)})

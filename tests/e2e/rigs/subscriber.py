@@ -74,8 +74,10 @@ class Subscriber(ZenohEntity):
     It calls the uSubscription at its own authority, as the standard requires.
     """
 
-    def __init__(self, port: int, authority: str, ue_id: int | None = None) -> None:
-        super().__init__(port, authority, ue_id)
+    def __init__(
+        self, port: int, authority: str, ue_id: int | None = None, *, host: str = "127.0.0.1"
+    ) -> None:
+        super().__init__(port, authority, ue_id, host=host)
         self.usubscription = Uri(authority, 0, 3)
 
     def close(self) -> None:
