@@ -142,6 +142,7 @@ class Simulation:
 @settings(max_examples=500)
 @given(st.lists(st.sampled_from(EVENTS), max_size=24), st.lists(st.booleans(), max_size=8))
 @example(["nothing"] * 7 + ["both"] * 2, [])
+@example(["nothing"] * 9 + ["both", "nothing", "both"], [True])
 def test_in_the_end_a_route_is_open_if_a_subscriber_matches(events: list[str], tasks: list[bool]) -> None:
     simulation = Simulation(events)
     for number, runs in enumerate(tasks or [False]):

@@ -486,11 +486,13 @@ class ZenohSender:
     def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
         with self._lock:
-            is_evicted = self._publishers.get(publisher.route) is not publisher
-            if is_evicted or not _has_subscriber(publisher.zenoh):
-                return
+            if self._publishers.get(publisher.route) is not publisher:
+                return  # evicted since
+            # Before the check: a loss that is reported after it must stay in `_losses`.
             if publisher in self._losses:
                 self._collect_losses()
+            if not _has_subscriber(publisher.zenoh):
+                return
             to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
             if to_retransmit:
                 self._retransmit_lost(publisher, to_retransmit)
