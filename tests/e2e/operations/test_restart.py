@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends and restarts of a streamer: power failure, stop by a supervisor, occupied ports."""
 
+import json
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,6 +13,9 @@ from tests.e2e.rigs.streamer import StreamerProcess, assert_ledger_balanced, run
 from tests.e2e.rigs.vehicle import Vehicle, free_ports, running_vehicle, write_config
 
 APP = 0x10A0
+CORE: Final = wire.Uri("hpc.vin1", 4, 1)
+START: Final = 1
+STOP: Final = 2
 
 
 # [itest->req~usubscription-subscribe~1] [itest->req~usubscription-subscribe-persistency~1]
@@ -41,6 +46,32 @@ def test_subscriptions_survive_a_kill(tmp_path: Path) -> None:
             assert len(app.wait_events(kept, 100)) == 100
             assert app.events(left) == []
             assert 1 <= len(app.events(limited)) < 50
+
+
+def test_a_stopped_topic_survives_a_kill(tmp_path: Path) -> None:
+    ports = free_ports()
+    config = write_config(tmp_path, ports)
+    with SomeipNode(ports.ecu) as ecu, SomeipNode(ports.receiver) as receiver:
+        first = StreamerProcess(config)
+        vehicle = Vehicle(ports, first.wait_ready(), ecu, receiver)
+        stopped, other = vehicle.unused_topic(), vehicle.unused_topic()
+        with ZenohEntity(ports.backbone, "hpc.vin1", APP) as app:
+            app.subscribe(stopped)
+            app.subscribe(other)
+            assert app.call(CORE.at(STOP), wire.topic_request(stopped)).head.commstatus in {None, wire.OK}
+            first.kill()  # right after the response
+
+        with StreamerProcess(config), ZenohEntity(ports.backbone, "hpc.vin1", APP) as app:
+            [each] = json.loads(run_command("routes", config, "--json").stdout)["stopped"]
+            assert each["topic"].endswith(f"{stopped.resource:X}")
+            for number in range(50):
+                for topic in (stopped, other):
+                    vehicle.send_event(topic, b"%d" % number)
+            assert len(app.wait_events(other, 50)) == 50
+            assert app.events(stopped) == []
+            app.call(CORE.at(START), wire.topic_request(stopped))
+            numbers = [int(sample.payload) for sample in app.wait_events(stopped, 50)]
+            assert numbers == list(range(50))
 
 
 def test_a_stop_in_the_middle_of_traffic_loses_nothing_that_was_accepted(own_vehicle: Vehicle) -> None:

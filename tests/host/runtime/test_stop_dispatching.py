@@ -191,8 +191,9 @@ def test_a_pattern_stops_all_topics_of_the_caller_and_only_the_same_pattern_star
 def test_what_has_no_room_while_stopped_is_a_dead_letter_and_what_is_too_old_expires(bench: Bench) -> None:
     car = Car(bench, "inline", "[egress.cloud]\nqueue_messages = 10\nsubscriber_messages = 5")
     car.call(STOP)
-    car.publish(*range(8))
-    assert car.queue.queued == 5
+    car.publish(*range(5))
+    car.wait_waiting(5)
+    car.publish(5, 6, 7)
     letters = [car.streamer.dead_letter_writer.store.get(n) for n in wait_persisted_letters(car.streamer, 3)]
     assert [(each.message.payload, each.status.code) for each in letters] == [
         (b"%d" % n, UCode.RESOURCE_EXHAUSTED) for n in (5, 6, 7)

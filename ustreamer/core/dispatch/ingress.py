@@ -415,10 +415,13 @@ class Ingress:
 
         No effect if a call of `dispatch` does not end, in a plugin or in a send: then no further one begins.
         """
-        if self.try_pause(_CLOSE_S):
+        if not self.try_pause(_CLOSE_S):
+            return
+        try:
             self._closed = RoutingDecision((), Verdict.DEAD_LETTERED, reason)
             self._clear_routes()
             self.abandon_held(reason)
+        finally:
             self.resume()
 
     # --- messages without a target ------------------------------------------------------------------------------------

@@ -108,9 +108,8 @@ class EndpointQueue(SendWorker):
         self._wall_ms = clock.wall_ms
         self._wait_budget = WaitBudget()
         self._next_wait_ns = 0
-        self._closed_status: UStatus | None = (
-            None  # after `close`: the status of a message that cannot be sent inline
-        )
+        # After `close`: the status of a message that cannot be sent on the caller's thread.
+        self._closed_status: UStatus | None = None
         self._waits = self._waited_ns = self._waits_refused = 0
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
