@@ -201,6 +201,24 @@ def test_a_streamer_that_advertises_yields_a_little_later_and_one_that_does_not_
         assert one.period(YIELD_DELAY_NS) is None
 
 
+def test_a_streamer_that_starts_forwards_without_advertising_until_it_knows_the_advertisements() -> None:
+    """Else a streamer that returns would take the topics with its precedence back, with duplicates."""
+    one, other = connected_streamers(2)
+    one.period_ns = 5
+    one.topic_advertisements.on_peer_joined(100)
+    assert one.period(99) == 5
+    assert one.topic_advertisements.advertised("two") == frozenset()
+    one.on_advertisements(frozenset([advertisement(other.name, other.peers.local_id.instance)]))
+    assert one.period(99) is None
+    one.on_advertisements(frozenset())
+    assert one.period(100) == 5
+    assert len(one.topic_advertisements.advertised("two")) == 1
+    one.topic_advertisements.on_peer_joined(200)
+    one.period_ns = 4
+    assert one.period(150) == 4  # what it advertised already, it keeps up to date
+    assert {each.period_ns for each in one.topic_advertisements.advertised("two")} == {4}
+
+
 def test_a_faster_rate_takes_a_running_topic_over() -> None:
     streamers = connected_streamers(2)
     first, second = streamers

@@ -46,6 +46,8 @@ class Scene:
         other.configure(BASE)
         for endpoint in BASE:
             self.streamer._on_peers_changed(endpoint, other.own_announcements(endpoint))
+        settled_ns = self.streamer._advertisements._settled_ns
+        eventually(lambda: time.monotonic_ns() >= settled_ns, "the advertisements of the peer")
 
     def peer_advertises(self) -> frozenset[TopicAdvertisement]:
         advertisements = frozenset([TopicAdvertisement("1" * 16, OUTSIDE, self._name, TOPIC)])

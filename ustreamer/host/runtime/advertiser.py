@@ -94,7 +94,6 @@ class SubscribedTopics:
         self._lock = Lock()
         self._topics: set[UUri] = set()
         self._due: set[UUri] = set()
-        self._peers_changed = False
 
     def on_subscription(self, subscription: Subscription, change: Change, /) -> None:
         """A `SubscriptionWatch`."""
@@ -121,19 +120,6 @@ class SubscribedTopics:
         with self._lock:
             topics = set(self._topics)
         self._share_soon(topics)
-
-    def on_peers_changed(self) -> None:
-        """Share all topics after PEER_SETTLE_NS."""
-        with self._lock:
-            if self._peers_changed:
-                return
-            self._peers_changed = True
-        self._schedule(self._monotonic_ns() + PEER_SETTLE_NS, self._peers_settled)
-
-    def _peers_settled(self) -> None:
-        with self._lock:
-            self._peers_changed = False
-        self.share_all()
 
     def _share_soon(self, topics: AbstractSet[UUri]) -> None:
         """Share on the timer thread, because callers hold locks."""

@@ -53,7 +53,7 @@ from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.runtime import plugins
-from ustreamer.host.runtime.advertiser import SubscribedTopics, TopicAdvertiser
+from ustreamer.host.runtime.advertiser import PEER_SETTLE_NS, SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
@@ -351,9 +351,15 @@ class Streamer:
         )
         for each in peer_changes.shared_endpoints:
             log.warning("streamer.duplicate_network", extra={"endpoint": each})
-        self._subscribed_topics.on_peers_changed()
         if peer_changes.joined:
+            settled_ns = self._clock.monotonic_ns() + PEER_SETTLE_NS
+            self._advertisements.on_peer_joined(settled_ns)
+            self._timers.schedule(settled_ns, self._on_peers_settled)
             self._links.on_peer_joined(name)
+
+    def _on_peers_settled(self) -> None:
+        self.dispatcher.invalidate_routes()
+        self._subscribed_topics.share_all()
 
     def _on_advertisements_changed(
         self, name: str, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
