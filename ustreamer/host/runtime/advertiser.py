@@ -133,6 +133,8 @@ class SubscribedTopics:
     def _share_due(self) -> None:
         with self._lock:
             due, self._due = self._due, set()
-        subscribed = {topic for topic in due if self._share(topic)}
-        with self._lock:
-            self._topics |= subscribed
+        for topic in due:
+            if self._share(topic):
+                with self._lock:
+                    if len(self._topics) < MAX_ADVERTISEMENTS:
+                        self._topics.add(topic)
