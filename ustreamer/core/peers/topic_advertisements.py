@@ -11,7 +11,8 @@ highest rate forwards, because a multicast domain gets the highest subscribed ra
 No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
 receive the topic at its source (`PeerRouters.is_trusted`). All streamers that advertise use one order, so the peer
 either forwards or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its
-rate, keeps its share for `GRACE_PERIOD_NS`. It yields to a peer with precedence after `YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
+rate, keeps its share for `GRACE_PERIOD_NS`. One that advertises yields to a peer with precedence after
+`YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
