@@ -170,7 +170,7 @@ def test_a_new_topic_is_urgent_and_a_withdrawal_is_not() -> None:
     assert not one.urgent
 
 
-# ----------------------------------------------------------------------------------------------- the first one forwards
+# ---------------------------------------------------------------------------------------------- the first one forwards
 
 
 @pytest.mark.parametrize("number", [0, 1])

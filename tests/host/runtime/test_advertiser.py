@@ -94,7 +94,7 @@ def test_a_withdrawal_waits_for_the_delay_so_that_a_reload_withdraws_nothing() -
     assert scene.run(ADVERTISE_DELAY_NS) == [1, 1, 0]
 
 
-# ----------------------------------------------------------------------------------------------- before the first message
+# --------------------------------------------------------------------------------------------- before the first message
 
 TOPICS = [UUri("a", 1, 1, 0x8001 + number) for number in range(5)]
 SUBSCRIBERS = [UUri("b", number, 1, 0) for number in (1, 2)]

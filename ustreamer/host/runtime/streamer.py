@@ -298,7 +298,7 @@ class Streamer:
             self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
 
     def _share_topic(self, topic: UUri) -> bool:
-        """Share `topic` with peers if its network is shared with them: a peer behind a unicast endpoint may lack it."""
+        """Share `topic` with peers, unless it comes from a unicast endpoint: this streamer may not receive it yet."""
         home = self._endpoint_of(topic.authority_name)
         return home is not None and not self.transports[home].unicast and self.dispatcher.share_topic(topic)
 
