@@ -24,6 +24,9 @@ from ustreamer.uprotocol.uuri import UUri
 ADVERTISE_DELAY_NS: Final = 10_000_000
 """Between two announcements. Changes in between join the second: a new subscription may add thousands of topics."""
 
+NEW_LINK_NS: Final = 1_000_000_000
+"""A peer that is seen within this time after the link came up was there before."""
+
 PEER_SETTLE_NS: Final = 100_000_000
 """The topic advertisements of a new peer arrive within this time after its identity."""
 

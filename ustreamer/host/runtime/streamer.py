@@ -53,7 +53,12 @@ from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.runtime import plugins
-from ustreamer.host.runtime.advertiser import PEER_SETTLE_NS, SubscribedTopics, TopicAdvertiser
+from ustreamer.host.runtime.advertiser import (
+    NEW_LINK_NS,
+    PEER_SETTLE_NS,
+    SubscribedTopics,
+    TopicAdvertiser,
+)
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
@@ -142,6 +147,7 @@ class Streamer:
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
         self.dispatcher = self._build_dispatcher(config)
+        self._link_up_ns: dict[str, int] = {}
         self._subscribed_topics = SubscribedTopics(self._share_topic, clock, self._timers.schedule)
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
@@ -319,7 +325,8 @@ class Streamer:
 
     def _on_link_change(self, name: str, up: bool) -> None:
         if up:
-            # First: queued messages must not depend on a plugin that watches links.
+            self._link_up_ns[name] = self._clock.monotonic_ns()
+            # Before plugins: queued messages must not depend on a plugin that watches links.
             self._egress_queues[name].on_link_up()
         self._links.set_state(name, up=up)
 
@@ -352,7 +359,11 @@ class Streamer:
         for each in peer_changes.shared_endpoints:
             log.warning("streamer.duplicate_network", extra={"endpoint": each})
         if peer_changes.joined:
-            settled_ns = self._clock.monotonic_ns() + PEER_SETTLE_NS
+            settled_ns = now_ns = self._clock.monotonic_ns()
+            if now_ns < self._link_up_ns.get(name, 0) + NEW_LINK_NS:
+                settled_ns += (
+                    PEER_SETTLE_NS  # this streamer joined, and its peers may forward its topics already
+                )
             self._advertisements.on_peer_joined(settled_ns)
             self._timers.schedule(settled_ns, self._on_peers_settled)
             self._links.on_peer_joined(name)
