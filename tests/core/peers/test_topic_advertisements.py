@@ -796,3 +796,17 @@ def test_only_routes_of_changed_topics_are_built_again(build: "type[World]", win
         rig.event(topic)
     assert rig.world.directory.queries == queries_before + 1
     assert rig.deferred() == 2
+
+
+def test_a_topic_is_advertised_before_its_first_message_and_no_ingress_is_made(build: "type[World]") -> None:
+    rig = PeerRig(build)
+    dispatcher = rig.world.dispatcher
+    assert not dispatcher.share_topic(EVENT)  # the start has not made the ingress yet
+    assert "chassis" not in dispatcher._ingresses
+    dispatcher.ingress("chassis")
+    assert dispatcher.share_topic(EVENT)
+    assert rig.announced() == {EVENT: 5}
+    rig.world.directory.unsubscribe(EVENT, APP)
+    assert not dispatcher.share_topic(EVENT)
+    assert rig.announced() == {}
+    assert not dispatcher.share_topic(UUri("unknown", 1, 1, 0x8001))
