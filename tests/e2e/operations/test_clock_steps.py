@@ -145,6 +145,7 @@ def test_a_step_that_stays_ends_a_subscription_after_the_grace_period(tmp_path: 
         scene.subscribe(other, 2 * HOUR_S)
         scene.process.set_offsets(wall_s=HOUR_S)
         scene.wait_clock_step()
+        assert scene.is_subscribed(topic)  # and uSubscription has seen the step
         assert scene.is_forwarded(topic, other)
         scene.process.set_offsets(wall_s=HOUR_S + GRACE_S, monotonic_s=GRACE_S)
         # Not by a call: the streamer now takes the ids of the application for an hour old.
