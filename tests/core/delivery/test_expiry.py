@@ -355,7 +355,10 @@ glitches = st.lists(
 def test_random_glitches_end_nothing_early_and_delay_no_end_beyond_them(
     scenario: list[tuple[int, int, int]], valid_ms: int
 ) -> None:
-    """wrongly_expired = 0, never_expired = 0, sub_expiry_error_s <= 1: each glitch returns within the grace period."""
+    """wrongly_expired = 0, never_expired = 0, sub_expiry_error_s <= 1.
+
+    Each glitch returns within the grace period.
+    """
     watch = Watch(TODAY_MS)
     end_ns = valid_ms * NS
     ended_ns = None

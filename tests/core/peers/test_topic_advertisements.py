@@ -170,7 +170,7 @@ def test_a_new_topic_is_urgent_and_a_withdrawal_is_not() -> None:
     assert not one.urgent
 
 
-# ----------------------------------------------------------------------------------------------- the first one forwards
+# ---------------------------------------------------------------------------------------------- the first one forwards
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -199,6 +199,24 @@ def test_a_streamer_that_advertises_yields_a_little_later_and_one_that_does_not_
         one.topic_advertisements.on_advertisements("two", [faster], [], YIELD_DELAY_NS)
         assert (one.period(YIELD_DELAY_NS - 1) is None) is at_once
         assert one.period(YIELD_DELAY_NS) is None
+
+
+def test_a_streamer_that_starts_forwards_without_advertising_until_it_knows_the_advertisements() -> None:
+    """Else a streamer that returns would take the topics with its precedence back, with duplicates."""
+    one, other = connected_streamers(2)
+    one.period_ns = 5
+    one.topic_advertisements.on_peer_joined(100)
+    assert one.period(99) == 5
+    assert one.topic_advertisements.advertised("two") == frozenset()
+    one.on_advertisements(frozenset([advertisement(other.name, other.peers.local_id.instance)]))
+    assert one.period(99) is None
+    one.on_advertisements(frozenset())
+    assert one.period(100) == 5
+    assert len(one.topic_advertisements.advertised("two")) == 1
+    one.topic_advertisements.on_peer_joined(200)
+    one.period_ns = 4
+    assert one.period(150) == 4  # what it advertised already, it keeps up to date
+    assert {each.period_ns for each in one.topic_advertisements.advertised("two")} == {4}
 
 
 def test_a_faster_rate_takes_a_running_topic_over() -> None:
@@ -778,3 +796,17 @@ def test_only_routes_of_changed_topics_are_built_again(build: "type[World]", win
         rig.event(topic)
     assert rig.world.directory.queries == queries_before + 1
     assert rig.deferred() == 2
+
+
+def test_a_topic_is_advertised_before_its_first_message_and_no_ingress_is_made(build: "type[World]") -> None:
+    rig = PeerRig(build)
+    dispatcher = rig.world.dispatcher
+    assert not dispatcher.share_topic(EVENT)  # the start has not made the ingress yet
+    assert "chassis" not in dispatcher._ingresses
+    dispatcher.ingress("chassis")
+    assert dispatcher.share_topic(EVENT)
+    assert rig.announced() == {EVENT: 5}
+    rig.world.directory.unsubscribe(EVENT, APP)
+    assert not dispatcher.share_topic(EVENT)
+    assert rig.announced() == {}
+    assert not dispatcher.share_topic(UUri("unknown", 1, 1, 0x8001))

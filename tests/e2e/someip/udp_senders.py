@@ -4,8 +4,8 @@
     python -m tests.e2e.someip.udp_senders equal DATAGRAMS PORT ECU_PORT...
     python -m tests.e2e.someip.udp_senders loud MILLISECONDS PORT ECU_PORT...
 
-PORT is that of the streamer. Each ECU has one service, `FIRST_SERVICE` plus its place, and sends its event 0x8001 from
-ECU_PORT. `equal`: the ECUs send in turn. `loud`: each sends an event per ms, and the first one whatever fits in
+PORT is that of the streamer. Each ECU has one service, `FIRST_SERVICE` plus its place, and sends its event 0x8001
+from ECU_PORT. `equal`: the ECUs send in turn. `loud`: each sends an event per ms, and the first one as many as fit in
 between. The process prints one line of JSON: the number of datagrams of each ECU.
 """
 

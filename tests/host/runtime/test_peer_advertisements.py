@@ -13,7 +13,7 @@ from tests.host.waiting import eventually
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.host.runtime import process
-from ustreamer.host.runtime.advertiser import HANDOVER_S
+from ustreamer.host.runtime.advertiser import HANDOVER_S, NEW_LINK_NS, PEER_SETTLE_NS
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UPayloadFormat
@@ -42,10 +42,16 @@ class Scene:
         self._name = next(name for name in names if election_key(RouterId(name, ""), str(TOPIC)) > ours)
 
     def add_peer(self) -> None:
+        settled_ns = self.join_peer()
+        eventually(lambda: time.monotonic_ns() >= settled_ns, "the advertisements of the peer")
+
+    def join_peer(self) -> int:
+        """Returns the time from which the streamer adds topics."""
         other = PeerRouters(self._name, "1" * 16)
         other.configure(BASE)
         for endpoint in BASE:
             self.streamer._on_peers_changed(endpoint, other.own_announcements(endpoint))
+        return self.streamer._advertisements._settled_ns
 
     def peer_advertises(self) -> frozenset[TopicAdvertisement]:
         advertisements = frozenset([TopicAdvertisement("1" * 16, OUTSIDE, self._name, TOPIC)])
@@ -92,6 +98,20 @@ def test_a_peer_advertisement_applies_after_the_delay_and_its_withdrawal_from_th
     scene.publish()
     eventually(lambda: len(scene.received) + deferred == sent + 1, "the next")
     assert scene.deferred == deferred
+
+
+@pytest.mark.parametrize(("link_age_ns", "waits"), [(0, True), (NEW_LINK_NS, False)], ids=["new", "old"])
+def test_a_streamer_with_a_new_link_adds_no_topic_until_it_knows_those_of_its_peers(
+    scene: Scene, link_age_ns: int, waits: bool
+) -> None:
+    """Else it would take running topics from them. A streamer that was there before its peer does not wait."""
+    began_ns = time.monotonic_ns()
+    scene.streamer._link_up_ns = dict.fromkeys(BASE, began_ns - link_age_ns)
+    settled_ns = scene.join_peer()
+    if waits:
+        assert settled_ns >= began_ns + PEER_SETTLE_NS
+    else:
+        assert settled_ns <= time.monotonic_ns()
 
 
 def test_a_reload_withdraws_every_topic_advertisement_first(scene: Scene) -> None:

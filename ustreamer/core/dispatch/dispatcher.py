@@ -122,9 +122,12 @@ class Dispatcher:
             each.update_paused(topic)
 
     def share_topic(self, topic: UUri) -> bool:
-        """Agree with peers on `topic` before its next message; see `Ingress.share_topic`."""
-        home = self.router.authority_table.endpoint_of(topic)
-        return home is not None and self.ingress(home).share_topic(topic)
+        """Agree with peers on `topic` before its next message; see `Ingress.share_topic`.
+
+        Makes no ingress: the timer thread calls this while the start makes them.
+        """
+        home = self._ingresses.get(self.router.authority_table.endpoint_of(topic) or "")
+        return home is not None and home.share_topic(topic)
 
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""

@@ -11,7 +11,8 @@ highest rate forwards, because a multicast domain gets the highest subscribed ra
 No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
 receive the topic at its source (`PeerRouters.is_trusted`). All streamers that advertise use one order, so the peer
 either forwards or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its
-rate, keeps its share for `GRACE_PERIOD_NS`. It yields to a peer with precedence after `YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
+rate, keeps its share for `GRACE_PERIOD_NS`. One that advertises yields to a peer with precedence after
+`YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
@@ -79,6 +80,8 @@ class TopicAdvertisements:
         self._on_change = on_change
         self._lock = Lock()
         self._shutting_down = False
+        self._settled_ns = 0
+        """Until then no topic is added: the advertisements of a peer that joined arrive after its identity."""
         self._relied_on_until_ns = 0
         """Until then peers may defer to advertisements of the configuration before."""
         self._advertised: dict[str, dict[UUri, int]] = {}
@@ -107,6 +110,8 @@ class TopicAdvertisements:
                 if advertised_ns is None and self._is_covered(name, topic, offered_ns, now_ns):
                     deferred.add(name)
                     continue
+                if advertised_ns is None and now_ns < self._settled_ns:
+                    offered_ns = None
                 if self._advertise(name, topic, advertised_ns, offered_ns):
                     changed_endpoints.append((name, offered_ns is not None))
                 if self._peer_has_precedence(
@@ -236,6 +241,11 @@ class TopicAdvertisements:
         for name in changed_endpoints:
             self._on_change(name, urgent=False)
         return bool(changed_endpoints)
+
+    def on_peer_joined(self, settled_ns: int) -> None:
+        """Add no topic until `settled_ns`. Then the caller builds all routes again."""
+        with self._lock:
+            self._settled_ns = settled_ns
 
     def advertised(self, endpoint: str) -> frozenset[TopicAdvertisement]:
         """The advertisements of this streamer on the network of `endpoint`."""

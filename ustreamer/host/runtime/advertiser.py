@@ -24,6 +24,9 @@ from ustreamer.uprotocol.uuri import UUri
 ADVERTISE_DELAY_NS: Final = 10_000_000
 """Between two announcements. Changes in between join the second: a new subscription may add thousands of topics."""
 
+NEW_LINK_NS: Final = 1_000_000_000
+"""A peer that is seen within this time after the link came up was there before."""
+
 PEER_SETTLE_NS: Final = 100_000_000
 """The topic advertisements of a new peer arrive within this time after its identity."""
 
@@ -94,7 +97,6 @@ class SubscribedTopics:
         self._lock = Lock()
         self._topics: set[UUri] = set()
         self._due: set[UUri] = set()
-        self._peers_changed = False
 
     def on_subscription(self, subscription: Subscription, change: Change, /) -> None:
         """A `SubscriptionWatch`."""
@@ -122,19 +124,6 @@ class SubscribedTopics:
             topics = set(self._topics)
         self._share_soon(topics)
 
-    def on_peers_changed(self) -> None:
-        """Share all topics after PEER_SETTLE_NS."""
-        with self._lock:
-            if self._peers_changed:
-                return
-            self._peers_changed = True
-        self._schedule(self._monotonic_ns() + PEER_SETTLE_NS, self._peers_settled)
-
-    def _peers_settled(self) -> None:
-        with self._lock:
-            self._peers_changed = False
-        self.share_all()
-
     def _share_soon(self, topics: AbstractSet[UUri]) -> None:
         """Share on the timer thread, because callers hold locks."""
         with self._lock:
@@ -147,6 +136,8 @@ class SubscribedTopics:
     def _share_due(self) -> None:
         with self._lock:
             due, self._due = self._due, set()
-        subscribed = {topic for topic in due if self._share(topic)}
-        with self._lock:
-            self._topics |= subscribed
+        for topic in due:
+            if self._share(topic):
+                with self._lock:
+                    if len(self._topics) < MAX_ADVERTISEMENTS:
+                        self._topics.add(topic)

@@ -53,7 +53,12 @@ from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.runtime import plugins
-from ustreamer.host.runtime.advertiser import SubscribedTopics, TopicAdvertiser
+from ustreamer.host.runtime.advertiser import (
+    NEW_LINK_NS,
+    PEER_SETTLE_NS,
+    SubscribedTopics,
+    TopicAdvertiser,
+)
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import STOPPED, drain
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
@@ -144,6 +149,7 @@ class Streamer:
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
         self.dispatcher = self._build_dispatcher(config)
+        self._link_up_ns: dict[str, int] = {}
         self._subscribed_topics = SubscribedTopics(self._share_topic, clock, self._timers.schedule)
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
@@ -307,7 +313,7 @@ class Streamer:
             self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
 
     def _share_topic(self, topic: UUri) -> bool:
-        """Share `topic` with peers if its network is shared with them: a peer behind a unicast endpoint may lack it."""
+        """Share `topic` with peers, unless it comes from a unicast endpoint: this streamer may not receive it yet."""
         home = self._endpoint_of(topic.authority_name)
         return home is not None and not self.transports[home].unicast and self.dispatcher.share_topic(topic)
 
@@ -328,7 +334,8 @@ class Streamer:
 
     def _on_link_change(self, name: str, up: bool) -> None:
         if up:
-            # First: queued messages must not depend on a plugin that watches links.
+            self._link_up_ns[name] = self._clock.monotonic_ns()
+            # Before plugins: queued messages must not depend on a plugin that watches links.
             self._egress_queues[name].on_link_up()
         self._links.set_state(name, up=up)
 
@@ -360,9 +367,19 @@ class Streamer:
         )
         for each in peer_changes.shared_endpoints:
             log.warning("streamer.duplicate_network", extra={"endpoint": each})
-        self._subscribed_topics.on_peers_changed()
         if peer_changes.joined:
+            settled_ns = now_ns = self._clock.monotonic_ns()
+            if now_ns < self._link_up_ns.get(name, 0) + NEW_LINK_NS:
+                settled_ns += (
+                    PEER_SETTLE_NS  # this streamer joined, and its peers may forward its topics already
+                )
+            self._advertisements.on_peer_joined(settled_ns)
+            self._timers.schedule(settled_ns, self._on_peers_settled)
             self._links.on_peer_joined(name)
+
+    def _on_peers_settled(self) -> None:
+        self.dispatcher.invalidate_routes()
+        self._subscribed_topics.share_all()
 
     def _on_advertisements_changed(
         self, name: str, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
