@@ -40,6 +40,12 @@ def test_a_sparse_reader_table_of_an_earlier_version_is_filled(tmp_path: Path) -
     assert allocated(tmp_path) >= len(content)
 
 
+def test_a_reader_makes_no_table(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        allocate_reader_table(str(tmp_path), create=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError) as refused:
         allocate_reader_table(str(tmp_path / "none"))

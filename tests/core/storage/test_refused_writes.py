@@ -186,6 +186,34 @@ def test_a_store_without_room_opens_refuses_and_recovers(tmp_path: Path, how: st
     assert run_on_small_disk(FULL_AT_START, tmp_path, "6m", how) == "ok\n"
 
 
+DELETIONS = """
+import os, sys
+from pathlib import Path
+from tests.core.storage.number_store import *
+from ustreamer.uprotocol.ustatus import UStatusError
+
+root = Path(sys.argv[1])
+store = number_store(root / "s")
+store.open()
+store.commit(records(range(100)))
+(root / "ballast").write_bytes(b"x" * (os.statvfs(root).f_bavail * 4096))
+for number in range(3):
+    try:
+        store.commit(records(range(200, 400), 9000))
+    except UStatusError as error:
+        print(error.code.name, store.is_degraded)
+    store.commit(deletions([number]))
+    print(store.is_degraded)
+store.commit(records([3]))
+print(store.is_degraded)
+"""
+
+
+def test_deletions_do_not_end_the_degraded_state(tmp_path: Path) -> None:
+    expected = ["RESOURCE_EXHAUSTED True", "True"] * 3 + ["False"]
+    assert run_on_small_disk(DELETIONS, tmp_path, "8m").splitlines() == expected
+
+
 # --- at start ---------------------------------------------------------------------------------------------------
 
 READ_ONLY = """

@@ -4,11 +4,14 @@
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.core.storage.number_store import number_store, records
 from ustreamer.core.storage import verify_process
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.core.storage.verify_process import LENGTH_PREFIX, DataFileDamaged
 
 
@@ -76,3 +79,15 @@ def test_the_process_starts_without_msgspec() -> None:
     code = f"import sys, {verify_process.__name__}; print('msgspec' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"
+
+
+def test_a_snapshot_makes_no_file_next_to_the_store(tmp_path: Path) -> None:
+    """A file of another user would keep the streamer from writing the store."""
+    store = number_store(tmp_path / "s")
+    store.open()
+    store.commit(records([1, 2]))
+    store.close()
+    (store.path / "lock.mdb").unlink()
+    with StoreReader("snapshot", store.path) as reader:
+        assert len(list(reader.records())) == 3
+    assert [each.name for each in store.path.iterdir()] == ["data.mdb"]

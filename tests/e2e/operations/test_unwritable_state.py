@@ -86,8 +86,6 @@ def test_a_path_without_permission_is_an_error_of_the_configuration(
         pass
     state = tmp_path / "state"
     path = state / name
-    if name == "dead-letters":
-        path.mkdir()
     mode = path.stat().st_mode
     path.chmod(mode & ~0o222)
     output = run_without_privileges(RUN, str(COMMAND), "run", str(tmp_path / "durable.toml"))
@@ -120,7 +118,7 @@ def test_a_lost_permission_is_reported_as_a_full_disk_and_every_store_recovers(
     process = scene.start()
     scene.subscribe(process)
     state = tmp_path / "state"
-    stores = [state / name / "data.mdb" for name in ("spool/backbone", "usubscription")]
+    stores = [state / name / "data.mdb" for name in ("spool/backbone", "usubscription", "dead-letters")]
     with immutable(*stores, state):
         for _ in range(200):
             scene.send_one_event()

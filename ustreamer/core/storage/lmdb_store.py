@@ -132,7 +132,7 @@ class LmdbStore(Generic[T]):
         self._date = date
         self._states = states or StoreStates()
         self.is_degraded = False
-        """Whether the last write was refused."""
+        """Whether the disk refused a write, and accepted none but deletions since then."""
         self._env: lmdb.Environment | None = None
         self._is_read_only = False
         self._is_missing = False  # open, and without room on the disk for its files
@@ -240,7 +240,8 @@ class LmdbStore(Generic[T]):
                 self._on_refused(error.message)
             raise
         self.transactions += 1
-        self._on_written()
+        if any(map(_VALUE, changes)):  # deletions fit on a full disk too
+            self._on_written()
         return deleted
 
     def retry(self) -> None:

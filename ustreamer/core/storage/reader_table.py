@@ -13,14 +13,15 @@ _TABLE_BYTES: Final = 8192  # of LMDB for 126 readers, the default of `lmdb.open
 _BLOCK_BYTES: Final = 512  # the unit of st_blocks
 
 
-def allocate_reader_table(directory: str, mode: int = 0o600) -> None:
-    """Allocate every block of the reader table. Raises OSError, on a full disk too.
+def allocate_reader_table(directory: str, mode: int = 0o600, *, create: bool = True) -> None:
+    """Allocate every block of the reader table. Raises OSError, on a full disk too, and if `create` is false and
+    there is no table.
 
     Call it before `lmdb.open` and not while this process has the environment open: closing a file releases the locks
     that the process has on it.
     """
     path = f"{directory}/{LOCK_FILE}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), mode)
     try:
         stat = os.fstat(descriptor)
         size = max(stat.st_size, _TABLE_BYTES)

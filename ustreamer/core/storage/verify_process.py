@@ -21,7 +21,7 @@ import resource
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from errno import EDQUOT, EFBIG, EIO, ENOSPC, EROFS
+from errno import EDQUOT, EFBIG, EIO, ENOENT, ENOSPC, EROFS
 from itertools import chain, islice, pairwise
 from mmap import PROT_READ, mmap
 from operator import itemgetter, lt
@@ -128,11 +128,11 @@ def _walk_records(out: IO[bytes], directory: str, *, snapshot: bool) -> int:
 
 
 def _has_reader_table(directory: str) -> bool:
-    """Whether the reader table can be mapped; False on a full disk, where no streamer writes without it either."""
+    """Whether the reader table can be mapped. If there is none, or no room for it, no streamer writes the store."""
     try:
-        allocate_reader_table(directory)
+        allocate_reader_table(directory, create=False)
     except OSError as error:
-        if error.errno not in {ENOSPC, EDQUOT, EFBIG, EIO, EROFS}:
+        if error.errno not in {ENOENT, ENOSPC, EDQUOT, EFBIG, EIO, EROFS}:
             raise
         return False
     return True
