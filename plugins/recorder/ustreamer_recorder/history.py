@@ -22,8 +22,8 @@ from ustreamer_recorder.layout import EndCause
 
 FLUSH_MS: Final = 1_000
 """Rows of the last `flush_ms` before a kill are missing: 200 ms by default, and more on a slow disk."""
-STOP_MS: Final = 10_000
-"""A stop refuses messages for up to this time: the drain, 5 s by default, and closing."""
+STOP_MS: Final = 30_000
+"""A stop refuses messages for up to this time: the drain, 5 s by default, and closing, 10 s in an outage."""
 DEFAULT_MAX_AGE_MS: Final = 30_000
 BEFORE: Final = "before the first recording"
 
@@ -132,10 +132,13 @@ class History:
 
     @property
     def not_in_spool(self) -> int:
-        """Messages that were queued at the last stop and are in no spool now. They have no row, so no name."""
-        last = list(self.runs.values())[-1:]
-        queued = last[0].queued if last and last[0].is_stopped else 0
-        return max(0, queued - sum(map(len, self.spooled.values())))
+        """Messages that were queued at a stop and are in no spool. They have no row, so no name.
+
+        With a durable endpoint only the last stop counts: the next start restores those of an earlier one.
+        """
+        queued = [run.queued if run.is_stopped else 0 for run in self.runs.values()]
+        counted = queued[-1:] if self.durable_endpoints else queued
+        return max(0, sum(counted) - sum(map(len, self.spooled.values())))
 
     def ids(self) -> Iterator[UUID]:
         """All messages of the files."""
