@@ -50,6 +50,7 @@ def row(
     settled_ms: int | None = None,
     reason: str | None = None,
     topic: UUri = TOPIC,
+    attempts: int = 0,
 ) -> Row:
     arrived_ns = ns(id.time_ms if arrived_ms is None else arrived_ms)
     settled_ns = arrived_ns if settled_ms is None else ns(settled_ms)
@@ -67,6 +68,7 @@ def row(
         received_ns=arrived_ns,
         first_attempt_ns=arrived_ns,
         settled_ns=settled_ns,
+        attempts=attempts,
         reason=reason,
     )
 
@@ -188,6 +190,20 @@ OUTCOMES: dict[str, tuple[Callable[[], ReceiverProof], str]] = {
                 id_at(T + 1),
                 lives=[Life(BEGIN_MS, T + 1, T + 1, was_killed=True), Life(T + 9, END_MS, END_MS)],
             ),
+        ),
+        "unexplained delivered, and not received",
+    ),
+    "sent before the receiver's start, and settled after it": (
+        lambda: proof(
+            [row(ID, settled_ms=T + 10, attempts=1)],
+            log(lives=[Life(BEGIN_MS, T - 1, T - 1), Life(T, END_MS, END_MS)]),
+        ),
+        "receiver_away",
+    ),
+    "tried before the receiver's start, and sent after it": (
+        lambda: proof(
+            [row(ID, settled_ms=T + 10, attempts=2)],
+            log(lives=[Life(BEGIN_MS, T - 1, T - 1), Life(T, END_MS, END_MS)]),
         ),
         "unexplained delivered, and not received",
     ),

@@ -29,7 +29,10 @@ BEFORE: Final = "before the first recording"
 
 
 class RecordedVerdict(NamedTuple):
-    """The verdict on one message for one target, with wall times. `address`: the topic, or the sink."""
+    """The verdict on one message for one target, with wall times. `address`: the topic, or the sink.
+
+    `sent_ms`: the send was not earlier. The verdict may be much later on a busy machine.
+    """
 
     verdict: Verdict
     egress: str | None
@@ -37,6 +40,7 @@ class RecordedVerdict(NamedTuple):
     address: UUri
     arrived_ms: int
     settled_ms: int
+    sent_ms: int
     reason: str
 
 
@@ -118,6 +122,7 @@ class History:
                 uuri,
                 arrived_ms,
                 settled_ms,
+                _wall_ms(anchors, row.first_attempt_ns) if row.attempts == 1 else settled_ms,
                 row.reason or "",
             )
         )
