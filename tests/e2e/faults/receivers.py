@@ -30,6 +30,8 @@ PATIENCE_S = 4.0
 """A router keeps the messages of a silent client at least for this time."""
 SETTLING_S = 2.0
 """A client that was silent is linked again within this time, or notices that it is not."""
+UNREAD_S = 1.0
+"""Messages of this time may have been unread when the process stopped. A closed link costs them as well."""
 _SOMEIP_HEADER = 16
 _POLL_S = 0.1
 
@@ -101,7 +103,7 @@ def watch_router(session: zenoh.Session, log: LogFile) -> None:
         if now - seen > PATIENCE_S and list(session.info.routers_zid()):
             with log.settling:
                 wait_linked(session)
-                log.write({"away_ms": round((time.monotonic() - seen) * 1000)})
+                log.write({"away_ms": round((time.monotonic() - seen + UNREAD_S) * 1000)})
         seen = time.monotonic()
         time.sleep(_POLL_S)
 
