@@ -24,7 +24,7 @@ from ustreamer.uprotocol.uuri import UUri
 TOPIC, OTHER = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
 APP, RECEIVER = UUri("hpc", 7, 1, 0), UUri("hpc", 8, 1, 0)
 BEGIN_MS: Final = 1_700_000_000_000
-END_MS: Final = BEGIN_MS + 60_000
+END_MS: Final = BEGIN_MS + 120_000
 """The end of the recording and of the logs."""
 ANCHOR: Final = Anchor(0, BEGIN_MS)
 BACKBONE = Target(1, 1, "chassis", "backbone", str(TOPIC))
@@ -50,6 +50,7 @@ def row(
     settled_ms: int | None = None,
     reason: str | None = None,
     topic: UUri = TOPIC,
+    attempts: int = 0,
 ) -> Row:
     arrived_ns = ns(id.time_ms if arrived_ms is None else arrived_ms)
     settled_ns = arrived_ns if settled_ms is None else ns(settled_ms)
@@ -67,6 +68,7 @@ def row(
         received_ns=arrived_ns,
         first_attempt_ns=arrived_ns,
         settled_ns=settled_ns,
+        attempts=attempts,
         reason=reason,
     )
 
@@ -114,7 +116,7 @@ def proof(
     return prove(history, [received or log()], [log(*sent, sent=True)] if sent else [])[0]
 
 
-T: Final = BEGIN_MS + 30_000
+T: Final = BEGIN_MS + 40_000
 ID: Final = id_at(T)
 FULL: Final = UStatus(UCode.RESOURCE_EXHAUSTED, "queue is full")
 
@@ -188,6 +190,20 @@ OUTCOMES: dict[str, tuple[Callable[[], ReceiverProof], str]] = {
                 id_at(T + 1),
                 lives=[Life(BEGIN_MS, T + 1, T + 1, was_killed=True), Life(T + 9, END_MS, END_MS)],
             ),
+        ),
+        "unexplained delivered, and not received",
+    ),
+    "sent before the receiver's start, and settled after it": (
+        lambda: proof(
+            [row(ID, settled_ms=T + 10, attempts=1)],
+            log(lives=[Life(BEGIN_MS, T - 1, T - 1), Life(T, END_MS, END_MS)]),
+        ),
+        "receiver_away",
+    ),
+    "tried before the receiver's start, and sent after it": (
+        lambda: proof(
+            [row(ID, settled_ms=T + 10, attempts=2)],
+            log(lives=[Life(BEGIN_MS, T - 1, T - 1), Life(T, END_MS, END_MS)]),
         ),
         "unexplained delivered, and not received",
     ),
@@ -333,10 +349,25 @@ def test_only_rows_of_the_named_subscriber_count() -> None:
         assert proof([row(ID, target=target)], receiver).outcomes == {outcome: 1}
 
 
-@pytest.mark.parametrize(("queued", "spooled", "missing"), [(0, 0, 0), (2, 2, 0), (3, 2, 1), (0, 2, 0)])
-def test_queued_messages_of_the_last_stop_are_in_a_spool(queued: int, spooled: int, missing: int) -> None:
-    history = History(StoredMessages({"backbone": [stored(id_at(T, n)) for n in range(spooled)]}))
-    history.add_segment(1, ANCHOR, stop(queued))
+@pytest.mark.parametrize(
+    ("queued", "spooled", "missing"),
+    [
+        ([0], 0, 0),
+        ([2], 2, 0),
+        ([3], 2, 1),
+        ([0], 2, 0),
+        ([3, 2], 2, 0),  # the second run restored the three of the first
+        ([3, 0], None, 3),  # no endpoint is durable: nothing restores them
+        ([3, 2], None, 5),
+    ],
+)
+def test_queued_messages_of_a_stop_are_in_a_spool(
+    queued: list[int], spooled: int | None, missing: int
+) -> None:
+    spools = {} if spooled is None else {"backbone": [stored(id_at(T, n)) for n in range(spooled)]}
+    history = History(StoredMessages(spools))
+    for number, count in enumerate(queued):
+        history.add_segment(number, ANCHOR, stop(count))
     assert history.not_in_spool == missing
 
 

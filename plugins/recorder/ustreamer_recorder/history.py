@@ -22,14 +22,17 @@ from ustreamer_recorder.layout import EndCause
 
 FLUSH_MS: Final = 1_000
 """Rows of the last `flush_ms` before a kill are missing: 200 ms by default, and more on a slow disk."""
-STOP_MS: Final = 10_000
-"""A stop refuses messages for up to this time: the drain, 5 s by default, and closing."""
+STOP_MS: Final = 30_000
+"""A stop refuses messages for up to this time: the drain, 5 s by default, and closing, 10 s in an outage."""
 DEFAULT_MAX_AGE_MS: Final = 30_000
 BEFORE: Final = "before the first recording"
 
 
 class RecordedVerdict(NamedTuple):
-    """The verdict on one message for one target, with wall times. `address`: the topic, or the sink."""
+    """The verdict on one message for one target, with wall times. `address`: the topic, or the sink.
+
+    `sent_ms`: the send was not earlier. The verdict may be much later on a busy machine.
+    """
 
     verdict: Verdict
     egress: str | None
@@ -37,6 +40,7 @@ class RecordedVerdict(NamedTuple):
     address: UUri
     arrived_ms: int
     settled_ms: int
+    sent_ms: int
     reason: str
 
 
@@ -118,6 +122,7 @@ class History:
                 uuri,
                 arrived_ms,
                 settled_ms,
+                _wall_ms(anchors, row.first_attempt_ns) if row.attempts == 1 else settled_ms,
                 row.reason or "",
             )
         )
@@ -132,10 +137,13 @@ class History:
 
     @property
     def not_in_spool(self) -> int:
-        """Messages that were queued at the last stop and are in no spool now. They have no row, so no name."""
-        last = list(self.runs.values())[-1:]
-        queued = last[0].queued if last and last[0].is_stopped else 0
-        return max(0, queued - sum(map(len, self.spooled.values())))
+        """Messages that were queued at a stop and are in no spool. They have no row, so no name.
+
+        With a durable endpoint only the last stop counts: the next start restores those of an earlier one.
+        """
+        queued = [run.queued if run.is_stopped else 0 for run in self.runs.values()]
+        counted = queued[-1:] if self.durable_endpoints else queued
+        return max(0, sum(counted) - sum(map(len, self.spooled.values())))
 
     def ids(self) -> Iterator[UUID]:
         """All messages of the files."""

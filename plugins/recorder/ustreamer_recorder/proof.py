@@ -196,7 +196,7 @@ class _ReceiverJudge:
         settled_ms = sent[-1].settled_ms
         if self._receiver.is_before_or_after(settled_ms):
             return None
-        if not self._is_ready(settled_ms):
+        if not self._is_ready(settled_ms, sent[-1].sent_ms):
             return Finding(Outcome.RECEIVER_AWAY, "", settled_ms)
         return Finding(Outcome.UNEXPLAINED, "delivered, and not received", settled_ms)
 
@@ -214,10 +214,13 @@ class _ReceiverJudge:
                     last_ms[life.since_ms] = max(last_ms[life.since_ms], row.settled_ms)
         return last_ms
 
-    def _is_ready(self, settled_ms: int) -> bool:
-        """Whether the receiver must have received a message that the streamer delivered at that time."""
+    def _is_ready(self, settled_ms: int, sent_ms: int) -> bool:
+        """Whether the receiver must have received a message that the streamer sent and settled at these times.
+
+        A message sent in the millisecond of a start may have been before it.
+        """
         return not self._receiver.is_absent(settled_ms) and any(
-            life.since_ms <= settled_ms
+            life.since_ms < sent_ms
             and (
                 settled_ms < self._last_settled_ms[life.since_ms]
                 if life.was_killed

@@ -164,7 +164,7 @@ def _text_lines(
     for proof in proofs:
         yield from _details(proof, limit)
     if not_in_spool:
-        yield f"UNEXPLAINED {not_in_spool} messages were queued at the last stop, and no spool has them"
+        yield f"UNEXPLAINED {not_in_spool} messages were queued at a stop, and no spool has them"
     for run in incomplete:
         yield f"INCOMPLETE run {run}: `ustreamer recordings check` has the errors"
 

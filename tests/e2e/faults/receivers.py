@@ -30,6 +30,8 @@ PATIENCE_S = 4.0
 """A router keeps the messages of a silent client at least for this time."""
 SETTLING_S = 2.0
 """A client that was silent is linked again within this time, or notices that it is not."""
+UNREAD_S = 1.0
+"""Messages of this time may have been unread when the process stopped. A closed link costs them as well."""
 _SOMEIP_HEADER = 16
 _POLL_S = 0.1
 
@@ -41,6 +43,8 @@ class LogFile:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._lock = Lock()
         self._before_start: list[bytes] | None = []
+        self.settling = Lock()
+        """Held until an absence is logged."""
 
     def write(self, *lines: dict[str, object]) -> None:
         """Write lines with the time of now, at once."""
@@ -97,14 +101,20 @@ def watch_router(session: zenoh.Session, log: LogFile) -> None:
     while True:
         now = time.monotonic()
         if now - seen > PATIENCE_S and list(session.info.routers_zid()):
-            linked = now
-            while time.monotonic() - linked < SETTLING_S:
-                time.sleep(_POLL_S)
-                linked = linked if list(session.info.routers_zid()) else time.monotonic()
-            wait_declared(session)
-            log.write({"away_ms": round((time.monotonic() - seen) * 1000)})
+            with log.settling:
+                wait_linked(session)
+                log.write({"away_ms": round((time.monotonic() - seen + UNREAD_S) * 1000)})
         seen = time.monotonic()
         time.sleep(_POLL_S)
+
+
+def wait_linked(session: zenoh.Session) -> None:
+    """Wait until the session has had a router for some time, and this router knows the subscriber."""
+    linked = time.monotonic()
+    while time.monotonic() - linked < SETTLING_S:
+        time.sleep(_POLL_S)
+        linked = linked if list(session.info.routers_zid()) else time.monotonic()
+    wait_declared(session)
 
 
 def receive_udp(log: LogFile, start: dict[str, object], host: str, port: int) -> None:
@@ -171,7 +181,8 @@ def main(kind: str, path: str, topic: str, host: str, port: str) -> None:
     held = receive(log, start, host, int(port))  # a session ends with its last reference
     os.write(1, b"READY\n")
     signal.sigwait({signal.SIGTERM})
-    log.write({"end": True})
+    with log.settling:
+        log.write({"end": True})
     del held
     os._exit(0)  # no message may follow the end
 

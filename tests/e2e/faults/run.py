@@ -86,6 +86,7 @@ remote = "127.0.0.1:{receiver}"
 [egress.backbone]
 queue_messages = 100_000
 queue_bytes = 100_000_000
+max_age_ms = {max_age_ms}
 
 [plugins.usubscription]
 [plugins.recorder]
@@ -232,6 +233,7 @@ class FaultRun:
                 recordings=self.directory / "recordings",
                 backbone=backbone,
                 durable=str(self.schedule.durable).lower(),
+                max_age_ms=self.schedule.max_age_ms,
                 cloud=self._cloud_port,
                 someip=self._someip_port,
                 someip_tcp=self._tcp_port,

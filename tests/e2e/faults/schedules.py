@@ -22,6 +22,8 @@ RATES_HZ: Final = (50, 200, 200, 1_000)
 FIRST_S: Final = 1.0
 """Messages flow for this time before the first fault."""
 _LATEST_S: Final = 3.0
+LONG_AGE_MS: Final = 60_000
+SHORT_AGE_MS: Final = 1_000
 
 
 class Fault(NamedTuple):
@@ -46,11 +48,14 @@ class Schedule(NamedTuple):
     """Of the SOME/IP receiver: udp or tcp."""
     hz: int
     faults: tuple[Fault, ...]
+    max_age_ms: int = LONG_AGE_MS
+    """Of messages for the Zenoh receiver. A short one makes dead letters in an outage."""
 
     def __str__(self) -> str:
         way = "router" if self.has_router else "direct"
         kind = "durable" if self.durable else "plain"
-        return f"seed {self.seed}: {way}, {kind}, {self.protocol}, {self.hz} Hz: " + "; ".join(
+        age = f", max_age {self.max_age_ms} ms" if self.max_age_ms != LONG_AGE_MS else ""
+        return f"seed {self.seed}: {way}, {kind}, {self.protocol}, {self.hz} Hz{age}: " + "; ".join(
             map(str, self.faults)
         )
 
@@ -66,14 +71,9 @@ def schedule_of(seed: int) -> Schedule:
         second = rng.choice([kind for kind in kinds if kind.split()[-1] != first.kind.split()[-1]])
         # Within the first fault, or shortly after it.
         faults.append(_fault(rng, second, first.at_s, first.at_s + first.seconds + 1))
-    return Schedule(
-        seed,
-        has_router,
-        rng.random() < 0.5,
-        rng.choice(("udp", "tcp")),
-        rng.choice(RATES_HZ),
-        tuple(faults),
-    )
+    durable, protocol, hz = rng.random() < 0.5, rng.choice(("udp", "tcp")), rng.choice(RATES_HZ)
+    max_age_ms = SHORT_AGE_MS if rng.random() < 0.3 else LONG_AGE_MS
+    return Schedule(seed, has_router, durable, protocol, hz, tuple(faults), max_age_ms)
 
 
 def _fault(rng: random.Random, kind: str, earliest_s: float, latest_s: float) -> Fault:

@@ -38,27 +38,50 @@ def assert_good(outcome: RunOutcome) -> None:
     assert outcome.is_good, "\n".join(describe(outcome))
 
 
+def delivered_ids(place: Path) -> set[str]:
+    """The events of the ECU that the recording has as delivered."""
+    done = run_command("recordings", "show", place / "recordings", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {
+        each["id"]
+        for each in rows
+        if each["kind"] == "row"
+        and each["verdict"] == "DELIVERED"
+        and each["target"]["egress"] == "backbone"
+        and each["source"] == "up://chassis/1234/1/8001"
+    }
+
+
+def received_ids(place: Path) -> list[str]:
+    lines = (place / "dash.log").read_text().splitlines()
+    return [json.loads(line)["id"] for line in lines if line.startswith('{"id"')]
+
+
 def test_kills_of_receiver_and_router_are_explained_and_a_removed_line_is_named(
     runs: dict[int, tuple[Path, RunOutcome]],
 ) -> None:
     place, outcome = runs[KILLS.seed]
-    assert_good(outcome)
-    dash, dial = outcome.proof[:2]
-    assert dash["delivered"] > 100
+    assert outcome.problems == []
+    dash, dial = (each for each in outcome.proof if each["kind"] == "receiver")
+    received = received_ids(place)
+    missing = delivered_ids(place) - set(received)
+    named = {each["id"] for each in outcome.proof if each["kind"] == "unexplained"}
+    # A killed router may have taken messages that the streamer does not send again; docs/delivery.md.
+    assert named <= missing
+    assert len(missing) == dash["receiver_away"] + dash["unexplained"]
+    assert dash["messages"] >= outcome.sent["ecu"]
+    assert dash["delivered"] == len(set(received)) > 100
     assert dial["delivered"] == dial["messages"] > 200
 
+    removed = received[50]
     log = place / "dash.log"
-    lines = log.read_text().splitlines()
-    removed = next(line for line in lines[50:] if line.startswith('{"id"'))
-    id = json.loads(removed)["id"]
-    log.write_text("\n".join(line for line in lines if id not in line) + "\n")
+    log.write_text("\n".join(line for line in log.read_text().splitlines() if removed not in line) + "\n")
     done = run_command("recordings", "prove", place / "recordings", "--received", log)
     assert done.returncode == 1, done.stdout + done.stderr
-    [named] = [line for line in done.stdout.splitlines() if line.startswith("UNEXPLAINED")]
-    assert re.fullmatch(
-        rf"UNEXPLAINED \S+ {id} up://chassis/1234/1/8001, backbone for dash: delivered, and not received",
-        named,
-    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("UNEXPLAINED") and removed in line]
+    assert [re.sub(r" \S+Z ", " TIME ", line) for line in lines] == [
+        f"UNEXPLAINED TIME {removed} up://chassis/1234/1/8001, backbone for dash: delivered, and not received"
+    ]
 
 
 def test_a_log_that_is_none_ends_without_a_traceback(tmp_path: Path) -> None:
