@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated Zenoh network: one router, sessions of the streamer, and applications.
+
+Applications are no product code: they publish, record what they receive, and answer requests.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler
+from tests.simulation.zenoh_link import PUT_WAIT_NS, LinkSizes, SimLink, WireMessage
+from tests.simulation.zenoh_session import SimSession
+
+_APP_BUFFER_BYTES: Final = 200_000
+_UNREAD_NS: Final = 50 * NS_PER_MS
+
+
+class SimApp:
+    """An application: its subscriptions, and the messages that it has received."""
+
+    def __init__(
+        self, network: "SimNetwork", name: str, on_message: Callable[[WireMessage], None] = lambda _: None
+    ) -> None:
+        self.name = name
+        self.keys: list[str] = []
+        self.connected = True
+        self.stalled = False
+        self.on_message = on_message
+        self._network = network
+        self._waiting: deque[tuple[int, WireMessage]] = deque()
+        self._waiting_bytes = 0
+        network.apps.append(self)
+
+    def subscribe(self, key: str) -> None:
+        self.keys.append(key)
+        self._network.on_topology_change()
+
+    def publish(self, message: WireMessage) -> None:
+        """Put a message: it goes to the router, or is lost with it."""
+        if self.connected:
+            self._network.from_app(message, self)
+
+    @property
+    def is_full(self) -> bool:
+        return self._waiting_bytes >= _APP_BUFFER_BYTES
+
+    def deliver(self, message: WireMessage) -> None:
+        self._waiting.append((self._network.scheduler.now_ns, message))
+        self._waiting_bytes += message.size
+        if len(self._waiting) == 1:
+            self._network.scheduler.call_after(self._network.latency_ns(), self.read)
+        if self.is_full:
+            self._network.on_app_full(self)
+
+    def read(self) -> None:
+        if self.stalled or not self.connected:
+            return
+        while self._waiting:
+            _, message = self._waiting.popleft()
+            self._waiting_bytes -= message.size
+            self.on_message(message)
+        self._network.resume_reading()
+
+    def disconnect(self) -> None:
+        """Lose the connection and what it had. The streamer cannot know of what was unread for longer than 50 ms."""
+        old_ns = self._network.scheduler.now_ns - _UNREAD_NS
+        for at_ns, message in self._waiting:
+            if at_ns < old_ns:
+                self._network.lost_at_apps.add(message.id)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.connected = False
+        self._network.on_topology_change()
+
+    def reconnect(self) -> None:
+        if not self.connected and self._network.is_running and not self.stalled:
+            self.connected = True
+            self._network.on_topology_change()
+
+
+class SimNetwork:
+    """One router. `is_running` false: frozen or down. `is_cut`: the cable to the streamer is cut."""
+
+    def __init__(self, scheduler: Scheduler, name: str, sizes: LinkSizes) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.sizes = sizes
+        self.rng = Random(scheduler.rng.getrandbits(64))
+        self.sessions: list[SimSession] = []
+        self.apps: list[SimApp] = []
+        self.orphans: list[SimLink] = []
+        """Closed connections: the router may still read what has arrived."""
+        self.is_running = True
+        self.is_down = False
+        self.is_cut = False
+        self.taken: dict[bytes, Process] = {}
+        """The messages that a streamer has received, with the process that did."""
+        self.put_by: dict[bytes, Process] = {}
+        """The messages that a streamer has put, with the process that did it last."""
+        self.lost_at_apps: set[bytes] = set()
+        self.notes: Counter[str] = Counter()
+        self._generation = 1
+        self._held: deque[tuple[WireMessage, SimApp]] = deque()
+        self._refresh_scheduled = False
+
+    @property
+    def zid(self) -> str:
+        return f"{self.name}{self._generation}"
+
+    def latency_ns(self) -> int:
+        return self.rng.randrange(100_000, 400_000)
+
+    def note(self, text: str) -> None:
+        """Record an event for the story of a failure."""
+        self.notes[text] += 1
+
+    def on_put(self, message: WireMessage, process: Process) -> None:
+        self.put_by[message.id] = process
+
+    def on_taken(self, message: WireMessage, process: Process) -> None:
+        self.taken[message.id] = process
+
+    # --- routing ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    @lru_cache(65_536)
+    def matches(pattern: str, key: str) -> bool:
+        chunks, wanted = key.split("/"), pattern.split("/")
+        return len(chunks) == len(wanted) and all(
+            one in ("*", other) for one, other in zip(wanted, chunks, strict=True)
+        )
+
+    def has_subscriber(self, key: str, but: SimSession) -> bool:
+        return any(
+            self.matches(pattern, key) for app in self.apps if app.connected for pattern in app.keys
+        ) or any(
+            self.matches(each.key, key)
+            for session in self.sessions
+            if session is not but and session.link is not None
+            for each in session.subscribers
+        )
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the router reads: not while one application has no room, as its puts then wait."""
+        return self.is_running and not any(each.is_full and each.connected for each in self.apps)
+
+    def from_app(self, message: WireMessage, app: SimApp) -> None:
+        if self.can_read:
+            self.route(message, app)
+        elif not self.is_down:
+            self._held.append((message, app))
+
+    def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
+        for app in self.apps:
+            if app is not source and app.connected and any(self.matches(k, message.key) for k in app.keys):
+                app.deliver(message)
+        for session in self.sessions:
+            link = session.link
+            if session is source or link is None or link.dead:
+                continue
+            if any(self.matches(each.key, message.key) for each in session.subscribers):
+                link.send_down(message)
+
+    def resume_reading(self) -> None:
+        while self._held and self.can_read:
+            self.route(*self._held.popleft())
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.read()
+        for link in self.orphans:
+            link.read()
+
+    def on_app_full(self, app: SimApp) -> None:
+        def check() -> None:
+            if app.is_full and app.connected and self.is_running:
+                self.note(
+                    f"router {self.name} closed the connection of {app.name}, which read nothing for 5 s"
+                )
+                app.disconnect()
+                self.resume_reading()
+
+        self.scheduler.call_after(PUT_WAIT_NS, check)
+
+    def on_topology_change(self) -> None:
+        """Subscriptions or links changed: sessions learn of it after a moment, if the router runs."""
+        if not self._refresh_scheduled:
+            self._refresh_scheduled = True
+            self.scheduler.call_after(5 * self.latency_ns(), self._refresh)
+
+    def _refresh(self) -> None:
+        self._refresh_scheduled = False
+        if not self.is_running or self.is_cut:
+            return  # the end of the fault refreshes
+        for session in self.sessions:
+            if session.link is not None and not session.link.dead:
+                session.refresh_matching()
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        if self.is_running:
+            self.is_running = False
+            self._update_links()
+
+    def thaw(self) -> None:
+        if not self.is_down and not self.is_running:
+            self.is_running = True
+            self._update_links()
+            self.resume_reading()
+            self.on_topology_change()
+
+    def kill_router(self) -> None:
+        if self.is_down:
+            return
+        self.is_running, self.is_down = False, True
+        self._held.clear()
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.reset()
+        for link in self.orphans:
+            link.received.clear()
+            link.sent.clear()
+        self.orphans.clear()
+        for app in self.apps:
+            if app.connected:
+                app.disconnect()
+
+    def start_router(self) -> None:
+        if self.is_down:
+            self._generation += 1
+            self.is_running, self.is_down = True, False
+            for app in self.apps:
+                self.scheduler.call_after(self.rng.randrange(50, 1_500) * NS_PER_MS, app.reconnect)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        self._update_links()
+
+    def join_cable(self) -> None:
+        self.is_cut = False
+        self._update_links()
+        self.on_topology_change()
+
+    def stall(self, app: SimApp) -> None:
+        app.stalled = True
+
+    def unstall(self, app: SimApp) -> None:
+        app.stalled = False
+        if app.connected:
+            app.read()
+        else:
+            self.scheduler.call_after(self.rng.randrange(50, 1_500) * NS_PER_MS, app.reconnect)
+
+    def _update_links(self) -> None:
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.cut = self.is_cut
+                session.link.update_silence()
+
+    def forget(self, process: Process) -> None:
+        """The process ended: its kernel closes its connections."""
+        for session in self.sessions:
+            if session.process is process:
+                session.on_killed()
+        self.sessions = [each for each in self.sessions if each.process is not process]
