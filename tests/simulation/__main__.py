@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from multiprocessing import get_context
 
+from tests.simulation.known_stories import STORIES
 from tests.simulation.story import Result, Story, generate, run, shrink
 
 _CHUNK = 25
@@ -42,14 +43,25 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs=2, metavar=("FIRST", "END"), default=(0, 200))
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--known", action="store_true", help="run the known stories")
     parser.add_argument("--kinds", nargs="*", default=[], help="only these kinds of violations")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--stories", type=int, default=3, help="minimal stories to print for each kind")
     options = parser.parse_args(arguments)
+    if options.known:
+        return _tell_known()
     if options.seed is not None:
         return _explain(generate(options.seed), options.kinds)
     seeds = range(*options.seeds)
     return _run_seeds(seeds, options.kinds, options.jobs, options.stories)
+
+
+def _tell_known() -> int:
+    """Print one line for each known story: its violations, or "holds"."""
+    for name, story in STORIES.items():
+        violations = run(story).violations
+        print(f"{name}: {'; '.join(f'{each.kind}: {each.text}' for each in violations) or 'holds'}")
+    return 0
 
 
 def _explain(story: Story, kinds: Sequence[str]) -> int:

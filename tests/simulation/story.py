@@ -21,6 +21,10 @@ _SETTLE_S: Final = 45
 _STOP_LIMIT_S: Final = DRAIN_S + 40
 
 
+DEFAULT_SIZES: Final = LinkSizes(128_000, 2_500_000, 1_500_000)
+SMALL_SIZES: Final = LinkSizes(4_000, 8_000, 4_000)
+
+
 class Step(NamedTuple):
     """One step: when, what, and its arguments. Times are ms of virtual time."""
 
@@ -38,7 +42,7 @@ class Story(NamedTuple):
     seed: int
     steps: tuple[Step, ...]
     config: HostConfig = HostConfig()
-    sizes: LinkSizes = LinkSizes(128_000, 2_500_000, 1_500_000)
+    sizes: LinkSizes = DEFAULT_SIZES
     commit_ms: int = 8
     interrupt_every: int = 0
 
@@ -56,7 +60,8 @@ class Result(NamedTuple):
     switches: int
     sent: int
     received: int
-    end_ns: int
+    fingerprint: int
+    """Equal for two runs with the same interleaving."""
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -77,8 +82,7 @@ FAULTS: Final = (
 )
 
 
-def _draw_fault(rng: Random, at_ms: int) -> Step:
-    kind = rng.choice(FAULTS)
+def _draw_fault(rng: Random, kind: str, at_ms: int) -> Step:
     duration_ms = rng.randrange(*rng.choice(_DURATIONS_MS))
     network = rng.choice((OUTSIDE, OUTSIDE, OUTSIDE, INSIDE))
     match kind:
@@ -100,33 +104,40 @@ def _draw_fault(rng: Random, at_ms: int) -> Step:
 
 def _draw_publish(rng: Random, at_ms: int) -> Step:
     flow = rng.choice(("event", "event", "event5", "notice", "call", "back"))
-    count = rng.choice((1, 10, 60, 150))
     every_us = rng.choice((200, 2_000, 10_000, 40_000))
+    count = rng.choice((1, 20, 100, 250, 250))
     size = rng.choice((8, 8, 100, 1_000))
     ttl_ms = rng.choice((0, 0, 0, 500, 30_000))
     return Step(at_ms, "publish", (flow, count, every_us, size, ttl_ms))
 
 
+def _draw_steps(rng: Random) -> list[Step]:
+    until_ms = rng.choice((2_000, 6_000, 15_000))
+    # Few kinds in one seed: then also rare pairs meet often.
+    kinds = rng.sample(FAULTS, rng.choice((1, 2, 2, 3)))
+    steps = []
+    for _ in range(rng.choice((0, 1, 2, 2, 3))):
+        at_ms = rng.randrange(100, until_ms)
+        steps.append(_draw_fault(rng, rng.choice(kinds), at_ms))
+        steps.append(_draw_publish(rng, max(0, at_ms - rng.randrange(1_000))))
+        if rng.random() < 0.5:  # two faults at once
+            steps.append(_draw_fault(rng, rng.choice(kinds), at_ms + rng.choice((0, 20, 500, 3_000))))
+    steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 4))]
+    return sorted(steps)
+
+
 def generate(seed: int) -> Story:
     """The story of a seed."""
     rng = Random(seed)
-    until_ms = rng.choice((2_000, 6_000, 15_000))
-    steps = [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(2, 6))]
-    for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
-        at_ms = rng.randrange(100, until_ms)
-        steps.append(_draw_fault(rng, at_ms))
-        if rng.random() < 0.4:  # two faults at once
-            steps.append(_draw_fault(rng, at_ms + rng.choice((0, 0, 500, 3_000))))
-    small = LinkSizes(4_000, 8_000, 4_000)
     return Story(
         seed,
-        tuple(sorted(steps)),
+        tuple(_draw_steps(rng)),
         HostConfig(
             durable=rng.random() < 0.35,
             retransmit_messages=rng.choice((4_000, 4_000, 500, 64)),
             queue_messages=rng.choice((10_000, 10_000, 200)),
         ),
-        rng.choice((LinkSizes(128_000, 2_500_000, 1_500_000), LinkSizes(16_000, 64_000, 32_000), small)),
+        rng.choice((DEFAULT_SIZES, DEFAULT_SIZES, LinkSizes(16_000, 64_000, 32_000), SMALL_SIZES)),
         commit_ms=rng.choice((1, 8, 40)),
         interrupt_every=rng.choice((0, 7, 50)),
     )
@@ -145,6 +156,8 @@ class _Actor:
         self.host = SimHost(scheduler, self.networks, self.disk, story.config)
         self.world = World(scheduler, self.networks)
         self._story = story
+        self._unsent = 0
+        """Messages that the applications have yet to send."""
         self._actions: list[tuple[int, int, Callable[[], None]]] = []
 
     def _at(self, at_ms: int, action: Callable[[], None]) -> None:
@@ -197,9 +210,11 @@ class _Actor:
     def _publish(self, flow: str, count: int, every_us: int, size: int, ttl_ms: int) -> None:
         def send_next(left: int) -> None:
             self.world.send(flow, size, ttl_ms)
+            self._unsent -= 1
             if left > 1:
                 self.scheduler.call_after(every_us * 1_000, lambda: send_next(left - 1))
 
+        self._unsent += count
         send_next(count)
 
     def _start(self) -> None:
@@ -225,7 +240,7 @@ class _Actor:
 
     def _has_arrived(self) -> bool:
         taken = (id for network in self.networks.values() for id in network.taken if id in self.world.sent)
-        return all(id in self.world.received for id in taken)
+        return not self._unsent and all(id in self.world.received for id in taken)
 
     def _wait(self, condition: Callable[[], bool], limit_s: int) -> None:
         """Wait for a condition, and at least a second."""
@@ -252,9 +267,8 @@ def run(story: Story) -> Result:
         violations += oracle.judge()
     notes = {text: count for network in actor.networks.values() for text, count in network.notes.items()}
     world = actor.world
-    return Result(
-        violations, notes, scheduler.switches, len(world.sent), len(world.received), scheduler.now_ns
-    )
+    history = scheduler.now_ns, scheduler.switches, tuple(map(tuple, world.received.values()))
+    return Result(violations, notes, scheduler.switches, len(world.sent), len(world.received), hash(history))
 
 
 def shrink(story: Story, kinds: Sequence[str], limit: int = 60) -> Story:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler
-from tests.simulation.zenoh_link import PUT_WAIT_NS, LinkSizes, SimLink, WireMessage
+from tests.simulation.zenoh_link import LEASE_NS, PUT_WAIT_NS, LinkSizes, SimLink, WireMessage
 from tests.simulation.zenoh_session import SimSession
 
 _APP_BUFFER_BYTES: Final = 200_000
@@ -105,6 +105,7 @@ class SimNetwork:
         self._generation = 1
         self._held: deque[tuple[WireMessage, SimApp]] = deque()
         self._refresh_scheduled = False
+        self._frozen_ns = 0
 
     @property
     def zid(self) -> str:
@@ -204,14 +205,31 @@ class SimNetwork:
     def freeze(self) -> None:
         if self.is_running:
             self.is_running = False
+            self._frozen_ns = self.scheduler.now_ns
             self._update_links()
 
     def thaw(self) -> None:
         if not self.is_down and not self.is_running:
+            if self.scheduler.now_ns - self._frozen_ns > LEASE_NS and self.rng.random() < 0.5:
+                self._expire_links()
             self.is_running = True
             self._update_links()
             self.resume_reading()
             self.on_topology_change()
+
+    def _expire_links(self) -> None:
+        """A router that was frozen for longer than the lease may close its links before it reads what has arrived."""
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.reset()
+        self._close_orphans()
+
+    def _close_orphans(self) -> None:
+        for link in self.orphans:
+            lost = link.received.clear() + link.sent.clear()
+            if lost:
+                self.note(f"{len(lost)} messages of a closed link of {link.session.name} were never read")
+        self.orphans.clear()
 
     def kill_router(self) -> None:
         if self.is_down:
@@ -221,10 +239,7 @@ class SimNetwork:
         for session in self.sessions:
             if session.link is not None:
                 session.link.reset()
-        for link in self.orphans:
-            link.received.clear()
-            link.sent.clear()
-        self.orphans.clear()
+        self._close_orphans()
         for app in self.apps:
             if app.connected:
                 app.disconnect()
