@@ -7,7 +7,7 @@ its endpoints, its dead letters, its spool.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from tests.simulation import primitives
@@ -23,6 +23,7 @@ LOSS_COUNTERS: Final = ("not_retransmitted", "unreplayed", "spool_lost", "lost_a
 LOSS_VERDICTS: Final = ("expired", "dead_lettered", "throttled", "denied")
 _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
+_EXPIRY_MARGIN_MS: Final = 20
 _ERROR: Final = 40
 _EXPECTED_ERRORS: Final = ("egress.not_persisted", "dead_letters.not_persisted", "spool.delete_failed")
 _FIRST_NUMBER: Final = bytes(8)
@@ -38,10 +39,10 @@ class Violation(NamedTuple):
 class Oracle:
     """The evidence of one run."""
 
-    def __init__(self, world: World, host: SimHost, *, has_faults: bool) -> None:
+    def __init__(self, world: World, host: SimHost, faults: Collection[str]) -> None:
         self._world = world
         self._host = host
-        self._has_faults = has_faults
+        self._faults = frozenset(faults)
         self._stop_lines = {each.process: each for each in host.log if each.event == "streamer.stopped"}
 
     def judge(self) -> list[Violation]:
@@ -52,6 +53,8 @@ class Oracle:
             self._unaccounted(),
             self._losses(),
             self._duplicates(),
+            self._expiry(),
+            self._letters(),
             self._order(),
             self._calls(),
         )
@@ -165,9 +168,51 @@ class Oracle:
         return put_by is not None and put_by in self._host.killed_at_ns
 
     def _duplicates(self) -> Iterable[Violation]:
-        twice = [id for id, times in self._world.received.items() if len(times) > 1]
-        if twice and not self._has_faults:
-            yield Violation("duplicate", f"{len(twice)} messages arrived twice, without any fault")
+        """Only a lost link and a kill make duplicates."""
+        for network in (INSIDE, OUTSIDE):
+            makers = {
+                "kill",
+                "power",
+                "stall",
+                *(f"{kind} {network}" for kind in ("freeze", "router", "cut")),
+            }
+            if self._faults & makers:
+                continue
+            received = self._world.received.items()
+            twice = [
+                id for id, times in received if len(times) > 1 and self._world.destination(id) == network
+            ]
+            if twice:
+                yield Violation(
+                    "duplicate", f"{len(twice)} messages arrived twice, without a lost link or a kill"
+                )
+
+    def _expiry(self) -> Iterable[Violation]:
+        """Nothing is handed to a transport after its ttl."""
+        if "clock" in self._faults:
+            return
+        for network in self._host.networks.values():
+            for id, at_ns in network.put_ns.items():
+                sent = self._world.sent.get(id)
+                if sent is None or not sent.ttl_ms:
+                    continue
+                late_ms = (at_ns - sent.at_ns) // NS_PER_MS - sent.ttl_ms
+                if late_ms > _EXPIRY_MARGIN_MS:
+                    yield Violation(
+                        "expired", f"{sent.flow} {sent.number} was put {late_ms} ms after its ttl"
+                    )
+                    return
+
+    def _letters(self) -> Iterable[Violation]:
+        """What fails or expires is one dead letter with its reason."""
+        if self._faults & {"kill", "power", "disk"}:
+            return
+        failed = reported = 0
+        for _, line in self._ordered_runs():
+            failed += line.extra["ledger"]["dead_lettered"] + line.extra["ledger"]["expired"]
+        reported = len(self._dead_letters())
+        if failed != reported:
+            yield Violation("dead letters", f"{failed} messages failed or expired, {reported} dead letters")
 
     def _order(self) -> Iterable[Violation]:
         """The first copies of a flow arrive in the order in which they were sent."""
@@ -181,12 +226,22 @@ class Oracle:
             last[sent.flow] = sent.number
 
     def _calls(self) -> Iterable[Violation]:
-        """A caller gets one response at most."""
-        if self._has_faults:
+        """A caller gets one response; an error response, if the provider did not receive the call."""
+        disturbed = {"kill", "power", "clock", *(f"{kind} {INSIDE}" for kind in ("freeze", "router", "cut"))}
+        if self._faults & disturbed:
             return
-        for id, count in self._world.responses.items():
-            if count > 1:
-                yield Violation("responses", f"call {self._world.sent[id].number} has {count} responses")
+        taken = self._taken()
+        for id, sent in self._world.sent.items():
+            if sent.flow != "call" or id not in taken:
+                continue
+            responses = self._world.responses.get(id, 0)
+            if responses > 1 and not self._faults - {"reload", "stop", "slow disk"}:
+                yield Violation("responses", f"call {sent.number} has {responses} responses")
+                return
+            was_put = id in self._host.networks[OUTSIDE].put_ns  # then a loss is judged in `_losses`
+            if not responses and not was_put and id not in self._spooled():
+                yield Violation("no response", f"call {sent.number} was not answered")
+                return
 
 
 _SPOOL_KEY: Final = 9

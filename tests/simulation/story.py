@@ -13,11 +13,12 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
-from tests.simulation.world import TOPICS, World
+from tests.simulation.world import LATE_TOPICS, TOPICS, World
 from tests.simulation.zenoh_link import LinkSizes
 from tests.simulation.zenoh_network import SimNetwork
 
 _SETTLE_S: Final = 45
+_STILL_NS: Final = 8 * NS_PER_S
 _STOP_LIMIT_S: Final = DRAIN_S + 40
 
 
@@ -123,6 +124,10 @@ def _draw_steps(rng: Random) -> list[Step]:
         if rng.random() < 0.5:  # two faults at once
             steps.append(_draw_fault(rng, rng.choice(kinds), at_ms + rng.choice((0, 20, 500, 3_000))))
     steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 4))]
+    for number in range(rng.choice((0, 0, 1, 3))):
+        at_ms = rng.randrange(until_ms)
+        steps.append(Step(at_ms, "subscribe", (number,)))
+        steps.append(Step(at_ms, "publish", (f"late{number}", 120, rng.choice((2_000, 40_000)), 8, 0)))
     return sorted(steps)
 
 
@@ -158,6 +163,8 @@ class _Actor:
         self._story = story
         self._unsent = 0
         """Messages that the applications have yet to send."""
+        self._moved: tuple[int, ...] = ()
+        self._moved_ns = 0
         self._actions: list[tuple[int, int, Callable[[], None]]] = []
 
     def _at(self, at_ms: int, action: Callable[[], None]) -> None:
@@ -196,6 +203,8 @@ class _Actor:
                 self._between(
                     step, lambda: self.disk.set_commit_ms(args[0]), lambda: self.disk.set_commit_ms(normal_ms)
                 )
+            case "subscribe":
+                self._at(at_ms, lambda: self.world.subscribe(LATE_TOPICS[args[0]]))
             case "reload":
                 self._at(at_ms, self.host.reload)
             case "clock":
@@ -232,11 +241,18 @@ class _Actor:
         for at_ms, _, action in sorted(self._actions):
             self.scheduler.sleep(max(1, begin_ns + at_ms * NS_PER_MS - self.scheduler.now_ns))
             action()
-        self._wait(self._has_arrived, _SETTLE_S)
-        self.scheduler.sleep(2 * NS_PER_S)
+        self._wait(self._has_settled, _SETTLE_S)
+        self.scheduler.sleep(NS_PER_S)
         self.host.stop()
         self.host.wait_stopped(_STOP_LIMIT_S)
         self.scheduler.sleep(2 * NS_PER_S)
+
+    def _has_settled(self) -> bool:
+        """Whether all messages have arrived, or nothing has moved for a while."""
+        moved = len(self.world.received), self._unsent, *(len(each.put_ns) for each in self.networks.values())
+        if moved != self._moved:
+            self._moved, self._moved_ns = moved, self.scheduler.now_ns
+        return self._has_arrived() or self.scheduler.now_ns - self._moved_ns > _STILL_NS
 
     def _has_arrived(self) -> bool:
         taken = (id for network in self.networks.values() for id in network.taken if id in self.world.sent)
@@ -250,20 +266,28 @@ class _Actor:
             self.scheduler.sleep(NS_PER_S)
 
 
+def faults_of(story: Story) -> frozenset[str]:
+    """The kinds of faults in a story; those of a network with its name."""
+    steps = (step for step in story.steps if step.kind not in ("publish", "subscribe"))
+    return frozenset(
+        f"{step.kind} {step.args[0]}" if step.kind in ("freeze", "router", "cut") else step.kind
+        for step in steps
+    )
+
+
 def run(story: Story) -> Result:
     """Run a story."""
     scheduler = Scheduler(story.seed, story.interrupt_every)
     actor = _Actor(story, scheduler)
     for step in story.steps:
         actor.plan(step)
-    kinds = {step.kind for step in story.steps}
     violations: list[Violation] = []
     with simulated(actor.host):
         try:
             actor.act()
         except SimulationStuck as error:
             violations.append(Violation("stuck", str(error)))
-        oracle = Oracle(actor.world, actor.host, has_faults=bool(kinds - {"publish", "reload"}))
+        oracle = Oracle(actor.world, actor.host, faults_of(story))
         violations += oracle.judge()
     notes = {text: count for network in actor.networks.values() for text, count in network.notes.items()}
     world = actor.world

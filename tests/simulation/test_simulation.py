@@ -31,7 +31,7 @@ def _simulate(*arguments: str) -> str:
 
 
 def _is_not_mended(name: str) -> bool:
-    return name.split()[0] in _NOT_MENDED
+    return name.split(maxsplit=1)[0] in _NOT_MENDED
 
 
 @pytest.fixture(scope="module")

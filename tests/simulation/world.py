@@ -6,14 +6,13 @@ from typing import Final, NamedTuple
 
 from tests.simulation.host import INSIDE, OUTSIDE
 from tests.simulation.scheduler import NS_PER_MS, Scheduler
-from tests.simulation.zenoh_link import WireMessage
+from tests.simulation.zenoh_link import WireMessage, wire_message
 from tests.simulation.zenoh_network import SimApp, SimNetwork
 from ustreamer.core.routing.usubscription_codec import (
     Status,
     SubscribeRequest,
     status_in,
     subscribe_request,
-    unsubscribe_request,
 )
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import filter_key, message_key
@@ -28,6 +27,9 @@ APP: Final = UUri("hpc", 0x10A1, 1, 0)
 READER: Final = UUri("cloud", 0x20, 1, 0)
 METHOD: Final = UUri("cloud", 0x30, 1, 1)
 TOPICS: Final = (UUri("hpc", 0x10A1, 1, 0x8001), UUri("hpc", 0x10A1, 1, 0x8002))
+"""Subscribed before a story begins."""
+LATE_TOPICS: Final = tuple(UUri("hpc", 0x10A1, 1, 0x8011 + number) for number in range(4))
+"""Subscribed by a step."""
 _NOTICE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
 _BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
 _NO_ID: Final = UUID(0x7000, 0b10 << 62)
@@ -55,6 +57,10 @@ FLOWS: Final[Mapping[str, Flow]] = {
     "event5": _flow(INSIDE, publish(_NO_ID, TOPICS[1], priority=UPriority.CS5), needs_subscription=True),
     "notice": _flow(INSIDE, notification(_NO_ID, _NOTICE, READER)),
     "call": _flow(INSIDE, request(_NO_ID, APP, METHOD, ttl=_CALL_TTL_MS)),
+    **{
+        f"late{number}": _flow(INSIDE, publish(_NO_ID, topic), needs_subscription=True)
+        for number, topic in enumerate(LATE_TOPICS)
+    },
     "back": _flow(OUTSIDE, notification(_NO_ID, _BACK, APP)),
 }
 
@@ -86,7 +92,7 @@ class World:
         for key in (filter_key(ANY, APP, "hpc"),):
             self.apps[INSIDE].subscribe(key)
         for key in (
-            *(filter_key(topic, None, "hpc") for topic in TOPICS),
+            *(filter_key(topic, None, "hpc") for topic in (*TOPICS, *LATE_TOPICS)),
             filter_key(ANY, READER, "cloud"),
             filter_key(ANY, METHOD, "cloud"),
         ):
@@ -96,6 +102,8 @@ class World:
         """The times at which the destination received a message."""
         self.responses: dict[bytes, int] = {}
         """How many responses a caller received, by the id of the request; error responses included."""
+        self.answered: set[bytes] = set()
+        """The calls that the provider answered."""
         self.subscribed_at_ns: dict[UUri, int] = {}
         self._subscribing: dict[UUID, UUri] = {}
         self._numbers = dict.fromkeys((*FLOWS, "response"), 0)
@@ -122,24 +130,17 @@ class World:
         assert attachment.startswith(id)
         number = self._numbers[name] = self._numbers[name] + 1
         self.sent[id] = Sent(name, number, self._scheduler.now_ns, message.attributes.ttl or 0)
-        self.apps[origin].publish(WireMessage(key, message.payload, attachment, id))
+        self.apps[origin].publish(wire_message(key, message.payload, attachment, id))
 
-    def subscribe(self, topic: UUri, *, ends: bool = False) -> None:
-        """Subscribe the application outside, or end its subscription."""
-        wanted = unsubscribe_request(topic) if ends else subscribe_request(SubscribeRequest(topic))
-        message = request(
-            self._ids.next(),
-            READER,
-            UUri("hpc", 0, 3, 2 if ends else 1),
-            wanted.SerializeToString(),
-            UPayloadFormat.PROTOBUF,
-            ttl=5_000,
-        )
-        if not ends:
-            self._subscribing[message.id] = topic
+    def subscribe(self, topic: UUri) -> None:
+        """Subscribe the application outside."""
+        wanted = subscribe_request(SubscribeRequest(topic)).SerializeToString()
+        sink = UUri("hpc", 0, 3, 1)
+        message = request(self._ids.next(), READER, sink, wanted, UPayloadFormat.PROTOBUF, ttl=5_000)
+        self._subscribing[message.id] = topic
         key = message_key(READER, message.attributes.sink, "cloud")
         attachment = VERSION_BYTE + encode(message.id, message.attributes)
-        self.apps[OUTSIDE].publish(WireMessage(key, message.payload, attachment, wire_id(message.id)))
+        self.apps[OUTSIDE].publish(wire_message(key, message.payload, attachment, wire_id(message.id)))
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -151,6 +152,7 @@ class World:
         times = self.received.setdefault(received.id, [])
         times.append(self._scheduler.now_ns)
         if sent.flow == "call" and len(times) == 1:
+            self.answered.add(received.id)
             id, attributes = decode(received.attachment[1:])
             answer = response(self._ids.next(), UMessage(id, attributes))
             key = message_key(METHOD, APP, "cloud")

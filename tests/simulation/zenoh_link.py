@@ -37,10 +37,12 @@ class WireMessage(NamedTuple):
     payload: bytes
     attachment: bytes
     id: bytes
+    size: int
 
-    @property
-    def size(self) -> int:
-        return len(self.payload) + len(self.attachment) + _FRAME_BYTES
+
+def wire_message(key: str, payload: bytes, attachment: bytes, id: bytes) -> WireMessage:
+    """A message with its size on a link."""
+    return WireMessage(key, payload, attachment, id, len(payload) + len(attachment) + _FRAME_BYTES)
 
 
 class LinkSizes(NamedTuple):

@@ -100,19 +100,23 @@ class SimNetwork:
         """The messages that a streamer has received, with the process that did."""
         self.put_by: dict[bytes, Process] = {}
         """The messages that a streamer has put, with the process that did it last."""
+        self.put_ns: dict[bytes, int] = {}
+        """When a streamer put a message for the last time."""
         self.lost_at_apps: set[bytes] = set()
         self.notes: Counter[str] = Counter()
         self._generation = 1
         self._held: deque[tuple[WireMessage, SimApp]] = deque()
         self._refresh_scheduled = False
         self._frozen_ns = 0
+        self._is_any_full = False
+        """True if an application may be full: a test for each message would cost more."""
 
     @property
     def zid(self) -> str:
         return f"{self.name}{self._generation}"
 
     def latency_ns(self) -> int:
-        return self.rng.randrange(100_000, 400_000)
+        return 100_000 + int(self.rng.random() * 300_000)
 
     def note(self, text: str) -> None:
         """Record an event for the story of a failure."""
@@ -120,6 +124,7 @@ class SimNetwork:
 
     def on_put(self, message: WireMessage, process: Process) -> None:
         self.put_by[message.id] = process
+        self.put_ns[message.id] = self.scheduler.now_ns
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
         self.taken[message.id] = process
@@ -134,6 +139,11 @@ class SimNetwork:
             one in ("*", other) for one, other in zip(wanted, chunks, strict=True)
         )
 
+    @classmethod
+    @lru_cache(65_536)
+    def _is_subscribed(cls, patterns: tuple[str, ...], key: str) -> bool:
+        return any(cls.matches(pattern, key) for pattern in patterns)
+
     def has_subscriber(self, key: str, but: SimSession) -> bool:
         return any(
             self.matches(pattern, key) for app in self.apps if app.connected for pattern in app.keys
@@ -147,7 +157,9 @@ class SimNetwork:
     @property
     def can_read(self) -> bool:
         """Whether the router reads: not while one application has no room, as its puts then wait."""
-        return self.is_running and not any(each.is_full and each.connected for each in self.apps)
+        if not self.is_running:
+            return False
+        return not (self._is_any_full and any(app.is_full and app.connected for app in self.apps))
 
     def from_app(self, message: WireMessage, app: SimApp) -> None:
         if self.can_read:
@@ -157,14 +169,16 @@ class SimNetwork:
 
     def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
         for app in self.apps:
-            if app is not source and app.connected and any(self.matches(k, message.key) for k in app.keys):
+            if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
                 app.deliver(message)
         for session in self.sessions:
             link = session.link
             if session is source or link is None or link.dead:
                 continue
-            if any(self.matches(each.key, message.key) for each in session.subscribers):
-                link.send_down(message)
+            for each in session.subscribers:
+                if self.matches(each.key, message.key):
+                    link.send_down(message)
+                    break
 
     def resume_reading(self) -> None:
         while self._held and self.can_read:
@@ -176,6 +190,8 @@ class SimNetwork:
             link.read()
 
     def on_app_full(self, app: SimApp) -> None:
+        self._is_any_full = True
+
         def check() -> None:
             if app.is_full and app.connected and self.is_running:
                 self.note(

@@ -12,7 +12,7 @@ import zenoh
 
 from tests.simulation import primitives
 from tests.simulation.scheduler import NS_PER_MS, Process, Task
-from tests.simulation.zenoh_link import PUT_WAIT_NS, SimLink, WireMessage
+from tests.simulation.zenoh_link import PUT_WAIT_NS, SimLink, WireMessage, wire_message
 from ustreamer.transports.zenoh.retransmit import HEAD
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class SimPublisher:
             self._session.callbacks.put_unlocked(lambda: on_status(SimpleNamespace(matching=matching)))
 
     def put(self, payload: bytes, *, attachment: bytes) -> None:
-        self._session.put(WireMessage(self.key, payload, attachment, attachment[: HEAD.size]))
+        self._session.put(wire_message(self.key, payload, attachment, attachment[: HEAD.size]))
 
     def undeclare(self) -> None:
         self._session.publishers.pop(self, None)
@@ -235,13 +235,13 @@ class SimSession:
         """Take a message. Without a working link it is lost silently."""
         self._check_open()
         self.scheduler.interrupt()
+        self.network.on_put(message, self.process)
         link = self.link
         deadline_ns = self.scheduler.now_ns + PUT_WAIT_NS
         while link is not None and not link.dead and not link.has_room:
             link.on_room.append(partial(self.scheduler.make_ready, self.scheduler.current))
             if not self.scheduler.block(deadline_ns):
                 link.close_here("a put waited 5 s")
-        self.network.on_put(message, self.process)
         if link is None or link.dead:
             self.network.note(f"{self.name} took messages without a working link, and lost them")
         else:
