@@ -14,13 +14,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import zenoh
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
+from ustreamer_wamp.plugin import WampPlugin, WampSection
 
 from tests.simulation import primitives
 from tests.simulation.disk import SimDisk
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler, Task
+from tests.simulation.wamp import ROUTER, SimWampServer
 from tests.simulation.zenoh_network import SimNetwork
 from tests.simulation.zenoh_session import SimFifoChannel, SimSession, network_of
 from ustreamer.core.base.clock import Clock
@@ -30,14 +33,15 @@ from ustreamer.host.egress import durable_queue  # noqa: F401 - product modules 
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.transports.zenoh import transport  # noqa: F401
+from ustreamer.transport_port import EndpointConfig
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 STATE_DIR: Final = Path("/simulated/state")
-PLUGINS: Final = {"usubscription": UsubscriptionPlugin}
+PLUGINS: Final[Mapping[str, type]] = {"usubscription": UsubscriptionPlugin, "wamp": WampPlugin}
 DRAIN_S: Final = 5.0
 INSIDE, OUTSIDE = "inside", "outside"
 AUTHORITIES: Final = {INSIDE: ("hpc",), OUTSIDE: ("cloud",)}
-_KINDS: Final = plugins.transport_kinds(plugins.class_plugin_manager({}))
+_KINDS: Final = plugins.transport_kinds(plugins.class_plugin_manager(PLUGINS))
 
 
 class HostConfig(NamedTuple):
@@ -47,10 +51,11 @@ class HostConfig(NamedTuple):
     retransmit_messages: int = 4_000
     queue_messages: int = 10_000
     max_age_ms: int = 30_000
+    wamp: bool = False
 
     def streamer_config(self) -> StreamerConfig:
         limits = EgressLimits(queue_messages=self.queue_messages, max_age_ms=self.max_age_ms)
-        endpoints = {
+        endpoints: dict[str, EndpointConfig] = {
             name: ZenohEndpoint(
                 transport="zenoh",
                 authorities=authorities,
@@ -61,13 +66,18 @@ class HostConfig(NamedTuple):
             )
             for name, authorities in AUTHORITIES.items()
         }
+        sections: dict[str, msgspec.Struct] = {"usubscription": UsubscriptionConfig(history=0)}
+        if self.wamp:
+            section = WampSection(listen="ws://127.0.0.1:1/ws", anonymous=True)
+            endpoints.update(section.endpoints("hpc"))
+            sections["wamp"] = section
         return StreamerConfig(
             base=STATE_DIR,
             authority="hpc",
             state_dir=STATE_DIR,
-            endpoints=dict(endpoints),
+            endpoints=endpoints,
             egress=dict.fromkeys(("default", *endpoints), limits),
-            plugins={"usubscription": UsubscriptionConfig(history=0)},
+            plugins=sections,
         )
 
 
@@ -107,6 +117,7 @@ class SimHost:
         self.runs: list[Run] = []
         self.killed_at_ns: dict[Process, int] = {}
         self.log: list[LogEntry] = []
+        self.wamp_servers: list[SimWampServer] = []
         self.clock_offset_ms = 0
         self._boot = 1
         self._booted_ns = 0
@@ -179,6 +190,12 @@ class SimHost:
         """Step the wall clock of the machine."""
         self.clock_offset_ms += ms
 
+    def new_wamp_server(self, *args: Any, **kwargs: Any) -> SimWampServer:
+        """Replaces the class `WampServer`."""
+        server = SimWampServer(self.scheduler, *args, **kwargs)
+        self.wamp_servers.append(server)
+        return server
+
     def boot_id(self) -> bytes:
         return b"%016d" % self._boot
 
@@ -237,6 +254,10 @@ def simulated(host: SimHost) -> Iterator[None]:
         (f"{zenoh_modules}.subscriber", "FifoChannel"): SimFifoChannel,
         (f"{storage}.spool", "LmdbStore"): host.disk.store,
         (f"{storage}.dead_letter_store", "LmdbStore"): host.disk.store,
+        (ROUTER, "WampServer"): host.new_wamp_server,
+        (ROUTER, "secrets"): SimpleNamespace(
+            randbits=scheduler.rng.getrandbits, token_bytes=scheduler.rng.randbytes
+        ),
         ("ustreamer_usubscription.store.store", "LmdbStore"): host.disk.store,
         ("ustreamer.uprotocol.uuid", "random"): seeded,
         ("ustreamer.host.runtime.streamer", "os"): entropy,

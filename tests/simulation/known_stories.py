@@ -49,6 +49,17 @@ STORIES: Final[Mapping[str, Story]] = {
         (_events(150, 25, 100), Step(1_000, "freeze", (OUTSIDE, 12_000))),
         HostConfig(retransmit_messages=64),
     ),
+    "5 SIGTERM while WAMP sessions end": Story(
+        1,
+        (
+            Step(0, "sessions", (20,)),
+            _events(100, 200, 8, at_ms=500),
+            Step(990, "leave", (12,)),
+            Step(1_000, "stop", (1_000,)),
+        ),
+        HostConfig(wamp=True),
+        interrupt_every=7,
+    ),
     "11 router frozen for 1 s, then killed": Story(
         1,
         (

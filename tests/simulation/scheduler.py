@@ -19,7 +19,7 @@ NS_PER_MS: Final = 1_000_000
 WALL_AT_ZERO_MS: Final = 1_700_000_000_000
 _CLOCK_READ_NS: Final = 500
 """Virtual time of one reading of the clock: a loop that polls the clock ends."""
-_MAX_SWITCHES: Final = 3_000_000
+_MAX_SWITCHES: Final = 500_000
 
 
 class Killed(BaseException):

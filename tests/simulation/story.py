@@ -128,19 +128,26 @@ def _draw_steps(rng: Random) -> list[Step]:
         at_ms = rng.randrange(until_ms)
         steps.append(Step(at_ms, "subscribe", (number,)))
         steps.append(Step(at_ms, "publish", (f"late{number}", 120, rng.choice((2_000, 40_000)), 8, 0)))
-    return sorted(steps)
+    return steps
 
 
 def generate(seed: int) -> Story:
     """The story of a seed."""
     rng = Random(seed)
+    steps = _draw_steps(rng)
+    has_sessions = rng.random() < 0.1
+    if has_sessions:
+        for _ in range(rng.randrange(1, 4)):
+            steps.append(Step(rng.randrange(2_000), "sessions", (rng.randrange(1, 8),)))
+            steps.append(Step(rng.randrange(10_000), "leave", (rng.randrange(1, 8),)))
     return Story(
         seed,
-        tuple(_draw_steps(rng)),
+        tuple(sorted(steps)),
         HostConfig(
             durable=rng.random() < 0.35,
             retransmit_messages=rng.choice((4_000, 4_000, 500, 64)),
             queue_messages=rng.choice((10_000, 10_000, 200)),
+            wamp=has_sessions,
         ),
         rng.choice((DEFAULT_SIZES, DEFAULT_SIZES, LinkSizes(16_000, 64_000, 32_000), SMALL_SIZES)),
         commit_ms=rng.choice((1, 8, 40)),
@@ -203,6 +210,8 @@ class _Actor:
                 self._between(
                     step, lambda: self.disk.set_commit_ms(args[0]), lambda: self.disk.set_commit_ms(normal_ms)
                 )
+            case "sessions" | "leave":
+                self._at(at_ms, lambda: self._change_sessions(step.kind, *args))
             case "subscribe":
                 self._at(at_ms, lambda: self.world.subscribe(LATE_TOPICS[args[0]]))
             case "reload":
@@ -225,6 +234,13 @@ class _Actor:
 
         self._unsent += count
         send_next(count)
+
+    def _change_sessions(self, kind: str, count: int) -> None:
+        for server in self.host.wamp_servers[-1:] if self.host.is_up else ():
+            if kind == "leave":
+                server.disconnect(count)
+            else:
+                server.connect(count, TOPICS)
 
     def _start(self) -> None:
         if not self.host.is_up or self.host.wait_stopped(_STOP_LIMIT_S):
@@ -266,9 +282,12 @@ class _Actor:
             self.scheduler.sleep(NS_PER_S)
 
 
+_NO_FAULTS: Final = frozenset({"publish", "subscribe", "sessions", "leave"})
+
+
 def faults_of(story: Story) -> frozenset[str]:
     """The kinds of faults in a story; those of a network with its name."""
-    steps = (step for step in story.steps if step.kind not in ("publish", "subscribe"))
+    steps = (step for step in story.steps if step.kind not in _NO_FAULTS)
     return frozenset(
         f"{step.kind} {step.args[0]}" if step.kind in ("freeze", "router", "cut") else step.kind
         for step in steps
