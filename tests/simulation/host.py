@@ -24,6 +24,7 @@ from tests.simulation import primitives
 from tests.simulation.disk import SimDisk
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler, Task
 from tests.simulation.wamp import ROUTER, SimWampServer
+from tests.simulation.zenoh_link import is_read_to_end
 from tests.simulation.zenoh_network import SimNetwork
 from tests.simulation.zenoh_session import SimFifoChannel, SimSession, network_of
 from ustreamer.core.base.clock import Clock
@@ -32,8 +33,8 @@ from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.egress import durable_queue  # noqa: F401 - product modules are patched only if they are loaded
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.streamer import Streamer
-from ustreamer.transports.zenoh import transport  # noqa: F401
 from ustreamer.transport_port import EndpointConfig
+from ustreamer.transports.zenoh import transport  # noqa: F401
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 STATE_DIR: Final = Path("/simulated/state")
@@ -48,7 +49,7 @@ class HostConfig(NamedTuple):
     """The configuration of the streamer that the seed decides."""
 
     durable: bool = False
-    retransmit_messages: int = 4_000
+    retransmit_bytes: int = 16_000_000
     queue_messages: int = 10_000
     max_age_ms: int = 30_000
     wamp: bool = False
@@ -60,7 +61,7 @@ class HostConfig(NamedTuple):
                 transport="zenoh",
                 authorities=authorities,
                 connect=(f"tcp/{name}:7447",),
-                retransmit_messages=self.retransmit_messages,
+                retransmit_bytes=self.retransmit_bytes,
                 peers=False,
                 durable=self.durable and name == OUTSIDE,
             )
@@ -113,7 +114,7 @@ class SimHost:
         self.networks = networks
         self.disk = disk
         self.config = config
-        self.streamer: Streamer | None = None
+        self._streamers: list[Streamer] = []
         self.runs: list[Run] = []
         self.killed_at_ns: dict[Process, int] = {}
         self.log: list[LogEntry] = []
@@ -143,7 +144,8 @@ class SimHost:
         def main() -> None:
             try:
                 config = self.config.streamer_config()
-                self.streamer = streamer = Streamer(config, _KINDS, PLUGINS, self._clock())
+                streamer = Streamer(config, _KINDS, PLUGINS, self._clock())
+                self._streamers.append(streamer)
                 streamer.start()
                 ready.set()
                 while (command := commands.get()) is not None:
@@ -190,6 +192,19 @@ class SimHost:
         """Step the wall clock of the machine."""
         self.clock_offset_ms += ms
 
+    def release(self) -> None:
+        """Cut the references between the routes of all streamers: structs without `gc` would keep them forever."""
+        for streamer in self._streamers:
+            for name in streamer.transports:
+                vars(streamer.dispatcher.ingress(name)).clear()
+            for each in streamer.transports.values():
+                vars(each).clear()
+            vars(streamer).clear()
+
+    def open_session(self, config: zenoh.Config) -> SimSession:
+        """Replaces `zenoh.open`."""
+        return SimSession(self.networks[network_of(config)], self.scheduler.current.process)
+
     def new_wamp_server(self, *args: Any, **kwargs: Any) -> SimWampServer:
         """Replaces the class `WampServer`."""
         server = SimWampServer(self.scheduler, *args, **kwargs)
@@ -226,8 +241,8 @@ class _Handler(logging.Handler):
 class _Zenoh:
     """The module `zenoh` as the transport sees it."""
 
-    def __init__(self, networks: Mapping[str, SimNetwork], scheduler: Scheduler) -> None:
-        self.open = lambda config: SimSession(networks[network_of(config)], scheduler.current.process)
+    def __init__(self, host: SimHost) -> None:
+        self.open = host.open_session
 
     def __getattr__(self, name: str) -> object:
         return getattr(zenoh, name)
@@ -246,11 +261,12 @@ def simulated(host: SimHost) -> Iterator[None]:
     entropy = SimpleNamespace(urandom=scheduler.rng.randbytes)
     zenoh_modules, storage = "ustreamer.transports.zenoh", "ustreamer.host.storage"
     others: dict[tuple[str, str], object] = {
-        (f"{zenoh_modules}.transport", "zenoh"): _Zenoh(networks, scheduler),
+        (f"{zenoh_modules}.transport", "zenoh"): _Zenoh(host),
         (f"{zenoh_modules}.transport", "atexit"): SimpleNamespace(
             register=lambda _: None, unregister=lambda _: None
         ),
         (f"{zenoh_modules}.link_monitor", "find_link"): find_link,
+        (f"{zenoh_modules}.link_monitor", "is_read_to_end"): is_read_to_end,
         (f"{zenoh_modules}.subscriber", "FifoChannel"): SimFifoChannel,
         (f"{storage}.spool", "LmdbStore"): host.disk.store,
         (f"{storage}.dead_letter_store", "LmdbStore"): host.disk.store,

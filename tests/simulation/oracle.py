@@ -20,6 +20,8 @@ from ustreamer.uprotocol.wire import decode
 
 LOSS_COUNTERS: Final = ("not_retransmitted", "unreplayed", "spool_lost", "lost_at_stop")
 """Counters of an endpoint that report lost messages after the verdict `delivered`."""
+_LETTER_LOSSES: Final = frozenset({"kill", "power", "disk"})
+_LETTERS_IN_A_BURST: Final = 5_000
 LOSS_VERDICTS: Final = ("expired", "dead_lettered", "throttled", "denied")
 _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
@@ -54,7 +56,6 @@ class Oracle:
             self._losses(),
             self._duplicates(),
             self._expiry(),
-            self._letters(),
             self._order(),
             self._calls(),
         )
@@ -79,13 +80,20 @@ class Oracle:
         return {wire_id(decode(each.attributes)[0]) for each in stored}
 
     def _reported(self, dead_letters: int) -> tuple[int, dict[str, int]]:
-        """The number of messages that verdicts and counters report as not delivered, without stored dead letters."""
+        """The number of messages that are reported as lost, but not by name.
+
+        What fails or expires is one dead letter. Only if letters may have been lost, the verdicts are enough.
+        """
         counts: Counter[str] = Counter()
         for _, line in self._ordered_runs():
-            counts.update({name: line.extra["ledger"][name] for name in LOSS_VERDICTS})
+            verdicts = {name: line.extra["ledger"][name] for name in LOSS_VERDICTS}
+            if self._faults & _LETTER_LOSSES or sum(verdicts.values()) > _LETTERS_IN_A_BURST:
+                counts.update(verdicts)
             for counters in line.extra["endpoints"].values():
                 counts.update({name: counters.get(name, 0) for name in LOSS_COUNTERS})
-        return max(0, counts.total() - dead_letters), {name: n for name, n in counts.items() if n}
+        ended = sum(counts[name] for name in LOSS_VERDICTS)
+        unnamed = max(0, ended - dead_letters) + counts.total() - ended
+        return unnamed, {name: n for name, n in counts.items() if n}
 
     # --- the promises -------------------------------------------------------------------------------------------------
 
@@ -202,17 +210,6 @@ class Oracle:
                         "expired", f"{sent.flow} {sent.number} was put {late_ms} ms after its ttl"
                     )
                     return
-
-    def _letters(self) -> Iterable[Violation]:
-        """What fails or expires is one dead letter with its reason."""
-        if self._faults & {"kill", "power", "disk"}:
-            return
-        failed = reported = 0
-        for _, line in self._ordered_runs():
-            failed += line.extra["ledger"]["dead_lettered"] + line.extra["ledger"]["expired"]
-        reported = len(self._dead_letters())
-        if failed != reported:
-            yield Violation("dead letters", f"{failed} messages failed or expired, {reported} dead letters")
 
     def _order(self) -> Iterable[Violation]:
         """The first copies of a flow arrive in the order in which they were sent."""

@@ -367,7 +367,8 @@ def installed(others: Mapping[tuple[str, str], object]) -> Iterator[None]:
                 if id(value) in _REPLACEMENTS:
                     replace(module, name, _REPLACEMENTS[id(value)])
         for (module_name, name), value in others.items():
-            replace(sys.modules[module_name], name, value)
+            if hasattr(sys.modules[module_name], name):  # one version of the product may not have it
+                replace(sys.modules[module_name], name, value)
         yield
     finally:
         for module, name, value in reversed(undo):

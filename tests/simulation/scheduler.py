@@ -173,6 +173,14 @@ class Scheduler:
             self._ready.append(me)
             self._switch(me)
 
+    def spend(self, ns: int) -> None:
+        """Let computing take time. Other threads run if a timer is due."""
+        self.now_ns += ns
+        me = self.current
+        if self._timers and self._timers[0][0] <= self.now_ns and not me.process.killed:
+            self._ready.append(me)
+            self._switch(me)
+
     def _draw_interrupt(self) -> int:
         return self.rng.randrange(1, 2 * self._interrupt_every) if self._interrupt_every else 1 << 60
 

@@ -145,7 +145,7 @@ def generate(seed: int) -> Story:
         tuple(sorted(steps)),
         HostConfig(
             durable=rng.random() < 0.35,
-            retransmit_messages=rng.choice((4_000, 4_000, 500, 64)),
+            retransmit_bytes=rng.choice((16_000_000, 16_000_000, 130_000, 20_000)),
             queue_messages=rng.choice((10_000, 10_000, 200)),
             wamp=has_sessions,
         ),
@@ -247,6 +247,14 @@ class _Actor:
             self.disk.set_refusal(None)  # a streamer does not start on a disk that refuses
             self.host.start()
 
+    def release(self) -> None:
+        """Empty all objects of the run. The product has structs without `gc`, which would keep them forever."""
+        self.host.release()
+        for network in self.networks.values():
+            network.release()
+        for each in (self.scheduler, self.disk, self.host, self.world):
+            vars(each).clear()
+
     def act(self) -> None:
         """Do all actions, end all faults, wait, and stop."""
         self.host.start()
@@ -311,7 +319,9 @@ def run(story: Story) -> Result:
     notes = {text: count for network in actor.networks.values() for text, count in network.notes.items()}
     world = actor.world
     history = scheduler.now_ns, scheduler.switches, tuple(map(tuple, world.received.values()))
-    return Result(violations, notes, scheduler.switches, len(world.sent), len(world.received), hash(history))
+    counts = scheduler.switches, len(world.sent), len(world.received)
+    actor.release()
+    return Result(violations, notes, *counts, hash(history))
 
 
 def shrink(story: Story, kinds: Sequence[str], limit: int = 60) -> Story:

@@ -95,12 +95,16 @@ class SimLink:
         self.cut = False
         self.dead = False
         self.reported = False
+        self.is_held = False
+        """True if the process has a second descriptor: then the end of the session does not wait for the kernel."""
         self.on_room: list[Callable[[], None]] = []
         self._scheduler = network.scheduler
         self._opened_ns = self._scheduler.now_ns
-        self._acked = 0
+        self._acked = self._unacked_at_end = 0
         self._extra_received = 0
         self._silent_since_ns: int | None = None
+        self.is_broken = False
+        """True if messages in this connection were lost."""
         self._is_established = True
         self._is_closed_here = False
         self._pumping = False
@@ -161,7 +165,7 @@ class SimLink:
         return TcpState(
             self._is_established,
             self._acked,
-            self.sent.bytes,
+            self._unacked_at_end or self.sent.bytes,
             (self._scheduler.now_ns - last_ns) // NS_PER_MS,
             100 + keepalives * _KEEPALIVE_BYTES + self._extra_received,
         )
@@ -170,12 +174,32 @@ class SimLink:
         until_ns = self._scheduler.now_ns if self._silent_since_ns is None else self._silent_since_ns
         return until_ns - (until_ns - self._opened_ns) % _KEEPALIVE_NS
 
+    def hold(self) -> "SimLink | None":
+        """A second descriptor; None if the connection is gone."""
+        if self._is_closed_here or self.dead:
+            return None
+        self.is_held = True
+        return self
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the router has read everything and ended its stream."""
+        return not (self.sent.messages or self.received.messages or self.is_broken or self._is_silent)
+
+    @property
+    def _is_silent(self) -> bool:
+        return self.cut or not self.network.is_running
+
+    def abort(self) -> None:
+        """Reset the connection. The router can still read what its kernel has received."""
+        self.sent.clear()
+        self.is_broken = True
+
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def update_silence(self) -> None:
         """The router became silent, or speaks again: call after each change."""
-        silent = self.cut or not self.network.is_running
-        if not silent:
+        if not self._is_silent:
             self._silent_since_ns = None
             self.pump()
             self.read()
@@ -192,11 +216,10 @@ class SimLink:
         """Zenoh closes the link on our side. Messages in our buffers are lost; the session learns of it later."""
         if self.dead:
             return
-        self.dead = True
+        self.dead = self.is_broken = True
+        self._unacked_at_end = self.sent.bytes  # as long as the socket is open, its kernel has them
         lost = self.queue.clear() + self.sent.clear()
         self.network.note(f"link of {self.session.name} closed ({why}): {len(lost)} messages lost in it")
-        if self.network.rng.random() < 0.5:  # the router resets the connection and never reads the rest
-            self.received.clear()
         self.network.orphans.append(self)
         if self.network.rng.random() < 0.5:
             self._is_closed_here = True
@@ -205,6 +228,7 @@ class SimLink:
 
     def reset(self) -> None:
         """The router's process ended: its kernel closes the connection. The session learns of it at once, or soon."""
+        self.is_broken = True
         if self.dead:
             return
         self.dead = True
@@ -238,7 +262,7 @@ class SimLink:
         """The session is closed, or its process ended. The kernel still sends what it has."""
         if not self.dead:
             self.dead = self.reported = True
-            self.queue.clear()
+            self.is_broken |= bool(self.queue.clear())
             self.network.orphans.append(self)
             self._scheduler.call_after(self.network.latency_ns(), self._arrive)
 
@@ -254,3 +278,13 @@ class SimLink:
             if not self.session.deliver(self.downlink[0]):
                 return  # no room: the session calls again
             self.downlink.popleft()
+
+
+def is_read_to_end(held: SimLink, end_ns: int, monotonic_ns: Callable[[], int]) -> bool:
+    """Whether the router read everything before the end of the time; see `tcp_info`."""
+    while monotonic_ns() < end_ns and not held.is_broken:
+        if held.is_read:
+            return True
+        held.network.scheduler.sleep(2 * NS_PER_MS)
+    held.abort()
+    return False

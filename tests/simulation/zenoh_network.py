@@ -90,6 +90,7 @@ class SimNetwork:
         self.sizes = sizes
         self.rng = Random(scheduler.rng.getrandbits(64))
         self.sessions: list[SimSession] = []
+        self._all_sessions: list[SimSession] = []
         self.apps: list[SimApp] = []
         self.orphans: list[SimLink] = []
         """Closed connections: the router may still read what has arrived."""
@@ -243,6 +244,7 @@ class SimNetwork:
     def _close_orphans(self) -> None:
         for link in self.orphans:
             lost = link.received.clear() + link.sent.clear()
+            link.is_broken |= bool(lost)
             if lost:
                 self.note(f"{len(lost)} messages of a closed link of {link.session.name} were never read")
         self.orphans.clear()
@@ -291,6 +293,19 @@ class SimNetwork:
             if session.link is not None:
                 session.link.cut = self.is_cut
                 session.link.update_silence()
+
+    def release(self) -> None:
+        """Empty this network after a run."""
+        for session in self._all_sessions:
+            for publisher in session.publishers:
+                vars(publisher).clear()
+            vars(session).clear()
+        for each in (*self.orphans, *self.apps, self):
+            vars(each).clear()
+
+    def add_session(self, session: SimSession) -> None:
+        self.sessions.append(session)
+        self._all_sessions.append(session)
 
     def forget(self, process: Process) -> None:
         """The process ended: its kernel closes its connections."""
