@@ -68,12 +68,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _find_first(seeds: range, known: Mapping[str, Sequence[str]]) -> int:
-    for seed in seeds:
-        ((_, kinds),) = _run_chunk(range(seed, seed + 1))
-        new = sorted(set(kinds) - set(known.get(str(seed), ())))
-        if new:
-            print(f"seed {seed}: {', '.join(new)}")
-            return 1
+    for at in range(0, len(seeds), _CHUNK):
+        for seed, kinds in _run_chunk(seeds[at : at + _CHUNK]):
+            new = sorted(set(kinds) - set(known.get(str(seed), ())))
+            if new:
+                print(f"seed {seed}: {', '.join(new)}")
+                return 1
     return 0
 
 

@@ -103,7 +103,10 @@ class SimNetwork:
         """The messages that a streamer has put, with the process that did it last."""
         self.put_ns: dict[bytes, int] = {}
         """When a streamer put a message for the last time."""
+        self.put_without_subscriber: set[bytes] = set()
+        """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
+        """The messages that an application lost with its connection, or that the router received just after that."""
         self.notes: Counter[str] = Counter()
         self._generation = 1
         self._held: deque[tuple[WireMessage, SimApp]] = deque()
@@ -169,9 +172,11 @@ class SimNetwork:
             self._held.append((message, app))
 
     def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
+        has_receiver = False
         for app in self.apps:
             if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
                 app.deliver(message)
+                has_receiver = True
         for session in self.sessions:
             link = session.link
             if session is source or link is None or link.dead:
@@ -179,7 +184,10 @@ class SimNetwork:
             for each in session.subscribers:
                 if self.matches(each.key, message.key):
                     link.send_down(message)
+                    has_receiver = True
                     break
+        if not has_receiver and message.id not in self.put_without_subscriber:
+            self.lost_at_apps.add(message.id)
 
     def resume_reading(self) -> None:
         while self._held and self.can_read:

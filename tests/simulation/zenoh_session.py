@@ -127,6 +127,8 @@ class SimPublisher:
             self._session.callbacks.put_unlocked(lambda: on_status(SimpleNamespace(matching=matching)))
 
     def put(self, payload: bytes, *, attachment: bytes) -> None:
+        if not self.matching:
+            self._session.network.put_without_subscriber.add(attachment[: HEAD.size])
         self._session.put(wire_message(self.key, payload, attachment, attachment[: HEAD.size]))
 
     def undeclare(self) -> None:
