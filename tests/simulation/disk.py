@@ -6,6 +6,7 @@ LMDB itself is not simulated: README.md says why.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
@@ -66,11 +67,24 @@ class SimDisk:
 class SimStore:
     """The interface of `LmdbStore` on a `SimDisk`."""
 
-    def __init__(self, disk: SimDisk, name: str, path: Path, map_size: int, layout: Any, **_: object) -> None:
+    def __init__(
+        self,
+        disk: SimDisk,
+        name: str,
+        path: Path,
+        map_size: int,
+        layout: Any,
+        *,
+        states: Any = None,
+        **_: object,
+    ) -> None:
+        """`states` gets refused commits. A product that has it opens a store without files on a full disk."""
         self.path = path
         self.map_size = map_size
         self.transactions = 0
         self.quarantine: Final = None
+        self.is_degraded = False
+        self._states = states
         self._name = f"{name} {path}"
         self._disk = disk
         self._layout = layout
@@ -79,17 +93,39 @@ class SimStore:
     def open(self) -> Any:
         self.require_writable()
         stores, place = self._disk.stores, str(self.path)
-        if place not in stores:
-            try:
-                self._disk.refuse(f"{self._name}: cannot be opened", is_deletion=False)
-            except UStatusError as error:
-                raise UStatusError(UCode.UNAVAILABLE, error.message) from error
-            first = dict([self._layout.first_record()])
-            self._disk.wait(lambda: stores.__setitem__(place, first))
-        self._records = stores[place]
+        self._records = stores.get(place)
+        if self._records is None:
+            self._records = self._create(place)
         records = sorted(self._records.items())
         chunk = b"", [key for key, _ in records], [value for _, value in records]
         return self._layout.read(iter([chunk]))
+
+    def _create(self, place: str) -> dict[bytes, bytes]:
+        first: dict[bytes, bytes] = dict([self._layout.first_record()])
+        try:
+            self._disk.refuse(f"{self._name}: cannot be opened", is_deletion=False)
+            self._disk.wait(lambda: self._disk.stores.__setitem__(place, first))
+        except UStatusError as error:
+            if self._states is None:
+                raise UStatusError(UCode.UNAVAILABLE, error.message) from error
+            self._on_refused(error.message)
+        return first
+
+    def _on_refused(self, reason: str) -> None:
+        self.is_degraded = True
+        if self._states is not None:
+            self._states.on_refused(str(self.path), reason)
+
+    def _on_written(self) -> None:
+        if self.is_degraded and self._states is not None:
+            self._states.on_written(str(self.path))
+        self.is_degraded = False
+
+    def retry(self) -> None:
+        """Try to write a degraded store again."""
+        if self.is_degraded:
+            with suppress(UStatusError):
+                self.commit(())
 
     def require_writable(self) -> None:
         self._disk.scheduler.check_killed()
@@ -112,11 +148,16 @@ class SimStore:
 
     def commit(self, changes: Sequence[Change], *, exceed_map: bool = False) -> Deleted:
         records = self._open_records()
-        is_deletion = all(value is None for _, value in changes)
-        self._disk.refuse(f"{self._name}: {len(changes)} changes not made", is_deletion=is_deletion)
+        is_deletion = bool(changes) and all(value is None for _, value in changes)
+        try:
+            self._disk.refuse(f"{self._name}: {len(changes)} changes not made", is_deletion=is_deletion)
+        except UStatusError as error:
+            self._on_refused(error.message)
+            raise
         deleted: list[int] = []
 
         def apply() -> None:
+            self._disk.stores[str(self.path)] = records
             for key, value in changes:
                 if value is not None:
                     records[key] = value
@@ -125,6 +166,7 @@ class SimStore:
 
         self._disk.wait(apply)
         self.transactions += 1
+        self._on_written()
         return Deleted(len(deleted), sum(deleted))
 
     def resize_map(self, size: int, *, keep: bool = True) -> None:

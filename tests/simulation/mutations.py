@@ -144,10 +144,10 @@ MUTATIONS: Final = (
         "            self.ledger.settle(Verdict.DELIVERED)\n",
     ),
     Mutation(
-        "a blocked route is never tried again",
-        f"{_EGRESS}/endpoint_queue.py",
-        "if self._queue.retry_route(route, self._clock.monotonic_ns()):",
-        "if False:",
+        "messages behind an open route stay blocked",
+        f"{_EGRESS}/send_worker.py",
+        "self._queue.release_route(subscriber_queue, route)",
+        "pass",
     ),
     Mutation(
         "newer messages overtake waiting ones",

@@ -27,7 +27,12 @@ _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
 _EXPIRY_MARGIN_MS: Final = 20
 _ERROR: Final = 40
-_EXPECTED_ERRORS: Final = ("egress.not_persisted", "dead_letters.not_persisted", "spool.delete_failed")
+_EXPECTED_ERRORS: Final = (
+    "storage.degraded",
+    "egress.not_persisted",
+    "dead_letters.not_persisted",
+    "spool.delete_failed",
+)
 _FIRST_NUMBER: Final = bytes(8)
 
 

@@ -105,7 +105,7 @@ def _draw_fault(rng: Random, kind: str, at_ms: int) -> Step:
 
 def _draw_publish(rng: Random, at_ms: int) -> Step:
     flow = rng.choice(("event", "event", "event5", "notice", "call", "back"))
-    every_us = rng.choice((200, 2_000, 10_000, 40_000))
+    every_us = rng.choice((20, 200, 2_000, 10_000, 40_000))
     count = rng.choice((1, 20, 100, 250, 250))
     size = rng.choice((8, 8, 100, 1_000))
     ttl_ms = rng.choice((0, 0, 0, 500, 30_000))
@@ -120,7 +120,7 @@ def _draw_steps(rng: Random) -> list[Step]:
     for _ in range(rng.choice((0, 1, 2, 2, 3))):
         at_ms = rng.randrange(100, until_ms)
         steps.append(_draw_fault(rng, rng.choice(kinds), at_ms))
-        steps.append(_draw_publish(rng, max(0, at_ms - rng.randrange(1_000))))
+        steps.append(_draw_publish(rng, max(0, at_ms - rng.choice((1, 3, rng.randrange(1_000))))))
         if rng.random() < 0.5:  # two faults at once
             steps.append(_draw_fault(rng, rng.choice(kinds), at_ms + rng.choice((0, 20, 500, 3_000))))
     steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 4))]
