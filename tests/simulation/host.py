@@ -119,6 +119,8 @@ class SimHost:
         self.killed_at_ns: dict[Process, int] = {}
         self.log: list[LogEntry] = []
         self.wamp_servers: list[SimWampServer] = []
+        self.final_start_ns: int | None = None
+        """The time of a start after which nothing may be left to send."""
         self.clock_offset_ms = 0
         self._boot = 1
         self._booted_ns = 0

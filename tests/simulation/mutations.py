@@ -263,15 +263,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--known", default="{}", help="the kinds of violations that seeds have anyway, as JSON"
     )
+    parser.add_argument("--only", default="", help="mutations with this text in their names")
     options = parser.parse_args(arguments)
+    mutations = [each for each in MUTATIONS if options.only in each.name]
     known = json.loads(options.known)
     missed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = pool.map(lambda each: _outcome(each, options.seeds, known), MUTATIONS)
-        for mutation, outcome in zip(MUTATIONS, outcomes, strict=True):
+        outcomes = pool.map(lambda each: _outcome(each, options.seeds, known), mutations)
+        for mutation, outcome in zip(mutations, outcomes, strict=True):
             print(f"{mutation.name}: {outcome}", flush=True)
             missed += outcome.startswith(("NOT FOUND", "OBSOLETE"))
-    print(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} found")
+    print(f"{len(mutations) - missed} of {len(mutations)} found")
     return bool(missed)
 
 

@@ -60,6 +60,7 @@ class Oracle:
             self._unaccounted(),
             self._losses(),
             self._duplicates(),
+            self._repetitions(),
             self._expiry(),
             self._order(),
             self._calls(),
@@ -199,6 +200,19 @@ class Oracle:
                 yield Violation(
                     "duplicate", f"{len(twice)} messages arrived twice, without a lost link or a kill"
                 )
+
+    def _repetitions(self) -> Iterable[Violation]:
+        """After an orderly stop with working links, the disk holds nothing that has arrived."""
+        start_ns = self._host.final_start_ns
+        if start_ns is None:
+            return
+        put_ns = self._host.networks[OUTSIDE].put_ns
+        received = self._world.received.items()
+        again = [id for id, times in received if times[0] < start_ns < put_ns.get(id, 0)]
+        if again:
+            yield Violation(
+                "repeated", f"a start sent {len(again)} messages that had arrived before the stop"
+            )
 
     def _expiry(self) -> Iterable[Violation]:
         """Nothing is handed to a transport after its ttl."""

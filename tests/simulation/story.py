@@ -270,6 +270,16 @@ class _Actor:
         self.host.stop()
         self.host.wait_stopped(_STOP_LIMIT_S)
         self.scheduler.sleep(2 * NS_PER_S)
+        if self.host.config.durable:
+            self._restart_once()
+
+    def _restart_once(self) -> None:
+        """Start and stop once more: the disk must hold nothing that has arrived."""
+        self.host.final_start_ns = self.scheduler.now_ns
+        self.host.start()
+        self.scheduler.sleep(2 * NS_PER_S)
+        self.host.stop()
+        self.host.wait_stopped(_STOP_LIMIT_S)
 
     def _has_settled(self) -> bool:
         """Whether all messages have arrived, or nothing has moved for a while."""
