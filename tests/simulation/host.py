@@ -40,6 +40,7 @@ from ustreamer.transports.zenoh.config import ZenohEndpoint
 STATE_DIR: Final = Path("/simulated/state")
 PLUGINS: Final[Mapping[str, type]] = {"usubscription": UsubscriptionPlugin, "wamp": WampPlugin}
 DRAIN_S: Final = 5.0
+_READING_NS: Final = 200 * NS_PER_MS
 INSIDE, OUTSIDE = "inside", "outside"
 AUTHORITIES: Final = {INSIDE: ("hpc",), OUTSIDE: ("cloud",)}
 _KINDS: Final = plugins.transport_kinds(plugins.class_plugin_manager(PLUGINS))
@@ -53,6 +54,8 @@ class HostConfig(NamedTuple):
     queue_messages: int = 10_000
     max_age_ms: int = 30_000
     wamp: bool = False
+    readings: bool = False
+    """Whether the live ledger is read five times a second."""
 
     def streamer_config(self) -> StreamerConfig:
         limits = EgressLimits(queue_messages=self.queue_messages, max_age_ms=self.max_age_ms)
@@ -119,9 +122,11 @@ class SimHost:
         self.killed_at_ns: dict[Process, int] = {}
         self.log: list[LogEntry] = []
         self.wamp_servers: list[SimWampServer] = []
+        self.unaccounted_readings: list[tuple[int, int]] = []
+        """The readings of the live ledger that are not balanced: time and number."""
         self.final_start_ns: int | None = None
         """The time of a start after which nothing may be left to send."""
-        self.clock_offset_ms = 0
+        self.clock_offset_ms = self.clock_stepped_ns = 0
         self._boot = 1
         self._booted_ns = 0
 
@@ -150,6 +155,8 @@ class SimHost:
                 self._streamers.append(streamer)
                 streamer.start()
                 ready.set()
+                if self.config.readings:
+                    primitives.SimThread(target=lambda: self._read_ledger(streamer), name="readings").start()
                 while (command := commands.get()) is not None:
                     command(streamer)
                 stopped.append(streamer.stop(DRAIN_S))
@@ -163,6 +170,13 @@ class SimHost:
         task = self.scheduler.spawn(f"{process.name} main", main, process)
         self.runs.append(Run(process, task, commands, stopped, failures))
         ready.wait(60)
+
+    def _read_ledger(self, streamer: Streamer) -> None:
+        while not self.runs[-1].stopped:
+            self.scheduler.sleep(_READING_NS)
+            unaccounted = streamer.ledger().unaccounted
+            if unaccounted:
+                self.unaccounted_readings.append((self.scheduler.now_ns, unaccounted))
 
     def stop(self) -> None:
         """SIGTERM: the streamer begins to stop."""
@@ -193,6 +207,7 @@ class SimHost:
     def step_clock(self, ms: int) -> None:
         """Step the wall clock of the machine."""
         self.clock_offset_ms += ms
+        self.clock_stepped_ns = self.scheduler.now_ns
 
     def release(self) -> None:
         """Cut the references between the routes of all streamers: structs without `gc` would keep them forever."""

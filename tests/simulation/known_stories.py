@@ -57,6 +57,25 @@ STORIES: Final[Mapping[str, Story]] = {
         HostConfig(wamp=True),
         interrupt_every=7,
     ),
+    "6 clock glitch to 2038": Story(
+        1,
+        (
+            Step(500, "clock", (450_000_000_000, 1_000)),
+            Step(700, "subscribe", (0,)),
+            Step(9_000, "subscribe", (1,)),
+        ),
+    ),
+    "6 clock glitch of an hour, subscription of 10 min": Story(
+        1,
+        (
+            Step(0, "subscribe", (0, 600)),
+            Step(1_000, "clock", (3_600_000, 2_000)),
+            Step(6_000, "publish", ("late0", 20, 2_000, 8, 0)),
+        ),
+    ),
+    "7 live ledger under load": Story(
+        1, (_events(4_000, 4_000, 8),), HostConfig(readings=True), interrupt_every=7
+    ),
     "11 router frozen for 1 s, then killed": Story(
         1,
         (

@@ -26,6 +26,8 @@ LOSS_VERDICTS: Final = ("expired", "dead_lettered", "throttled", "denied")
 _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
 _EXPIRY_MARGIN_MS: Final = 20
+_CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
+_MAX_AHEAD_MS: Final = 60_000
 _ERROR: Final = 40
 _EXPECTED_ERRORS: Final = (
     "storage.degraded",
@@ -61,6 +63,7 @@ class Oracle:
             self._losses(),
             self._duplicates(),
             self._repetitions(),
+            self._ids(),
             self._expiry(),
             self._order(),
             self._calls(),
@@ -120,7 +123,10 @@ class Oracle:
                 )
 
     def _unaccounted(self) -> Iterable[Violation]:
-        """In the last log line, each received message has a verdict, or is on disk."""
+        """In the last log line, each received message has a verdict, or is on disk. A live ledger is balanced."""
+        for at_ns, unaccounted in self._host.unaccounted_readings[:1]:
+            text = f"{unaccounted} messages at {at_ns / 1e9:.3f} s, {len(self._host.unaccounted_readings)} readings"
+            yield Violation("unaccounted live", text)
         for run, line in self._ordered_runs():
             ledger: Mapping[str, int] = line.extra["ledger"]
             verdicts = sum(n for name, n in ledger.items() if name not in ("received", "queued"))
@@ -213,6 +219,13 @@ class Oracle:
             yield Violation(
                 "repeated", f"a start sent {len(again)} messages that had arrived before the stop"
             )
+
+    def _ids(self) -> Iterable[Violation]:
+        """When the clock is right again, so are the times in new ids."""
+        right_ns = self._host.clock_stepped_ns + _CLOCK_MARGIN_NS
+        ahead = [ms for at_ns, ms in self._world.made_ids if at_ns > right_ns and abs(ms) > _MAX_AHEAD_MS]
+        if ahead:
+            yield Violation("id time", f"{len(ahead)} ids of the streamer, the first ahead by {ahead[0]} ms")
 
     def _expiry(self) -> Iterable[Violation]:
         """Nothing is handed to a transport after its ttl."""

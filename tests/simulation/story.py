@@ -67,6 +67,8 @@ class Result(NamedTuple):
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 
+_YEARS_MS: Final = 450_000_000_000
+"""A clock glitch to the year 2038."""
 _DURATIONS_MS: Final = ((50, 1_000), (1_000, 4_500), (4_500, 9_000), (10_500, 16_000))
 FAULTS: Final = (
     "freeze",
@@ -98,7 +100,9 @@ def _draw_fault(rng: Random, kind: str, at_ms: int) -> Step:
         case "reload":
             return Step(at_ms, kind)
         case "clock":
-            return Step(at_ms, kind, (rng.choice((-3_600_000, -2_000, 2_000, 3_600_000)), duration_ms))
+            return Step(
+                at_ms, kind, (rng.choice((-3_600_000, -2_000, 2_000, 3_600_000, _YEARS_MS)), duration_ms)
+            )
         case _:
             return Step(at_ms, kind, (min(duration_ms, 5_000),))
 
@@ -126,7 +130,7 @@ def _draw_steps(rng: Random) -> list[Step]:
     steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 4))]
     for number in range(rng.choice((0, 0, 1, 3))):
         at_ms = rng.randrange(until_ms)
-        steps.append(Step(at_ms, "subscribe", (number,)))
+        steps.append(Step(at_ms, "subscribe", (number, rng.choice((0, 600)))))
         steps.append(Step(at_ms, "publish", (f"late{number}", 120, rng.choice((2_000, 40_000)), 8, 0)))
     return steps
 
@@ -148,6 +152,7 @@ def generate(seed: int) -> Story:
             retransmit_bytes=rng.choice((16_000_000, 16_000_000, 130_000, 20_000)),
             queue_messages=rng.choice((10_000, 10_000, 200)),
             wamp=has_sessions,
+            readings=rng.random() < 0.2,
         ),
         rng.choice((DEFAULT_SIZES, DEFAULT_SIZES, LinkSizes(16_000, 64_000, 32_000), SMALL_SIZES)),
         commit_ms=rng.choice((1, 8, 40)),
@@ -213,7 +218,7 @@ class _Actor:
             case "sessions" | "leave":
                 self._at(at_ms, lambda: self._change_sessions(step.kind, *args))
             case "subscribe":
-                self._at(at_ms, lambda: self.world.subscribe(LATE_TOPICS[args[0]]))
+                self._at(at_ms, lambda: self.world.subscribe(LATE_TOPICS[args[0]], *args[1:]))
             case "reload":
                 self._at(at_ms, self.host.reload)
             case "clock":

@@ -104,6 +104,8 @@ class World:
         """How many responses a caller received, by the id of the request; error responses included."""
         self.answered: set[bytes] = set()
         """The calls that the provider answered."""
+        self.made_ids: list[tuple[int, int]] = []
+        """Of each message that a streamer made: the time of its arrival, and by how many ms its id is ahead."""
         self.subscribed_at_ns: dict[UUri, int] = {}
         self._subscribing: dict[UUID, UUri] = {}
         self._numbers = dict.fromkeys((*FLOWS, "response"), 0)
@@ -132,9 +134,10 @@ class World:
         self.sent[id] = Sent(name, number, self._scheduler.now_ns, message.attributes.ttl or 0)
         self.apps[origin].publish(wire_message(key, message.payload, attachment, id))
 
-    def subscribe(self, topic: UUri) -> None:
-        """Subscribe the application outside."""
-        wanted = subscribe_request(SubscribeRequest(topic)).SerializeToString()
+    def subscribe(self, topic: UUri, expires_s: int = 0) -> None:
+        """Subscribe the application outside; for `expires_s` seconds, or without end."""
+        expire_ms = self._scheduler.wall_ms() + expires_s * 1_000 if expires_s else None
+        wanted = subscribe_request(SubscribeRequest(topic, expire_ms)).SerializeToString()
         sink = UUri("hpc", 0, 3, 1)
         message = request(self._ids.next(), READER, sink, wanted, UPayloadFormat.PROTOBUF, ttl=5_000)
         self._subscribing[message.id] = topic
@@ -159,7 +162,8 @@ class World:
             self._scheduler.call_after(NS_PER_MS, lambda: self._send(OUTSIDE, "response", key, answer))
 
     def _on_subscribed(self, received: WireMessage) -> None:
-        _, attributes = decode(received.attachment[1:])
+        id, attributes = decode(received.attachment[1:])
+        self.made_ids.append((self._scheduler.now_ns, id.time_ms - self._scheduler.wall_ms()))
         topic = None if attributes.reqid is None else self._subscribing.pop(attributes.reqid, None)
         if topic is None or attributes.commstatus is not None:
             return
