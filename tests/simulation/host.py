@@ -33,6 +33,7 @@ from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.egress import durable_queue  # noqa: F401 - product modules are patched only if they are loaded
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage.dead_letter_store import DIRECTORY
 from ustreamer.transport_port import EndpointConfig
 from ustreamer.transports.zenoh import transport  # noqa: F401
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -124,6 +125,8 @@ class SimHost:
         self.wamp_servers: list[SimWampServer] = []
         self.unaccounted_readings: list[tuple[int, int]] = []
         """The readings of the live ledger that are not balanced: time and number."""
+        self.letters_before_stop = 0
+        """The number of dead letters before the last stop, with working links and nothing to wait for."""
         self.final_start_ns: int | None = None
         """The time of a start after which nothing may be left to send."""
         self.clock_offset_ms = self.clock_stepped_ns = 0
@@ -133,6 +136,11 @@ class SimHost:
     @property
     def is_up(self) -> bool:
         return bool(self.runs) and not self.runs[-1].process.killed and self.runs[-1].main.alive
+
+    @property
+    def letter_count(self) -> int:
+        """The number of stored dead letters."""
+        return max(0, len(self.disk.stores.get(str(STATE_DIR / DIRECTORY), ())) - 1)
 
     def _clock(self) -> Clock:
         booted_ns, scheduler = self._booted_ns, self.scheduler
@@ -301,7 +309,6 @@ def simulated(host: SimHost) -> Iterator[None]:
     random_state = random.getstate()
     random.seed(scheduler.rng.getrandbits(64))
     primitives.use(scheduler)
-    primitives.thread_failures.clear()
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False

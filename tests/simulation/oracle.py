@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tests.simulation import primitives
 from tests.simulation.host import INSIDE, OUTSIDE, STATE_DIR, LogEntry, Run, SimHost
 from tests.simulation.scheduler import NS_PER_MS, Process
 from tests.simulation.world import FLOWS, World, wire_id
@@ -62,6 +61,7 @@ class Oracle:
             self._unaccounted(),
             self._losses(),
             self._duplicates(),
+            self._left(),
             self._repetitions(),
             self._ids(),
             self._expiry(),
@@ -114,7 +114,7 @@ class Oracle:
                 yield Violation("failure", failure)
 
     def _errors(self) -> Iterable[Violation]:
-        for failure in primitives.thread_failures:
+        for failure in self._host.scheduler.failures:
             yield Violation("thread", failure)
         for entry in self._host.log:
             if entry.level >= _ERROR and entry.event not in _EXPECTED_ERRORS:
@@ -206,6 +206,12 @@ class Oracle:
                 yield Violation(
                     "duplicate", f"{len(twice)} messages arrived twice, without a lost link or a kill"
                 )
+
+    def _left(self) -> Iterable[Violation]:
+        """What was refused is tried again: with working links, a stop finds nothing that waits."""
+        left = self._host.letter_count - self._host.letters_before_stop
+        if left > 0 and not self._host.disk.was_refusing:
+            yield Violation("left", f"the last stop made {left} dead letters, although all links worked")
 
     def _repetitions(self) -> Iterable[Violation]:
         """After an orderly stop with working links, the disk holds nothing that has arrived."""

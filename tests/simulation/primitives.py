@@ -294,10 +294,7 @@ class SimThread:
 
     def _run(self) -> None:
         assert self._target is not None
-        try:
-            self._target(*self._args, **self._kwargs)
-        except Exception as error:  # noqa: BLE001
-            thread_failures.append(f"thread {self.name}: {type(error).__name__}: {error}")
+        self._target(*self._args, **self._kwargs)
 
     def is_alive(self) -> bool:
         return self._task is not None and self._task.alive
@@ -310,10 +307,6 @@ class SimThread:
     @property
     def ident(self) -> int:
         return id(self)
-
-
-thread_failures: Final[list[str]] = []
-"""Threads of the product that ended with an exception, in this run."""
 
 
 def current_thread() -> Any:

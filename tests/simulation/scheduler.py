@@ -78,6 +78,8 @@ class Scheduler:
         self.now_ns = NS_PER_S
         self.wall_offset_ms = WALL_AT_ZERO_MS
         self.switches = 0
+        self.failures: list[str] = []
+        """Threads that ended with an exception."""
         self.story = Task("story", Process("story"))
         self.current = self.story
         self._ready: list[Task] = []
@@ -131,6 +133,8 @@ class Scheduler:
                 target()
         except Killed:
             pass
+        except Exception as error:  # noqa: BLE001
+            self.failures.append(f"thread {task.name}: {type(error).__name__}: {error}")
         finally:
             task.alive = False
             task.process.tasks.pop(task, None)

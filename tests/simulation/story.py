@@ -272,6 +272,7 @@ class _Actor:
             action()
         self._wait(self._has_settled, _SETTLE_S)
         self.scheduler.sleep(NS_PER_S)
+        self.host.letters_before_stop = self.host.letter_count
         self.host.stop()
         self.host.wait_stopped(_STOP_LIMIT_S)
         self.scheduler.sleep(2 * NS_PER_S)

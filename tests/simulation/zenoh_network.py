@@ -76,9 +76,14 @@ class SimApp:
         self._network.on_topology_change()
 
     def reconnect(self) -> None:
-        if not self.connected and self._network.is_running and not self.stalled:
+        network = self._network
+        if self.connected or self.stalled or network.is_down:
+            return  # the end of the fault tries again
+        if network.is_running:
             self.connected = True
-            self._network.on_topology_change()
+            network.on_topology_change()
+        else:
+            network.scheduler.call_after(network.rng.randrange(50, 1_500) * NS_PER_MS, self.reconnect)
 
 
 class SimNetwork:
