@@ -41,7 +41,6 @@ from ustreamer.transports.zenoh.config import ZenohEndpoint
 STATE_DIR: Final = Path("/simulated/state")
 PLUGINS: Final[Mapping[str, type]] = {"usubscription": UsubscriptionPlugin, "wamp": WampPlugin}
 DRAIN_S: Final = 5.0
-_READING_NS: Final = 200 * NS_PER_MS
 INSIDE, OUTSIDE = "inside", "outside"
 AUTHORITIES: Final = {INSIDE: ("hpc",), OUTSIDE: ("cloud",)}
 _KINDS: Final = plugins.transport_kinds(plugins.class_plugin_manager(PLUGINS))
@@ -55,8 +54,8 @@ class HostConfig(NamedTuple):
     queue_messages: int = 10_000
     max_age_ms: int = 30_000
     wamp: bool = False
-    readings: bool = False
-    """Whether the live ledger is read five times a second."""
+    read_ledger_ms: int = 0
+    """The time between two readings of the live ledger; 0 reads none."""
 
     def streamer_config(self) -> StreamerConfig:
         limits = EgressLimits(queue_messages=self.queue_messages, max_age_ms=self.max_age_ms)
@@ -163,7 +162,7 @@ class SimHost:
                 self._streamers.append(streamer)
                 streamer.start()
                 ready.set()
-                if self.config.readings:
+                if self.config.read_ledger_ms:
                     primitives.SimThread(target=lambda: self._read_ledger(streamer), name="readings").start()
                 while (command := commands.get()) is not None:
                     command(streamer)
@@ -181,7 +180,7 @@ class SimHost:
 
     def _read_ledger(self, streamer: Streamer) -> None:
         while not self.runs[-1].stopped:
-            self.scheduler.sleep(_READING_NS)
+            self.scheduler.sleep(self.config.read_ledger_ms * NS_PER_MS)
             unaccounted = streamer.ledger().unaccounted
             if unaccounted:
                 self.unaccounted_readings.append((self.scheduler.now_ns, unaccounted))

@@ -74,7 +74,7 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
     ),
     "7 live ledger under load": Story(
-        1, (_events(4_000, 4_000, 8),), HostConfig(readings=True), interrupt_every=7
+        1, (_events(6_000, 2_000, 8),), HostConfig(read_ledger_ms=10), interrupt_every=7
     ),
     "11 router frozen for 1 s, then killed": Story(
         1,
@@ -94,7 +94,7 @@ STORIES: Final[Mapping[str, Story]] = {
         _DURABLE,
         SMALL_SIZES,
     ),
-    "11 router hangs at 2 000/s of 1 kB, then killed": Story(
+    "3 router hangs at 2 000/s of 1 kB, then killed": Story(
         1,
         (
             _events(14_000, 2_000, 1_000),

@@ -211,6 +211,8 @@ class SimLink:
 
     def update_silence(self) -> None:
         """The router became silent, or speaks again: call after each change."""
+        if self.dead:
+            return
         self._cut_ns = (self._cut_ns or self._scheduler.now_ns) if self.cut else None
         if not self._is_silent:
             self._silent_since_ns = None
@@ -234,7 +236,7 @@ class SimLink:
         lost = self.queue.clear() + self.sent.clear()
         self.network.note(f"link of {self.session.name} closed ({why}): {len(lost)} messages lost in it")
         self.network.orphans.append(self)
-        if self.network.rng.random() < 0.5:
+        if not self._unacked_at_end or self.network.rng.random() < 0.5:
             self._is_closed_here = True
         self._release_waiting()
         self._scheduler.call_after(self.network.rng.randrange(_MAX_REPORT_NS), self.report)
