@@ -74,7 +74,7 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
     ),
     "7 live ledger under load": Story(
-        1, (_events(6_000, 2_000, 8),), HostConfig(read_ledger_ms=10), interrupt_every=7
+        1, (_events(6_000, 30_000, 8),), HostConfig(read_ledger_ms=1), interrupt_every=7
     ),
     "11 router frozen for 1 s, then killed": Story(
         1,

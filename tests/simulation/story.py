@@ -152,7 +152,7 @@ def generate(seed: int) -> Story:
             retransmit_bytes=rng.choice((16_000_000, 16_000_000, 130_000, 20_000)),
             queue_messages=rng.choice((10_000, 10_000, 200)),
             wamp=has_sessions,
-            read_ledger_ms=rng.choice((0, 0, 0, 0, 150)),
+            read_ledger_ms=rng.choice((0, 0, 0, 0, 0, 0, 21)),
         ),
         rng.choice((DEFAULT_SIZES, DEFAULT_SIZES, LinkSizes(16_000, 64_000, 32_000), SMALL_SIZES)),
         commit_ms=rng.choice((1, 8, 40)),
