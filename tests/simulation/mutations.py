@@ -144,10 +144,10 @@ MUTATIONS: Final = (
         "            self.ledger.settle(Verdict.DELIVERED)\n",
     ),
     Mutation(
-        "messages behind an open route stay blocked",
-        f"{_EGRESS}/send_worker.py",
-        "self._queue.release_route(subscriber_queue, route)",
-        "pass",
+        "a queued message does not wake the send thread",
+        f"{_EGRESS}/endpoint_queue.py",
+        "if self._idle and queue.scheduler.ready:",
+        "if False:",
     ),
     Mutation(
         "newer messages overtake waiting ones",
