@@ -18,6 +18,7 @@ from tests.simulation.zenoh_link import LinkSizes
 from tests.simulation.zenoh_network import SimNetwork
 
 _SETTLE_S: Final = 45
+_CONFIRMED_NS: Final = 6 * NS_PER_S
 _STILL_NS: Final = 8 * NS_PER_S
 _STOP_LIMIT_S: Final = DRAIN_S + 40
 
@@ -271,7 +272,8 @@ class _Actor:
             self.scheduler.sleep(max(1, begin_ns + at_ms * NS_PER_MS - self.scheduler.now_ns))
             action()
         self._wait(self._has_settled, _SETTLE_S)
-        self.scheduler.sleep(NS_PER_S)
+        # A durable endpoint may repeat what it sent just before a link was lost.
+        self.scheduler.sleep(_CONFIRMED_NS if self.host.config.durable else NS_PER_S)
         self.host.letters_before_stop = self.host.letter_count
         self.host.stop()
         self.host.wait_stopped(_STOP_LIMIT_S)

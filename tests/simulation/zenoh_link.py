@@ -90,6 +90,7 @@ class SimLink:
         self.network = network
         self.session = session
         self.sizes = sizes
+        self.zid = network.zid
         self.queue, self.sent, self.received = Buffer(), Buffer(), Buffer()
         self.downlink: deque[WireMessage] = deque()
         self.cut = False

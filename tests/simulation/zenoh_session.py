@@ -167,10 +167,6 @@ class SimSession:
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
-    @property
-    def zid(self) -> str:
-        return self.network.zid
-
     def _connect(self) -> None:
         """Connect now, or try again later."""
         if self.closed or self.is_gone or self.link is not None:
@@ -180,7 +176,7 @@ class SimSession:
             self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
             return
         self.link = SimLink(self.network, self, self.network.sizes)
-        self._post_event(zenoh.SampleKind.PUT)
+        self._post_event(zenoh.SampleKind.PUT, self.link.zid)
         self.network.on_topology_change()
 
     def on_link_lost(self, link: SimLink) -> None:
@@ -189,26 +185,27 @@ class SimSession:
             return
         self.link = None
         self.network.on_topology_change()
-        reports = [lambda: self._post_event(zenoh.SampleKind.DELETE), self.refresh_matching]
+        reports = [lambda: self._post_event(zenoh.SampleKind.DELETE, link.zid), self.refresh_matching]
         self.network.rng.shuffle(reports)
         for report in reports:
             report()
         retry_ms = 10 + self.network.rng.randrange(_RETRY_MS)
         self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
 
-    def _post_event(self, kind: Any) -> None:
+    def _post_event(self, kind: Any, zid: str) -> None:
         on_event = self._on_event
         if on_event is not None:
-            event = self._event(kind)
+            event = self._event(kind, zid)
             self.callbacks.put_unlocked(lambda: on_event(event))
 
-    def _event(self, kind: Any) -> Any:
-        return SimpleNamespace(kind=kind, transport=SimpleNamespace(zid=self.zid, is_multicast=False))
+    @staticmethod
+    def _event(kind: Any, zid: str) -> Any:
+        return SimpleNamespace(kind=kind, transport=SimpleNamespace(zid=zid, is_multicast=False))
 
     def declare_transport_events_listener(self, callback: Any, *, history: bool) -> "SimSession":
         self._on_event = callback.callback
         if self.link is not None:
-            self._on_event(self._event(zenoh.SampleKind.PUT))
+            self._on_event(self._event(zenoh.SampleKind.PUT, self.link.zid))
         return self
 
     def undeclare(self) -> None:
@@ -218,7 +215,7 @@ class SimSession:
     def links(self) -> list[Any]:
         if self.link is None or self.link.reported:
             return []
-        return [SimpleNamespace(zid=self.zid, src=self.name, dst=self.network.name)]
+        return [SimpleNamespace(zid=self.link.zid, src=self.name, dst=self.network.name)]
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
