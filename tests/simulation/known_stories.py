@@ -21,7 +21,7 @@ _FROZEN_THEN_SIGTERM: Final = (
     Step(3_000, "router", (OUTSIDE, 2_000)),
 )
 _KILLED_THEN_SIGTERM: Final = (
-    _events(4_000, 5_000, 8),
+    _events(3_000, 5_000, 8),
     Step(500, "router", (OUTSIDE, 8_000)),
     Step(2_500, "stop", (5_000,)),
 )
@@ -39,7 +39,7 @@ STORIES: Final[Mapping[str, Story]] = {
     "2 cable cut, SIGTERM": Story(1, _CUT_THEN_SIGTERM),
     "2 cable cut, SIGTERM, durable": Story(1, _CUT_THEN_SIGTERM, _DURABLE),
     "3 router hangs for 12 s at 1 500/s": Story(
-        1, (_events(21_000, 1_500, 8), Step(1_000, "freeze", (OUTSIDE, 12_000)))
+        1, (_events(15_000, 1_500, 8), Step(1_000, "freeze", (OUTSIDE, 12_000)))
     ),
     "3 router hangs for 12 s, window of 20 kB": Story(
         1,
@@ -74,7 +74,7 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
     ),
     "7 live ledger under load": Story(
-        1, (_events(6_000, 30_000, 8),), HostConfig(read_ledger_ms=1), interrupt_every=7
+        1, (_events(3_000, 30_000, 8),), HostConfig(read_ledger_ms=1), interrupt_every=7
     ),
     "11 router frozen for 1 s, then killed": Story(
         1,
@@ -97,7 +97,7 @@ STORIES: Final[Mapping[str, Story]] = {
     "3 router hangs at 2 000/s of 1 kB, then killed": Story(
         1,
         (
-            _events(14_000, 2_000, 1_000),
+            _events(8_000, 2_000, 1_000),
             Step(1_000, "freeze", (OUTSIDE, 12_000)),
             Step(9_500, "router", (OUTSIDE, 1_000)),
         ),

@@ -85,7 +85,7 @@ def test_100_000_seeds_break_no_promise() -> None:
 
 def test_a_seed_always_has_the_same_interleaving() -> None:
     program = (
-        "from tests.simulation.story import *; print([run(generate(seed)).fingerprint for seed in range(6)])"
+        "from tests.simulation.story import *; print([run(generate(seed)).fingerprint for seed in range(4)])"
     )
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     command = [sys.executable, "-c", program]
