@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from queue import Empty, Full, Queue, SimpleQueue
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, Self
@@ -345,6 +346,17 @@ def product_modules() -> list[ModuleType]:
     ]
 
 
+@lru_cache(1)
+def _places(_loaded: int) -> list[tuple[ModuleType, str]]:
+    """The names to replace. They change only when modules are loaded."""
+    return [
+        (module, name)
+        for module in product_modules()
+        for name, value in vars(module).items()
+        if id(value) in _REPLACEMENTS
+    ]
+
+
 @contextmanager
 def installed(others: Mapping[tuple[str, str], object]) -> Iterator[None]:
     """Replace the primitives in all product modules, and `others`: (module, name) to value."""
@@ -355,10 +367,8 @@ def installed(others: Mapping[tuple[str, str], object]) -> Iterator[None]:
         setattr(module, name, value)
 
     try:
-        for module in product_modules():
-            for name, value in list(vars(module).items()):
-                if id(value) in _REPLACEMENTS:
-                    replace(module, name, _REPLACEMENTS[id(value)])
+        for module, name in _places(len(sys.modules)):
+            replace(module, name, _REPLACEMENTS[id(getattr(module, name))])
         for (module_name, name), value in others.items():
             if hasattr(sys.modules[module_name], name):  # one version of the product may not have it
                 replace(sys.modules[module_name], name, value)
