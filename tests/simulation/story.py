@@ -18,8 +18,8 @@ from tests.simulation.zenoh_link import LinkSizes
 from tests.simulation.zenoh_network import SimNetwork
 
 _SETTLE_S: Final = 45
-_CONFIRMED_NS: Final = 6 * NS_PER_S
-_STILL_NS: Final = 8 * NS_PER_S
+_CONFIRMED_NS: Final = 3 * NS_PER_S
+_STILL_NS: Final = 7 * NS_PER_S
 _STOP_LIMIT_S: Final = DRAIN_S + 40
 
 
