@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test quick pythons interop lint conformance bench soak proto clean help
+.PHONY: demo demo-report test quick simulate pythons interop lint conformance bench soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -44,6 +44,11 @@ test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (
 
 quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before each commit (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests.quick $(ARGS)
+
+SEEDS ?= 0 2000
+
+simulate: $(DEV) ## the whole host on virtual time: failures are printed as minimal stories (SEEDS="0 2000" ARGS="--jobs 4")
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 PYTHONS ?= python3.11 python3.13
 

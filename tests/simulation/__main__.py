@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.simulation --seeds A B`: run the seeds from A to B, and print failures as minimal stories.
+
+`--seed N` prints the story of one seed, its minimal story, and what the networks did. `--kinds` selects violations.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from multiprocessing import get_context
+
+from tests.simulation.known_stories import STORIES
+from tests.simulation.story import Result, Story, generate, run, shrink
+
+_CHUNK = 25
+
+
+def describe(story: Story, result: Result) -> str:
+    """A failure for people: the minimal story, the violations, and what the networks did."""
+    lines = [str(story), *(f"  violates: {each.kind}: {each.text}" for each in result.violations)]
+    lines += [f"  network:  {text} (x {count})" for text, count in result.notes.items()]
+    return "\n".join(lines)
+
+
+def _run_chunk(seeds: range) -> list[tuple[int, list[str]]]:
+    gc.disable()  # its moments are no part of the story, and cost a tenth
+    outcomes = [(seed, [each.kind for each in run(generate(seed)).violations]) for seed in seeds]
+    gc.enable()
+    gc.collect()
+    return outcomes
+
+
+def _failures(seeds: range, jobs: int) -> list[tuple[int, list[str]]]:
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    if jobs == 1:
+        outcomes = [outcome for chunk in chunks for outcome in _run_chunk(chunk)]
+    else:
+        with get_context("spawn").Pool(jobs, maxtasksperchild=40) as pool:
+            outcomes = [outcome for part in pool.imap(_run_chunk, chunks) for outcome in part]
+    return [(seed, kinds) for seed, kinds in outcomes if kinds]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs=2, metavar=("FIRST", "END"), default=(0, 200))
+    parser.add_argument("--seed", type=int)
+    parser.add_argument(
+        "--first", help="print only the first seed that fails; JSON of the kinds that are known"
+    )
+    parser.add_argument("--known", action="store_true", help="run the known stories")
+    parser.add_argument("--kinds", nargs="*", default=[], help="only these kinds of violations")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--stories", type=int, default=3, help="minimal stories to print for each kind")
+    options = parser.parse_args(arguments)
+    if options.known:
+        return _tell_known()
+    if options.seed is not None:
+        return _explain(generate(options.seed), options.kinds)
+    seeds = range(*options.seeds)
+    if options.first is not None:
+        return _find_first(seeds, json.loads(options.first))
+    return _run_seeds(seeds, options.kinds, options.jobs, options.stories)
+
+
+def _find_first(seeds: range, known: Mapping[str, Sequence[str]]) -> int:
+    for at in range(0, len(seeds), _CHUNK):
+        for seed, kinds in _run_chunk(seeds[at : at + _CHUNK]):
+            new = sorted(set(kinds) - set(known.get(str(seed), ())))
+            if new:
+                print(f"seed {seed}: {', '.join(new)}")
+                return 1
+    return 0
+
+
+def _tell_known() -> int:
+    """Print one line for each known story: its violations, or "holds"."""
+    for name, story in STORIES.items():
+        violations = run(story).violations
+        print(f"{name}: {'; '.join(f'{each.kind}: {each.text}' for each in violations) or 'holds'}")
+    return 0
+
+
+def _explain(story: Story, kinds: Sequence[str]) -> int:
+    result = run(story)
+    print(describe(story, result))
+    found = [each.kind for each in result.violations if not kinds or each.kind in kinds]
+    if found:
+        smallest = shrink(story, found)
+        print("\nminimal story:", describe(smallest, run(smallest)), sep="\n")
+    return bool(found)
+
+
+def _run_seeds(seeds: range, kinds: Sequence[str], jobs: int, stories: int) -> int:
+    started, cpu = time.perf_counter(), time.process_time()
+    failures = _failures(seeds, jobs)
+    elapsed = time.perf_counter() - started if jobs > 1 else time.process_time() - cpu
+    counts: Counter[str] = Counter()
+    for seed, found in failures:
+        wanted = [kind for kind in found if not kinds or kind in kinds]
+        counts.update(set(wanted))
+        if any(counts[kind] <= stories for kind in wanted):
+            smallest = shrink(generate(seed), wanted)
+            print(describe(smallest, run(smallest)), end="\n\n")
+    print(f"{len(seeds)} seeds, {len(seeds) / elapsed:.0f} seeds/s, failures: {dict(counts) or 'none'}")
+    return bool(counts)
+
+
+def _with_fixed_hashes() -> None:
+    """Start again with a fixed hash seed: the order of a set is part of the interleaving."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], environment)
+
+
+if __name__ == "__main__":
+    _with_fixed_hashes()
+    sys.exit(main(sys.argv[1:]))

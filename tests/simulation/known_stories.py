@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stories of defects, found by seeds and by people. A mended defect stays here: its story must hold from then on."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.simulation.host import OUTSIDE, HostConfig
+from tests.simulation.story import SMALL_SIZES, Step, Story
+
+_DURABLE: Final = HostConfig(durable=True)
+
+
+def _events(count: int, rate: int, size: int, at_ms: int = 0) -> Step:
+    return Step(at_ms, "publish", ("event", count, 1_000_000 // rate, size, 0))
+
+
+_FROZEN_THEN_SIGTERM: Final = (
+    _events(1_600, 1_000, 8, at_ms=500),
+    Step(400, "freeze", (OUTSIDE, 20_000)),
+    Step(2_200, "stop", (5_000,)),
+    Step(3_000, "router", (OUTSIDE, 2_000)),
+)
+_KILLED_THEN_SIGTERM: Final = (
+    _events(3_000, 5_000, 8),
+    Step(500, "router", (OUTSIDE, 8_000)),
+    Step(2_500, "stop", (5_000,)),
+)
+_CUT_THEN_SIGTERM: Final = (
+    Step(0, "cut", (OUTSIDE, 20_000)),
+    _events(250, 100, 8, at_ms=500),
+    Step(2_000, "stop", (5_000,)),
+)
+
+STORIES: Final[Mapping[str, Story]] = {
+    "2 router frozen, SIGTERM": Story(1, _FROZEN_THEN_SIGTERM),
+    "2 router frozen, SIGTERM, durable": Story(1, _FROZEN_THEN_SIGTERM, _DURABLE),
+    "2 router killed, SIGTERM": Story(1, _KILLED_THEN_SIGTERM),
+    "2 router killed, SIGTERM, durable": Story(1, _KILLED_THEN_SIGTERM, _DURABLE),
+    "2 cable cut, SIGTERM": Story(1, _CUT_THEN_SIGTERM),
+    "2 cable cut, SIGTERM, durable": Story(1, _CUT_THEN_SIGTERM, _DURABLE),
+    "3 router hangs for 12 s at 1 500/s": Story(
+        1, (_events(15_000, 1_500, 8), Step(1_000, "freeze", (OUTSIDE, 12_000)))
+    ),
+    "3 router hangs for 12 s, window of 20 kB": Story(
+        1,
+        (_events(150, 25, 100), Step(1_000, "freeze", (OUTSIDE, 12_000))),
+        HostConfig(retransmit_bytes=20_000),
+    ),
+    "5 SIGTERM while WAMP sessions end": Story(
+        1,
+        (
+            Step(0, "sessions", (20,)),
+            _events(100, 200, 8, at_ms=500),
+            Step(990, "leave", (12,)),
+            Step(1_000, "stop", (1_000,)),
+        ),
+        HostConfig(wamp=True),
+        interrupt_every=7,
+    ),
+    "6 clock glitch to 2038": Story(
+        1,
+        (
+            Step(500, "clock", (450_000_000_000, 1_000)),
+            Step(700, "subscribe", (0,)),
+            Step(9_000, "subscribe", (1,)),
+        ),
+    ),
+    "6 clock glitch of an hour, subscription of 10 min": Story(
+        1,
+        (
+            Step(0, "subscribe", (0, 600)),
+            Step(1_000, "clock", (3_600_000, 2_000)),
+            Step(6_000, "publish", ("late0", 20, 2_000, 8, 0)),
+        ),
+    ),
+    "7 live ledger under load": Story(
+        1, (_events(3_000, 30_000, 8),), HostConfig(read_ledger_ms=1), interrupt_every=7
+    ),
+    "11 router frozen for 1 s, then killed": Story(
+        1,
+        (
+            _events(100, 100, 8, at_ms=500),
+            Step(600, "freeze", (OUTSIDE, 1_000)),
+            Step(1_600, "router", (OUTSIDE, 2_000)),
+        ),
+    ),
+    "11 router frozen for 3 s, then killed, durable": Story(
+        1,
+        (
+            _events(1, 100, 1_000, at_ms=287),
+            Step(112, "freeze", (OUTSIDE, 3_049)),
+            Step(1_074, "router", (OUTSIDE, 12_774)),
+        ),
+        _DURABLE,
+        SMALL_SIZES,
+    ),
+    "3 router hangs at 2 000/s of 1 kB, then killed": Story(
+        1,
+        (
+            _events(8_000, 2_000, 1_000),
+            Step(1_000, "freeze", (OUTSIDE, 12_000)),
+            Step(9_500, "router", (OUTSIDE, 1_000)),
+        ),
+    ),
+}
+"""By the row of the defect in the issue; 11: found by the simulation. Steps need no order."""

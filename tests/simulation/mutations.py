@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.simulation.mutations [--seeds N]`: does the simulation find defects that we put in?
+
+Each mutation changes one place of the product in a copy. It is found at the first seed that breaks a promise and does
+not break the same one without the mutation.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_REPO: Final = Path(__file__).parents[2]
+_COPIED: Final = ("ustreamer", "plugins/usubscription/ustreamer_usubscription", "tests/simulation")
+_ZENOH: Final = "ustreamer/transports/zenoh"
+_EGRESS: Final = "ustreamer/host/egress"
+_SERVICE: Final = "plugins/usubscription/ustreamer_usubscription"
+
+
+class Mutation(NamedTuple):
+    """A change of one place: `old` becomes `new`."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "a publisher that lost its subscribers is not noted",
+        f"{_ZENOH}/publisher.py",
+        "self._losses.setdefault(publisher, now_ns)",
+        "pass",
+    ),
+    Mutation(
+        "a route stays open after its subscribers left",
+        f"{_ZENOH}/publisher.py",
+        "publisher.open = False  # at once",
+        "pass  # at once",
+    ),
+    Mutation(
+        "a message is not remembered for a retransmission",
+        f"{_ZENOH}/publisher.py",
+        "self._retransmit_buffer.append(header.origin, now_ns, head, reqid + payload)",
+        "pass",
+    ),
+    Mutation(
+        "a batch is not remembered for a retransmission",
+        f"{_ZENOH}/publisher.py",
+        "self._retransmit_buffer.append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)",
+        "pass",
+    ),
+    Mutation(
+        "what could not be retransmitted is not counted",
+        f"{_ZENOH}/publisher.py",
+        "            if not self._retransmit(publisher, put_ns, message):\n                self.not_retransmitted += 1",
+        "            self._retransmit(publisher, put_ns, message)",
+    ),
+    Mutation(
+        "half of the lost messages are retransmitted",
+        f"{_ZENOH}/publisher.py",
+        "for put_ns, message in to_retransmit:",
+        "for put_ns, message in to_retransmit[::2]:",
+    ),
+    Mutation(
+        "retransmitted messages follow newer ones",
+        f"{_ZENOH}/publisher.py",
+        "for put_ns, message in to_retransmit:",
+        "for put_ns, message in reversed(to_retransmit):",
+    ),
+    Mutation(
+        "the ttl of a retransmitted message is not checked",
+        f"{_ZENOH}/publisher.py",
+        "        if ttl and (\n",
+        "        if False and (\n",
+    ),
+    Mutation(
+        "a lost link counts as read to the end",
+        f"{_ZENOH}/link_monitor.py",
+        "        return self.acked_ns - _MARGIN_NS",
+        "        return now_ns",
+    ),
+    Mutation(
+        "after a silence the loss begins now",
+        f"{_ZENOH}/link_monitor.py",
+        "return (self.acked_ns if was_alive else self.received_ns) - _MARGIN_NS",
+        "return now_ns",
+    ),
+    Mutation(
+        "an aborted link counts as closed in order",
+        f"{_ZENOH}/link_monitor.py",
+        "if kept_up and not self.is_aborted:",
+        "if kept_up:",
+    ),
+    Mutation(
+        "a link without a node counts as up",
+        f"{_ZENOH}/link_monitor.py",
+        "if self.up is (bool(self._nodes) and not self._stalled):",
+        "if self.up is not self._stalled:",
+    ),
+    Mutation(
+        "samples in the channel are thrown away at the stop",
+        f"{_ZENOH}/transport.py",
+        "subscription.join(max(0, until_ns - monotonic_ns()) / 1e9)",
+        "subscription.set_listeners(())",
+    ),
+    Mutation(
+        "the first message of a refused batch is forgotten",
+        f"{_EGRESS}/send_worker.py",
+        "self._queue.requeue(unsent)",
+        "self._queue.requeue(unsent[1:])",
+    ),
+    Mutation(
+        "a failed message makes no dead letter",
+        f"{_EGRESS}/send_worker.py",
+        "        self._on_undelivered(item, status)\n        with self._lock:",
+        "        with self._lock:",
+    ),
+    Mutation(
+        "an expired message is sent",
+        f"{_EGRESS}/send_worker.py",
+        "        if now_ns > item.deadline_ns:\n            return self._expire(item)",
+        "        if False:\n            return self._expire(item)",
+    ),
+    Mutation(
+        "a message is acknowledged before it is sent",
+        f"{_EGRESS}/send_worker.py",
+        "refusal = self._transmit(item.delivery, item.message)",
+        "refusal = self._transmit(item.delivery, item.message) and None",
+    ),
+    Mutation(
+        "a message in flight is counted twice",
+        f"{_EGRESS}/send_worker.py",
+        "            self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)\n",
+        "            self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)\n"
+        "            self.ledger.settle(Verdict.DELIVERED)\n",
+    ),
+    Mutation(
+        "a queued message does not wake the send thread",
+        f"{_EGRESS}/endpoint_queue.py",
+        "if self._idle and queue.scheduler.ready:",
+        "if False:",
+    ),
+    Mutation(
+        "newer messages overtake waiting ones",
+        f"{_EGRESS}/endpoint_queue.py",
+        "if self._queue.messages and not self._queue.is_empty_for(target.subscriber):",
+        "if False:",
+    ),
+    Mutation(
+        "messages without room are dropped without a dead letter",
+        f"{_EGRESS}/endpoint_queue.py",
+        "        for item, status in undelivered:\n            self._on_undelivered(item, status)",
+        "        undelivered.clear()",
+    ),
+    Mutation(
+        "what is left at the end of a stop is not dead-lettered",
+        "ustreamer/host/runtime/draining.py",
+        "    if queued():\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "callers of abandoned calls get no response",
+        "ustreamer/host/runtime/draining.py",
+        "    for item in abandoned:\n        dispatcher.on_undelivered(item, _STOPPED)\n",
+        "",
+    ),
+    Mutation(
+        "the dead letters of a stop are not written",
+        "ustreamer/host/storage/dead_letter_writer.py",
+        "            while not self._queued and not self._closing:\n",
+        "            if self._closing:\n                return []\n"
+        "            while not self._queued and not self._closing:\n",
+    ),
+    Mutation(
+        "a spooled message is not deleted after its delivery",
+        f"{_EGRESS}/durable_queue.py",
+        "            self._schedule_delete(key)\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "a spooled message is deleted when it is written",
+        f"{_EGRESS}/durable_queue.py",
+        "        self._persisted += 1\n        item.spool_key = key\n",
+        "        self._persisted += 1\n        item.spool_key = key\n        self._schedule_delete(key)\n",
+    ),
+    Mutation(
+        "a message counts as written before the commit",
+        f"{_EGRESS}/durable_queue.py",
+        "                keys = self._spool.commit([self._record(item) for item in batch], deletes)",
+        "                keys = [b'\\x02' + bytes(8)] * len(batch)",
+    ),
+    Mutation(
+        "a restart forgets the last spooled message",
+        f"{_EGRESS}/durable_queue.py",
+        "                self._queue.restore(item)\n                self._persisted += 1",
+        "                if self._persisted % 20:\n                    self._queue.restore(item)\n"
+        "                self._persisted += 1",
+    ),
+    Mutation(
+        "a subscription is acknowledged without a commit",
+        f"{_SERVICE}/store/store.py",
+        "        self._store.commit(changes)\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "the send thread ends after a reload",
+        f"{_EGRESS}/endpoint_queue.py",
+        "            self._limits = limits\n            self._queue.set_limits(limits)\n",
+        "            self._limits = limits\n            self._queue.set_limits(limits)\n"
+        "            self._closing = self._thread.is_alive()\n",
+    ),
+)
+
+
+def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]]) -> str:
+    """The first failure that is not known: "seed kind". Empty if there is none."""
+    search_path = os.pathsep.join(map(str, (source, source / "plugins" / "usubscription")))
+    environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": search_path}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.simulation",
+        "--seeds",
+        "0",
+        str(seeds),
+        "--first",
+        json.dumps(known),
+    ]
+    ended = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    return ended.stdout.strip() or ended.stderr.strip()[-300:]
+
+
+def _copy(target: Path) -> None:
+    for name in _COPIED:
+        shutil.copytree(_REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _outcome(mutation: Mutation, seeds: int, known: Mapping[str, Sequence[str]]) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory)
+        _copy(source)
+        path = source / mutation.path
+        text = path.read_text(encoding="utf-8")
+        if text.count(mutation.old) != 1:
+            return f"OBSOLETE: {text.count(mutation.old)} places match"
+        path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+        return _run(source, seeds, known) or "NOT FOUND"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--known", default="{}", help="the kinds of violations that seeds have anyway, as JSON"
+    )
+    parser.add_argument("--only", default="", help="mutations with this text in their names")
+    options = parser.parse_args(arguments)
+    mutations = [each for each in MUTATIONS if options.only in each.name]
+    known = json.loads(options.known)
+    missed = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = pool.map(lambda each: _outcome(each, options.seeds, known), mutations)
+        for mutation, outcome in zip(mutations, outcomes, strict=True):
+            print(f"{mutation.name}: {outcome}", flush=True)
+            missed += outcome.startswith(("NOT FOUND", "OBSOLETE"))
+    print(f"{len(mutations) - missed} of {len(mutations)} found")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

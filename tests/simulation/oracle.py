@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges a run: every promise of docs/delivery.md that the simulation can break.
+
+The oracle knows nothing of the product's inside. It compares three things: the messages that a streamer took from a
+network, the messages that arrived, and the reports of the streamer: the ledger of its last log line, the counters of
+its endpoints, its dead letters, its spool.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from tests.simulation.host import INSIDE, OUTSIDE, STATE_DIR, LogEntry, Run, SimHost
+from tests.simulation.scheduler import NS_PER_MS, Process
+from tests.simulation.world import FLOWS, World, wire_id
+from ustreamer.host.storage.dead_letter_store import DIRECTORY, decode_letter
+from ustreamer.host.storage.spool_records import decode_record
+from ustreamer.uprotocol.wire import decode
+
+LOSS_COUNTERS: Final = ("not_retransmitted", "unreplayed", "spool_lost", "lost_at_stop")
+"""Counters of an endpoint that report lost messages after the verdict `delivered`."""
+_LETTER_LOSSES: Final = frozenset({"kill", "power", "disk"})
+_LETTERS_IN_A_BURST: Final = 5_000
+LOSS_VERDICTS: Final = ("expired", "dead_lettered", "throttled", "denied")
+_KILL_WINDOW_MS: Final = 400
+"""What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
+_EXPIRY_MARGIN_MS: Final = 20
+_CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
+_MAX_AHEAD_MS: Final = 60_000
+_ERROR: Final = 40
+_EXPECTED_ERRORS: Final = (
+    "storage.degraded",
+    "egress.not_persisted",
+    "dead_letters.not_persisted",
+    "spool.delete_failed",
+)
+_FIRST_NUMBER: Final = bytes(8)
+
+
+class Violation(NamedTuple):
+    """A broken promise. `kind` is the same for every seed that breaks it."""
+
+    kind: str
+    text: str
+
+
+class Oracle:
+    """The evidence of one run."""
+
+    def __init__(self, world: World, host: SimHost, faults: Collection[str]) -> None:
+        self._world = world
+        self._host = host
+        self._faults = frozenset(faults)
+        self._stop_lines = {each.process: each for each in host.log if each.event == "streamer.stopped"}
+
+    def judge(self) -> list[Violation]:
+        """The broken promises; none is good."""
+        checks = (
+            self._hangs(),
+            self._errors(),
+            self._unaccounted(),
+            self._losses(),
+            self._duplicates(),
+            self._left(),
+            self._repetitions(),
+            self._ids(),
+            self._expiry(),
+            self._order(),
+            self._calls(),
+        )
+        return [violation for check in checks for violation in check]
+
+    # --- what the streamer reports ------------------------------------------------------------------------------------
+
+    def _ordered_runs(self) -> Iterable[tuple[Run, LogEntry]]:
+        for run in self._host.runs:
+            line = self._stop_lines.get(run.process.name)
+            if line is not None:
+                yield run, line
+
+    def _dead_letters(self) -> set[bytes]:
+        records = self._host.disk.stores.get(str(STATE_DIR / DIRECTORY), {})
+        letters = (decode_letter(*each)[1] for each in records.items() if each[0] != _FIRST_NUMBER)
+        return {wire_id(letter.message.id) for letter in letters}
+
+    def _spooled(self) -> set[bytes]:
+        records = self._host.disk.stores.get(str(STATE_DIR / "spool" / OUTSIDE), {})
+        stored = (decode_record(key, value) for key, value in records.items() if len(key) == _SPOOL_KEY)
+        return {wire_id(decode(each.attributes)[0]) for each in stored}
+
+    def _reported(self, dead_letters: int) -> tuple[int, dict[str, int]]:
+        """The number of messages that are reported as lost, but not by name.
+
+        What fails or expires is one dead letter. Only if letters may have been lost, the verdicts are enough.
+        """
+        counts: Counter[str] = Counter()
+        for _, line in self._ordered_runs():
+            verdicts = {name: line.extra["ledger"][name] for name in LOSS_VERDICTS}
+            if self._faults & _LETTER_LOSSES or sum(verdicts.values()) > _LETTERS_IN_A_BURST:
+                counts.update(verdicts)
+            for counters in line.extra["endpoints"].values():
+                counts.update({name: counters.get(name, 0) for name in LOSS_COUNTERS})
+        ended = sum(counts[name] for name in LOSS_VERDICTS)
+        unnamed = max(0, ended - dead_letters) + counts.total() - ended
+        return unnamed, {name: n for name, n in counts.items() if n}
+
+    # --- the promises -------------------------------------------------------------------------------------------------
+
+    def _hangs(self) -> Iterable[Violation]:
+        for run in self._host.runs:
+            if run.main.alive and not run.process.killed:
+                yield Violation("hang", f"{run.process.name} has not stopped")
+            for failure in run.failures:
+                yield Violation("failure", failure)
+
+    def _errors(self) -> Iterable[Violation]:
+        for failure in self._host.scheduler.failures:
+            yield Violation("thread", failure)
+        for entry in self._host.log:
+            if entry.level >= _ERROR and entry.event not in _EXPECTED_ERRORS:
+                yield Violation(
+                    "error", f"{entry.process} logged {entry.event}: {entry.error or entry.extra}"
+                )
+
+    def _unaccounted(self) -> Iterable[Violation]:
+        """In the last log line, each received message has a verdict, or is on disk. A live ledger is balanced."""
+        for at_ns, unaccounted in self._host.unaccounted_readings[:1]:
+            text = f"{unaccounted} messages at {at_ns / 1e9:.3f} s, {len(self._host.unaccounted_readings)} readings"
+            yield Violation("unaccounted live", text)
+        for run, line in self._ordered_runs():
+            ledger: Mapping[str, int] = line.extra["ledger"]
+            verdicts = sum(n for name, n in ledger.items() if name not in ("received", "queued"))
+            if ledger["received"] - verdicts - ledger["queued"]:
+                yield Violation("unaccounted", f"{run.process.name}: ledger {dict(ledger)}")
+            if ledger["queued"] != line.extra["persisted"]:
+                text = f"{run.process.name}: {ledger['queued']} queued, {line.extra['persisted']} on disk"
+                yield Violation("queued at the end", text)
+
+    def _losses(self) -> Iterable[Violation]:
+        dead_letters, spooled = self._dead_letters(), self._spooled()
+        missing: Counter[str] = Counter()
+        for id, process in self._taken().items():
+            sent = self._world.sent[id]
+            explained = id in self._world.received or id in dead_letters or id in spooled
+            if not explained and not self._may_be_lost(id, process):
+                missing[sent.flow] += 1
+        anonymous, counts = self._reported(len(dead_letters))
+        if missing.total() > anonymous:
+            text = f"{missing.total()} messages did not arrive ({dict(missing)})"
+            yield Violation("silent loss", f"{text}; reported: {counts or 'nothing'}")
+
+    def _taken(self) -> dict[bytes, Process]:
+        """The messages that a streamer took and that had a receiver, with the process that took them."""
+        taken = {
+            id: process for network in self._host.networks.values() for id, process in network.taken.items()
+        }
+        return {
+            id: process for id, process in taken.items() if id in self._world.sent and self._is_wanted(id)
+        }
+
+    def _is_wanted(self, id: bytes) -> bool:
+        sent = self._world.sent[id]
+        if sent.flow == "response" or not FLOWS[sent.flow].needs_subscription:
+            return True
+        subscribed_at_ns = self._world.subscribed_at_ns.get(FLOWS[sent.flow].attributes.source)
+        return subscribed_at_ns is not None and sent.at_ns > subscribed_at_ns
+
+    def _may_be_lost(self, id: bytes, process: Process) -> bool:
+        """Documented losses: in the buffer of an application; with a killed streamer."""
+        destination = self._world.destination(id)
+        if id in self._host.networks[destination].lost_at_apps:
+            return True
+        killed_at_ns = self._host.killed_at_ns.get(process)
+        if killed_at_ns is None:
+            return self._was_put_by_killed(id)
+        if destination == INSIDE or not self._host.config.durable:
+            return True
+        window_ms = _KILL_WINDOW_MS + 2 * self._host.disk.slowest_ms
+        if self._host.disk.was_refusing:
+            return True
+        return (
+            self._was_put_by_killed(id) or self._world.sent[id].at_ns > killed_at_ns - window_ms * NS_PER_MS
+        )
+
+    def _was_put_by_killed(self, id: bytes) -> bool:
+        """A killed process put it: `delivered` means that Zenoh took it, and the replay window died."""
+        put_by = self._host.networks[self._world.destination(id)].put_by.get(id)
+        return put_by is not None and put_by in self._host.killed_at_ns
+
+    def _duplicates(self) -> Iterable[Violation]:
+        """Only a lost link and a kill make duplicates."""
+        for network in (INSIDE, OUTSIDE):
+            makers = {
+                "kill",
+                "power",
+                "stall",
+                *(f"{kind} {network}" for kind in ("freeze", "router", "cut")),
+            }
+            if self._faults & makers:
+                continue
+            received = self._world.received.items()
+            twice = [
+                id for id, times in received if len(times) > 1 and self._world.destination(id) == network
+            ]
+            if twice:
+                yield Violation(
+                    "duplicate", f"{len(twice)} messages arrived twice, without a lost link or a kill"
+                )
+
+    def _left(self) -> Iterable[Violation]:
+        """What was refused is tried again: with working links, a stop finds nothing that waits."""
+        left = self._host.letter_count - self._host.letters_before_stop
+        if left > 0 and not self._host.disk.was_refusing:
+            yield Violation("left", f"the last stop made {left} dead letters, although all links worked")
+
+    def _repetitions(self) -> Iterable[Violation]:
+        """After an orderly stop with working links, the disk holds nothing that has arrived."""
+        start_ns = self._host.final_start_ns
+        if start_ns is None:
+            return
+        put_ns = self._host.networks[OUTSIDE].put_ns
+        received = self._world.received.items()
+        again = [id for id, times in received if times[0] < start_ns < put_ns.get(id, 0)]
+        if again:
+            yield Violation(
+                "repeated", f"a start sent {len(again)} messages that had arrived before the stop"
+            )
+
+    def _ids(self) -> Iterable[Violation]:
+        """When the clock is right again, so are the times in new ids."""
+        right_ns = self._host.clock_stepped_ns + _CLOCK_MARGIN_NS
+        ahead = [ms for at_ns, ms in self._world.made_ids if at_ns > right_ns and abs(ms) > _MAX_AHEAD_MS]
+        if ahead:
+            yield Violation("id time", f"{len(ahead)} ids of the streamer, the first ahead by {ahead[0]} ms")
+
+    def _expiry(self) -> Iterable[Violation]:
+        """Nothing is handed to a transport after its ttl."""
+        if "clock" in self._faults:
+            return
+        for network in self._host.networks.values():
+            for id, at_ns in network.put_ns.items():
+                sent = self._world.sent.get(id)
+                if sent is None or not sent.ttl_ms:
+                    continue
+                late_ms = (at_ns - sent.at_ns) // NS_PER_MS - sent.ttl_ms
+                if late_ms > _EXPIRY_MARGIN_MS:
+                    yield Violation(
+                        "expired", f"{sent.flow} {sent.number} was put {late_ms} ms after its ttl"
+                    )
+                    return
+
+    def _order(self) -> Iterable[Violation]:
+        """The first copies of a flow arrive in the order in which they were sent."""
+        last: dict[str, int] = {}
+        for id in self._world.received:  # in the order of the first arrival
+            sent = self._world.sent[id]
+            if sent.number < last.get(sent.flow, 0):
+                text = f"{sent.flow} {sent.number} arrived after {sent.flow} {last[sent.flow]}"
+                yield Violation("order", text)
+                return
+            last[sent.flow] = sent.number
+
+    def _calls(self) -> Iterable[Violation]:
+        """A caller gets one response; an error response, if the provider did not receive the call."""
+        disturbed = {"kill", "power", "clock", *(f"{kind} {INSIDE}" for kind in ("freeze", "router", "cut"))}
+        if self._faults & disturbed:
+            return
+        taken = self._taken()
+        for id, sent in self._world.sent.items():
+            if sent.flow != "call" or id not in taken:
+                continue
+            responses = self._world.responses.get(id, 0)
+            if responses > 1 and not self._faults - {"reload", "stop", "slow disk"}:
+                yield Violation("responses", f"call {sent.number} has {responses} responses")
+                return
+            was_put = id in self._host.networks[OUTSIDE].put_ns  # then a loss is judged in `_losses`
+            if not responses and not was_put and id not in self._spooled():
+                yield Violation("no response", f"call {sent.number} was not answered")
+                return
+
+
+_SPOOL_KEY: Final = 9
+
+
+def summary(violations: Iterable[Violation]) -> Any:
+    """The kinds of violations, for a comparison of two runs."""
+    return sorted({each.kind for each in violations})

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A story: the configuration and the steps that a seed decides; its run; and its shrinking.
+
+A fault is one step with a begin and an end. Two faults may overlap. In the end every fault is over, the streamer gets
+time to send what waits, and stops.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from tests.simulation.disk import SimDisk
+from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
+from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
+from tests.simulation.world import LATE_TOPICS, TOPICS, World
+from tests.simulation.zenoh_link import LinkSizes
+from tests.simulation.zenoh_network import SimNetwork
+
+_SETTLE_S: Final = 45
+_CONFIRMED_NS: Final = 3 * NS_PER_S
+_STILL_NS: Final = 7 * NS_PER_S
+_STOP_LIMIT_S: Final = DRAIN_S + 40
+
+
+DEFAULT_SIZES: Final = LinkSizes(128_000, 2_500_000, 1_500_000)
+SMALL_SIZES: Final = LinkSizes(4_000, 8_000, 4_000)
+
+
+class Step(NamedTuple):
+    """One step: when, what, and its arguments. Times are ms of virtual time."""
+
+    at_ms: int
+    kind: str
+    args: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.at_ms / 1000:7.3f} s  {self.kind} {' '.join(map(str, self.args))}"
+
+
+class Story(NamedTuple):
+    """All decisions of a seed. The seed also decides the interleaving of threads."""
+
+    seed: int
+    steps: tuple[Step, ...]
+    config: HostConfig = HostConfig()
+    sizes: LinkSizes = DEFAULT_SIZES
+    commit_ms: int = 8
+    interrupt_every: int = 0
+
+    def __str__(self) -> str:
+        head = f"seed {self.seed}: {self.config}, {self.sizes}, commits of {self.commit_ms} ms"
+        return "\n".join((head, *map(str, self.steps)))
+
+
+class Result(NamedTuple):
+    """The outcome of a run."""
+
+    violations: list[Violation]
+    notes: dict[str, int]
+    """What the simulated networks did."""
+    switches: int
+    sent: int
+    received: int
+    fingerprint: int
+    """Equal for two runs with the same interleaving."""
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+_YEARS_MS: Final = 450_000_000_000
+"""A clock glitch to the year 2038."""
+_DURATIONS_MS: Final = ((50, 1_000), (1_000, 4_500), (4_500, 9_000), (10_500, 16_000))
+FAULTS: Final = (
+    "freeze",
+    "router",
+    "cut",
+    "stall",
+    "stop",
+    "kill",
+    "power",
+    "disk",
+    "slow disk",
+    "reload",
+    "clock",
+)
+
+
+def _draw_fault(rng: Random, kind: str, at_ms: int) -> Step:
+    duration_ms = rng.randrange(*rng.choice(_DURATIONS_MS))
+    network = rng.choice((OUTSIDE, OUTSIDE, OUTSIDE, INSIDE))
+    match kind:
+        case "freeze" | "router" | "cut":
+            return Step(at_ms, kind, (network, duration_ms))
+        case "stall":
+            return Step(at_ms, kind, (min(duration_ms, 9_000),))
+        case "disk":
+            return Step(at_ms, kind, (rng.choice(("full", "read-only", "error")), duration_ms))
+        case "slow disk":
+            return Step(at_ms, kind, (rng.choice((50, 360, 2_000)), duration_ms))
+        case "reload":
+            return Step(at_ms, kind)
+        case "clock":
+            return Step(
+                at_ms, kind, (rng.choice((-3_600_000, -2_000, 2_000, 3_600_000, _YEARS_MS)), duration_ms)
+            )
+        case _:
+            return Step(at_ms, kind, (min(duration_ms, 5_000),))
+
+
+def _draw_publish(rng: Random, at_ms: int) -> Step:
+    flow = rng.choice(("event", "event", "event5", "notice", "call", "back"))
+    every_us = rng.choice((20, 200, 2_000, 10_000, 40_000))
+    count = rng.choice((1, 20, 100, 250, 250))
+    size = rng.choice((8, 8, 100, 1_000))
+    ttl_ms = rng.choice((0, 0, 0, 500, 30_000))
+    return Step(at_ms, "publish", (flow, count, every_us, size, ttl_ms))
+
+
+def _draw_steps(rng: Random) -> list[Step]:
+    until_ms = rng.choice((2_000, 6_000, 15_000))
+    # Few kinds in one seed: then also rare pairs meet often.
+    kinds = rng.sample(FAULTS, rng.choice((1, 2, 2, 3)))
+    steps = []
+    for _ in range(rng.choice((0, 1, 2, 2, 3))):
+        at_ms = rng.randrange(100, until_ms)
+        steps.append(_draw_fault(rng, rng.choice(kinds), at_ms))
+        steps.append(_draw_publish(rng, max(0, at_ms - rng.choice((1, 3, rng.randrange(1_000))))))
+        if rng.random() < 0.5:  # two faults at once
+            steps.append(_draw_fault(rng, rng.choice(kinds), at_ms + rng.choice((0, 20, 500, 3_000))))
+    steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 4))]
+    for number in range(rng.choice((0, 0, 1, 3))):
+        at_ms = rng.randrange(until_ms)
+        steps.append(Step(at_ms, "subscribe", (number, rng.choice((0, 600)))))
+        steps.append(Step(at_ms, "publish", (f"late{number}", 120, rng.choice((2_000, 40_000)), 8, 0)))
+    return steps
+
+
+def generate(seed: int) -> Story:
+    """The story of a seed."""
+    rng = Random(seed)
+    steps = _draw_steps(rng)
+    has_sessions = rng.random() < 0.1
+    if has_sessions:
+        for _ in range(rng.randrange(1, 4)):
+            steps.append(Step(rng.randrange(2_000), "sessions", (rng.randrange(1, 8),)))
+            steps.append(Step(rng.randrange(10_000), "leave", (rng.randrange(1, 8),)))
+    return Story(
+        seed,
+        tuple(sorted(steps)),
+        HostConfig(
+            durable=rng.random() < 0.35,
+            retransmit_bytes=rng.choice((16_000_000, 16_000_000, 130_000, 20_000)),
+            queue_messages=rng.choice((10_000, 10_000, 200)),
+            wamp=has_sessions,
+            read_ledger_ms=rng.choice((0, 0, 0, 0, 0, 0, 21)),
+        ),
+        rng.choice((DEFAULT_SIZES, DEFAULT_SIZES, LinkSizes(16_000, 64_000, 32_000), SMALL_SIZES)),
+        commit_ms=rng.choice((1, 8, 40)),
+        interrupt_every=rng.choice((0, 7, 50)),
+    )
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+class _Actor:
+    """Does the steps of a story."""
+
+    def __init__(self, story: Story, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.networks = {name: SimNetwork(scheduler, name, story.sizes) for name in (INSIDE, OUTSIDE)}
+        self.disk = SimDisk(scheduler, story.commit_ms)
+        self.host = SimHost(scheduler, self.networks, self.disk, story.config)
+        self.world = World(scheduler, self.networks)
+        self._story = story
+        self._unsent = 0
+        """Messages that the applications have yet to send."""
+        self._moved: tuple[int, ...] = ()
+        self._moved_ns = 0
+        self._actions: list[tuple[int, int, Callable[[], None]]] = []
+
+    def _at(self, at_ms: int, action: Callable[[], None]) -> None:
+        self._actions.append((at_ms, len(self._actions), action))
+
+    def plan(self, step: Step) -> None:
+        """Enter the actions of a step."""
+        at_ms, args = step.at_ms, step.args
+        match step.kind:
+            case "publish":
+                self._at(at_ms, lambda: self._publish(*args))
+            case "freeze":
+                network = self.networks[args[0]]
+                self._between(step, network.freeze, network.thaw)
+            case "router":
+                network = self.networks[args[0]]
+                self._between(step, network.kill_router, network.start_router)
+            case "cut":
+                network = self.networks[args[0]]
+                self._between(step, network.cut, network.join_cable)
+            case "stall":
+                network, app = self.networks[OUTSIDE], self.world.apps[OUTSIDE]
+                self._between(step, lambda: network.stall(app), lambda: network.unstall(app))
+            case "stop":
+                self._between(step, self.host.stop, self._start)
+            case "kill":
+                self._between(step, self.host.kill, self._start)
+            case "power":
+                self._between(step, self.host.cut_power, self._start)
+            case "disk":
+                self._between(
+                    step, lambda: self.disk.set_refusal(args[0]), lambda: self.disk.set_refusal(None)
+                )
+            case "slow disk":
+                normal_ms = self._story.commit_ms
+                self._between(
+                    step, lambda: self.disk.set_commit_ms(args[0]), lambda: self.disk.set_commit_ms(normal_ms)
+                )
+            case "sessions" | "leave":
+                self._at(at_ms, lambda: self._change_sessions(step.kind, *args))
+            case "subscribe":
+                self._at(at_ms, lambda: self.world.subscribe(LATE_TOPICS[args[0]], *args[1:]))
+            case "reload":
+                self._at(at_ms, self.host.reload)
+            case "clock":
+                self._between(
+                    step, lambda: self.host.step_clock(args[0]), lambda: self.host.step_clock(-args[0])
+                )
+
+    def _between(self, step: Step, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self._at(step.at_ms, begin)
+        self._at(step.at_ms + step.args[-1], end)
+
+    def _publish(self, flow: str, count: int, every_us: int, size: int, ttl_ms: int) -> None:
+        def send_next(left: int) -> None:
+            self.world.send(flow, size, ttl_ms)
+            self._unsent -= 1
+            if left > 1:
+                self.scheduler.call_after(every_us * 1_000, lambda: send_next(left - 1))
+
+        self._unsent += count
+        send_next(count)
+
+    def _change_sessions(self, kind: str, count: int) -> None:
+        for server in self.host.wamp_servers[-1:] if self.host.is_up else ():
+            if kind == "leave":
+                server.disconnect(count)
+            else:
+                server.connect(count, TOPICS)
+
+    def _start(self) -> None:
+        if not self.host.is_up or self.host.wait_stopped(_STOP_LIMIT_S):
+            self.disk.set_refusal(None)  # a streamer does not start on a disk that refuses
+            self.host.start()
+
+    def release(self) -> None:
+        """Empty all objects of the run. The product has structs without `gc`, which would keep them forever."""
+        self.host.release()
+        for network in self.networks.values():
+            network.release()
+        for each in (self.scheduler, self.disk, self.host, self.world):
+            vars(each).clear()
+
+    def act(self) -> None:
+        """Do all actions, end all faults, wait, and stop."""
+        self.host.start()
+        for topic in TOPICS:
+            self.world.subscribe(topic)
+        self._wait(lambda: len(self.world.subscribed_at_ns) == len(TOPICS), 10)
+        begin_ns = self.scheduler.now_ns
+        for at_ms, _, action in sorted(self._actions):
+            self.scheduler.sleep(max(1, begin_ns + at_ms * NS_PER_MS - self.scheduler.now_ns))
+            action()
+        self._wait(self._has_settled, _SETTLE_S)
+        # A durable endpoint may repeat what it sent just before a link was lost.
+        self.scheduler.sleep(_CONFIRMED_NS if self.host.config.durable else NS_PER_S)
+        self.host.letters_before_stop = self.host.letter_count
+        self.host.stop()
+        self.host.wait_stopped(_STOP_LIMIT_S)
+        self.scheduler.sleep(2 * NS_PER_S)
+        if self.host.config.durable:
+            self._restart_once()
+
+    def _restart_once(self) -> None:
+        """Start and stop once more: the disk must hold nothing that has arrived."""
+        self.host.final_start_ns = self.scheduler.now_ns
+        self.host.start()
+        self.scheduler.sleep(2 * NS_PER_S)
+        self.host.stop()
+        self.host.wait_stopped(_STOP_LIMIT_S)
+
+    def _has_settled(self) -> bool:
+        """Whether all messages have arrived, or nothing has moved for a while."""
+        moved = len(self.world.received), self._unsent, *(len(each.put_ns) for each in self.networks.values())
+        if moved != self._moved:
+            self._moved, self._moved_ns = moved, self.scheduler.now_ns
+        return self._has_arrived() or self.scheduler.now_ns - self._moved_ns > _STILL_NS
+
+    def _has_arrived(self) -> bool:
+        taken = (id for network in self.networks.values() for id in network.taken if id in self.world.sent)
+        return not self._unsent and all(id in self.world.received for id in taken)
+
+    def _wait(self, condition: Callable[[], bool], limit_s: int) -> None:
+        """Wait for a condition, and at least a second."""
+        until_ns = self.scheduler.now_ns + limit_s * NS_PER_S
+        self.scheduler.sleep(NS_PER_S)
+        while not condition() and self.scheduler.now_ns < until_ns:
+            self.scheduler.sleep(NS_PER_S)
+
+
+_NO_FAULTS: Final = frozenset({"publish", "subscribe", "sessions", "leave"})
+
+
+def faults_of(story: Story) -> frozenset[str]:
+    """The kinds of faults in a story; those of a network with its name."""
+    steps = (step for step in story.steps if step.kind not in _NO_FAULTS)
+    return frozenset(
+        f"{step.kind} {step.args[0]}" if step.kind in ("freeze", "router", "cut") else step.kind
+        for step in steps
+    )
+
+
+def run(story: Story) -> Result:
+    """Run a story."""
+    scheduler = Scheduler(story.seed, story.interrupt_every)
+    actor = _Actor(story, scheduler)
+    for step in story.steps:
+        actor.plan(step)
+    violations: list[Violation] = []
+    with simulated(actor.host):
+        try:
+            actor.act()
+        except SimulationStuck as error:
+            violations.append(Violation("stuck", str(error)))
+        oracle = Oracle(actor.world, actor.host, faults_of(story))
+        violations += oracle.judge()
+    notes = {text: count for network in actor.networks.values() for text, count in network.notes.items()}
+    world = actor.world
+    history = scheduler.now_ns, scheduler.switches, tuple(map(tuple, world.received.values()))
+    counts = scheduler.switches, len(world.sent), len(world.received)
+    actor.release()
+    return Result(violations, notes, *counts, hash(history))
+
+
+def shrink(story: Story, kinds: Sequence[str], limit: int = 60) -> Story:
+    """The same story with fewer steps, in which a violation of one of `kinds` still occurs."""
+
+    def fails(candidate: Story) -> bool:
+        return any(each.kind in kinds for each in run(candidate).violations)
+
+    tries = 0
+    is_shorter = True
+    while is_shorter and tries < limit:
+        is_shorter = False
+        for dropped in range(len(story.steps) - 1, -1, -1):
+            steps = story.steps[:dropped] + story.steps[dropped + 1 :]
+            tries += 1
+            if fails(story._replace(steps=steps)):
+                story, is_shorter = story._replace(steps=steps), True
+    return story

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The applications on both networks: what they sent, and what they received."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from tests.simulation.host import INSIDE, OUTSIDE
+from tests.simulation.scheduler import NS_PER_MS, Scheduler
+from tests.simulation.zenoh_link import WireMessage, wire_message
+from tests.simulation.zenoh_network import SimApp, SimNetwork
+from ustreamer.core.routing.usubscription_codec import (
+    Status,
+    SubscribeRequest,
+    status_in,
+    subscribe_request,
+)
+from ustreamer.transports.zenoh.decoder import VERSION_BYTE
+from ustreamer.transports.zenoh.keys import filter_key, message_key
+from ustreamer.transports.zenoh.retransmit import HEAD
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode, encode
+
+APP: Final = UUri("hpc", 0x10A1, 1, 0)
+READER: Final = UUri("cloud", 0x20, 1, 0)
+METHOD: Final = UUri("cloud", 0x30, 1, 1)
+TOPICS: Final = (UUri("hpc", 0x10A1, 1, 0x8001), UUri("hpc", 0x10A1, 1, 0x8002))
+"""Subscribed before a story begins."""
+LATE_TOPICS: Final = tuple(UUri("hpc", 0x10A1, 1, 0x8011 + number) for number in range(4))
+"""Subscribed by a step."""
+_NOTICE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
+_BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
+_NO_ID: Final = UUID(0x7000, 0b10 << 62)
+_CALL_TTL_MS: Final = 20_000
+
+
+class Flow(NamedTuple):
+    """A kind of traffic: where it starts, its attributes, its key, and the network that it goes to."""
+
+    origin: str
+    destination: str
+    attributes: UAttributes
+    key: str
+    needs_subscription: bool = False
+
+
+def _flow(origin: str, message: UMessage, *, needs_subscription: bool = False) -> Flow:
+    attributes = message.attributes
+    key = message_key(attributes.source, attributes.sink, attributes.source.authority_name)
+    return Flow(origin, OUTSIDE if origin == INSIDE else INSIDE, attributes, key, needs_subscription)
+
+
+FLOWS: Final[Mapping[str, Flow]] = {
+    "event": _flow(INSIDE, publish(_NO_ID, TOPICS[0]), needs_subscription=True),
+    "event5": _flow(INSIDE, publish(_NO_ID, TOPICS[1], priority=UPriority.CS5), needs_subscription=True),
+    "notice": _flow(INSIDE, notification(_NO_ID, _NOTICE, READER)),
+    "call": _flow(INSIDE, request(_NO_ID, APP, METHOD, ttl=_CALL_TTL_MS)),
+    **{
+        f"late{number}": _flow(INSIDE, publish(_NO_ID, topic), needs_subscription=True)
+        for number, topic in enumerate(LATE_TOPICS)
+    },
+    "back": _flow(OUTSIDE, notification(_NO_ID, _BACK, APP)),
+}
+
+
+class Sent(NamedTuple):
+    """A message that an application sent: its flow, its number in the flow, its time, its ttl in ms or 0."""
+
+    flow: str
+    number: int
+    at_ns: int
+    ttl_ms: int
+
+
+def wire_id(id: UUID) -> bytes:
+    """The form in which a link identifies a message."""
+    return HEAD.pack(VERSION_BYTE + b"\x0a\x12\x09", id.msb, b"\x11", id.lsb)
+
+
+class World:
+    """The applications. Their clock is right, whatever the clock of the streamer shows."""
+
+    def __init__(self, scheduler: Scheduler, networks: Mapping[str, SimNetwork]) -> None:
+        self._scheduler = scheduler
+        self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
+        self.apps = {
+            INSIDE: SimApp(networks[INSIDE], "the application inside", self._on_inside),
+            OUTSIDE: SimApp(networks[OUTSIDE], "the application outside", self._on_outside),
+        }
+        for key in (filter_key(ANY, APP, "hpc"),):
+            self.apps[INSIDE].subscribe(key)
+        for key in (
+            *(filter_key(topic, None, "hpc") for topic in (*TOPICS, *LATE_TOPICS)),
+            filter_key(ANY, READER, "cloud"),
+            filter_key(ANY, METHOD, "cloud"),
+        ):
+            self.apps[OUTSIDE].subscribe(key)
+        self.sent: dict[bytes, Sent] = {}
+        self.received: dict[bytes, list[int]] = {}
+        """The times at which the destination received a message."""
+        self.responses: dict[bytes, int] = {}
+        """How many responses a caller received, by the id of the request; error responses included."""
+        self.answered: set[bytes] = set()
+        """The calls that the provider answered."""
+        self.made_ids: list[tuple[int, int]] = []
+        """Of each message that a streamer made: the time of its arrival, and by how many ms its id is ahead."""
+        self.subscribed_at_ns: dict[UUri, int] = {}
+        self._subscribing: dict[UUID, UUri] = {}
+        self._numbers = dict.fromkeys((*FLOWS, "response"), 0)
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(self, name: str, size: int, ttl_ms: int) -> None:
+        """Send one message of a flow."""
+        flow = FLOWS[name]
+        attributes = flow.attributes
+        if ttl_ms and name != "call":
+            attributes = UAttributes(
+                type=attributes.type,
+                source=attributes.source,
+                sink=attributes.sink,
+                priority=attributes.priority,
+                ttl=ttl_ms,
+            )
+        self._send(flow.origin, name, flow.key, UMessage(self._ids.next(), attributes, bytes(size)))
+
+    def _send(self, origin: str, name: str, key: str, message: UMessage) -> None:
+        id = wire_id(message.id)
+        attachment = VERSION_BYTE + encode(message.id, message.attributes)
+        assert attachment.startswith(id)
+        number = self._numbers[name] = self._numbers[name] + 1
+        self.sent[id] = Sent(name, number, self._scheduler.now_ns, message.attributes.ttl or 0)
+        self.apps[origin].publish(wire_message(key, message.payload, attachment, id))
+
+    def subscribe(self, topic: UUri, expires_s: int = 0) -> None:
+        """Subscribe the application outside; for `expires_s` seconds, or without end."""
+        expire_ms = self._scheduler.wall_ms() + expires_s * 1_000 if expires_s else None
+        wanted = subscribe_request(SubscribeRequest(topic, expire_ms)).SerializeToString()
+        sink = UUri("hpc", 0, 3, 1)
+        message = request(self._ids.next(), READER, sink, wanted, UPayloadFormat.PROTOBUF, ttl=5_000)
+        self._subscribing[message.id] = topic
+        key = message_key(READER, message.attributes.sink, "cloud")
+        attachment = VERSION_BYTE + encode(message.id, message.attributes)
+        self.apps[OUTSIDE].publish(wire_message(key, message.payload, attachment, wire_id(message.id)))
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def _on_outside(self, received: WireMessage) -> None:
+        sent = self.sent.get(received.id)
+        if sent is None:
+            self._on_subscribed(received)
+            return
+        times = self.received.setdefault(received.id, [])
+        times.append(self._scheduler.now_ns)
+        if sent.flow == "call" and len(times) == 1:
+            self.answered.add(received.id)
+            id, attributes = decode(received.attachment[1:])
+            answer = response(self._ids.next(), UMessage(id, attributes))
+            key = message_key(METHOD, APP, "cloud")
+            self._scheduler.call_after(NS_PER_MS, lambda: self._send(OUTSIDE, "response", key, answer))
+
+    def _on_subscribed(self, received: WireMessage) -> None:
+        id, attributes = decode(received.attachment[1:])
+        self.made_ids.append((self._scheduler.now_ns, id.time_ms - self._scheduler.wall_ms()))
+        topic = None if attributes.reqid is None else self._subscribing.pop(attributes.reqid, None)
+        if topic is None or attributes.commstatus is not None:
+            return
+        if status_in(3, received.payload, attributes.payload_format) is Status.SUBSCRIBED:
+            self.subscribed_at_ns.setdefault(topic, self._scheduler.now_ns)
+
+    def _on_inside(self, received: WireMessage) -> None:
+        if received.id in self.sent:
+            self.received.setdefault(received.id, []).append(self._scheduler.now_ns)
+        _, attributes = decode(received.attachment[1:])
+        if attributes.type is UMessageType.RESPONSE and attributes.reqid is not None:
+            id = wire_id(attributes.reqid)
+            self.responses[id] = self.responses.get(id, 0) + 1
+
+    def destination(self, id: bytes) -> str:
+        name = self.sent[id].flow
+        return INSIDE if name == "response" else FLOWS[name].destination

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated Zenoh link over TCP, from a session of the streamer to its router.
+
+    put -> queue of the session -> send buffer of our kernel -> receive buffer of the router's kernel -> router
+
+Measured behaviour of Zenoh 1.10 that the model has (docs/decisions/0011-zenoh-retransmit.md):
+
+* A link that is dead takes messages and loses them, until Zenoh reports its end up to 2.5 s later.
+* A put that has no room waits; after 5 s Zenoh closes the link and loses what waits.
+* A silent router is lost after the lease of 10 s. Its kernel acknowledges bytes while its buffer has room.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tests.simulation.scheduler import NS_PER_MS, NS_PER_S
+from ustreamer.transports.zenoh.tcp_info import TcpState
+
+if TYPE_CHECKING:
+    from tests.simulation.zenoh_network import SimNetwork
+    from tests.simulation.zenoh_session import SimSession
+
+LEASE_NS: Final = 10 * NS_PER_S
+PUT_WAIT_NS: Final = 5 * NS_PER_S
+_KEEPALIVE_NS: Final = LEASE_NS // 4
+_KEEPALIVE_BYTES: Final = 6
+_CLOSE_BYTES: Final = 5
+_MAX_REPORT_NS: Final = 2_500 * NS_PER_MS
+_FRAME_BYTES: Final = 20
+_STATE_FIELDS: Final = len(TcpState._fields)  # the time of the last acknowledgement is not in every version
+
+
+class WireMessage(NamedTuple):
+    """A message on a link. `id` is the one of the uProtocol message."""
+
+    key: str
+    payload: bytes
+    attachment: bytes
+    id: bytes
+    size: int
+
+
+def wire_message(key: str, payload: bytes, attachment: bytes, id: bytes) -> WireMessage:
+    """A message with its size on a link."""
+    return WireMessage(key, payload, attachment, id, len(payload) + len(attachment) + _FRAME_BYTES)
+
+
+class LinkSizes(NamedTuple):
+    """Bytes of the session's queue and of the two kernels' buffers."""
+
+    queue: int
+    send: int
+    receive: int
+
+
+class Buffer:
+    """Messages in order, with the sum of their sizes."""
+
+    def __init__(self) -> None:
+        self.messages: deque[WireMessage] = deque()
+        self.bytes = 0
+
+    def append(self, message: WireMessage) -> None:
+        self.messages.append(message)
+        self.bytes += message.size
+
+    def popleft(self) -> WireMessage:
+        message = self.messages.popleft()
+        self.bytes -= message.size
+        return message
+
+    def clear(self) -> list[WireMessage]:
+        messages, self.messages, self.bytes = list(self.messages), deque(), 0
+        return messages
+
+    def move_to(self, other: "Buffer", limit: int) -> int:
+        """Move messages while `other` has less than `limit` bytes; returns the moved bytes."""
+        moved = 0
+        while self.messages and other.bytes < limit:
+            message = self.popleft()
+            moved += message.size
+            other.append(message)
+        return moved
+
+
+class SimLink:
+    """One connection. `dead`: it carries nothing any more. `reported`: the session knows that."""
+
+    def __init__(self, network: "SimNetwork", session: "SimSession", sizes: LinkSizes) -> None:
+        self.network = network
+        self.session = session
+        self.sizes = sizes
+        self.zid = network.zid
+        self.queue, self.sent, self.received = Buffer(), Buffer(), Buffer()
+        self.downlink: deque[WireMessage] = deque()
+        self.cut = False
+        self.dead = False
+        self.reported = False
+        self.is_held = False
+        """True if the process has a second descriptor: then the end of the session does not wait for the kernel."""
+        self.on_room: list[Callable[[], None]] = []
+        self._scheduler = network.scheduler
+        self._opened_ns = self._scheduler.now_ns
+        self._acked = self._unacked_at_end = 0
+        self._extra_received = 0
+        self._silent_since_ns: int | None = None
+        self._cut_ns: int | None = None
+        self._arrived_ns = self._opened_ns
+        self.is_broken = False
+        """True if messages in this connection were lost."""
+        self._is_established = True
+        self._is_closed_here = False
+        self._pumping = False
+
+    # --- towards the router -------------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        return not self.queue.messages or self.queue.bytes < self.sizes.queue
+
+    def put(self, message: WireMessage) -> None:
+        self.queue.append(message)
+        self.pump()
+
+    def pump(self) -> None:
+        """Move messages on: into the kernel now, over the wire after a moment."""
+        if self.dead:
+            return
+        if self.queue.move_to(self.sent, self.sizes.send) and self.has_room:
+            waiting, self.on_room = self.on_room, []
+            for wake in waiting:
+                wake()
+        if self.sent.messages and not self._pumping:
+            self._pumping = True
+            self._scheduler.call_after(self.network.latency_ns(), self._arrive)
+
+    def _arrive(self) -> None:
+        self._pumping = False
+        if self.cut or (self.dead and not self.session.is_gone):
+            return
+        moved = self.sent.move_to(self.received, self.sizes.receive)
+        self._acked += moved
+        self._arrived_ns = self._scheduler.now_ns
+        self.read()
+        if moved:
+            self.pump()
+            if self.dead and self.sent.messages:  # the kernel of a gone process still sends
+                self._pumping = True
+                self._scheduler.call_after(self.network.latency_ns(), self._arrive)
+
+    def read(self) -> None:
+        """The router reads what has arrived."""
+        while self.received.messages and self.network.can_read:
+            self.network.route(self.received.popleft(), self.session)
+        if self.sent.messages and self.network.can_read and not self._pumping and not self.cut:
+            self._pumping = True
+            self._scheduler.call_after(self.network.latency_ns(), self._arrive)
+
+    # --- what the kernel says ----------------------------------------------------------------------------------------
+
+    def send_window(self) -> int:
+        return 0 if self._is_closed_here else max(0, self.sizes.send - self.sent.bytes)
+
+    def state(self) -> TcpState | None:
+        if self._is_closed_here:
+            return None
+        last_ns = self._last_received_ns()
+        keepalives = (last_ns - self._opened_ns) // _KEEPALIVE_NS
+        now_ns = self._scheduler.now_ns
+        values = (
+            self._is_established,
+            self._acked,
+            self._unacked_at_end or self.sent.bytes,
+            (now_ns - last_ns) // NS_PER_MS,
+            100 + keepalives * _KEEPALIVE_BYTES + self._extra_received,
+            (now_ns - self._last_ack_ns()) // NS_PER_MS,
+        )
+        return TcpState._make(values[:_STATE_FIELDS])
+
+    def _last_ack_ns(self) -> int:
+        """When the router's kernel last acknowledged: our bytes, our keep-alive messages, or a probe."""
+        until_ns = self._scheduler.now_ns if self._cut_ns is None else self._cut_ns
+        if self.sent.messages and self._cut_ns is None:
+            return until_ns
+        return max(self._arrived_ns, until_ns - (until_ns - self._opened_ns) % _KEEPALIVE_NS)
+
+    def _last_received_ns(self) -> int:
+        until_ns = self._scheduler.now_ns if self._silent_since_ns is None else self._silent_since_ns
+        return until_ns - (until_ns - self._opened_ns) % _KEEPALIVE_NS
+
+    def hold(self) -> "SimLink | None":
+        """A second descriptor; None if the connection is gone."""
+        if self._is_closed_here or self.dead:
+            return None
+        self.is_held = True
+        return self
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the router has read everything and ended its stream."""
+        return not (self.sent.messages or self.received.messages or self.is_broken or self._is_silent)
+
+    @property
+    def _is_silent(self) -> bool:
+        return self.cut or not self.network.is_running
+
+    def abort(self) -> None:
+        """Reset the connection. The router can still read what its kernel has received."""
+        self.sent.clear()
+        self.is_broken = True
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def update_silence(self) -> None:
+        """The router became silent, or speaks again: call after each change."""
+        if self.dead:
+            return
+        self._cut_ns = (self._cut_ns or self._scheduler.now_ns) if self.cut else None
+        if not self._is_silent:
+            self._silent_since_ns = None
+            self.pump()
+            self.read()
+            self.flush_downlink()
+        elif self._silent_since_ns is None:
+            self._silent_since_ns = since_ns = self._scheduler.now_ns
+            self._scheduler.call_at(self._last_received_ns() + LEASE_NS, lambda: self._on_lease(since_ns))
+
+    def _on_lease(self, since_ns: int) -> None:
+        if self._silent_since_ns == since_ns and not self.dead:
+            self.close_here("lease")
+
+    def close_here(self, why: str) -> None:
+        """Zenoh closes the link on our side. Messages in our buffers are lost; the session learns of it later."""
+        if self.dead:
+            return
+        self.dead = self.is_broken = True
+        self._unacked_at_end = self.sent.bytes  # as long as the socket is open, its kernel has them
+        lost = self.queue.clear() + self.sent.clear()
+        self.network.note(f"link of {self.session.name} closed ({why}): {len(lost)} messages lost in it")
+        self.network.orphans.append(self)
+        if not self._unacked_at_end or self.network.rng.random() < 0.5:
+            self._is_closed_here = True
+        self._release_waiting()
+        self._scheduler.call_after(self.network.rng.randrange(_MAX_REPORT_NS), self.report)
+
+    def reset(self) -> None:
+        """The router's process ended: its kernel closes the connection. The session learns of it at once, or soon."""
+        self.is_broken = True
+        if self.dead:
+            return
+        self.dead = True
+        unread = self.received.clear()
+        lost = self.queue.clear() + self.sent.clear() + unread
+        self.network.note(f"router of {self.session.name} ended: {len(lost)} messages lost in the link")
+        self._is_established = False
+        self._extra_received += not unread  # a FIN counts as a byte; after unread data the kernel sends a RST
+        self._release_waiting()
+        self._scheduler.call_after(self.network.rng.randrange(1, 20) * NS_PER_MS, self.report)
+
+    def report(self) -> None:
+        if not self.reported:
+            self.reported = True
+            if self._is_established:
+                self._is_closed_here = True
+            else:  # Zenoh reports the end of the stream before it closes its socket
+                self._scheduler.call_after(50 * NS_PER_MS, self._close_socket)
+            self.session.on_link_lost(self)
+
+    def _close_socket(self) -> None:
+        self._is_closed_here = True
+
+    def _release_waiting(self) -> None:
+        waiting, self.on_room = self.on_room, []
+        for wake in waiting:
+            wake()
+        self.downlink.clear()
+
+    def leave(self) -> None:
+        """The session is closed, or its process ended. The kernel still sends what it has."""
+        if not self.dead:
+            self.dead = self.reported = True
+            self.is_broken |= bool(self.queue.clear())
+            self.network.orphans.append(self)
+            self._scheduler.call_after(self.network.latency_ns(), self._arrive)
+
+    # --- towards the session ------------------------------------------------------------------------------------------
+
+    def send_down(self, message: WireMessage) -> None:
+        self.downlink.append(message)
+        if len(self.downlink) == 1:
+            self._scheduler.call_after(self.network.latency_ns(), self.flush_downlink)
+
+    def flush_downlink(self) -> None:
+        while self.downlink and not self.cut and not self.dead:
+            if not self.session.deliver(self.downlink[0]):
+                return  # no room: the session calls again
+            self.downlink.popleft()
+
+
+def is_read_to_end(held: SimLink, end_ns: int, monotonic_ns: Callable[[], int]) -> bool:
+    """Whether the router read everything before the end of the time; see `tcp_info`."""
+    while monotonic_ns() < end_ns and not held.is_broken:
+        if held.is_read:
+            return True
+        held.network.scheduler.sleep(2 * NS_PER_MS)
+    held.abort()
+    return False

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated Zenoh network: one router, sessions of the streamer, and applications.
+
+Applications are no product code: they publish, record what they receive, and answer requests.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler
+from tests.simulation.zenoh_link import LEASE_NS, PUT_WAIT_NS, LinkSizes, SimLink, WireMessage
+from tests.simulation.zenoh_session import SimSession
+
+_APP_BUFFER_BYTES: Final = 200_000
+_UNREAD_NS: Final = 50 * NS_PER_MS
+
+
+class SimApp:
+    """An application: its subscriptions, and the messages that it has received."""
+
+    def __init__(
+        self, network: "SimNetwork", name: str, on_message: Callable[[WireMessage], None] = lambda _: None
+    ) -> None:
+        self.name = name
+        self.keys: list[str] = []
+        self.connected = True
+        self.stalled = False
+        self.on_message = on_message
+        self._network = network
+        self._waiting: deque[tuple[int, WireMessage]] = deque()
+        self._waiting_bytes = 0
+        network.apps.append(self)
+
+    def subscribe(self, key: str) -> None:
+        self.keys.append(key)
+        self._network.on_topology_change()
+
+    def publish(self, message: WireMessage) -> None:
+        """Put a message: it goes to the router, or is lost with it."""
+        if self.connected:
+            self._network.from_app(message, self)
+
+    @property
+    def is_full(self) -> bool:
+        return self._waiting_bytes >= _APP_BUFFER_BYTES
+
+    def deliver(self, message: WireMessage) -> None:
+        self._waiting.append((self._network.scheduler.now_ns, message))
+        self._waiting_bytes += message.size
+        if len(self._waiting) == 1:
+            self._network.scheduler.call_after(self._network.latency_ns(), self.read)
+        if self.is_full:
+            self._network.on_app_full(self)
+
+    def read(self) -> None:
+        if self.stalled or not self.connected:
+            return
+        while self._waiting:
+            _, message = self._waiting.popleft()
+            self._waiting_bytes -= message.size
+            self.on_message(message)
+        self._network.resume_reading()
+
+    def disconnect(self) -> None:
+        """Lose the connection and what it had. The streamer cannot know of what was unread for longer than 50 ms."""
+        old_ns = self._network.scheduler.now_ns - _UNREAD_NS
+        for at_ns, message in self._waiting:
+            if at_ns < old_ns:
+                self._network.lost_at_apps.add(message.id)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.connected = False
+        self._network.on_topology_change()
+
+    def reconnect(self) -> None:
+        network = self._network
+        if self.connected or self.stalled or network.is_down:
+            return  # the end of the fault tries again
+        if network.is_running:
+            self.connected = True
+            network.on_topology_change()
+        else:
+            network.scheduler.call_after(network.rng.randrange(50, 1_500) * NS_PER_MS, self.reconnect)
+
+
+class SimNetwork:
+    """One router. `is_running` false: frozen or down. `is_cut`: the cable to the streamer is cut."""
+
+    def __init__(self, scheduler: Scheduler, name: str, sizes: LinkSizes) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.sizes = sizes
+        self.rng = Random(scheduler.rng.getrandbits(64))
+        self.sessions: list[SimSession] = []
+        self._all_sessions: list[SimSession] = []
+        self.apps: list[SimApp] = []
+        self.orphans: list[SimLink] = []
+        """Closed connections: the router may still read what has arrived."""
+        self.is_running = True
+        self.is_down = False
+        self.is_cut = False
+        self.taken: dict[bytes, Process] = {}
+        """The messages that a streamer has received, with the process that did."""
+        self.put_by: dict[bytes, Process] = {}
+        """The messages that a streamer has put, with the process that did it last."""
+        self.put_ns: dict[bytes, int] = {}
+        """When a streamer put a message for the last time."""
+        self.put_without_subscriber: set[bytes] = set()
+        """The messages that a streamer has put although it could know that no subscriber matches."""
+        self.lost_at_apps: set[bytes] = set()
+        """The messages that an application lost with its connection, or that the router received just after that."""
+        self.notes: Counter[str] = Counter()
+        self._generation = 1
+        self._held: deque[tuple[WireMessage, SimApp]] = deque()
+        self._refresh_scheduled = False
+        self._frozen_ns = 0
+        self._is_any_full = False
+        """True if an application may be full: a test for each message would cost more."""
+
+    @property
+    def zid(self) -> str:
+        return f"{self.name}{self._generation}"
+
+    def latency_ns(self) -> int:
+        return 100_000 + int(self.rng.random() * 300_000)
+
+    def note(self, text: str) -> None:
+        """Record an event for the story of a failure."""
+        self.notes[text] += 1
+
+    def on_put(self, message: WireMessage, process: Process) -> None:
+        self.put_by[message.id] = process
+        self.put_ns[message.id] = self.scheduler.now_ns
+
+    def on_taken(self, message: WireMessage, process: Process) -> None:
+        self.taken[message.id] = process
+
+    # --- routing ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    @lru_cache(65_536)
+    def matches(pattern: str, key: str) -> bool:
+        chunks, wanted = key.split("/"), pattern.split("/")
+        return len(chunks) == len(wanted) and all(
+            one in ("*", other) for one, other in zip(wanted, chunks, strict=True)
+        )
+
+    @classmethod
+    @lru_cache(65_536)
+    def _is_subscribed(cls, patterns: tuple[str, ...], key: str) -> bool:
+        return any(cls.matches(pattern, key) for pattern in patterns)
+
+    def has_subscriber(self, key: str, but: SimSession) -> bool:
+        return any(
+            self.matches(pattern, key) for app in self.apps if app.connected for pattern in app.keys
+        ) or any(
+            self.matches(each.key, key)
+            for session in self.sessions
+            if session is not but and session.link is not None
+            for each in session.subscribers
+        )
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the router reads: not while one application has no room, as its puts then wait."""
+        if not self.is_running:
+            return False
+        return not (self._is_any_full and any(app.is_full and app.connected for app in self.apps))
+
+    def from_app(self, message: WireMessage, app: SimApp) -> None:
+        if self.can_read:
+            self.route(message, app)
+        elif not self.is_down:
+            self._held.append((message, app))
+
+    def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
+        has_receiver = False
+        for app in self.apps:
+            if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
+                app.deliver(message)
+                has_receiver = True
+        for session in self.sessions:
+            link = session.link
+            if session is source or link is None or link.dead:
+                continue
+            for each in session.subscribers:
+                if self.matches(each.key, message.key):
+                    link.send_down(message)
+                    has_receiver = True
+                    break
+        if not has_receiver and message.id not in self.put_without_subscriber:
+            self.lost_at_apps.add(message.id)
+
+    def resume_reading(self) -> None:
+        while self._held and self.can_read:
+            self.route(*self._held.popleft())
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.read()
+        for link in self.orphans:
+            link.read()
+
+    def on_app_full(self, app: SimApp) -> None:
+        self._is_any_full = True
+
+        def check() -> None:
+            if app.is_full and app.connected and self.is_running:
+                self.note(
+                    f"router {self.name} closed the connection of {app.name}, which read nothing for 5 s"
+                )
+                app.disconnect()
+                self.resume_reading()
+
+        self.scheduler.call_after(PUT_WAIT_NS, check)
+
+    def on_topology_change(self) -> None:
+        """Subscriptions or links changed: sessions learn of it after a moment, if the router runs."""
+        if not self._refresh_scheduled:
+            self._refresh_scheduled = True
+            self.scheduler.call_after(5 * self.latency_ns(), self._refresh)
+
+    def _refresh(self) -> None:
+        self._refresh_scheduled = False
+        if not self.is_running or self.is_cut:
+            return  # the end of the fault refreshes
+        for session in self.sessions:
+            if session.link is not None and not session.link.dead:
+                session.refresh_matching()
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        if self.is_running:
+            self.is_running = False
+            self._frozen_ns = self.scheduler.now_ns
+            self._update_links()
+
+    def thaw(self) -> None:
+        if not self.is_down and not self.is_running:
+            if self.scheduler.now_ns - self._frozen_ns > LEASE_NS and self.rng.random() < 0.5:
+                self._expire_links()
+            self.is_running = True
+            self._update_links()
+            self.resume_reading()
+            self.on_topology_change()
+
+    def _expire_links(self) -> None:
+        """A router that was frozen for longer than the lease may close its links before it reads what has arrived."""
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.reset()
+        self._close_orphans()
+
+    def _close_orphans(self) -> None:
+        for link in self.orphans:
+            lost = link.received.clear() + link.sent.clear()
+            link.is_broken |= bool(lost)
+            if lost:
+                self.note(f"{len(lost)} messages of a closed link of {link.session.name} were never read")
+        self.orphans.clear()
+
+    def kill_router(self) -> None:
+        if self.is_down:
+            return
+        self.is_running, self.is_down = False, True
+        self._held.clear()
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.reset()
+        self._close_orphans()
+        for app in self.apps:
+            if app.connected:
+                app.disconnect()
+
+    def start_router(self) -> None:
+        if self.is_down:
+            self._generation += 1
+            self.is_running, self.is_down = True, False
+            for app in self.apps:
+                self.scheduler.call_after(self.rng.randrange(50, 1_500) * NS_PER_MS, app.reconnect)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        self._update_links()
+
+    def join_cable(self) -> None:
+        self.is_cut = False
+        self._update_links()
+        self.on_topology_change()
+
+    def stall(self, app: SimApp) -> None:
+        app.stalled = True
+
+    def unstall(self, app: SimApp) -> None:
+        app.stalled = False
+        if app.connected:
+            app.read()
+        else:
+            self.scheduler.call_after(self.rng.randrange(50, 1_500) * NS_PER_MS, app.reconnect)
+
+    def _update_links(self) -> None:
+        for session in self.sessions:
+            if session.link is not None:
+                session.link.cut = self.is_cut
+                session.link.update_silence()
+
+    def release(self) -> None:
+        """Empty this network after a run."""
+        for session in self._all_sessions:
+            for publisher in session.publishers:
+                vars(publisher).clear()
+            vars(session).clear()
+        for each in (*self.orphans, *self.apps, self):
+            vars(each).clear()
+
+    def add_session(self, session: SimSession) -> None:
+        self.sessions.append(session)
+        self._all_sessions.append(session)
+
+    def forget(self, process: Process) -> None:
+        """The process ended: its kernel closes its connections."""
+        for session in self.sessions:
+            if session.process is process:
+                session.on_killed()
+        self.sessions = [each for each in self.sessions if each.process is not process]

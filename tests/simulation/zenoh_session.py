@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated Zenoh session: the calls that the Zenoh transport makes, on the links of `zenoh_link`."""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import zenoh
+
+from tests.simulation import primitives
+from tests.simulation.scheduler import NS_PER_MS, Process, Task
+from tests.simulation.zenoh_link import PUT_WAIT_NS, SimLink, WireMessage, wire_message
+from ustreamer.transports.zenoh.retransmit import HEAD
+
+if TYPE_CHECKING:
+    from tests.simulation.zenoh_network import SimNetwork
+
+_RETRY_MS: Final = 1_000
+_PUT_NS: Final = 25_000
+"""The time from one put to the next, with all computing in between: 40 000 messages/s at most."""
+
+
+class _Bytes:
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def to_bytes(self) -> bytes:
+        return self._data
+
+
+class SimSample:
+    """A received sample."""
+
+    __slots__ = ("attachment", "key_expr", "kind", "payload")
+
+    def __init__(self, message: WireMessage) -> None:
+        self.key_expr = message.key
+        self.payload = _Bytes(message.payload)
+        self.attachment = _Bytes(message.attachment)
+        self.kind = zenoh.SampleKind.PUT
+
+
+class SimFifoChannel:
+    """The bounded channel of a subscriber."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+
+
+class SimSubscriber:
+    """A declared subscriber; its own handler."""
+
+    def __init__(self, session: "SimSession", key: str, capacity: int) -> None:
+        self.key = key
+        self.handler = self
+        self.samples: deque[WireMessage] = deque()
+        self.capacity = capacity
+        self._session = session
+        self._closed = False
+        self._receivers: list[Task] = []
+
+    def wake(self) -> None:
+        if self._receivers:
+            self._session.scheduler.make_ready(self._receivers.pop())
+
+    def recv(self) -> SimSample:
+        scheduler = self._session.scheduler
+        scheduler.check_killed()
+        while not self.samples:
+            if self._closed or self._session.closed:
+                raise zenoh.ZError("the channel is closed")
+            self._receivers.append(scheduler.current)
+            scheduler.block()
+        return self._take()
+
+    def try_recv(self) -> SimSample | None:
+        if not self.samples:
+            if self._closed or self._session.closed:
+                raise zenoh.ZError("the channel is closed")
+            return None
+        return self._take()
+
+    def _take(self) -> SimSample:
+        message = self.samples.popleft()
+        self._session.on_taken(message)
+        return SimSample(message)
+
+    def undeclare(self) -> None:
+        self._session.scheduler.check_killed()
+        self._closed = True
+        self._session.remove_subscriber(self)
+        self.wake()
+
+
+class SimPublisher:
+    """A declared publisher. `matching` is the session's view, which follows the network late."""
+
+    def __init__(self, session: "SimSession", key: str) -> None:
+        self.key = key
+        self.matching = session.sees_subscriber(key)
+        self._session = session
+        self._on_status: Callable[[Any], None] | None = None
+
+    @property
+    def matching_status(self) -> SimpleNamespace:
+        self._session.scheduler.check_killed()
+        return SimpleNamespace(matching=self.matching)
+
+    def declare_matching_listener(self, callback: Any) -> None:
+        self._on_status = callback.callback
+        if self.matching:
+            self._report(True)
+
+    def update(self, *, matching: bool) -> None:
+        if matching is not self.matching:
+            self.matching = matching
+            self._report(matching)
+
+    def _report(self, matching: bool) -> None:
+        on_status = self._on_status
+        if on_status is not None:
+            self._session.callbacks.put_unlocked(lambda: on_status(SimpleNamespace(matching=matching)))
+
+    def put(self, payload: bytes, *, attachment: bytes) -> None:
+        if not self.matching:
+            self._session.network.put_without_subscriber.add(attachment[: HEAD.size])
+        self._session.put(wire_message(self.key, payload, attachment, attachment[: HEAD.size]))
+
+    def undeclare(self) -> None:
+        self._session.publishers.pop(self, None)
+
+
+class SimSession:
+    """The session of one endpoint."""
+
+    def __init__(self, network: "SimNetwork", process: Process) -> None:
+        self.network = network
+        self.scheduler = network.scheduler
+        self.process = process
+        self.name = f"{process.name} {network.name}"
+        self.closed = False
+        self.is_gone = False
+        """True after the end of the session or of its process: the kernel owns the connection."""
+        self.link: SimLink | None = None
+        self.publishers: dict[SimPublisher, None] = {}
+        self.subscribers: list[SimSubscriber] = []
+        self.callbacks = primitives.SimQueue()
+        self.info = self
+        self._on_event: Callable[[Any], None] | None = None
+        self._connects = 0
+        self.scheduler.spawn(f"{self.name} zenoh", self._run_callbacks, process)
+        network.add_session(self)
+        self._connect()
+
+    def _run_callbacks(self) -> None:
+        """The thread of Zenoh that calls the callbacks."""
+        while (callback := self.callbacks.get()) is not None:
+            callback()
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    # --- the link -----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Connect now, or try again later."""
+        if self.closed or self.is_gone or self.link is not None:
+            return
+        if not self.network.is_running or self.network.is_cut:
+            retry_ms = _RETRY_MS + self.network.rng.randrange(_RETRY_MS)
+            self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
+            return
+        self.link = SimLink(self.network, self, self.network.sizes)
+        self._post_event(zenoh.SampleKind.PUT, self.link.zid)
+        self.network.on_topology_change()
+
+    def on_link_lost(self, link: SimLink) -> None:
+        """Zenoh reports the end of the link: to publishers and the listener, in any order."""
+        if self.link is not link:
+            return
+        self.link = None
+        self.network.on_topology_change()
+        reports = [lambda: self._post_event(zenoh.SampleKind.DELETE, link.zid), self.refresh_matching]
+        self.network.rng.shuffle(reports)
+        for report in reports:
+            report()
+        retry_ms = 10 + self.network.rng.randrange(_RETRY_MS)
+        self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
+
+    def _post_event(self, kind: Any, zid: str) -> None:
+        on_event = self._on_event
+        if on_event is not None:
+            event = self._event(kind, zid)
+            self.callbacks.put_unlocked(lambda: on_event(event))
+
+    @staticmethod
+    def _event(kind: Any, zid: str) -> Any:
+        return SimpleNamespace(kind=kind, transport=SimpleNamespace(zid=zid, is_multicast=False))
+
+    def declare_transport_events_listener(self, callback: Any, *, history: bool) -> "SimSession":
+        self._on_event = callback.callback
+        if self.link is not None:
+            self._on_event(self._event(zenoh.SampleKind.PUT, self.link.zid))
+        return self
+
+    def undeclare(self) -> None:
+        """End of the listener for transport events."""
+        self._on_event = None
+
+    def links(self) -> list[Any]:
+        if self.link is None or self.link.reported:
+            return []
+        return [SimpleNamespace(zid=self.link.zid, src=self.name, dst=self.network.name)]
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def declare_publisher(self, key: str, **_: object) -> SimPublisher:
+        self._check_open()
+        publisher = SimPublisher(self, key)
+        self.publishers[publisher] = None
+        return publisher
+
+    def sees_subscriber(self, key: str) -> bool:
+        return self.link is not None and self.network.has_subscriber(key, self)
+
+    def refresh_matching(self) -> None:
+        for publisher in list(self.publishers):
+            publisher.update(matching=self.sees_subscriber(publisher.key))
+
+    def put(self, message: WireMessage) -> None:
+        """Take a message. Without a working link it is lost silently."""
+        self._check_open()
+        self.scheduler.interrupt()
+        self.scheduler.spend(_PUT_NS)
+        self.network.on_put(message, self.process)
+        link = self.link
+        deadline_ns = self.scheduler.now_ns + PUT_WAIT_NS
+        while link is not None and not link.dead and not link.has_room:
+            link.on_room.append(partial(self.scheduler.make_ready, self.scheduler.current))
+            if not self.scheduler.block(deadline_ns):
+                link.close_here("a put waited 5 s")
+        if link is None or link.dead:
+            self.network.note(f"{self.name} took messages without a working link, and lost them")
+        else:
+            link.put(message)
+
+    def _check_open(self) -> None:
+        self.scheduler.check_killed()
+        if self.closed:
+            raise zenoh.ZError("the session is closed")
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def declare_subscriber(self, key: str, channel: SimFifoChannel, **_: object) -> SimSubscriber:
+        self._check_open()
+        subscriber = SimSubscriber(self, key, channel.capacity)
+        self.subscribers.append(subscriber)
+        self.network.on_topology_change()
+        return subscriber
+
+    def remove_subscriber(self, subscriber: SimSubscriber) -> None:
+        if subscriber in self.subscribers:
+            self.subscribers.remove(subscriber)
+            self.network.on_topology_change()
+
+    def deliver(self, message: WireMessage) -> bool:
+        """Put a message into the channels; false if one has no room."""
+        matching = [each for each in self.subscribers if self.network.matches(each.key, message.key)]
+        if any(len(each.samples) >= each.capacity for each in matching):
+            return False
+        for each in matching:
+            each.samples.append(message)
+            each.wake()
+        return True
+
+    def on_taken(self, message: WireMessage) -> None:
+        self.network.on_taken(message, self.process)
+        if self.link is not None and self.link.downlink:
+            self.link.flush_downlink()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def liveliness(self) -> "SimSession":
+        return self
+
+    def close(self) -> None:
+        """Send what waits, for 10 s at most, and close."""
+        self._check_open()
+        link, deadline_ns = self.link, self.scheduler.now_ns + 2 * PUT_WAIT_NS
+        while link and not link.dead and (link.queue.messages or (link.sent.messages and not link.is_held)):
+            self.scheduler.block(min(deadline_ns, self.scheduler.now_ns + 10 * NS_PER_MS))
+            if self.scheduler.now_ns >= deadline_ns:
+                link.sent.clear()
+        self._leave()
+        self.callbacks.put_unlocked(None)
+
+    def on_killed(self) -> None:
+        """The process ended."""
+        if not self.closed:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.closed = self.is_gone = True
+        if self.link is not None:
+            self.link.leave()
+        self.link = None
+        for subscriber in self.subscribers:
+            subscriber.wake()
+        self.subscribers = []
+        self.network.on_topology_change()
+
+
+def network_of(config: zenoh.Config) -> str:
+    """The name of the network in a configuration: the host of its only address."""
+    (locator,) = json.loads(config.get_json("connect/endpoints"))
+    return str(locator).removeprefix("tcp/").split(":")[0]
