@@ -5,7 +5,6 @@
 """
 
 import argparse
-import gc
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 
 from tests.simulation.known_stories import STORIES
+from tests.simulation.seeds import run_chunk
 from tests.simulation.story import Result, Story, generate, run, shrink
 
 _CHUNK = 25
@@ -27,21 +27,13 @@ def describe(story: Story, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _run_chunk(seeds: range) -> list[tuple[int, list[str]]]:
-    gc.disable()  # its moments are no part of the story, and cost a tenth
-    outcomes = [(seed, [each.kind for each in run(generate(seed)).violations]) for seed in seeds]
-    gc.enable()
-    gc.collect()
-    return outcomes
-
-
 def _failures(seeds: range, jobs: int) -> list[tuple[int, list[str]]]:
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     if jobs == 1:
-        outcomes = [outcome for chunk in chunks for outcome in _run_chunk(chunk)]
+        outcomes = [outcome for chunk in chunks for outcome in run_chunk(chunk)]
     else:
         with get_context("spawn").Pool(jobs, maxtasksperchild=40) as pool:
-            outcomes = [outcome for part in pool.imap(_run_chunk, chunks) for outcome in part]
+            outcomes = [outcome for part in pool.imap(run_chunk, chunks) for outcome in part]
     return [(seed, kinds) for seed, kinds in outcomes if kinds]
 
 
@@ -69,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _find_first(seeds: range, known: Mapping[str, Sequence[str]]) -> int:
     for at in range(0, len(seeds), _CHUNK):
-        for seed, kinds in _run_chunk(seeds[at : at + _CHUNK]):
+        for seed, kinds in run_chunk(seeds[at : at + _CHUNK]):
             new = sorted(set(kinds) - set(known.get(str(seed), ())))
             if new:
                 print(f"seed {seed}: {', '.join(new)}")
