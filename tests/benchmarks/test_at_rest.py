@@ -11,8 +11,9 @@ MAX_START_RATIO: Final = 3.7
 """CPU time from the start to READY, to that of an import of the same libraries in the same run. Measured: 2.9 to 3.3.
 With all commands and all installed plugins imported: 4.2 to 4.7.
 """
-MAX_MEMORY_MB: Final = 47.0
-"""Measured: 43.7, and 45.3 in 1 of 20 starts. Of it 20 are pages of library files, which processes can share."""
+MAX_MEMORY_MB: Final = 50.0
+"""Measured: 46 at a first start, which creates the stores, at most 47.5; 43 at the next one. Of it 20 are pages of
+library files, which processes can share."""
 
 
 def test_a_start_and_a_rest_are_measured_and_stay_within_bounds(tmp_path: Path) -> None:
