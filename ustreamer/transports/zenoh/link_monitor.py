@@ -58,7 +58,7 @@ _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
-_MIN_SAMPLE_INTERVAL_NS: Final = 10_000_000
+_MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
 _JOIN_S: Final = 5.0
 
