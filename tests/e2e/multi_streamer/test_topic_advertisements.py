@@ -219,6 +219,8 @@ def test_a_running_topic_arrives_once_while_a_second_streamer_is_asked_for_it(ma
     gateways = launch_side_by_side(nets)
     near = nets.connect_entity("one", "a.vin1")
     listeners = [nets.connect_entity("two", who) for who in FAR_AUTHORITIES[:2]]
+    for first in (0, 1):  # both advertise, so both have settled after their start
+        shared_topic(near, listeners, gateways, 0x8001 + first, first)
     sent: list[Id] = []
     for number in range(8):
         in_order = list(zip(listeners, gateways, strict=True))[:: 1 if number % 2 else -1]
