@@ -32,6 +32,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 LIMITS = SpoolLimits(100_000, 100_000_000)
 MB = 1 << 20
+FIRST = 1 << 32
 
 
 def numbered(number: int, size: int = 4) -> SpoolRecord:
@@ -101,6 +102,40 @@ def test_a_stored_message_is_read_back_unchanged(spool: Spool, message: SpoolRec
     [key] = spool.commit([(6, message)])
     reopened(spool)
     assert spool.read(6, None, 10, 10) == [(key, message)]
+
+
+def test_prepended_messages_come_before_all_others_of_their_class(spool: Spool) -> None:
+    spool.commit([(rank, numbered(100 + n)) for n in range(10) for rank in (1, 5)])
+    spool.prepend([(rank, numbered(50 + n)) for n in range(10) for rank in (1, 5, 6)])
+    spool.prepend([(1, numbered(n)) for n in range(10)])
+    assert reopened(spool) == [0, 30, 0, 0, 0, 20, 10]
+    assert [each % 50 for each in numbers(spool, 1)] == [*range(10), *range(10), *range(10)]
+    assert numbers(spool, 1) == [*range(10), *range(50, 60), *range(100, 110)]
+    assert numbers(spool, 5) == [*range(50, 60), *range(100, 110)]
+    assert numbers(spool, 6) == [*range(50, 60)]
+    add(spool, 200, rank=6)
+    assert numbers(spool, 6)[-1] == 200
+
+
+def test_without_room_in_front_prepended_messages_come_last(spool: Spool) -> None:
+    """As in a spool of an earlier version, whose first sequence number was 1."""
+    spool._next[1] = 2
+    add(spool, 0, 1)
+    spool.prepend([(1, numbered(10 + n)) for n in range(5)])
+    spool.prepend([(1, numbered(20))])
+    add(spool, 30)
+    assert numbers(spool) == [20, 0, 1, 10, 11, 12, 13, 14, 30]
+
+
+def test_a_full_spool_refuses_prepended_messages(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(3, 100_000))
+    spool.open()
+    add(spool, 7, 8)
+    with pytest.raises(UStatusError, match="is full") as refused:
+        spool.prepend([(1, numbered(1)), (1, numbered(2))])
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert numbers(spool) == [7, 8]
+    spool.close()
 
 
 def test_messages_of_a_class_keep_their_order_over_restarts(spool: Spool) -> None:
@@ -290,9 +325,9 @@ def damage_record(spool: Spool, key: bytes, value: bytes) -> None:
 BAD_VALUES = [
     b"",
     b"\x01\0\0\0",
-    b"\x02" + encode_value(encode_key(1, 3), numbered(3))[1:],
-    encode_value(encode_key(1, 4), numbered(3)),
-    encode_value(encode_key(1, 3), numbered(3)) + b"\0",
+    b"\x02" + encode_value(encode_key(1, FIRST + 2), numbered(3))[1:],
+    encode_value(encode_key(1, FIRST + 3), numbered(3)),
+    encode_value(encode_key(1, FIRST + 2), numbered(3)) + b"\0",
 ]
 
 
@@ -301,7 +336,7 @@ def test_damaged_records_are_skipped_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
     spool = filled(tmp_path, 100)
-    damage_record(spool, encode_key(1, 3), value)
+    damage_record(spool, encode_key(1, FIRST + 2), value)
     damage_record(spool, b"\x07" + bytes(8), encode_value(b"\x07" + bytes(8), numbered(1)))
     assert spool.open()[1] == 99
     assert (spool.lost, spool.quarantined, spool.messages) == (2, 0, 99)
@@ -371,7 +406,11 @@ def test_the_summary_counts_by_class(spool: Spool) -> None:
     spool.close()
     with StoreReader("walk", spool.path) as reader:
         found = spool_records.summarize(reader.records())
-    assert (found.messages, found.last, found.damaged) == ([0, 0, 3, 0, 0, 0, 1], [0, 0, 3, 0, 0, 0, 1], [])
+    assert (found.messages, found.last, found.damaged) == (
+        [0, 0, 3, 0, 0, 0, 1],
+        [0, 0, FIRST + 2, 0, 0, 0, FIRST],
+        [],
+    )
     assert decode_key(keys[0]) == (6, 1)
     assert sum(found.bytes) == spool.bytes
 

@@ -18,7 +18,7 @@ messages, with the same ids: those sent but not yet deleted.
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -56,6 +56,7 @@ _UNDELETED_LIMIT: Final = MAX_DUPLICATES - 64  # the send thread sends up to 64 
 _UNDELETED_WAIT_S: Final = 1.0
 _BATCH: Final = 512
 _BATCH_BYTES: Final = 4 << 20
+_END_WRITER_S: Final = 2.0
 _DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no linger
 _RETRY_S: Final = 0.5  # after a failed write
 _POLL_S: Final = 0.02
@@ -226,14 +227,41 @@ class DurableQueue(EndpointQueue):
     def close(self, timeout_s: float) -> None:
         """Stop both threads after a last commit, and close the spool. Messages on disk stay there for the next start."""
         super().close(timeout_s)
+        if self._end_writer(timeout_s):
+            # A writer blocked by a hung disk keeps the spool open. The end of the process closes it without loss.
+            self._spool.close()
+
+    def _end_writer(self, timeout_s: float) -> bool:
+        """End the writer thread after a last commit; False if the disk hangs."""
         with self._lock:
             self._stop_writing.set()
             self._writer_work.notify_all()
         if self._writer.is_alive():
             self._writer.join(timeout_s)
-        if not self._writer.is_alive():
-            # A writer blocked by a hung disk keeps the spool open. The end of the process closes it without loss.
-            self._spool.close()
+        return not self._writer.is_alive()
+
+    def reclaim(self, sent: Sequence[QueuedMessage], status: UStatus) -> Sequence[QueuedMessage]:
+        """Spool sent messages that may not have arrived before all others, for the next start.
+
+        Ends the writer. Those that the disk refuses are returned, as by any queue.
+        """
+        left = list(sent)
+        if left and self._end_writer(_END_WRITER_S):
+            try:
+                while left:  # the newest first: each batch goes in front of the others
+                    batch = left[-_BATCH:]
+                    self._spool.prepend([self._record(item) for item in batch])
+                    del left[-_BATCH:]
+            except UStatusError as error:
+                self._write_error = error.status
+                extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
+                log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
+        spooled = len(sent) - len(left)
+        with self._lock:
+            self.ledger.settled[Verdict.DELIVERED] -= spooled
+            self._left_on_disk += spooled
+            self._persisted += spooled
+        return super().reclaim(left, status)
 
     def set_limits(self, limits: EgressLimits) -> None:
         with self._lock:

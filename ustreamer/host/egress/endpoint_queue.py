@@ -386,6 +386,13 @@ class EndpointQueue(SendWorker):
         """Queued messages on disk, where a stop leaves them."""
         return 0
 
+    def sent_message(self, delivery: Delivery, message: UMessage) -> QueuedMessage:
+        """A message that was sent, with a deadline as if it had just been received."""
+        now_ns = self._clock.monotonic_ns()
+        deadline_ns = self._expiry.deadline_ns(message, now_ns, self._limits.max_age_ms * _NS_PER_MS)
+        size = len(message.payload) + OVERHEAD_BYTES
+        return QueuedMessage(delivery, message, now_ns, size, 1, now_ns, now_ns, deadline_ns)
+
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
         """Settle all queued messages, except those in flight, as DEAD_LETTERED and return them.
 
@@ -403,6 +410,16 @@ class EndpointQueue(SendWorker):
             self._no_retry_status = status
             self._queue.resume_all()
             self._changed.notify_all()
+
+    def reclaim(self, sent: Sequence[QueuedMessage], status: UStatus) -> Sequence[QueuedMessage]:
+        """Settle sent messages that may not have arrived as DEAD_LETTERED instead of DELIVERED, and return them.
+
+        The caller reports them as undelivered. Taps keep the first verdict.
+        """
+        with self._lock:
+            self.ledger.settled[Verdict.DELIVERED] -= len(sent)
+            self.ledger.settled[Verdict.DEAD_LETTERED] += len(sent)
+        return sent
 
     def close(self, timeout_s: float) -> None:
         """Stop the send thread. Waiting messages stay queued, so the ledger counts them."""

@@ -51,7 +51,7 @@ from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueSta
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.advertiser import TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import drain
+from ustreamer.host.runtime.draining import drain, reclaim_unconfirmed
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
@@ -137,6 +137,8 @@ class Streamer:
         store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
+        self.unconfirmed = 0
+        """After a stop: sent messages that may not have arrived and are not on disk."""
         self.dispatcher = self._build_dispatcher(config)
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
@@ -419,7 +421,7 @@ class Streamer:
 
         Unsent messages become dead letters, and their requesters get UNAVAILABLE. Blocked messages become dead letters
         too, but the stop does not wait for them or count them. Messages of a durable queue on disk stay there for the
-        next start and are not counted.
+        next start and are not counted. Neither are sent messages that may not have arrived: see `unconfirmed`.
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
@@ -435,6 +437,13 @@ class Streamer:
             unsent = drain(
                 self.dispatcher, list(self._egress_queues.values()), self._clock.monotonic_ns, deadline_ns
             )
+            self.unconfirmed = reclaim_unconfirmed(
+                self.dispatcher,
+                self._egress_queues,
+                self.transports,
+                self._ingress_of,
+                self._clock.monotonic_ns,
+            )
             persisted = sum(queue.persisted for queue in self._egress_queues.values())
             endpoints = self.endpoints()
         finally:
@@ -442,9 +451,19 @@ class Streamer:
         ledger = msgspec.to_builtins(self.ledger())
         log.info(
             "streamer.stopped",
-            extra={"unsent": unsent, "persisted": persisted, "ledger": ledger, "endpoints": endpoints},
+            extra={
+                "unsent": unsent,
+                "unconfirmed": self.unconfirmed,
+                "persisted": persisted,
+                "ledger": ledger,
+                "endpoints": endpoints,
+            },
         )
         return unsent
+
+    def _ingress_of(self, source: UUri) -> str:
+        """The endpoint that messages of this source come from."""
+        return self._authority_table.endpoint_of(source) or SELF
 
     def _close(self) -> None:
         """Close everything. A failure leaves nothing else open, and is raised at the end."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Monitors the Zenoh nodes that a session is connected to, and determines which messages a lost link may have lost.
 
-In: transport events of Zenoh and the kernel's state of each TCP link. Out: `up`, watcher calls, `lost_since_ns`.
+In: transport events of Zenoh and the kernel's state of each TCP link. Out: `up`, watcher calls, `lost_since_ns`, and
+`confirmed_ns`: the time before which all puts have arrived.
 
 Without a connected node Zenoh accepts a put and loses it silently (measured: 50 of 50 in an outage of its router, no
 exception). So the sender checks `up` first and raises UNAVAILABLE, and the egress queue keeps the message.
@@ -21,10 +22,15 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 
 The local kernel can distinguish these cases. It is polled every 50 ms (`TcpLink.state`), and once more at the end:
 after a close Zenoh has closed its socket, or its Close message came last; after a kill nothing came.
+
+A put has arrived if the kernel of its node has acknowledged it, and the node has sent something after that. The kernel
+of a frozen node acknowledges too, so an acknowledgement alone proves nothing. At a stop our session closes first: a
+node that has read everything, the Close message included, then ends its stream (in 5 ms).
 """
 
 import json
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -35,7 +41,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link
+from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link, is_read_to_end
 
 log = logging.getLogger("ustreamer.zenoh")
 
@@ -43,6 +49,7 @@ _NS_PER_MS: Final = 1_000_000
 _SETTLING_FIRST_NS: Final = 1_000_000_000  # first link: subscriptions follow milliseconds later
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost router reconnect every 4 s
 _SAMPLE_S: Final = 0.05
+_SAMPLE_NS: Final = 50_000_000
 _MARK_NS: Final = 40_000_000
 _MARGIN_NS: Final = 100_000_000
 """Time from a put to the read on the other side: below 5 ms (measured), plus stalls of a busy machine."""
@@ -58,6 +65,13 @@ _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
+_DOUBT_NS: Final = 300_000_000
+"""Time without progress while data waits, after which a node may be frozen."""
+_PIPELINE_BYTES: Final = 2 << 20
+"""More than Zenoh's own queues hold (16 batches of 64 KB): a put is in the kernel after so many further bytes."""
+_MAX_MARKS: Final = 1_024
+_CLOSE_TIMEOUT_S: Final = 2.0
+"""For a live node to read everything after a stop. On a busy machine: 0.3 s."""
 _MIN_SAMPLE_INTERVAL_NS: Final = 10_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
 _JOIN_S: Final = 5.0
@@ -94,11 +108,14 @@ class _PeerNode:
         self.searches = 0
         self.received_ns = now_ns
         self.acked_ns = now_ns
+        self.has_ended = False
+        """True after one of the kernels has ended the connection."""
         self.is_aborted = False
         """True if the node's kernel ended the connection without a Close message."""
         self._received = 0
         self._active_since_ns = self._active_ns = now_ns
         self._mark = _Mark(now_ns, 0, caught_up=True)
+        self._marks: deque[_Mark] = deque(maxlen=_MAX_MARKS)
         self._acked = 0
         self._progress_ns = now_ns
         self._sampled_ns = now_ns
@@ -113,7 +130,8 @@ class _PeerNode:
         if state is None or self.is_aborted:
             return
         self._sampled_ns = now_ns
-        if not state.established:
+        self.has_ended = not state.established
+        if self.has_ended:
             new = state.received - self._received
             # With other bytes before it a Close message has no known length: then it counts as a close if the node was
             # not sending continuously and has sent just now.
@@ -142,18 +160,36 @@ class _PeerNode:
         arrived = state.acked >= mark.written
         if arrived and mark.caught_up:
             self.acked_ns = max(self.acked_ns, mark.at_ns if state.unacked else now_ns)
+        # A node that is always behind catches up with no mark. What was in Zenoh at an old mark has left since.
+        while self._marks and state.acked >= self._marks[0].written + _PIPELINE_BYTES:
+            self.acked_ns = max(self.acked_ns, self._marks.popleft().at_ns)
         if now_ns - mark.at_ns >= _MARK_NS:
             self._mark = _Mark(now_ns, state.acked + state.unacked, arrived)
+            self._marks.append(self._mark)
 
     def is_stalled(self, now_ns: int) -> bool:
         """True if the node has read nothing for `_STALL_NS` although data waits."""
         return self.link is not None and now_ns - self._progress_ns > _STALL_NS
 
+    @property
+    def confirmed_ns(self) -> int:
+        """All puts before this time have arrived; 0 if unknown."""
+        return min(self.acked_ns, self.received_ns) - _MARGIN_NS if self.link is not None else 0
+
+    def is_suspect(self, now_ns: int, lease_ns: int) -> bool:
+        """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""
+        if self.link is None:
+            return False
+        return now_ns - self._progress_ns > _DOUBT_NS or self._is_silent(now_ns, lease_ns)
+
+    def _is_silent(self, now_ns: int, lease_ns: int) -> bool:
+        return now_ns - self.received_ns > lease_ns // 3  # a live node sends every quarter of the lease
+
     def lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
         """The time since which puts may be lost with this node, lost at `now_ns`; 0 if unknown."""
         if self.link is None:
             return 0
-        if now_ns - self.received_ns > lease_ns // 3:  # a live node sends every quarter of the lease
+        if self._is_silent(now_ns, lease_ns):
             # Cut off while alive: nothing was acknowledged afterwards. Frozen: its kernel kept acknowledging.
             was_alive = self.acked_ns - self.received_ns < lease_ns // 3
             return (self.acked_ns if was_alive else self.received_ns) - _MARGIN_NS
@@ -174,6 +210,12 @@ class LinkMonitor:
         """Monotonic time until which subscriptions may still arrive: a put without subscriber should wait for it."""
         self.multicast = False
         """True if a node is reached by multicast: its subscriptions are unknown, so it receives everything."""
+        self.confirmed_ns = 0
+        """All puts before this time have arrived; 0 if unknown for one node."""
+        self.suspect = False
+        """True if each connected node may be frozen or cut off."""
+        self.is_window_full: Callable[[], bool] = lambda: False
+        """Whether no more unconfirmed puts can be remembered. Then the link to suspect nodes counts as down."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -188,6 +230,7 @@ class LinkMonitor:
         self._next_tick_ns = self._sampled_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._held: list[tuple[socket.socket, int]] = []
         self._listener: zenoh.TransportEventsListener[None] | None = None
         self._thread: Thread | None = None
 
@@ -334,8 +377,12 @@ class LinkMonitor:
                 self._unreported[key] = self._remove_node(key, now_ns)
                 if was_up and not self.up:
                     self._notify_watchers()
+        nodes = self._nodes.values()
+        self.confirmed_ns = self._confirmed_ns(now_ns)
+        self.suspect = bool(nodes) and all(node.is_suspect(now_ns, self._lease_ns) for node in nodes)
         # With several nodes a stalled one delays the others no longer than one put waits.
-        self._stalled = bool(self._nodes) and all(node.is_stalled(now_ns) for node in self._nodes.values())
+        self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
+        self._stalled |= self.suspect and self.is_window_full()
         if self._update_state():
             self._notify_watchers()
 
@@ -359,6 +406,49 @@ class LinkMonitor:
             default=(_SAME_OUTAGE_NS, 0),
         )
         return since_ns if distance_ns < _SAME_OUTAGE_NS else noticed_ns
+
+    def _confirmed_ns(self, now_ns: int) -> int:
+        """All puts before this time have arrived, or their loss was detected long ago."""
+        return min(
+            [node.confirmed_ns for node in self._nodes.values()] + self._recent_losses_ns(now_ns), default=0
+        )
+
+    def _recent_losses_ns(self, now_ns: int) -> list[int]:
+        """Since when puts may be lost, for each loss that publishers may still detect."""
+        recent = [each for each in self._losses if now_ns - each.until_ns < _SAME_OUTAGE_NS]
+        return [each.since_ns for each in (*recent, *self._unreported.values())]
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def hold_links(self) -> None:
+        """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_since_ns` after it."""
+        now_ns = self._monotonic_ns()
+        for (zid, _), node in tuple(self._nodes.items()):
+            node.link = node.link or self._link_to(zid)
+            if node.link is None:
+                continue
+            node.sample(now_ns)
+            held = None if node.closed or node.has_ended else node.link.hold()
+            if held is None:
+                self._losses.append(_NodeLoss(now_ns, node.lost_since_ns(now_ns, self._lease_ns)))
+            else:
+                self._held.append((held, node.confirmed_ns))
+
+    def unconfirmed_since_ns(self) -> int:
+        """The time since which puts are not known to have arrived, after the session has closed.
+
+        Waits up to 2 s for nodes that do not end their stream. A node that is not connected by TCP counts as alive.
+        """
+        now_ns = self._monotonic_ns()
+        end_ns = now_ns + round(_CLOSE_TIMEOUT_S * 1e9)
+        since_ns = self._recent_losses_ns(now_ns)
+        held, self._held = self._held, []
+        for each, confirmed_ns in held:
+            # Another node may have used up the time. Then the end of this one is here by now.
+            least_ns = self._monotonic_ns() + _SAMPLE_NS
+            if not is_read_to_end(each, max(least_ns, end_ns), self._monotonic_ns):
+                since_ns.append(confirmed_ns)
+        return min(since_ns, default=_NEVER_NS)
 
     def __len__(self) -> int:
         return len(self._nodes)
