@@ -37,7 +37,7 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import remaining_after_reboot_ms
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
 from ustreamer.host.storage.spool_records import SpoolRecord
 from ustreamer.uprotocol.uattributes import UPriority
@@ -738,3 +738,65 @@ def test_a_subscriber_that_is_away_holds_up_no_other_of_a_durable_endpoint(
     second = start(ScriptedTransport())
     second.send()
     assert second.sent == list(range(0, 40, 2))
+
+
+# --- sent, but perhaps not arrived -----------------------------------------------------------------------------------
+
+
+def as_sent(life: DurableQueueRig, *messages: UMessage) -> list[QueuedMessage]:
+    topic = messages[0].attributes.source
+    return [life.queue.sent_message(Delivery(life.gateway, life.queue, topic), each) for each in messages]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_reclaimed_messages_are_sent_after_the_next_start_before_those_that_waited(
+    start: MakeDurableQueueRig, threads: bool
+) -> None:
+    first = start(ScriptedTransport(*[None] * 1_200, then=DOWN), threads=threads)
+    sent = first.numbers(*range(1_200))
+    first.offer(*sent)
+    if not threads:
+        first.send()
+    eventually(lambda: first.ledger_snapshot().delivered == 1_200, "the sends")
+    first.offer(*first.numbers(*range(1_200, 1_230)))
+    if not threads:
+        first.write_all()
+    eventually(lambda: first.queue.persisted == 30, "the writes")
+    assert first.queue.reclaim(as_sent(first, *sent), OVER) == []
+    ledger = first.ledger_snapshot()
+    assert (ledger.delivered, ledger.queued, first.queue.persisted) == (0, 1_230, 1_230)
+    close(first)
+    second = start(ScriptedTransport(), threads=True)
+    eventually(lambda: second.ledger_snapshot().queued == 0, "the sends")
+    assert second.sent == list(range(1_230))
+    assert [each.id for each in second.wire.sent[:1_200]] == [each.id for each in sent]
+    close(second)
+
+
+def test_a_reclaimed_message_expires_after_the_next_start(start: MakeDurableQueueRig) -> None:
+    first = start(ScriptedTransport())
+    short = first.number(0, ttl=1_000)
+    first.offer(short, first.number(1))
+    first.send()
+    assert first.queue.reclaim(as_sent(first, short), OVER) == []
+    close(first)
+    first.clock.advance(s=2)
+    second = start(ScriptedTransport(), clock=first.clock)
+    second.send()
+    assert second.sent == []
+    assert second.verdicts == [(0, Verdict.EXPIRED)]
+
+
+def test_what_a_full_spool_refuses_of_reclaimed_messages_is_returned_the_oldest_first(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(ScriptedTransport())
+    sent = life.numbers(*range(1_000))
+    life.offer(*sent)
+    life.send()
+    life.limit_spool(600)
+    refused = life.queue.reclaim(as_sent(life, *sent), OVER)
+    assert [number(each.message) for each in refused] == list(range(488))
+    ledger = life.ledger_snapshot()
+    assert (ledger.delivered, ledger.queued, ledger.dead_lettered) == (0, 512, 488)
+    close(life)

@@ -411,7 +411,7 @@ def test_the_summary_counts_by_class(spool: Spool) -> None:
         [0, 0, FIRST + 2, 0, 0, 0, FIRST],
         [],
     )
-    assert decode_key(keys[0]) == (6, 1)
+    assert decode_key(keys[0]) == (6, FIRST)
     assert sum(found.bytes) == spool.bytes
 
 

@@ -195,6 +195,49 @@ def test_a_link_that_survives_an_outage_is_trusted_again(kernel: Kernel) -> None
     assert kernel.lost_ms() == 9_300 + 100
 
 
+def confirmed_ago_ms(kernel: Kernel) -> float:
+    return kernel.now_ms - kernel.node.confirmed_ns / MS
+
+
+def test_puts_before_the_last_sign_of_life_are_confirmed(kernel: Kernel) -> None:
+    """The last keep-alive of this kernel came at 20 000, and all its data is acknowledged."""
+    assert confirmed_ago_ms(kernel) == 700 + 100
+    kernel.receive(1)
+    kernel.run(50)
+    assert confirmed_ago_ms(kernel) == 50 + 100
+
+
+def test_a_frozen_node_confirms_nothing_although_its_kernel_acknowledges(kernel: Kernel) -> None:
+    kernel.frozen = True
+    kernel.run(2_600)
+    assert confirmed_ago_ms(kernel) == 3_300 + 100
+    assert not kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+    kernel.run(100)
+    assert kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+
+
+def test_a_node_that_stops_reading_is_suspect_before_its_lease_ends(kernel: Kernel) -> None:
+    kernel.is_cut = True
+    kernel.run(300)
+    assert not kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+    kernel.run(50)
+    assert kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+    kernel.is_cut = False
+    kernel.run(50)
+    assert not kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+
+
+def test_puts_to_a_node_that_is_always_behind_are_confirmed_after_2_mb_more(kernel: Kernel) -> None:
+    """It never catches up with what was written 50 ms ago."""
+    kernel.in_flight = 1_000_000
+    for _ in range(400):
+        kernel.written += 99_990
+        kernel.run(50)
+        kernel.receive(1)
+    behind_ms = (1_000_000 + 2 * 2**20) / 100_000 * 50
+    assert behind_ms + 100 <= confirmed_ago_ms(kernel) <= behind_ms + 100 + 150
+
+
 def test_a_node_with_unknown_connection_may_lose_everything() -> None:
     assert _PeerNode(0).lost_since_ns(20_000 * MS, LEASE_NS) == 0
 
@@ -276,6 +319,46 @@ def test_a_link_without_progress_for_4_s_is_down_until_progress(kernel: Kernel) 
     kernel.is_cut = False
     run(links, kernel, 50)
     assert (links.up, notified) == (True, [False, True])
+
+
+def test_a_suspect_link_is_down_while_no_more_puts_can_be_remembered(kernel: Kernel) -> None:
+    links = monitor_of("slow")
+    connect_kernel(links, "slow", kernel)
+    full = False
+    links.is_window_full = lambda: full
+    kernel.is_cut = True
+    run(links, kernel, 1_000)
+    assert (links.up, links.suspect) == (True, True)
+    full = True
+    run(links, kernel, 50)
+    assert not links.up
+    full = False
+    run(links, kernel, 50)
+    assert links.up
+
+
+def test_a_full_window_does_not_stop_the_puts_to_a_healthy_node(kernel: Kernel) -> None:
+    links = monitor_of("healthy")
+    links._lease_ns = LEASE_NS
+    connect_kernel(links, "healthy", kernel)
+    links.is_window_full = lambda: True
+    run(links, kernel, 5_000)
+    assert links.up
+
+
+def test_the_puts_of_a_lost_node_count_as_confirmed_when_publishers_have_noticed(kernel: Kernel) -> None:
+    links = monitor_of("lost", "there")
+    connect_kernel(links, "lost", Kernel())
+    connect_kernel(links, "there", kernel)
+    run(links, kernel, 1_000)
+    links._losses.append(_NodeLoss(kernel.now_ms * MS, 12_000 * MS))
+    run(links, kernel, 50)
+    assert links.confirmed_ns <= 12_000 * MS
+    links._nodes.pop(("lost", False))
+    run(links, kernel, 900)
+    assert links.confirmed_ns == 12_000 * MS
+    run(links, kernel, 100)
+    assert links.confirmed_ns > 15_000 * MS
 
 
 def test_a_link_with_little_progress_or_no_data_is_up(

@@ -417,6 +417,53 @@ def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: Make
     assert bench.sender.not_retransmitted == 1
 
 
+def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answered_request(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    call, answered = (request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in (1, 2))
+    begin_ns = monotonic_ns()
+    bench.put(call, answered, numbered(3), numbered(4, 1))
+    end_ns = monotonic_ns()
+    bench.put(numbered(5))
+    assert len(received(subscriber, 6)) == 6
+    bench.answered.add_reqids([answered.id])
+    bench.links.unconfirmed_spans = lambda: [(begin_ns, end_ns)]  # type: ignore[method-assign]
+    messages, forgotten = bench.sender.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten) == ([1, 3, 4], 0)
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    assert bench.sender.unconfirmed() == ([], 0)
+
+
+def test_puts_that_wait_for_a_lost_subscriber_are_unconfirmed_once_each(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1), numbered(2))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    bench.links.unconfirmed_spans = lambda: [(0, 1 << 62)]  # type: ignore[method-assign]
+    assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [0, 1, 2]
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [1, 2]
+
+
+def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(5)))
+    bench.unsubscribe(subscriber)
+    messages, forgotten = bench.sender.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten) == ([2, 3, 4], 2)
+    subscriber = bench.listen()
+    bench.put(numbered(5))
+    assert received(subscriber, 4) == [2, 3, 4, 5]
+    assert bench.sender.not_retransmitted == 2
+
+
 def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()

@@ -409,19 +409,21 @@ class LinkMonitor:
 
     def _confirmed_ns(self, now_ns: int) -> int:
         """All puts before this time have arrived, or their loss was detected long ago."""
-        return min(
-            [node.confirmed_ns for node in self._nodes.values()] + self._recent_losses_ns(now_ns), default=0
-        )
+        nodes = [node.confirmed_ns for node in self._nodes.values()]
+        return min(nodes + [since_ns for since_ns, _ in self._recent_losses(now_ns)], default=0)
 
-    def _recent_losses_ns(self, now_ns: int) -> list[int]:
-        """Since when puts may be lost, for each loss that publishers may still detect."""
+    def _recent_losses(self, now_ns: int) -> list[tuple[int, int]]:
+        """From when to when puts may be lost, for each loss that publishers may still detect."""
         recent = [each for each in self._losses if now_ns - each.until_ns < _SAME_OUTAGE_NS]
-        return [each.since_ns for each in (*recent, *self._unreported.values())]
+        return [
+            *((each.since_ns, each.until_ns) for each in recent),
+            *((each.since_ns, _NEVER_NS) for each in self._unreported.values()),
+        ]
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def hold_links(self) -> None:
-        """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_since_ns` after it."""
+        """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_spans` after it."""
         now_ns = self._monotonic_ns()
         for (zid, _), node in tuple(self._nodes.items()):
             node.link = node.link or self._link_to(zid)
@@ -434,21 +436,21 @@ class LinkMonitor:
             else:
                 self._held.append((held, node.confirmed_ns))
 
-    def unconfirmed_since_ns(self) -> int:
-        """The time since which puts are not known to have arrived, after the session has closed.
+    def unconfirmed_spans(self) -> list[tuple[int, int]]:
+        """From when to when puts are not known to have arrived, after the session has closed.
 
         Waits up to 2 s for nodes that do not end their stream. A node that is not connected by TCP counts as alive.
         """
         now_ns = self._monotonic_ns()
         end_ns = now_ns + round(_CLOSE_TIMEOUT_S * 1e9)
-        since_ns = self._recent_losses_ns(now_ns)
+        spans = [each for each in self._recent_losses(now_ns) if each[0] < each[1]]
         held, self._held = self._held, []
         for each, confirmed_ns in held:
             # Another node may have used up the time. Then the end of this one is here by now.
             least_ns = self._monotonic_ns() + _SAMPLE_NS
             if not is_read_to_end(each, max(least_ns, end_ns), self._monotonic_ns):
-                since_ns.append(confirmed_ns)
-        return min(since_ns, default=_NEVER_NS)
+                spans.append((confirmed_ns, _NEVER_NS))
+        return spans
 
     def __len__(self) -> int:
         return len(self._nodes)

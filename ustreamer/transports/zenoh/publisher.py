@@ -63,6 +63,7 @@ _MAX_HEADERS: Final = 32_768
 _VERSION_AND_TAGS: Final = VERSION_BYTE + b"\x0a\x12\x09"  # precedes the id, as in `ustreamer.uprotocol.wire`
 _MAX_TAILS: Final = 256
 _POLL_S: Final = 0.005
+_NEVER_NS: Final = 1 << 62
 _NS_PER_MS: Final = 1_000_000
 _DISCOVERY_NS: Final = 500_000_000
 """The time in which a new publisher learns of existing subscribers. Measured across two routers: 6 ms at most, and
@@ -532,7 +533,8 @@ class ZenohSender:
 
     def unconfirmed(self) -> Unconfirmed:
         """The puts that are not known to have arrived. Call when the session has closed."""
-        since_ns = self._link_monitor.unconfirmed_since_ns()
+        spans = self._link_monitor.unconfirmed_spans()
+        since_ns = min((since_ns for since_ns, _ in spans), default=_NEVER_NS)
         with self._lock:
             self._collect_losses()
             evicted_before = self.not_retransmitted
@@ -547,7 +549,7 @@ class ZenohSender:
             puts += (
                 (put_ns, publisher, message)
                 for publisher, put_ns, message in buffer.messages_since(since_ns)
-                if not self._is_answered(message)
+                if any(begin <= put_ns <= end for begin, end in spans) and not self._is_answered(message)
             )
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
