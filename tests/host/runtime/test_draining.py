@@ -85,7 +85,7 @@ def test_sent_messages_that_may_not_have_arrived_are_dead_letters(bench: Bench) 
     assert (ledger.delivered, ledger.dead_lettered, ledger.queued, ledger.unaccounted) == (3, 3, 0, 0)
     [(_, answer)] = link(streamer, "app").sent
     assert (answer.attributes.reqid, answer.attributes.commstatus) == (call.id, UCode.UNAVAILABLE)
-    letters = read_letters(streamer.context.state_dir / DIRECTORY)
+    letters = list(read_letters(streamer.context.state_dir / DIRECTORY))
     assert [(each.message.id, each.endpoint, each.ingress, each.attempts) for _, each in letters] == [
         (message.id, "chassis", "app", 1) for message in [*sent[2:4], call]
     ]
