@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stop during an outage: the router of the subscriber is frozen or killed, then the streamer gets SIGTERM.
 
-    python -m tests.e2e.delivery.stop_scenarios FAULT DURABLE ROUNDS [HZ]    FAULT freeze or kill, DURABLE 0 or 1
+    python -m tests.e2e.delivery.stop_scenarios FAULT DURABLE ROUNDS [HZ]    FAULT freeze, kill, hang or none, DURABLE 0 or 1
 
 prints one line per round. The last one has the sums.
 """
@@ -45,6 +45,8 @@ events = [{{ id = 0x8001, eventgroup = 1 }}]
 remote = "127.0.0.1:{ports.ecu}"
 
 [egress.backbone]
+queue_messages = 100_000
+queue_bytes = 100_000_000
 max_age_ms = 600_000
 
 [dead_letters]
@@ -77,94 +79,122 @@ class StopOutcome(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"sent {self.sent}, received {len(set(self.received))}, later {len(set(self.received_later))}, "
+            f"sent {self.sent}, received {len(set(self.received))} (+{len(self.received) - len(set(self.received))}), later {len(set(self.received_later))}, "
             f"missing {len(self.missing)}, silent {len(self.silent)}, named {len(self.named)}, "
             f"unconfirmed {self.unconfirmed}, exit code {self.code}, ledger {self.ledger}"
         )
 
 
+class StopScenario:
+    """A streamer between an ECU and a router, and a subscriber behind the router."""
+
+    def __init__(self, directory: Path, stack: ExitStack, *, durable: bool) -> None:
+        self._ports = free_ports()
+        self._stack = stack
+        self._durable = durable
+        self._state = directory / "state"
+        self._config = directory / "stop.toml"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(_CONFIG.format(ports=self._ports, durable=str(durable).lower()))
+        self.router = self.start_process("router")
+        self._streamer = StreamerProcess(self._config).wait_ready()
+        stack.callback(lambda: self._streamer.kill() if self._streamer.is_alive else None)
+        self._ecu = stack.enter_context(SomeipNode(self._ports.ecu))
+        with ZenohEntity(self._ports.backbone, "hpc.vin1") as app:
+            app.subscribe(TOPIC)
+        self.subscriber = self.start_process("client")
+        self.sent = 0
+
+    def start_process(self, mode: str) -> ZenohProcess:
+        process = ZenohProcess(mode, self._ports.backbone)
+        self._stack.callback(process.kill)
+        return process.wait_ready()
+
+    def send(self, hz: int, seconds: float) -> None:
+        """Send numbered events until the streamer has received them."""
+        first, count, done = self.sent, max(1, round(hz * seconds)), Event()
+
+        def beat(number: int) -> None:
+            if number < count:
+                session = (first + number) % 0xFFFF + 1
+                event = wire.event(SPEED, 0x8001, b"%d" % (first + number), session=session)
+                self._ecu.send_to_port(event, self._ports.someip)
+            else:
+                done.set()
+
+        with Metronome(hz, beat):
+            assert done.wait(START_S + seconds)
+        self.sent += count
+
+    def wait_accepted(self) -> None:
+        until = time.monotonic() + START_S
+        while statistics(self._state)["endpoints"]["chassis"]["received"] < self.sent:
+            assert time.monotonic() < until, f"{self.sent} were sent, {statistics(self._state)}"
+            time.sleep(0.01)
+
+    def stop(self) -> StopOutcome:
+        """SIGTERM. Whatever the router still has is lost with it. A durable streamer starts again."""
+        self.wait_accepted()
+        self._streamer.send_sigterm()
+        code = self._streamer.wait_exit()
+        self.router.kill()
+        received = self.subscriber.received
+        [stopped] = [line for line in self._streamer.log_records if line["event"] == "streamer.stopped"]
+        letters = self._state / DIRECTORY
+        named = [int(each.message.payload) for _, each in read_letters(letters)] if letters.exists() else []
+        later = self._received_later() if self._durable else []
+        return StopOutcome(
+            self.sent,
+            received,
+            later,
+            named,
+            stopped.get("unconfirmed", 0),
+            code,
+            self._streamer.ledger,
+            self._streamer.output,
+        )
+
+    def _received_later(self) -> list[int]:
+        """What a new subscriber receives from the next streamer, up to a new event."""
+        self.subscriber.kill()
+        self.start_process("router")
+        later = self.start_process("client")
+        with StreamerProcess(self._config):
+            last = self.sent
+            self.send(1, 1)
+            self.sent = last
+            later.wait_received(last)
+        return [number for number in later.received if number != last]
+
+
 def stop_during_outage(
     directory: Path, fault: str, *, durable: bool, hz: int = 200, before_s: float = 2.0, fault_s: float = 3.0
 ) -> StopOutcome:
-    """Events at `hz` for `before_s`, a fault, events for `fault_s`, SIGTERM; then everything starts again."""
-    ports = free_ports()
-    directory.mkdir(parents=True, exist_ok=True)
-    config = directory / "stop.toml"
-    config.write_text(_CONFIG.format(ports=ports, durable=str(durable).lower()), encoding="utf-8")
+    """Events at `hz` for `before_s`, a fault of the router ("": none), events for `fault_s`, SIGTERM."""
     with ExitStack() as stack:
-
-        def child(mode: str) -> ZenohProcess:
-            process = ZenohProcess(mode, ports.backbone)
-            stack.callback(process.kill)
-            return process.wait_ready()
-
-        router = child("router")
-        streamer = StreamerProcess(config).wait_ready()
-        stack.callback(lambda: streamer.kill() if streamer.is_alive else None)
-        ecu = stack.enter_context(SomeipNode(ports.ecu))
-        with ZenohEntity(ports.backbone, "hpc.vin1") as app:
-            app.subscribe(TOPIC)
-        subscriber = child("client")
-        sent = _send(ecu, ports.someip, 0, hz, before_s)
-        subscriber.wait_received(sent - 1)
+        scene = StopScenario(directory, stack, durable=durable)
+        scene.send(hz, before_s)
+        scene.subscriber.wait_received(scene.sent - 1)
         if fault == "freeze":
-            router.freeze()
+            scene.router.freeze()
         elif fault == "kill":
-            router.kill()
-        sent = _send(ecu, ports.someip, sent, hz, fault_s)
-        _wait_accepted(directory / "state", sent)
-        streamer.send_sigterm()
-        code = streamer.wait_exit()
-        if fault:
-            router.kill()
-        received = subscriber.received
-        [stopped] = [line for line in streamer.log_records if line["event"] == "streamer.stopped"]
-        letters = directory / "state" / DIRECTORY
-        named = [int(each.message.payload) for _, each in read_letters(letters)] if letters.exists() else []
-        received_later: list[int] = []
-        if durable:
-            subscriber.kill()
-            if fault:
-                child("router")
-            later = child("client")
-            with StreamerProcess(config):
-                # A last event follows all others.
-                _send(ecu, ports.someip, sent, hz, 1 / hz)
-                later.wait_received(sent)
-            received_later = [number for number in later.received if number != sent]
-        return StopOutcome(
-            sent,
-            received,
-            received_later,
-            named,
-            stopped["unconfirmed"],
-            code,
-            streamer.ledger,
-            streamer.output,
-        )
+            scene.router.kill()
+        scene.send(hz, fault_s)
+        return scene.stop()
 
 
-def _send(ecu: SomeipNode, port: int, first: int, hz: int, seconds: float) -> int:
-    """Send numbered events; returns the number after the last."""
-    count, done = max(1, round(hz * seconds)), Event()
-
-    def beat(number: int) -> None:
-        if number < count:
-            payload = b"%d" % (first + number)
-            ecu.send_to_port(wire.event(SPEED, 0x8001, payload, session=(first + number) % 0xFFFF + 1), port)
-        else:
-            done.set()
-
-    with Metronome(hz, beat):
-        assert done.wait(START_S + seconds)
-    return first + count
-
-
-def _wait_accepted(state: Path, sent: int) -> None:
-    until = time.monotonic() + START_S
-    while statistics(state)["endpoints"]["chassis"]["received"] < sent:
-        assert time.monotonic() < until, f"{sent} were sent, {statistics(state)}"
-        time.sleep(0.01)
+def router_hangs(directory: Path, *, durable: bool, hz: int, hang_s: float) -> StopOutcome:
+    """Events at `hz`; the router stops for `hang_s` and goes on. SIGTERM when the last event has arrived."""
+    with ExitStack() as stack:
+        scene = StopScenario(directory, stack, durable=durable)
+        scene.send(hz, 2.0)
+        scene.subscriber.wait_received(scene.sent - 1)
+        scene.router.freeze()
+        scene.send(hz, hang_s)
+        scene.router.thaw()
+        scene.send(hz, 2.0)
+        scene.subscriber.wait_received(scene.sent - 1)
+        return scene.stop()
 
 
 def assert_all_reported(outcome: StopOutcome) -> None:
@@ -191,11 +221,15 @@ def main() -> None:
     hz = int(sys.argv[4]) if len(sys.argv) > 4 else 200
     good = missing = reported = 0
     for number in range(rounds):
-        with tempfile.TemporaryDirectory() as directory:
-            fault_s = 0.5 + (number % 7) * 0.7  # any time after a keep-alive
-            outcome = stop_during_outage(
-                Path(directory) / "stop", fault, durable=durable, hz=hz, before_s=1.5, fault_s=fault_s
-            )
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name) / "stop"
+            if fault == "hang":
+                outcome = router_hangs(directory, durable=durable, hz=hz, hang_s=6.0 + 3 * (number % 3))
+            else:
+                fault_s = 0.5 + (number % 7) * 0.7  # any time after a keep-alive
+                outcome = stop_during_outage(
+                    directory, fault, durable=durable, hz=hz, before_s=1.5, fault_s=fault_s
+                )
         try:
             assert_all_reported(outcome)
             assert not (durable and outcome.missing)
@@ -205,7 +239,9 @@ def main() -> None:
         missing += len(outcome.missing)
         reported += len(outcome.named)
         print(f"round {number}: {outcome}", flush=True)
-    print(f"{fault}, durable {durable}: {good} of {rounds} good, missing {missing}, reported {reported}")
+    print(
+        f"{fault} {hz} Hz, durable {durable}: {good} of {rounds} good, missing {missing}, reported {reported}"
+    )
 
 
 if __name__ == "__main__":

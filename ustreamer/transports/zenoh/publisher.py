@@ -494,7 +494,9 @@ class ZenohSender:
             with self._lock:
                 self._collect_losses()
         links, buffer = self._link_monitor, self._retransmit_buffer
-        buffer.hold, buffer.confirmed_ns = links.suspect, links.confirmed_ns
+        # Until it fits again: the first sign of life confirms nothing yet.
+        buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
+        buffer.confirmed_ns = links.confirmed_ns
         if self._lock.acquire(blocking=False):  # a put may wait for seconds
             try:
                 buffer.drop_confirmed()
