@@ -6,10 +6,11 @@ deterministic.
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.storage.refused_writes import with_refused_writes
 from tests.host.egress.durable_queue_rig import (
@@ -41,8 +42,9 @@ from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
 from ustreamer.host.storage.spool_records import SpoolRecord
 from ustreamer.uprotocol.uattributes import UPriority
-from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.umessage import UMessage, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 HERE = UUri("chassis", 1, 1, 0x8001)
@@ -799,4 +801,62 @@ def test_what_a_full_spool_refuses_of_reclaimed_messages_is_returned_the_oldest_
     assert [number(each.message) for each in refused] == list(range(488))
     ledger = life.ledger_snapshot()
     assert (ledger.delivered, ledger.queued, ledger.dead_lettered) == (0, 512, 488)
+    close(life)
+
+
+# --- answered Requests -----------------------------------------------------------------------------------------------
+
+
+class Dispatched:
+    """An ingress that notes what is on disk at each Response."""
+
+    def __init__(self, life: DurableQueueRig) -> None:
+        self._life = life
+        self.spooled: list[int] = []
+        self.batches = 0
+
+    def __call__(self, message: UMessage, /) -> None:
+        self.spooled.append(self._life.queue.counters()["spooled"])
+
+    def on_batch(self, messages: Sequence[UMessage], /) -> None:
+        self.batches += 1
+        for each in messages:
+            self(each)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("are_answered", [True, False])
+def test_a_kill_repeats_sent_requests_only_if_no_response_was_dispatched(
+    start: MakeDurableQueueRig, are_answered: bool, together: bool
+) -> None:
+    first = start(ScriptedTransport(then=DOWN), threads=True, rest_ns=HOUR_MS * 1_000_000)
+    made = [call(CALLER, n) for n in range(10)]
+    calls = [replace(each, id=UUID(each.id.msb, 1 << 63 | n)) for n, each in enumerate(made)]
+    first.offer(*calls, first.number(10))
+    eventually(lambda: first.queue.persisted == 11, "the writes")
+    first.wire.then = None
+    first.queue.on_link_up()
+    eventually(lambda: len(first.sent) == 11, "the sends")
+    ingress = Dispatched(first)
+    listener = first.queue.listener(ingress)
+    answers = [response(UUID(n, n), each) for n, each in enumerate(calls)] if are_answered else []
+    if together:
+        listener.on_batch([*answers, first.number(11)])
+    else:
+        for each in [*answers, first.number(11)]:
+            listener(each)
+    # A kill repeats what is on disk.
+    after = [1] * 11 if together else [*range(10, 0, -1), 1]
+    assert ingress.spooled == (after if are_answered else [11])
+    assert ingress.batches == together
+    close(first)
+
+
+def test_a_response_does_not_wait_for_a_request_that_never_touched_the_disk(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(ScriptedTransport(), threads=True)
+    life.offer(call(CALLER, 0))
+    eventually(lambda: life.sent == [0], "the send")
+    assert not life.queue.has_sent_requests
     close(life)

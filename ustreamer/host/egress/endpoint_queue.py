@@ -35,6 +35,7 @@ from ustreamer.transport_port import UNBOUNDED, EndpointTransport, SubscriberEnd
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.utransport import BatchListener
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
@@ -115,6 +116,10 @@ class EndpointQueue(SendWorker):
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         return self._transport.batch_transmitter(subscriber)
+
+    def listener(self, ingress: BatchListener) -> BatchListener:
+        """The listener for messages that the endpoint receives, in front of its ingress."""
+        return ingress
 
     # --- accepting messages ------------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ from ustreamer.transport_port import (
     TransportKind,
 )
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
 
 log = logging.getLogger("ustreamer.streamer")
@@ -134,6 +135,7 @@ class Streamer:
         self._advertiser = TopicAdvertiser(self._peers, self.transports, clock, self._timers.schedule)
         self._advertisements = self._advertiser.advertisements
         self._egress_queues: dict[str, EndpointQueue] = {}
+        self._listeners: dict[str, Listener] = {}
         store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
@@ -294,9 +296,9 @@ class Streamer:
 
     def _register_listeners(self) -> None:
         for name, transport in self.transports.items():
-            dispatch = self.dispatcher.ingress(name)
+            self._listeners[name] = self._egress_queues[name].listener(self.dispatcher.ingress(name))
             for source, sink in self._listener_filters(name, self._config):
-                transport.register_listener(source, sink, dispatch)
+                transport.register_listener(source, sink, self._listeners[name])
 
     def _watch_links(self) -> None:
         for name, transport in self.transports.items():
@@ -408,13 +410,13 @@ class Streamer:
             old += [(name, *filters) for filters in before if filters not in after]
         with ExitStack() as undo:
             for name, source, sink in new:
-                dispatch = self.dispatcher.ingress(name)
-                self.transports[name].register_listener(source, sink, dispatch)
-                undo.callback(self.transports[name].unregister_listener, source, sink, dispatch)
+                listener = self._listeners[name]
+                self.transports[name].register_listener(source, sink, listener)
+                undo.callback(self.transports[name].unregister_listener, source, sink, listener)
             yield
             undo.pop_all()
         for name, source, sink in old:
-            self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name))
+            self.transports[name].unregister_listener(source, sink, self._listeners[name])
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Stop receiving, send the accepted messages, close; returns the number of messages unsent after `drain_s`.
