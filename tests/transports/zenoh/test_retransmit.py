@@ -280,6 +280,18 @@ def test_each_unconfirmed_put_is_kept_or_counted_as_evicted(confirmed: int) -> N
     assert notes.buffer.pop_evicted() == []
 
 
+def test_what_was_read_after_a_loss_is_not_counted_when_it_is_evicted() -> None:
+    notes = BufferModel(ms=100)
+    notes.append(50, 5, 0, together=True)
+    assert len(notes.stored()) == 50
+    notes.now_ns += 10 * NS_PER_MS
+    notes.append(7, 5, 0, together=True)
+    notes.now_ns += 200 * NS_PER_MS
+    notes.append(1, 5, 0, together=True)
+    assert len(notes.buffer) == 1
+    assert evicted_since(notes, 0) == 7
+
+
 def test_a_held_buffer_keeps_all_up_to_twice_its_bytes_and_reports_that_it_is_full() -> None:
     notes = BufferModel(bytes=100 * 205, ms=100)
     notes.buffer.hold = True

@@ -164,6 +164,7 @@ class RetransmitBuffer:
         """Whether unconfirmed puts are kept beyond the bounds."""
         self.confirmed_ns = 0
         """All puts before this time have arrived."""
+        self._read_ns = 0  # up to this time, `messages_of` has returned what is lost
         self._evicted: deque[tuple[int, int]] = deque()  # unconfirmed: put time of the newest, number
         self._block_until_ns = 0  # later messages start a new block
         self._evict_at_ns = _NEVER_NS  # when the oldest block is too old
@@ -247,7 +248,9 @@ class RetransmitBuffer:
             if len(blocks) == 1 and not self._sizes:
                 self._evict_at_ns = -1  # it alone fills the bounds: the next message replaces it
                 return
-            self._count_evicted(self._drop_oldest())
+            block = self._drop_oldest()
+            if block.newest_ns > self._read_ns:
+                self._count_evicted(block)
         self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
     def _drop_oldest(self) -> _Block:
@@ -298,6 +301,7 @@ class RetransmitBuffer:
             self._close_block()
             self._evict_at_ns = -1  # the next message may exceed the bounds
         found: dict[Hashable, list[tuple[int, UMessage]]] = {}
+        self._read_ns = self._blocks[-1].newest_ns if self._blocks else 0
         for block in self._blocks:
             for publisher, put_ns, message in block.messages_of(publishers):
                 found.setdefault(publisher, []).append((put_ns, message))
