@@ -300,7 +300,7 @@ def test_a_held_buffer_keeps_all_up_to_twice_its_bytes_and_reports_that_it_is_fu
         notes.append(1, 5, 0, together=False)
         notes.now_ns += NS_PER_MS
         assert notes.buffer.is_full == (number >= 98)
-    assert notes.stored() == notes.appended
+    assert notes.buffer.messages_since(0) == notes.appended
     assert notes.buffer.pop_evicted() == []
     notes.append(100, 5, 0, together=False)
     assert len(notes.buffer) <= 200
