@@ -25,8 +25,8 @@ class Kernel:
         self.node = _PeerNode(0)
         self.node.link = self  # type: ignore[assignment]
         self.received = self.acked = self.written = 0
-        self.received_at_ms = 0
-        self.frozen = self.is_cut = False
+        self.received_at_ms = self.ack_at_ms = 0
+        self.frozen = self.is_cut = self.is_full = False
         self.in_flight = 0
         """The data without acknowledgement at the time of the check, as on a busy link."""
         self.ended = self.closed = False
@@ -40,6 +40,7 @@ class Kernel:
             unacked=self.written - self.acked,
             received_ago_ms=self.now_ms - self.received_at_ms,
             received=self.received,
+            ack_ago_ms=self.now_ms - self.ack_at_ms,
         )
 
     def receive(self, size: int) -> None:
@@ -51,7 +52,10 @@ class Kernel:
         for _ in range(ms // 50):
             self.now_ms += 50
             self.written += 10
-            if not self.is_cut:
+            if self.is_full:
+                self.ack_at_ms += 1_000 * (self.now_ms - self.ack_at_ms >= 1_000)  # a probe of its window
+            elif not self.is_cut:
+                self.ack_at_ms = self.now_ms
                 self.acked = max(self.acked, self.written - self.in_flight)
                 if not self.frozen and self.now_ms % 2_500 == 0:
                     self.receive(3)
@@ -114,6 +118,15 @@ def test_a_killed_node_that_was_sending_loses_the_last_moments(kernel: Kernel) -
 def test_puts_since_a_node_froze_are_lost(kernel: Kernel) -> None:
     kernel.frozen = True  # its kernel keeps acknowledging; its last data arrived at 20 000
     kernel.run(9_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 10_000 + 100
+
+
+def test_puts_since_a_node_froze_are_lost_although_its_buffer_was_soon_full(kernel: Kernel) -> None:
+    kernel.frozen = True
+    kernel.run(500)
+    kernel.is_full = True
+    kernel.run(8_800)
     kernel.closed = True
     assert kernel.lost_ms() == 10_000 + 100
 

@@ -25,6 +25,7 @@ _LINGER: Final = Struct("ii")
 _READ_BYTES: Final = 65_536
 _ESTABLISHED: Final = 1
 _LAST_RECEIVED_MS: Final = 12
+_LAST_ACK_MS: Final = 13
 _ACKED: Final = 25
 _RECEIVED: Final = 26
 
@@ -44,6 +45,8 @@ class TcpState(NamedTuple):
     """Time since the other side last sent data."""
     received: int
     """Bytes received."""
+    ack_ago_ms: int
+    """Time since the other side's kernel last sent an acknowledgement, also one of no further bytes."""
 
 
 class TcpLink(NamedTuple):
@@ -90,7 +93,13 @@ class TcpLink(NamedTuple):
         if len(info) < _INFO.size:
             return None
         fields = _INFO.unpack(info)
-        numbers = (fields[_ACKED], waiting, fields[_LAST_RECEIVED_MS], fields[_RECEIVED])
+        numbers = (
+            fields[_ACKED],
+            waiting,
+            fields[_LAST_RECEIVED_MS],
+            fields[_RECEIVED],
+            fields[_LAST_ACK_MS],
+        )
         return TcpState(fields[0] == _ESTABLISHED, *numbers)
 
     def hold(self) -> socket.socket | None:
