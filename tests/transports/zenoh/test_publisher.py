@@ -20,7 +20,7 @@ from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import publisher
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns, SampleDecoder, decode_sample
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.link_monitor import LinkMonitor
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor, UnconfirmedSpan
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
@@ -430,7 +430,7 @@ def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answe
     bench.put(numbered(5))
     assert len(received(subscriber, 6)) == 6
     bench.answered.add_reqids([answered.id])
-    bench.links.unconfirmed_spans = lambda: [(begin_ns, end_ns)]  # type: ignore[method-assign]
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, end_ns, 1 << 62)]  # type: ignore[method-assign]
     messages, forgotten = bench.sender.unconfirmed()
     assert ([int(each.payload) for each in messages], forgotten) == ([1, 3, 4], 0)
     bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
@@ -445,7 +445,7 @@ def test_puts_that_wait_for_a_lost_subscriber_are_unconfirmed_once_each(make_ben
     bench.put(numbered(1), numbered(2))
     assert received(subscriber, 3) == [0, 1, 2]
     bench.unsubscribe(subscriber)
-    bench.links.unconfirmed_spans = lambda: [(0, 1 << 62)]  # type: ignore[method-assign]
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(0, 1 << 62, 1 << 62)]  # type: ignore[method-assign]
     assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [0, 1, 2]
     bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
     assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [1, 2]

@@ -98,6 +98,18 @@ class _NodeLoss:
         return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
 
 
+class UnconfirmedSpan(NamedTuple):
+    """Puts from `begin_ns` to `end_ns` are not known to have arrived.
+
+    Those of a publisher that has detected the loss of its subscribers since `detected_ns` are in order: it puts them
+    again.
+    """
+
+    begin_ns: int
+    end_ns: int
+    detected_ns: int
+
+
 class _PeerNode:
     """A connected node, and the time up to which all puts are known to have arrived."""
 
@@ -415,15 +427,13 @@ class LinkMonitor:
     def _confirmed_ns(self, now_ns: int) -> int:
         """All puts before this time have arrived, or their loss was detected long ago."""
         nodes = [node.confirmed_ns for node in self._nodes.values()]
-        return min(nodes + [since_ns for since_ns, _ in self._recent_losses(now_ns)], default=0)
+        return min(nodes + [each.since_ns for each in self._recent_losses(now_ns)], default=0)
 
-    def _recent_losses(self, now_ns: int) -> list[tuple[int, int]]:
-        """From when to when puts may be lost, for each loss that publishers may still detect."""
-        recent = [each for each in self._losses if now_ns - each.until_ns < _SAME_OUTAGE_NS]
-        return [
-            *((each.since_ns, each.until_ns) for each in recent),
-            *((each.since_ns, _NEVER_NS) for each in self._unreported.values()),
-        ]
+    def _recent_losses(self, now_ns: int) -> list[_NodeLoss]:
+        """The losses that publishers may still detect."""
+        unreported = self._unreported.values()
+        recent = (each for each in self._losses if now_ns - each.until_ns < _SAME_OUTAGE_NS)
+        return [*(each for each in recent if each not in unreported), *unreported]
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -437,24 +447,30 @@ class LinkMonitor:
             node.sample(now_ns)
             held = None if node.closed or node.has_ended else node.link.hold()
             if held is None:
-                self._losses.append(_NodeLoss(now_ns, node.lost_since_ns(now_ns, self._lease_ns)))
+                loss = _NodeLoss(now_ns, node.lost_since_ns(now_ns, self._lease_ns))
+                loss.until_ns = _NEVER_NS
+                self._losses.append(loss)
             else:
                 self._held.append((held, node.confirmed_ns))
 
-    def unconfirmed_spans(self) -> list[tuple[int, int]]:
-        """From when to when puts are not known to have arrived, after the session has closed.
+    def unconfirmed_spans(self) -> list[UnconfirmedSpan]:
+        """The times of puts that are not known to have arrived, after the session has closed.
 
         Waits up to 2 s for nodes that do not end their stream. A node that is not connected by TCP counts as alive.
         """
         now_ns = self._monotonic_ns()
         end_ns = now_ns + round(_CLOSE_TIMEOUT_S * 1e9)
-        spans = [each for each in self._recent_losses(now_ns) if each[0] < each[1]]
+        spans = []
+        for loss in self._recent_losses(now_ns):
+            until_ns = _NEVER_NS if loss in self._unreported.values() else loss.until_ns
+            if loss.since_ns < until_ns:
+                spans.append(UnconfirmedSpan(loss.since_ns, until_ns, loss.at_ns - _SAME_OUTAGE_NS))
         held, self._held = self._held, []
         for each, confirmed_ns in held:
             # Another node may have used up the time. Then the end of this one is here by now.
             least_ns = self._monotonic_ns() + _SAMPLE_NS
             if not is_read_to_end(each, max(least_ns, end_ns), self._monotonic_ns):
-                spans.append((confirmed_ns, _NEVER_NS))
+                spans.append(UnconfirmedSpan(confirmed_ns, _NEVER_NS, _NEVER_NS))
         return spans
 
     def __len__(self) -> int:

@@ -536,11 +536,11 @@ class ZenohSender:
     def unconfirmed(self) -> Unconfirmed:
         """The puts that are not known to have arrived. Call when the session has closed."""
         spans = self._link_monitor.unconfirmed_spans()
-        since_ns = min((since_ns for since_ns, _ in spans), default=_NEVER_NS)
+        since_ns = min((each.begin_ns for each in spans), default=_NEVER_NS)
         with self._lock:
             self._collect_losses()
             evicted_before = self.not_retransmitted
-            puts: list[tuple[int, Hashable, UMessage]] = [
+            puts = [
                 (put_ns, publisher, message)
                 for publisher in self._publishers.values()
                 if publisher.lost_ns and not publisher.open
@@ -551,7 +551,12 @@ class ZenohSender:
             puts += (
                 (put_ns, publisher, message)
                 for publisher, put_ns, message in buffer.messages_since(since_ns)
-                if any(begin <= put_ns <= end for begin, end in spans) and not self._is_answered(message)
+                if isinstance(publisher, _RoutePublisher)
+                and not self._is_answered(message)
+                and any(
+                    each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.detected_ns
+                    for each in spans
+                )
             )
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
