@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import accumulate, cycle, islice, pairwise
+from itertools import accumulate, cycle, islice, pairwise, repeat
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
@@ -105,13 +105,13 @@ class Origin(NamedTuple):
         return UMessage(UUID(msb, lsb), attributes, stored[REQID.size :])
 
 
-class _BlockPart(NamedTuple):
+class _BlockPart(msgspec.Struct, frozen=True, gc=False):
     """Consecutive messages of one put time and one head size: one origin for all, or one for each.
 
-    The origin has all of a head except its id.
+    The origin has all of a head except its id. A single message is a part: nothing else of it is a Python object.
     """
 
-    origins: Sequence[Origin]
+    origins: Origin | Sequence[Origin]
     put_ns: int
     message_count: int
     head_size: int
@@ -139,7 +139,8 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
         """The messages of these publishers, or of all."""
         at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
         for part in self.parts:
-            origins = cycle(part.origins)
+            given = part.origins
+            origins: Iterator[Origin] = repeat(given) if isinstance(given, Origin) else cycle(given)
             for begin, end in islice(payloads, part.message_count):
                 origin = next(origins)
                 if publishers is None or origin.publisher in publishers:
@@ -205,7 +206,7 @@ class RetransmitBuffer:
     def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
         """Remember one put. `head`: HEAD with or without the tail after it. `payload` of a response: with its reqid."""
         self._close_block_if_old(put_ns)
-        self._parts.append(_BlockPart((origin,), put_ns, 1, len(head)))
+        self._parts.append(_BlockPart(origin, put_ns, 1, len(head)))
         self._heads.append(head)
         self._sizes.append(len(payload))
         self._payloads.append(payload)
