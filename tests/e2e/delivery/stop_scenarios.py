@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 
 from tests.e2e.delivery.outage_scenarios import TOPIC, ZenohProcess
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import Metronome, SomeipNode, ZenohEntity
+from tests.e2e.rigs.entities import USUBSCRIPTION, Metronome, SomeipNode, ZenohEntity
 from tests.e2e.rigs.streamer import START_S, VERDICTS, StreamerProcess, statistics
 from tests.e2e.rigs.vehicle import SPEED, free_ports
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
 
+_CALL_S: Final = 2.0
 _CONFIG: Final = """\
 authority = "hpc.vin1"
 state_dir = "state"
@@ -105,6 +106,7 @@ class StopScenario:
         stack.callback(lambda: self._streamer.kill() if self._streamer.is_alive else None)
         self._ecu = stack.enter_context(SomeipNode(self._ports.ecu))
         with ZenohEntity(self._ports.backbone, "hpc.vin1") as app:
+            _wait_reachable(app)
             app.subscribe(TOPIC)
         self.subscriber = self.start_process("client")
         self.sent = 0
@@ -200,6 +202,19 @@ def router_hangs(directory: Path, *, durable: bool, hz: int, hang_s: float) -> S
         scene.send(hz, 2.0)
         scene.subscriber.wait_received(scene.sent - 1)
         return scene.stop()
+
+
+def _wait_reachable(app: ZenohEntity) -> None:
+    """Call until the router knows the listeners of the streamer: READY does not wait for a router."""
+    until = time.monotonic() + START_S
+    while True:
+        call = app.send_request(USUBSCRIPTION.at(wire.UNSUBSCRIBE), wire.topic_request(TOPIC))
+        try:
+            app.wait_response(call, _CALL_S)
+        except AssertionError:
+            assert time.monotonic() < until
+        else:
+            return
 
 
 def assert_all_reported(outcome: StopOutcome) -> None:
