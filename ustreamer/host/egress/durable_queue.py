@@ -253,10 +253,8 @@ class DurableQueue(EndpointQueue):
         left = list(sent)
         if left and self._end_writer(_END_WRITER_S):
             try:
-                while left:  # the newest first: each batch goes in front of the others
-                    batch = left[-_BATCH:]
-                    self._spool.prepend([self._record(item) for item in batch])
-                    del left[-_BATCH:]
+                self._spool.prepend([self._record(item) for item in left])
+                left.clear()
             except UStatusError as error:
                 self._write_error = error.status
                 extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}

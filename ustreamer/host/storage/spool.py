@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -34,10 +33,6 @@ from ustreamer.host.storage.spool_records import (
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 log = logging.getLogger("ustreamer.spool")
-
-
-_FIRST: Final = 1 << 32
-"""The first sequence number of a class, with room in front of it."""
 
 
 class SpoolLimits(msgspec.Struct, frozen=True):
@@ -112,7 +107,7 @@ class Spool:
                 "moved_to": str(self._store.quarantine.path),
             }
             log.error("spool.damaged", extra=extra)
-        self._next = [last + 1 if last else _FIRST for last in found.last]
+        self._next = [last + 1 for last in found.last]
         self.messages, self.bytes = sum(found.messages), sum(found.bytes)
         if found.damaged:
             self._report_lost(
@@ -159,22 +154,26 @@ class Spool:
     def prepend(self, added: Sequence[tuple[int, SpoolRecord]]) -> None:
         """Add messages in front of their classes, in one transaction. Raises as `commit`.
 
-        In a spool of an earlier version that has no room in front, they go behind the others.
+        The other messages of these classes move behind them: they get new keys.
         """
-        by_rank: dict[int, list[SpoolRecord]] = {}
+        following = self._next.copy()
+        records, moved, deletes = list[Record](), list[Record](), list[bytes]()
+
+        def append(to: list[Record], rank: int, content: SpoolRecord) -> None:
+            key = encode_key(rank, following[rank])
+            following[rank] += 1
+            to.append((key, encode_value(key, content)))
+
         for rank, content in added:
-            by_rank.setdefault(rank, []).append(content)
-        records = []
-        for rank, contents in by_rank.items():
-            first = next((decode_key(key)[1] for key, _ in self.read(rank, None, 1, 0)), self._next[rank])
-            if first < len(contents):
-                first = self._next[rank] + len(contents)
-                self._next[rank] = first
-            for sequence, content in enumerate(contents, first - len(contents)):
-                key = encode_key(rank, sequence)
-                records.append((key, encode_value(key, content)))
+            append(records, rank, content)
+        for rank in sorted({rank for rank, _ in added}):
+            for key, content_found in self.read(rank, None, self.messages, self.bytes):
+                if content_found is not None and key not in self._pending_deletes:
+                    append(moved, rank, content_found)
+                    deletes.append(key)
         self._check_limits(records)
-        self._write(records, ())
+        self._write([*records, *moved], deletes)
+        self._next = following
 
     def delete_messages(self, keys: Iterable[bytes]) -> None:
         """Delete messages; deletions that the disk refuses are retried with the next call."""
