@@ -8,7 +8,7 @@ implement `PeerTransport` and `PeerTopicTransport`.
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -88,6 +88,16 @@ class SubscriberEnded(UStatusError):
         super().__init__(UCode.NOT_FOUND, f"subscriber {subscriber} has ended")
 
 
+class Unconfirmed(NamedTuple):
+    """Sent messages that are not known to have arrived, in order of their sends; some may have arrived.
+
+    `forgotten` is the number of further ones, which the transport could not keep.
+    """
+
+    messages: Sequence[UMessage] = ()
+    forgotten: int = 0
+
+
 class EndpointTransport(UTransport):
     """A UTransport with a life cycle: one object per section `[endpoints.<name>]`, with its own socket or session.
 
@@ -123,6 +133,14 @@ class EndpointTransport(UTransport):
     @abstractmethod
     def close(self) -> None:
         """Release all resources. Idempotent; also valid for an endpoint that was never opened."""
+
+    def finish(self) -> Unconfirmed:
+        """Close the connections, and return the sent messages that are not known to have arrived.
+
+        The streamer calls this at a stop, when nothing more is to be sent, and `close` later. A durable endpoint keeps
+        the messages on disk for the next start; others make dead letters of them. The default knows of none.
+        """
+        return Unconfirmed()
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         """The send function for one subscriber of a unicast transport; None: for the sink that each message names.

@@ -23,7 +23,13 @@ from ustreamer.host.config import config as configuration
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.streamer import Streamer
-from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
+from ustreamer.transport_port import (
+    EndpointConfig,
+    EndpointContext,
+    EndpointTransport,
+    TransportKind,
+    Unconfirmed,
+)
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
@@ -79,6 +85,7 @@ class FakeTransport(EndpointTransport):
         self.fault: UCode | None = None
         self.attempts = 0
         self.sent: list[tuple[UUri | None, UMessage]] = []
+        self.unconfirmed = Unconfirmed()
         self.gate = threading.Event()
         self.gate.set()
         self.listeners: list[tuple[UUri, UUri | None, Listener]] = []
@@ -128,6 +135,11 @@ class FakeTransport(EndpointTransport):
 
     def stop_receiving(self) -> None:
         NOTES.append(f"stop_receiving {self.name}")
+
+    def finish(self) -> Unconfirmed:
+        NOTES.append(f"finish {self.name}")
+        found, self.unconfirmed = self.unconfirmed, Unconfirmed()
+        return found
 
     def close(self) -> None:
         self.is_open = False

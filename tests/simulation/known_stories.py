@@ -76,11 +76,11 @@ STORIES: Final[Mapping[str, Story]] = {
     "7 live ledger under load": Story(
         1, (_events(3_000, 30_000, 8),), HostConfig(read_ledger_ms=1), interrupt_every=7
     ),
-    "11 router frozen for 1 s, then killed": Story(
+    "11 router killed after a freeze of 1 s": Story(
         1,
         (
             _events(100, 100, 8, at_ms=500),
-            Step(600, "freeze", (OUTSIDE, 1_000)),
+            Step(600, "freeze", (OUTSIDE, 1_500)),
             Step(1_600, "router", (OUTSIDE, 2_000)),
         ),
     ),

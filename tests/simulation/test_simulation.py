@@ -14,10 +14,6 @@ import pytest
 from tests.simulation.known_stories import STORIES
 
 _REPO: Final = Path(__file__).parents[2]
-_NOT_MENDED: Final = frozenset({"2", "3", "11"})
-"""Rows of the defects that are not mended. Who mends one removes its number here."""
-_OPEN_KINDS: Final = frozenset({"silent loss"})
-"""Kinds of violations that these defects make in seeds, too."""
 _SEEDS: Final = 200
 _SOAK_SEEDS: Final = 100_000
 
@@ -30,10 +26,6 @@ def _simulate(*arguments: str) -> str:
     return ended.stdout
 
 
-def _is_not_mended(name: str) -> bool:
-    return name.split(maxsplit=1)[0] in _NOT_MENDED
-
-
 @pytest.fixture(scope="module")
 def known() -> Mapping[str, str]:
     """What each known story violates, or "holds"."""
@@ -41,16 +33,7 @@ def known() -> Mapping[str, str]:
     return {name: outcome for name, _, outcome in lines}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, reason=str(story))] if _is_not_mended(name) else [],
-        )
-        for name, story in STORIES.items()
-    ],
-)
+@pytest.mark.parametrize("name", STORIES)
 def test_a_known_story_holds(name: str, known: Mapping[str, str]) -> None:
     assert known[name] == "holds"
 
@@ -65,9 +48,9 @@ def _failures(output: str) -> dict[str, int]:
     return {kind: int(count) for kind, count in re.findall(r"'([^']+)': (\d+)", last)}
 
 
-def test_200_seeds_break_no_further_promise(seeds: str) -> None:
+def test_200_seeds_break_no_promise(seeds: str) -> None:
     assert f"{_SEEDS} seeds" in seeds
-    assert not _failures(seeds).keys() - _OPEN_KINDS, seeds
+    assert not _failures(seeds), seeds
 
 
 @pytest.mark.soak
@@ -75,7 +58,7 @@ def test_100_000_seeds_break_no_promise() -> None:
     jobs = str(os.cpu_count() or 1)
     output = _simulate("--seeds", "0", str(_SOAK_SEEDS), "--stories", "1", "--jobs", jobs)
     assert f"{_SOAK_SEEDS} seeds" in output
-    assert not _failures(output).keys() - _OPEN_KINDS, output
+    assert not _failures(output), output
 
 
 def test_a_seed_always_has_the_same_interleaving() -> None:

@@ -200,7 +200,9 @@ class SimSession:
 
     @staticmethod
     def _event(kind: Any, zid: str) -> Any:
-        return SimpleNamespace(kind=kind, transport=SimpleNamespace(zid=zid, is_multicast=False))
+        return SimpleNamespace(
+            kind=kind, transport=SimpleNamespace(zid=zid, is_multicast=False, whatami=zenoh.WhatAmI.ROUTER)
+        )
 
     def declare_transport_events_listener(self, callback: Any, *, history: bool) -> "SimSession":
         self._on_event = callback.callback

@@ -8,6 +8,8 @@ from ustreamer_recorder.events import Damage, Row
 from ustreamer_recorder.run_summary import RunSummary, segment_events
 from ustreamer_recorder.segments import list_segments
 
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+
 if TYPE_CHECKING:
     from tests.conftest import Bench
 
@@ -37,3 +39,35 @@ def test_a_file_that_cannot_be_read_is_damage(bench: "Bench", content: bytes) ->
     [gone] = segment_events(file)
     assert isinstance(gone, Damage)
     assert "No such file" in gone.reason
+
+
+@pytest.mark.parametrize(
+    ("ledger", "agrees"),
+    [
+        (LedgerSnapshot(5, 4, 0, 0, 1, 0, 0, 0), True),
+        (LedgerSnapshot(7, 4, 0, 0, 1, 0, 0, 2), True),  # two more are queued
+        (LedgerSnapshot(5, 1, 0, 0, 4, 0, 0, 0), True),  # three were taken back, and are dead letters
+        (LedgerSnapshot(5, 1, 0, 0, 1, 0, 0, 3), True),  # three were taken back, and are on disk
+        (LedgerSnapshot(9, 1, 0, 0, 3, 0, 0, 5), True),  # two and one, and four more are queued
+        (LedgerSnapshot(5, 3, 0, 0, 1, 0, 0, 0), False),
+        (LedgerSnapshot(5, 5, 0, 0, 0, 0, 0, 0), False),
+        (LedgerSnapshot(6, 5, 0, 0, 1, 0, 0, 0), False),
+        (LedgerSnapshot(5, 3, 0, 0, 1, 0, 1, 0), False),
+        (LedgerSnapshot(5, 3, 0, 0, 1, 1, 0, 0), False),
+        (LedgerSnapshot(7, 4, 0, 0, 0, 0, 1, 2), False),
+    ],
+)
+def test_a_stop_can_take_delivered_messages_back(
+    bench: "Bench", ledger: LedgerSnapshot, agrees: bool
+) -> None:
+    delivery = bench.delivery()
+    for _ in range(4):
+        bench.settle(delivery)
+    bench.settle(delivery, Verdict.DEAD_LETTERED)
+    bench.drain()
+    bench.journal.finish(ledger)
+    summary = RunSummary(0)
+    for file in list_segments(bench.directory):
+        for _ in summary.count_events(file):
+            pass
+    assert (summary.ledger_agrees, summary.is_complete) == (agrees, agrees)

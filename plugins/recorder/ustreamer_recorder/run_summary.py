@@ -3,11 +3,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer_recorder.events import Counters, Damage, End, Event, Gap, Letter, Row, SubscriptionChange
 from ustreamer_recorder.layout import CountersCause, Damaged, EndCause
 from ustreamer_recorder.reader import read_segment
@@ -22,6 +22,9 @@ def segment_events(file: SegmentInfo) -> Iterator[Event | Damage]:
         yield Damage(error.offset, 0, f"{file.path.name}: {error.reason}")
     except OSError as error:
         yield Damage(0, 0, f"{file.path.name}: {error.strerror}")
+
+
+_FINAL: Final = [verdict.name.lower() for verdict in Verdict if verdict is not Verdict.QUEUED]
 
 
 class RunSummary:
@@ -82,11 +85,24 @@ class RunSummary:
         whole = not (self.deleted or self.damaged or self.unannounced)
         if last is None or last.cause is not CountersCause.STOPPED or not whole:
             return None
-        counted = msgspec.to_builtins(last.ledger)
-        names = [verdict.name.lower() for verdict in Verdict if verdict is not Verdict.QUEUED]
+        return self._agrees_with(last.ledger)
+
+    def _agrees_with(self, ledger: LedgerSnapshot) -> bool:
+        """Whether the rows are those that the ledger counts.
+
+        A stop can take delivered messages back that may not have arrived. Their rows stay `delivered`, and the ledger
+        counts them as dead-lettered, or as queued on disk.
+        """
+        counted = msgspec.to_builtins(ledger)
+        more = {name: self.verdicts[name] - counted[name] for name in _FINAL}
+        persisted = sum(more.values()) + self.skipped
+        if not 0 <= persisted <= ledger.queued:
+            return False
         if self.skipped:
-            return bool(sum(self.verdicts.values()) + self.skipped == sum(counted[name] for name in names))
-        return bool(all(self.verdicts[name] == counted[name] for name in names))
+            return True
+        # Those taken back are exactly the sum of these two.
+        del more["delivered"]
+        return more.pop("dead_lettered") <= 0 and not any(more.values())
 
     @property
     def is_complete(self) -> bool:

@@ -248,7 +248,8 @@ def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) 
         clock.wait(0.5)
         sent = publisher.stop_and_report()
         process.send_sigterm()  # the streamer drains its queues and logs its ledger
-        assert process.wait_exit() == 0, process.output
+        # 75: what was sent to a stopped receiver, beyond `retransmit_bytes`, may not have arrived.
+        assert process.wait_exit() in (0, 75), process.output
         reports = [
             measure_ages(each.stop_and_report(), sent, stopped - calm_s, stopped, continued)
             for each in (others, control)

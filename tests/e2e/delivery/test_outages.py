@@ -68,15 +68,16 @@ def outages(
 
 
 def assert_at_least_once(outcome: OutageOutcome) -> None:
-    """Check accepted = delivered + dead-lettered + expired, the order, and fewer duplicates than 1 % of 30 s of
-    traffic.
+    """Check accepted = delivered + dead-lettered + expired, the order, and fewer duplicates than 3 s of traffic.
+
+    A router that is killed with unread data may have been frozen for 2.6 s.
     """
     ledger = outcome.ledger
     assert_ledger_balanced(ledger)
     ended = ledger["dead_lettered"] + ledger["expired"]
     assert len(outcome.lost) <= ended, outcome
     assert len(outcome.first_received) + ended >= outcome.sent, outcome
-    assert outcome.duplicates < max(outcome.sent, 30 * HZ) / 100, outcome
+    assert outcome.duplicates < 3 * HZ, outcome
     assert outcome.first_received == sorted(outcome.first_received), outcome
 
 

@@ -6,10 +6,11 @@ deterministic.
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.storage.refused_writes import with_refused_writes
 from tests.host.egress.durable_queue_rig import (
@@ -37,12 +38,13 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import remaining_after_reboot_ms
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
 from ustreamer.host.storage.spool_records import SpoolRecord
 from ustreamer.uprotocol.uattributes import UPriority
-from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.umessage import UMessage, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 HERE = UUri("chassis", 1, 1, 0x8001)
@@ -739,3 +741,121 @@ def test_a_subscriber_that_is_away_holds_up_no_other_of_a_durable_endpoint(
     second = start(ScriptedTransport())
     second.send()
     assert second.sent == list(range(0, 40, 2))
+
+
+# --- sent, but perhaps not arrived -----------------------------------------------------------------------------------
+
+
+def as_sent(life: DurableQueueRig, *messages: UMessage) -> list[QueuedMessage]:
+    topic = messages[0].attributes.source
+    return [life.queue.sent_message(Delivery(life.gateway, life.queue, topic), each) for each in messages]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_reclaimed_messages_are_sent_after_the_next_start_before_those_that_waited(
+    start: MakeDurableQueueRig, threads: bool
+) -> None:
+    first = start(ScriptedTransport(*[None] * 1_200, then=DOWN), threads=threads)
+    sent = first.numbers(*range(1_200))
+    first.offer(*sent)
+    if not threads:
+        first.send()
+    eventually(lambda: first.ledger_snapshot().delivered == 1_200, "the sends")
+    first.offer(*first.numbers(*range(1_200, 1_230)))
+    if not threads:
+        first.write_all()
+    eventually(lambda: first.queue.persisted == 30, "the writes")
+    assert first.queue.reclaim(as_sent(first, *sent), OVER) == []
+    ledger = first.ledger_snapshot()
+    assert (ledger.delivered, ledger.queued, first.queue.persisted) == (0, 1_230, 1_230)
+    close(first)
+    second = start(ScriptedTransport(), threads=True)
+    eventually(lambda: second.ledger_snapshot().queued == 0, "the sends")
+    assert second.sent == list(range(1_230))
+    assert [each.id for each in second.wire.sent[:1_200]] == [each.id for each in sent]
+    close(second)
+
+
+def test_a_reclaimed_message_expires_after_the_next_start(start: MakeDurableQueueRig) -> None:
+    first = start(ScriptedTransport())
+    short = first.number(0, ttl=1_000)
+    first.offer(short, first.number(1))
+    first.send()
+    assert first.queue.reclaim(as_sent(first, short), OVER) == []
+    close(first)
+    first.clock.advance(s=2)
+    second = start(ScriptedTransport(), clock=first.clock)
+    second.send()
+    assert second.sent == []
+    assert second.verdicts == [(0, Verdict.EXPIRED)]
+
+
+def test_reclaimed_messages_that_a_full_spool_refuses_are_returned(start: MakeDurableQueueRig) -> None:
+    life = start(ScriptedTransport())
+    sent = life.numbers(*range(1_000))
+    life.offer(*sent)
+    life.send()
+    life.limit_spool(600)
+    refused = life.queue.reclaim(as_sent(life, *sent), OVER)
+    assert [number(each.message) for each in refused] == list(range(1_000))
+    ledger = life.ledger_snapshot()
+    assert (ledger.delivered, ledger.queued, ledger.dead_lettered) == (0, 0, 1_000)
+    close(life)
+
+
+# --- answered Requests -----------------------------------------------------------------------------------------------
+
+
+class Dispatched:
+    """An ingress that notes what is on disk at each Response."""
+
+    def __init__(self, life: DurableQueueRig) -> None:
+        self._life = life
+        self.spooled: list[int] = []
+        self.batches = 0
+
+    def __call__(self, message: UMessage, /) -> None:
+        self.spooled.append(self._life.queue.counters()["spooled"])
+
+    def on_batch(self, messages: Sequence[UMessage], /) -> None:
+        self.batches += 1
+        for each in messages:
+            self(each)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("are_answered", [True, False])
+def test_a_kill_repeats_sent_requests_only_if_no_response_was_dispatched(
+    start: MakeDurableQueueRig, are_answered: bool, together: bool
+) -> None:
+    first = start(ScriptedTransport(then=DOWN), threads=True, rest_ns=HOUR_MS * 1_000_000)
+    made = [call(CALLER, n) for n in range(10)]
+    calls = [replace(each, id=UUID(each.id.msb, 1 << 63 | n)) for n, each in enumerate(made)]
+    first.offer(*calls, first.number(10))
+    eventually(lambda: first.queue.persisted == 11, "the writes")
+    first.wire.then = None
+    first.queue.on_link_up()
+    eventually(lambda: len(first.sent) == 11, "the sends")
+    ingress = Dispatched(first)
+    listener = first.queue.listener(ingress)
+    answers = [response(UUID(n, n), each) for n, each in enumerate(calls)] if are_answered else []
+    if together:
+        listener.on_batch([*answers, first.number(11)])
+    else:
+        for each in [*answers, first.number(11)]:
+            listener(each)
+    # A kill repeats what is on disk.
+    after = [1] * 11 if together else [*range(10, 0, -1), 1]
+    assert ingress.spooled == (after if are_answered else [11])
+    assert ingress.batches == together
+    close(first)
+
+
+def test_a_response_does_not_wait_for_a_request_that_never_touched_the_disk(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(ScriptedTransport(), threads=True)
+    life.offer(call(CALLER, 0))
+    eventually(lambda: life.sent == [0], "the send")
+    assert not life.queue.has_sent_requests
+    close(life)

@@ -26,6 +26,7 @@ from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
+from ustreamer.transport_port import Unconfirmed
 from ustreamer.uprotocol.umessage import (
     UMessage,
     notification,
@@ -72,6 +73,40 @@ def test_stop_returns_the_number_of_unsent_messages(bench: Bench) -> None:
     assert 0.05 <= time.monotonic() - began < 4.5  # the default is 5 s
     assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 3)
     assert leftovers(streamer) == []
+
+
+def test_sent_messages_that_may_not_have_arrived_are_dead_letters(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    sink = UUri("chassis", 1, 1, 0)
+    call = request(new_id(), UUri("app", 2, 1, 0), UUri("chassis", 3, 1, 1), ttl=60_000)
+    sent = [*(notification(new_id(), UUri("app", 1, 1, 0x8000), sink, b"%d" % n) for n in range(4)), call]
+    for message in sent:
+        link(streamer, "app").receive_message(message)
+    eventually(lambda: len(link(streamer, "chassis").sent) == 5, "the sends")
+    link(streamer, "chassis").unconfirmed = Unconfirmed([*sent[2:4], call], forgotten=7)
+    assert streamer.stop(DEADLINE_S) == 0
+    assert streamer.unconfirmed == 3 + 7
+    # The error Response is a delivery too.
+    ledger = streamer.ledger()
+    assert (ledger.delivered, ledger.dead_lettered, ledger.queued, ledger.unaccounted) == (3, 3, 0, 0)
+    [(_, answer)] = link(streamer, "app").sent
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (call.id, UCode.UNAVAILABLE)
+    letters = list(read_letters(streamer.context.state_dir / DIRECTORY))
+    assert [(each.message.id, each.endpoint, each.ingress, each.attempts) for _, each in letters] == [
+        (message.id, "chassis", "app", 1) for message in [*sent[2:4], call]
+    ]
+    assert {each.reason for _, each in letters} == {"sent to endpoint 'chassis', but it may not have arrived"}
+
+
+def test_a_stop_ends_transports_when_nothing_waits_and_closes_them_later(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    NOTES.clear()
+    assert (streamer.stop(DEADLINE_S), streamer.unconfirmed) == (0, 0)
+    assert [note for note in NOTES if note.endswith("chassis")] == [
+        "stop_receiving chassis",
+        "finish chassis",
+        "close chassis",
+    ]
 
 
 def test_stop_waits_for_messages_held_by_a_filter(bench: Bench) -> None:

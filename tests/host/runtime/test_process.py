@@ -174,7 +174,7 @@ def test_a_streamer_runs_until_a_signal_and_is_ready_only_when_its_endpoints_are
     loaded = process.load(
         written(tmp_path, HEAD + local(network) + "[plugins.usubscription]\nmap_size_mb = 1\n")
     )
-    assert process.run(loaded, 1.0, ready) == 0
+    assert process.run(loaded, 1.0, ready) == (0, 0)
     assert up == [1]
     assert network.attached == ()
     assert threading.active_count() == before
@@ -206,7 +206,7 @@ def test_a_signal_during_start_is_not_lost(
 
     monkeypatch.setattr(streamer, "start", start_and_request_stop)
     monkeypatch.setattr(process.Loaded, "streamer", lambda self: streamer)
-    assert process.run(loaded, 1.0, lambda: calls.append("ready")) == 0
+    assert process.run(loaded, 1.0, lambda: calls.append("ready")) == (0, 0)
     assert calls == ["started", "ready"]
 
 
@@ -247,7 +247,7 @@ def test_a_hangup_reloads_the_file_of_a_running_streamer(tmp_path: Path, network
         threading.Thread(target=watch).start()
 
     watched = Watched(loaded.config, loaded.kinds, loaded.plugin_classes, loaded.path)
-    assert process.run(watched, 1.0, ready) == 0
+    assert process.run(watched, 1.0, ready) == (0, 0)
     assert found == [("hpc", "car")]
 
 
@@ -270,6 +270,6 @@ def test_there_is_an_admin_socket_from_ready_to_the_end(tmp_path: Path, network:
         answers.append(send_request(tmp_path / "state", PluginsRequest()))
         end_it()
 
-    assert process.run(process.load(written(tmp_path, HEAD + local(network))), 1.0, ready) == 0
+    assert process.run(process.load(written(tmp_path, HEAD + local(network))), 1.0, ready) == (0, 0)
     assert answers == [[]]
     assert not (tmp_path / "state" / "admin.sock").exists()

@@ -103,6 +103,30 @@ def test_a_stored_message_is_read_back_unchanged(spool: Spool, message: SpoolRec
     assert spool.read(6, None, 10, 10) == [(key, message)]
 
 
+def test_prepended_messages_come_before_all_others_of_their_class(spool: Spool) -> None:
+    spool.commit([(rank, numbered(100 + n)) for n in range(10) for rank in (1, 5)])
+    spool.prepend([(rank, numbered(50 + n)) for n in range(10) for rank in (1, 5, 6)])
+    spool.prepend([(1, numbered(n)) for n in range(10)])
+    assert reopened(spool) == [0, 30, 0, 0, 0, 20, 10]
+    assert [each % 50 for each in numbers(spool, 1)] == [*range(10), *range(10), *range(10)]
+    assert numbers(spool, 1) == [*range(10), *range(50, 60), *range(100, 110)]
+    assert numbers(spool, 5) == [*range(50, 60), *range(100, 110)]
+    assert numbers(spool, 6) == [*range(50, 60)]
+    add(spool, 200, rank=6)
+    assert numbers(spool, 6)[-1] == 200
+
+
+def test_a_full_spool_refuses_prepended_messages(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(3, 100_000))
+    spool.open()
+    add(spool, 7, 8)
+    with pytest.raises(UStatusError, match="is full") as refused:
+        spool.prepend([(1, numbered(1)), (1, numbered(2))])
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert numbers(spool) == [7, 8]
+    spool.close()
+
+
 def test_messages_of_a_class_keep_their_order_over_restarts(spool: Spool) -> None:
     for start in (0, 100, 200):
         spool.commit([(rank, numbered(start + n)) for n in range(100) for rank in (5, 0)])
@@ -372,7 +396,11 @@ def test_the_summary_counts_by_class(spool: Spool) -> None:
     spool.close()
     with StoreReader("walk", spool.path) as reader:
         found = spool_records.summarize(reader.records())
-    assert (found.messages, found.last, found.damaged) == ([0, 0, 3, 0, 0, 0, 1], [0, 0, 3, 0, 0, 0, 1], [])
+    assert (found.messages, found.last, found.damaged) == (
+        [0, 0, 3, 0, 0, 0, 1],
+        [0, 0, 3, 0, 0, 0, 1],
+        [],
+    )
     assert decode_key(keys[0]) == (6, 1)
     assert sum(found.bytes) == spool.bytes
 

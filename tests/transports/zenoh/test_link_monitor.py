@@ -20,13 +20,13 @@ CLOSE: Final = 4
 class Kernel:
     """A link with a simulated state. Messages are put all the time: 10 bytes per sample of 50 ms."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_router: bool = False) -> None:
         self.now_ms = 0
-        self.node = _PeerNode(0)
+        self.node = _PeerNode(0, is_router=is_router)
         self.node.link = self  # type: ignore[assignment]
         self.received = self.acked = self.written = 0
-        self.received_at_ms = 0
-        self.frozen = self.is_cut = False
+        self.received_at_ms = self.ack_at_ms = 0
+        self.frozen = self.is_cut = self.is_full = False
         self.in_flight = 0
         """The data without acknowledgement at the time of the check, as on a busy link."""
         self.ended = self.closed = False
@@ -40,6 +40,7 @@ class Kernel:
             unacked=self.written - self.acked,
             received_ago_ms=self.now_ms - self.received_at_ms,
             received=self.received,
+            ack_ago_ms=self.now_ms - self.ack_at_ms,
         )
 
     def receive(self, size: int) -> None:
@@ -51,7 +52,10 @@ class Kernel:
         for _ in range(ms // 50):
             self.now_ms += 50
             self.written += 10
-            if not self.is_cut:
+            if self.is_full:
+                self.ack_at_ms += 1_000 * (self.now_ms - self.ack_at_ms >= 1_000)  # a probe of its window
+            elif not self.is_cut:
+                self.ack_at_ms = self.now_ms
                 self.acked = max(self.acked, self.written - self.in_flight)
                 if not self.frozen and self.now_ms % 2_500 == 0:
                     self.receive(3)
@@ -60,7 +64,7 @@ class Kernel:
     def lost_ms(self) -> float:
         """The time before the loss since which puts may be lost."""
         self.node.sample(self.now_ms * MS)
-        return self.now_ms - self.node.lost_since_ns(self.now_ms * MS, LEASE_NS) / MS
+        return self.now_ms - self.node.loss(self.now_ms * MS, LEASE_NS).since_ns / MS
 
 
 @pytest.fixture
@@ -94,6 +98,31 @@ def test_a_killed_node_loses_the_last_moments(kernel: Kernel) -> None:
     assert kernel.lost_ms() == 100
 
 
+@pytest.mark.parametrize(("is_router", "lost_ms"), [(True, 700 + 100), (False, 100)])
+def test_a_killed_router_with_unread_data_may_have_been_frozen(is_router: bool, lost_ms: int) -> None:
+    """Since it last sent something; a client or peer ends with what it had not read."""
+    kernel = Kernel(is_router=is_router)
+    kernel.run(20_700)
+    kernel.ended = True
+    assert kernel.lost_ms() == lost_ms
+
+
+@pytest.mark.parametrize("is_router", [True, False])
+def test_a_stop_reports_no_puts_to_a_killed_client(is_router: bool) -> None:
+    links = monitor_of("killed")
+    links._lease_ns = LEASE_NS
+    kernel = Kernel(is_router=is_router)
+    connect_kernel(links, "killed", kernel)
+    run(links, kernel, 2_700)
+    kernel.received += 1  # the end of the stream counts
+    kernel.ended = True
+    links._sample_nodes(kernel.now_ms * MS)
+    links._apply_event(event("killed", here=False), kernel.now_ms * MS)
+    begins_ns = [each.begin_ns for each in links.unconfirmed_spans()]
+    assert begins_ns == ([2_600 * MS] if is_router else [])
+    assert links.is_receiver_gone(kernel.now_ms * MS) is not is_router
+
+
 @pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])
 def test_puts_until_the_detection_of_a_killed_node_are_lost(kernel: Kernel, late_ms: int) -> None:
     """On a busy machine: puts into the dead connection are lost too."""
@@ -114,6 +143,15 @@ def test_a_killed_node_that_was_sending_loses_the_last_moments(kernel: Kernel) -
 def test_puts_since_a_node_froze_are_lost(kernel: Kernel) -> None:
     kernel.frozen = True  # its kernel keeps acknowledging; its last data arrived at 20 000
     kernel.run(9_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 10_000 + 100
+
+
+def test_puts_since_a_node_froze_are_lost_although_its_buffer_was_soon_full(kernel: Kernel) -> None:
+    kernel.frozen = True
+    kernel.run(500)
+    kernel.is_full = True
+    kernel.run(8_800)
     kernel.closed = True
     assert kernel.lost_ms() == 10_000 + 100
 
@@ -195,8 +233,51 @@ def test_a_link_that_survives_an_outage_is_trusted_again(kernel: Kernel) -> None
     assert kernel.lost_ms() == 9_300 + 100
 
 
+def confirmed_ago_ms(kernel: Kernel) -> float:
+    return kernel.now_ms - kernel.node.confirmed_ns / MS
+
+
+def test_puts_before_the_last_sign_of_life_are_confirmed(kernel: Kernel) -> None:
+    """The last keep-alive of this kernel came at 20 000, and all its data is acknowledged."""
+    assert confirmed_ago_ms(kernel) == 700 + 100
+    kernel.receive(1)
+    kernel.run(50)
+    assert confirmed_ago_ms(kernel) == 50 + 100
+
+
+def test_a_frozen_node_confirms_nothing_although_its_kernel_acknowledges(kernel: Kernel) -> None:
+    kernel.frozen = True
+    kernel.run(2_600)
+    assert confirmed_ago_ms(kernel) == 3_300 + 100
+    assert not kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+    kernel.run(100)
+    assert kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+
+
+def test_a_node_that_stops_reading_is_suspect_before_its_lease_ends(kernel: Kernel) -> None:
+    kernel.is_cut = True
+    kernel.run(300)
+    assert not kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+    kernel.run(50)
+    assert kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+    kernel.is_cut = False
+    kernel.run(50)
+    assert not kernel.node.is_suspect(kernel.now_ms * MS, LEASE_NS)
+
+
+def test_puts_to_a_node_that_is_always_behind_are_confirmed_after_2_mb_more(kernel: Kernel) -> None:
+    """It never catches up with what was written 50 ms ago."""
+    kernel.in_flight = 1_000_000
+    for _ in range(400):
+        kernel.written += 99_990
+        kernel.run(50)
+        kernel.receive(1)
+    behind_ms = (1_000_000 + 2 * 2**20) / 100_000 * 50
+    assert behind_ms + 100 <= confirmed_ago_ms(kernel) <= behind_ms + 100 + 150
+
+
 def test_a_node_with_unknown_connection_may_lose_everything() -> None:
-    assert _PeerNode(0).lost_since_ns(20_000 * MS, LEASE_NS) == 0
+    assert _PeerNode(0, is_router=True).loss(20_000 * MS, LEASE_NS).since_ns == 0
 
 
 def monitor_of(*names: str) -> LinkMonitor:
@@ -208,10 +289,14 @@ def monitor_of(*names: str) -> LinkMonitor:
     return links
 
 
+def node_loss(at_ms: int, since_ms: int) -> _NodeLoss:
+    return _NodeLoss(at_ms * MS, since_ms * MS, is_receiver_gone=False)
+
+
 def event(name: str, *, here: bool) -> zenoh.TransportEvent:
     happened: Any = SimpleNamespace(
         kind=zenoh.SampleKind.PUT if here else zenoh.SampleKind.DELETE,
-        transport=SimpleNamespace(zid=name, is_multicast=False),
+        transport=SimpleNamespace(zid=name, is_multicast=False, whatami=zenoh.WhatAmI.CLIENT),
     )
     return happened  # type: ignore[no-any-return]
 
@@ -222,7 +307,7 @@ def connect_kernel(links: LinkMonitor, name: str, kernel: Kernel) -> None:
 
 def test_a_lost_subscriber_belongs_to_the_node_lost_at_the_same_time() -> None:
     links = monitor_of("there")
-    links._losses.extend([_NodeLoss(10_000 * MS, 9_900 * MS), _NodeLoss(10_030 * MS, 10_030 * MS)])
+    links._losses.extend([node_loss(10_000, 9_900), node_loss(10_030, 10_030)])
     assert links.lost_since_ns(10_002 * MS) == 9_900 * MS
     assert links.lost_since_ns(10_028 * MS) == 10_030 * MS
     # Behind a connected node, which has read everything.
@@ -276,6 +361,46 @@ def test_a_link_without_progress_for_4_s_is_down_until_progress(kernel: Kernel) 
     kernel.is_cut = False
     run(links, kernel, 50)
     assert (links.up, notified) == (True, [False, True])
+
+
+def test_a_suspect_link_is_down_while_no_more_puts_can_be_remembered(kernel: Kernel) -> None:
+    links = monitor_of("slow")
+    connect_kernel(links, "slow", kernel)
+    full = False
+    links.is_window_full = lambda: full
+    kernel.is_cut = True
+    run(links, kernel, 1_000)
+    assert (links.up, links.suspect) == (True, True)
+    full = True
+    run(links, kernel, 50)
+    assert not links.up
+    full = False
+    run(links, kernel, 50)
+    assert links.up
+
+
+def test_a_full_window_does_not_stop_the_puts_to_a_healthy_node(kernel: Kernel) -> None:
+    links = monitor_of("healthy")
+    links._lease_ns = LEASE_NS
+    connect_kernel(links, "healthy", kernel)
+    links.is_window_full = lambda: True
+    run(links, kernel, 5_000)
+    assert links.up
+
+
+def test_the_puts_of_a_lost_node_count_as_confirmed_when_publishers_have_noticed(kernel: Kernel) -> None:
+    links = monitor_of("lost", "there")
+    connect_kernel(links, "lost", Kernel())
+    connect_kernel(links, "there", kernel)
+    run(links, kernel, 1_000)
+    links._losses.append(node_loss(kernel.now_ms, 12_000))
+    run(links, kernel, 50)
+    assert links.confirmed_ns <= 12_000 * MS
+    links._nodes.pop(("lost", False))
+    run(links, kernel, 900)
+    assert links.confirmed_ns == 12_000 * MS
+    run(links, kernel, 100)
+    assert links.confirmed_ns > 15_000 * MS
 
 
 def test_a_link_with_little_progress_or_no_data_is_up(

@@ -100,6 +100,8 @@ class Simulation:
             up=True,
             multicast=False,
             settled_ns=0,
+            confirmed_ns=0,
+            suspect=False,
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
             add_tick=self._ticks.append,

@@ -20,7 +20,7 @@ from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import publisher
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns, SampleDecoder, decode_sample
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.link_monitor import LinkMonitor
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor, UnconfirmedSpan
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
@@ -92,6 +92,7 @@ class Bench:
         stack.callback(self.links.close)
         self.links.start(session)
         self.lost_since_ns = LONG_AGO
+        self.links._confirmed_ns = lambda now_ns: LONG_AGO  # type: ignore[method-assign]
         self.links.lost_since_ns = lambda noticed_ns: self.lost_since_ns  # type: ignore[method-assign]
         self.visitor = stack.enter_context(plain_session("client", connect=[self.here]))
         wait_until(lambda: self.links.up, "the link")
@@ -138,7 +139,7 @@ class Bench:
         """Undeclare a subscriber that has received all puts, and wait until the sender detects the loss."""
         self.wait_arrived()
         subscriber.undeclare()  # type: ignore[no-untyped-call]
-        wait_until(lambda: any(each.lost_ns for each in self.publishers), "the loss")
+        wait_until(lambda: any(each.lost_ns for each in self._publishers_after_tick()), "the loss")
 
     # The only access to the routes and the retransmit buffer of the sender.
 
@@ -157,7 +158,12 @@ class Bench:
         return self.sender._retransmit_buffer.messages_of({only}).get(only, [])
 
     def wait_all_lost(self) -> None:
-        wait_until(lambda: all(each.lost_ns for each in self.publishers), "the losses")
+        wait_until(lambda: all(each.lost_ns for each in self._publishers_after_tick()), "the losses")
+
+    def _publishers_after_tick(self) -> list[publisher._RoutePublisher]:
+        if self.frozen_ns is not None:  # the ticks of the monitor follow this clock
+            self.sender._on_monitor_tick()
+        return self.publishers
 
     def replace_put(self, attributes: UAttributes, put: Callable[..., None]) -> publisher._RoutePublisher:
         """Let the open route of `attributes` call `put` instead of Zenoh. Returns the route."""
@@ -369,7 +375,6 @@ def test_a_clock_step_does_not_change_which_messages_are_put_again(make_bench: M
     ("bounds", "again"),
     [
         ({"ms": 0}, []),
-        ({"messages": 2}, [3, 4]),
         ({"bytes": 3 * 201}, [2, 3, 4]),
         ({"bytes": 1}, [4]),
     ],
@@ -387,7 +392,7 @@ def test_the_retransmit_buffer_is_bounded_and_drops_the_oldest(
 
 
 def test_the_bounds_apply_to_all_routes_together(make_bench: MakeBench) -> None:
-    bench = make_bench(messages=3)
+    bench = make_bench(bytes=3 * 201)
     subscriber = bench.listen()
     bench.put(*(numbered(n, n % 2) for n in range(5)))
     assert bench.remembered_count == 3
@@ -415,6 +420,53 @@ def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: Make
     bench.unsubscribe(subscriber)
     assert not bench.is_accepted(numbered(1, 1))
     assert bench.sender.not_retransmitted == 1
+
+
+def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answered_request(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    call, answered = (request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in (1, 2))
+    begin_ns = monotonic_ns()
+    bench.put(call, answered, numbered(3), numbered(4, 1))
+    end_ns = monotonic_ns()
+    bench.put(numbered(5))
+    assert len(received(subscriber, 6)) == 6
+    bench.answered.add_reqids([answered.id])
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, end_ns, 1 << 62)]  # type: ignore[method-assign]
+    messages, forgotten = bench.sender.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten) == ([1, 3, 4], 0)
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    assert bench.sender.unconfirmed() == ([], 0)
+
+
+def test_puts_that_wait_for_a_lost_subscriber_are_unconfirmed_once_each(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1), numbered(2))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(0, 1 << 62, 1 << 62)]  # type: ignore[method-assign]
+    assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [0, 1, 2]
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [1, 2]
+
+
+def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(5)))
+    bench.unsubscribe(subscriber)
+    messages, forgotten = bench.sender.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten) == ([2, 3, 4], 2)
+    subscriber = bench.listen()
+    bench.put(numbered(5))
+    assert received(subscriber, 4) == [2, 3, 4, 5]
+    assert bench.sender.not_retransmitted == 2
 
 
 def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:

@@ -6,12 +6,14 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import Thread
+from time import monotonic_ns
 from typing import NamedTuple
 
 import pytest
 
 from tests.waiting import wait_until
-from ustreamer.transports.zenoh.tcp_info import TcpLink, find_link
+from ustreamer.transports.zenoh.tcp_info import TcpLink, find_link, is_read_to_end
 
 
 class Connection(NamedTuple):
@@ -152,3 +154,47 @@ def test_a_reused_descriptor_is_detected(connection: Connection) -> None:
     connection.near.close()
     assert link.state() is None
     assert link.send_window() == 0
+
+
+# --- the end of a connection ------------------------------------------------------------------------------------------
+
+
+def held_at_close(connection: Connection) -> socket.socket:
+    """The near end, closed by its owner with unread data on the other side, and held."""
+    held = found(connection).hold()
+    assert held is not None
+    connection.near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10))
+    connection.near.sendall(b"last words")
+    connection.near.shutdown(socket.SHUT_WR)
+    connection.near.close()
+    return held
+
+
+def test_a_side_that_reads_all_and_closes_has_read_everything(connection: Connection) -> None:
+    held = held_at_close(connection)
+    assert connection.far.recv(100) == b"last words"
+    connection.far.sendall(b"sent at the same time")
+    ending = Thread(target=connection.far.close)
+    ending.start()
+    assert is_read_to_end(held, monotonic_ns() + 30_000_000_000, monotonic_ns)
+    ending.join()
+    assert held.fileno() == -1
+
+
+def test_a_side_that_closes_with_unread_data_has_not(connection: Connection) -> None:
+    held = held_at_close(connection)
+    connection.far.close()
+    assert not is_read_to_end(held, monotonic_ns() + 30_000_000_000, monotonic_ns)
+
+
+def test_a_side_that_does_not_read_has_not(connection: Connection) -> None:
+    held = held_at_close(connection)
+    began_ns = monotonic_ns()
+    assert not is_read_to_end(held, began_ns + 50_000_000, monotonic_ns)
+    assert 50_000_000 <= monotonic_ns() - began_ns < 5_000_000_000  # closing does not wait for the other side
+
+
+def test_a_connection_that_is_gone_cannot_be_held(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.close()
+    assert link.hold() is None

@@ -178,11 +178,12 @@ def _port(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     logs.configure_logging(json_lines=arguments.log == "json", level=arguments.log_level)
-    unsent = process.run(process.load(arguments.config), arguments.drain, _print_ready)
-    if unsent:
-        print(f"{unsent} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
-        return ExitCode.NOT_DRAINED
-    return ExitCode.OK
+    undelivered = process.run(process.load(arguments.config), arguments.drain, _print_ready)
+    if undelivered.unsent:
+        print(f"{undelivered.unsent} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
+    if undelivered.unconfirmed:
+        print(f"{undelivered.unconfirmed} messages were sent but may not have arrived", file=sys.stderr)
+    return ExitCode.NOT_DRAINED if any(undelivered) else ExitCode.OK
 
 
 def _print_ready() -> None:

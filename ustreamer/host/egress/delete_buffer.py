@@ -7,7 +7,7 @@ messages instead.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 DELETE_DELAY_NS: Final = 10_000_000
@@ -30,6 +30,11 @@ class DeleteBuffer:
             self._keys.appendleft((0, key))
         else:
             self._keys.append((self._now_ns() + self._delay_ns, key))
+
+    def expedite(self, keys: Collection[bytes]) -> None:
+        """Delete these keys with the next commit."""
+        due = [each for each in self._keys if each[1] in keys]
+        self._keys = deque([*((0, key) for _, key in due), *(each for each in self._keys if each not in due)])
 
     def pop_due(self, *, everything: bool = False) -> list[bytes]:
         """Remove and return the due keys, or all of them."""

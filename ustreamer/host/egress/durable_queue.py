@@ -18,7 +18,7 @@ messages, with the same ids: those sent but not yet deleted.
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -33,6 +33,7 @@ from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
 from ustreamer.core.storage.store_states import StoreStates
+from ustreamer.host.egress.answered_first import AnsweredFirst
 from ustreamer.host.egress.delete_buffer import DELETE_DELAY_NS, DeleteBuffer
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.egress.send_worker import OnUndelivered
@@ -40,8 +41,10 @@ from ustreamer.host.egress.write_buffer import WriteBuffer
 from ustreamer.host.storage.spool import Spool, SpoolLimits
 from ustreamer.host.storage.spool_records import SpoolRecord
 from ustreamer.transport_port import EndpointTransport
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import BatchListener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import HeaderDecoder, HeaderEncoder
@@ -57,6 +60,7 @@ _UNDELETED_LIMIT: Final = MAX_DUPLICATES - 64  # the send thread sends up to 64 
 _UNDELETED_WAIT_S: Final = 1.0
 _BATCH: Final = 512
 _BATCH_BYTES: Final = 4 << 20
+_END_WRITER_S: Final = 2.0
 _DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no linger
 _RETRY_S: Final = 0.5  # after a failed write
 _POLL_S: Final = 0.02
@@ -146,6 +150,8 @@ class DurableQueue(EndpointQueue):
         self._being_written: set[int] = set()
         self._deletes = DeleteBuffer(clock.monotonic_ns, delete_delay_ns)
         self._undeleted = 0  # settled, and possibly still on disk
+        # Sent Requests of these, with their keys; b"" while the send or the write is not over.
+        self._sent_requests: dict[UUID, bytes] = {}
         self._persisted = 0
         self._left_on_disk = 0
         self._committed = 0
@@ -231,17 +237,43 @@ class DurableQueue(EndpointQueue):
         Messages that exist in memory only become dead letters with `status`, if there is one.
         """
         super().close(timeout_s)
+        has_ended = self._end_writer(timeout_s)
+        self._closed_status = status
+        if status is not None:
+            self._abandon_rest(status)
+        if has_ended:
+            # A writer blocked by a hung disk keeps the spool open. The end of the process closes it without loss.
+            self._spool.close()
+
+    def _end_writer(self, timeout_s: float) -> bool:
+        """End the writer thread after a last commit; False if the disk hangs."""
         with self._lock:
             self._stop_writing.set()
             self._writer_work.notify_all()
         if self._writer.is_alive():
             self._writer.join(timeout_s)
-        self._closed_status = status
-        if status is not None:
-            self._abandon_rest(status)
-        if not self._writer.is_alive():
-            # A writer blocked by a hung disk keeps the spool open. The end of the process closes it without loss.
-            self._spool.close()
+        return not self._writer.is_alive()
+
+    def reclaim(self, sent: Sequence[QueuedMessage], status: UStatus) -> Sequence[QueuedMessage]:
+        """Spool sent messages that may not have arrived before all others, for the next start.
+
+        Ends the writer. Those that the disk refuses are returned, as by any queue.
+        """
+        left = list(sent)
+        if left and self._end_writer(_END_WRITER_S):
+            try:
+                self._spool.prepend([self._record(item) for item in left])
+                left.clear()
+            except UStatusError as error:
+                self._write_error = error.status
+                extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
+                log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
+        spooled = len(sent) - len(left)
+        with self._lock:
+            self.ledger.settled[Verdict.DELIVERED] -= spooled
+            self._left_on_disk += spooled
+            self._persisted += spooled
+        return super().reclaim(left, status)
 
     def set_limits(self, limits: EgressLimits) -> None:
         with self._lock:
@@ -287,6 +319,11 @@ class DurableQueue(EndpointQueue):
             self._load_message(item)
         super()._settle(item, verdict, now_ns, reason)
         key, item.spool_key = item.spool_key, None
+        if item.message.id in self._sent_requests:
+            if key or id(item) in self._being_written:
+                self._sent_requests[item.message.id] = key or b""
+            else:
+                del self._sent_requests[item.message.id]
         if key:
             self._persisted -= 1
             self._schedule_delete(key)
@@ -302,6 +339,27 @@ class DurableQueue(EndpointQueue):
             self._writer_idle = False
             self._writer_work.notify()
 
+    def listener(self, ingress: BatchListener) -> BatchListener:
+        return AnsweredFirst(ingress, self)
+
+    @property
+    def has_sent_requests(self) -> bool:
+        """Whether a Request was sent whose record may still be on disk."""
+        return bool(self._sent_requests)
+
+    def wait_deleted(self, answered: Sequence[UUID]) -> None:
+        """Delete the records of these Requests, and wait until they have left the disk, at most 1 s."""
+        with self._lock:
+            waiting = [each for each in answered if each in self._sent_requests]
+            end_ns = self._clock.monotonic_ns() + round(_UNDELETED_WAIT_S * _NS_PER_S)
+            while waiting and self._writer.is_alive():
+                self._deletes.expedite({self._sent_requests[each] for each in waiting})
+                left_ns = end_ns - self._clock.monotonic_ns()
+                if left_ns <= 0:
+                    return
+                self._changed.wait(left_ns / _NS_PER_S)
+                waiting = [each for each in waiting if each in self._sent_requests]
+
     def _report_undelivered(self, item: QueuedMessage, status: UStatus) -> None:
         # A message that the disk lost (`spool.messages_lost`) has no content to report.
         if not item.header_only:
@@ -316,7 +374,15 @@ class DurableQueue(EndpointQueue):
             lost = UStatusError(UCode.DATA_LOSS, f"endpoint {self.name!r}: a message was lost on disk")
             self._fail(item, Verdict.DEAD_LETTERED, lost.status)
             return lost
-        return super()._send(item)
+        if item.spool_key is None or item.message.attributes.type is not UMessageType.REQUEST:
+            return super()._send(item)
+        with self._lock:  # before the send: its Response may come before its verdict
+            self._sent_requests[item.message.id] = b""
+        refusal = super()._send(item)
+        if refusal is not None:
+            with self._lock:
+                self._sent_requests.pop(item.message.id, None)
+        return refusal
 
     def _take_batch(self) -> list[QueuedMessage]:
         with self._lock:
@@ -402,6 +468,8 @@ class DurableQueue(EndpointQueue):
             self._write_error = write_error
             self._being_written = set()
             self._undeleted -= len(deletes)
+            if self._sent_requests:
+                self._forget_sent(set(deletes))
             for item, key in zip(batch, keys, strict=bool(keys)):
                 self._on_written(item, key)
             self._committed += len(keys)
@@ -410,6 +478,10 @@ class DurableQueue(EndpointQueue):
                 self._undeleted = len(self._deletes)
             self._changed.notify_all()
         return write_error is None
+
+    def _forget_sent(self, deleted: Container[bytes]) -> None:
+        sent = self._sent_requests
+        self._sent_requests = {id: key for id, key in sent.items() if key not in deleted}
 
     def _record(self, item: QueuedMessage) -> tuple[int, SpoolRecord]:
         message, delivery = item.message, item.delivery
@@ -430,6 +502,8 @@ class DurableQueue(EndpointQueue):
         if not self.write_buffer.remove_message(item):
             # The message ended during the write and is counted in `_undeleted` already.
             self._deletes.add_key(key)
+            if item.message.id in self._sent_requests:
+                self._sent_requests[item.message.id] = key
             return
         self._persisted += 1
         item.spool_key = key

@@ -35,6 +35,7 @@ from ustreamer.transport_port import UNBOUNDED, EndpointTransport, SubscriberEnd
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.utransport import BatchListener
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
@@ -117,6 +118,10 @@ class EndpointQueue(SendWorker):
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         return self._transport.batch_transmitter(subscriber)
+
+    def listener(self, ingress: BatchListener) -> BatchListener:
+        """The listener for messages that the endpoint receives, in front of its ingress."""
+        return ingress
 
     # --- accepting messages ------------------------------------------------------------------------------------------
 
@@ -398,6 +403,13 @@ class EndpointQueue(SendWorker):
         """Queued messages on disk, where a stop leaves them."""
         return 0
 
+    def sent_message(self, delivery: Delivery, message: UMessage) -> QueuedMessage:
+        """A message that was sent, with a deadline as if it had just been received."""
+        now_ns = self._clock.monotonic_ns()
+        deadline_ns = self._expiry.deadline_ns(message, now_ns, self._limits.max_age_ms * _NS_PER_MS)
+        size = len(message.payload) + OVERHEAD_BYTES
+        return QueuedMessage(delivery, message, now_ns, size, 1, now_ns, now_ns, deadline_ns)
+
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
         """Settle all queued messages, except those in flight, as DEAD_LETTERED and return them.
 
@@ -415,6 +427,16 @@ class EndpointQueue(SendWorker):
             self._no_retry_status = status
             self._queue.resume_all()
             self._changed.notify_all()
+
+    def reclaim(self, sent: Sequence[QueuedMessage], status: UStatus) -> Sequence[QueuedMessage]:
+        """Settle sent messages that may not have arrived as DEAD_LETTERED instead of DELIVERED, and return them.
+
+        The caller reports them as undelivered. Taps keep the first verdict.
+        """
+        with self._lock:
+            self.ledger.settled[Verdict.DELIVERED] -= len(sent)
+            self.ledger.settled[Verdict.DEAD_LETTERED] += len(sent)
+        return sent
 
     def close(self, timeout_s: float, status: UStatus | None = None) -> None:
         """Stop the send thread. Waiting messages, and all that would wait from now on, become dead letters with `status`.

@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last sends of a streamer whose ingress is closed, and the dead letters of the rest.
 
-In flow the endpoint queues and a deadline. Out flow the number of messages that were not sent in time.
+In flow the endpoint queues and a deadline. Out flow the number of messages that were not sent in time, and of those
+that were sent but may not have arrived.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
+from ustreamer.transport_port import EndpointTransport
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
+
+log = logging.getLogger("ustreamer.streamer")
 
 _RESPONSE_GRACE_NS: Final = 500_000_000
 """Time to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
@@ -71,3 +82,51 @@ def _dead_letter_rest(dispatcher: Dispatcher, queues: Sequence[EndpointQueue]) -
 def _wait_empty(queues: Sequence[EndpointQueue], deadline_ns: int) -> None:
     for queue in queues:
         queue.wait_empty(deadline_ns)
+
+
+def reclaim_unconfirmed(
+    dispatcher: Dispatcher,
+    queues: Mapping[str, EndpointQueue],
+    transports: Mapping[str, EndpointTransport],
+    ingress_of: Callable[[UUri], str],
+    monotonic_ns: Callable[[], int],
+) -> int:
+    """End the transports and take back what may not have arrived: to the disk of a durable queue, else as dead letters.
+
+    Returns the number of messages that are not on disk. They are counted as dead letters instead of delivered.
+    """
+    lost = 0
+    for name, transport in transports.items():
+        messages, forgotten = transport.finish()
+        if not (messages or forgotten):
+            continue
+        status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
+        dead = queues[name].reclaim(_as_queued(dispatcher, queues[name], messages, ingress_of), status)
+        for item in dead:
+            dispatcher.on_undelivered(item, status)
+        lost += len(dead) + forgotten
+        extra = {"endpoint": name, "messages": len(messages), "lost": len(dead), "forgotten": forgotten}
+        log.warning("streamer.unconfirmed", extra=extra)
+    if lost:
+        _wait_empty(list(queues.values()), monotonic_ns() + _RESPONSE_GRACE_NS)
+        _dead_letter_rest(dispatcher, list(queues.values()))
+    return lost
+
+
+def _as_queued(
+    dispatcher: Dispatcher,
+    queue: EndpointQueue,
+    messages: Sequence[UMessage],
+    ingress_of: Callable[[UUri], str],
+) -> list[QueuedMessage]:
+    """Messages that were sent by a queue, each with a delivery as it had then."""
+
+    @lru_cache(None)
+    def delivery_of(source: UUri, kind: UMessageType) -> Delivery:
+        topic = source if kind is UMessageType.PUBLISH else None
+        return dispatcher.restored_delivery(ingress_of(source), queue.name, topic, None)
+
+    return [
+        queue.sent_message(delivery_of(each.attributes.source, each.attributes.type), each)
+        for each in messages
+    ]

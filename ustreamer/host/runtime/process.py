@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -69,6 +69,13 @@ def _load(document: TomlDocument, path: Path, plugin_names: Container[str] | Non
     return Loaded(config, kinds, {name: classes[name] for name in config.plugins}, path.absolute())
 
 
+class Undelivered(NamedTuple):
+    """Messages of a stop: not sent in time, and sent but not known to have arrived. Neither are on disk."""
+
+    unsent: int
+    unconfirmed: int
+
+
 class Signals:
     """Signals as requests for the main thread. A second SIGTERM or SIGINT exits at once. SIGHUP requests a reload."""
 
@@ -110,8 +117,8 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
-    """Run a streamer until SIGTERM or SIGINT; returns the number of messages unsent after `drain_s`.
+def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivered:
+    """Run a streamer until SIGTERM or SIGINT; returns the number of messages unsent after `drain_s`, and unconfirmed.
 
     `ready` is called once every endpoint is up. Raises UStatusError if an endpoint fails to open, or if another
     streamer has locked the state directory.
@@ -133,4 +140,4 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
         finally:
             control.close()
             server.close(_ADMIN_JOIN_S)
-        return streamer.stop(drain_s)
+        return Undelivered(streamer.stop(drain_s), streamer.unconfirmed)

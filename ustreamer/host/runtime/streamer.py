@@ -60,7 +60,7 @@ from ustreamer.host.runtime.advertiser import (
     TopicAdvertiser,
 )
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import STOPPED, drain
+from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
@@ -76,6 +76,7 @@ from ustreamer.transport_port import (
     TransportKind,
 )
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
 
 log = logging.getLogger("ustreamer.streamer")
@@ -145,9 +146,12 @@ class Streamer:
         self._advertiser = TopicAdvertiser(self._peers, self.transports, clock, self._timers.schedule)
         self._advertisements = self._advertiser.advertisements
         self._egress_queues: dict[str, EndpointQueue] = {}
+        self._listeners: dict[str, Listener] = {}
         store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters, self.context.stores)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
+        self.unconfirmed = 0
+        """After a stop: sent messages that may not have arrived and are not on disk."""
         self.dispatcher = self._build_dispatcher(config)
         self._link_up_ns: dict[str, int] = {}
         self._subscribed_topics = SubscribedTopics(self._share_topic, clock, self._timers.schedule)
@@ -319,9 +323,9 @@ class Streamer:
 
     def _register_listeners(self) -> None:
         for name, transport in self.transports.items():
-            dispatch = self.dispatcher.ingress(name)
+            self._listeners[name] = self._egress_queues[name].listener(self.dispatcher.ingress(name))
             for source, sink in self._listener_filters(name, self._config):
-                transport.register_listener(source, sink, dispatch)
+                transport.register_listener(source, sink, self._listeners[name])
 
     def _watch_links(self) -> None:
         for name, transport in self.transports.items():
@@ -449,20 +453,20 @@ class Streamer:
             old += [(name, *filters) for filters in before if filters not in after]
         with ExitStack() as undo:
             for name, source, sink in new:
-                dispatch = self.dispatcher.ingress(name)
-                self.transports[name].register_listener(source, sink, dispatch)
-                undo.callback(self.transports[name].unregister_listener, source, sink, dispatch)
+                listener = self._listeners[name]
+                self.transports[name].register_listener(source, sink, listener)
+                undo.callback(self.transports[name].unregister_listener, source, sink, listener)
             yield
             undo.pop_all()
         for name, source, sink in old:
-            self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name))
+            self.transports[name].unregister_listener(source, sink, self._listeners[name])
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Stop receiving, send the accepted messages, close; returns the number of messages unsent after `drain_s`.
 
         Unsent messages become dead letters, and their requesters get UNAVAILABLE. Blocked messages become dead letters
         too, but the stop does not wait for them or count them. Messages of a durable queue on disk stay there for the
-        next start and are not counted.
+        next start and are not counted. Neither are sent messages that may not have arrived: see `unconfirmed`.
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
@@ -478,6 +482,13 @@ class Streamer:
             unsent = drain(
                 self.dispatcher, list(self._egress_queues.values()), self._clock.monotonic_ns, deadline_ns
             )
+            self.unconfirmed = reclaim_unconfirmed(
+                self.dispatcher,
+                self._egress_queues,
+                self.transports,
+                self._ingress_of,
+                self._clock.monotonic_ns,
+            )
             persisted = sum(queue.persisted for queue in self._egress_queues.values())
             endpoints = self.endpoints()
         finally:
@@ -487,6 +498,7 @@ class Streamer:
             "streamer.stopped",
             extra={
                 "unsent": unsent,
+                "unconfirmed": self.unconfirmed,
                 "persisted": persisted,
                 "ledger": ledger,
                 "endpoints": endpoints,
@@ -494,6 +506,10 @@ class Streamer:
             },
         )
         return unsent
+
+    def _ingress_of(self, source: UUri) -> str:
+        """The endpoint that messages of this source come from."""
+        return self._authority_table.endpoint_of(source) or SELF
 
     def _close(self) -> None:
         """Close everything. A failure leaves nothing else open, and is raised at the end."""

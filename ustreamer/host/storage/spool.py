@@ -167,6 +167,30 @@ class Spool:
             self._flush_deletes()
         return [key for key, _ in records]
 
+    def prepend(self, added: Sequence[tuple[int, SpoolRecord]]) -> None:
+        """Add messages in front of their classes, in one transaction. Raises as `commit`.
+
+        The other messages of these classes move behind them: they get new keys.
+        """
+        following = self._next.copy()
+        records, moved, deletes = list[Record](), list[Record](), list[bytes]()
+
+        def append(to: list[Record], rank: int, content: SpoolRecord) -> None:
+            key = encode_key(rank, following[rank])
+            following[rank] += 1
+            to.append((key, encode_value(key, content)))
+
+        for rank, content in added:
+            append(records, rank, content)
+        for rank in sorted({rank for rank, _ in added}):
+            for key, content_found in self.read(rank, None, self.messages, self.bytes):
+                if content_found is not None and key not in self._pending_deletes:
+                    append(moved, rank, content_found)
+                    deletes.append(key)
+        self._check_limits(records)
+        self._write([*records, *moved], deletes)
+        self._next = following
+
     def delete_messages(self, keys: Iterable[bytes]) -> None:
         """Delete messages; deletions that the disk refuses are retried with the next call."""
         self._pending_deletes |= dict.fromkeys(keys)

@@ -24,8 +24,8 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     `retransmit_ms`: messages sent within this time before a route lost its subscribers are sent again when the subscribers
     are back, if the link may have lost them. Answered requests are not sent again; 0 disables it. It should be longer
-    than the lease of the nodes, after which an outage is detected. `retransmit_messages` and `retransmit_bytes` bound the
-    memory for it.
+    than the lease of the nodes, after which an outage is detected. `retransmit_bytes` bounds the memory for it: while a
+    node may be frozen and this much is sent to it, the link counts as down.
 
     `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each).
 
@@ -39,7 +39,6 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     connect: tuple[str, ...] | None = None
     scouting: bool | None = None
     retransmit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
-    retransmit_messages: Annotated[int, msgspec.Meta(ge=1)] = 4_000
     retransmit_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
     peers: tuple[str, ...] | bool = True

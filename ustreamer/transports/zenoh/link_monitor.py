@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Monitors the Zenoh nodes that a session is connected to, and determines which messages a lost link may have lost.
 
-In: transport events of Zenoh and the kernel's state of each TCP link. Out: `up`, watcher calls, `lost_since_ns`.
+In: transport events of Zenoh and the kernel's state of each TCP link. Out: `up`, watcher calls, `lost_since_ns`, and
+`confirmed_ns`: the time before which all puts have arrived.
 
 Without a connected node Zenoh accepts a put and loses it silently (measured: 50 of 50 in an outage of its router, no
 exception). So the sender checks `up` first and raises UNAVAILABLE, and the egress queue keeps the message.
@@ -21,10 +22,15 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 
 The local kernel can distinguish these cases. It is polled every 50 ms (`TcpLink.state`), and once more at the end:
 after a close Zenoh has closed its socket, or its Close message came last; after a kill nothing came.
+
+A put has arrived if the kernel of its node has acknowledged it, and the node has sent something after that. The kernel
+of a frozen node acknowledges too, so an acknowledgement alone proves nothing. At a stop our session closes first: a
+node that has read everything, the Close message included, then ends its stream (in 5 ms).
 """
 
 import json
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -35,7 +41,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link
+from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link, is_read_to_end
 
 log = logging.getLogger("ustreamer.zenoh")
 
@@ -43,6 +49,7 @@ _NS_PER_MS: Final = 1_000_000
 _SETTLING_FIRST_NS: Final = 1_000_000_000  # first link: subscriptions follow milliseconds later
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost router reconnect every 4 s
 _SAMPLE_S: Final = 0.05
+_SAMPLE_NS: Final = 50_000_000
 _MARK_NS: Final = 40_000_000
 _MARGIN_NS: Final = 100_000_000
 """Time from a put to the read on the other side: below 5 ms (measured), plus stalls of a busy machine."""
@@ -58,6 +65,13 @@ _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
+_DOUBT_NS: Final = 300_000_000
+"""Time without progress while data waits, after which a node may be frozen."""
+_PIPELINE_BYTES: Final = 2 << 20
+"""More than Zenoh's own queues hold (16 batches of 64 KB): a put is in the kernel after so many further bytes."""
+_MAX_MARKS: Final = 1_024
+_CLOSE_TIMEOUT_S: Final = 2.0
+"""For a live node to read everything after a stop. On a busy machine: 0.3 s."""
 _MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
 _JOIN_S: Final = 5.0
@@ -74,33 +88,52 @@ class _Mark(NamedTuple):
 class _NodeLoss:
     """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
 
-    __slots__ = ("at_ns", "since_ns", "until_ns")
+    __slots__ = ("at_ns", "is_receiver_gone", "since_ns", "until_ns")
 
-    def __init__(self, at_ns: int, since_ns: int) -> None:
+    def __init__(self, at_ns: int, since_ns: int, *, is_receiver_gone: bool) -> None:
         self.at_ns = self.until_ns = at_ns
         self.since_ns = since_ns
+        self.is_receiver_gone = is_receiver_gone
+        """True if the process that was to receive the puts has ended, and not only a router before it."""
 
     def distance_ns(self, noticed_ns: int) -> int:
         return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
 
 
+class UnconfirmedSpan(NamedTuple):
+    """Puts from `begin_ns` to `end_ns` are not known to have arrived.
+
+    Those of a publisher that has detected the loss of its subscribers since `detected_ns` are in order: it puts them
+    again.
+    """
+
+    begin_ns: int
+    end_ns: int
+    detected_ns: int
+
+
 class _PeerNode:
     """A connected node, and the time up to which all puts are known to have arrived."""
 
-    def __init__(self, now_ns: int) -> None:
+    def __init__(self, now_ns: int, *, is_router: bool) -> None:
         self.link: TcpLink | None = None
+        self._is_router = is_router
         self.closed = False
         """True after Zenoh has closed the connection."""
         self.searches = 0
         self.received_ns = now_ns
         self.acked_ns = now_ns
+        self.has_ended = False
+        """True after one of the kernels has ended the connection."""
         self.is_aborted = False
         """True if the node's kernel ended the connection without a Close message."""
+        self._was_reset = False
         self._received = 0
         self._active_since_ns = self._active_ns = now_ns
         self._mark = _Mark(now_ns, 0, caught_up=True)
+        self._marks: deque[_Mark] = deque(maxlen=_MAX_MARKS)
         self._acked = 0
-        self._progress_ns = now_ns
+        self._progress_ns = self._ack_ns = now_ns
         self._sampled_ns = now_ns
 
     def sample(self, now_ns: int) -> None:
@@ -113,8 +146,10 @@ class _PeerNode:
         if state is None or self.is_aborted:
             return
         self._sampled_ns = now_ns
-        if not state.established:
+        self.has_ended = not state.established
+        if self.has_ended:
             new = state.received - self._received
+            self._was_reset = not new  # the end of a stream counts as a byte
             # With other bytes before it a Close message has no known length: then it counts as a close if the node was
             # not sending continuously and has sent just now.
             active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
@@ -136,30 +171,62 @@ class _PeerNode:
         One acknowledgement does not acknowledge all: after an outage the backlog arrives step by step, and most of it
         still waits inside Zenoh. So it counts only if the connection has caught up with the previous mark.
         """
+        self._ack_ns = now_ns - state.ack_ago_ms * _NS_PER_MS
         if state.acked != self._acked or not state.unacked:
             self._acked, self._progress_ns = state.acked, now_ns
         mark = self._mark
         arrived = state.acked >= mark.written
         if arrived and mark.caught_up:
             self.acked_ns = max(self.acked_ns, mark.at_ns if state.unacked else now_ns)
+        # A node that is always behind catches up with no mark. What was in Zenoh at an old mark has left since.
+        while self._marks and state.acked >= self._marks[0].written + _PIPELINE_BYTES:
+            self.acked_ns = max(self.acked_ns, self._marks.popleft().at_ns)
         if now_ns - mark.at_ns >= _MARK_NS:
             self._mark = _Mark(now_ns, state.acked + state.unacked, arrived)
+            self._marks.append(self._mark)
 
     def is_stalled(self, now_ns: int) -> bool:
         """True if the node has read nothing for `_STALL_NS` although data waits."""
         return self.link is not None and now_ns - self._progress_ns > _STALL_NS
 
-    def lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
-        """The time since which puts may be lost with this node, lost at `now_ns`; 0 if unknown."""
+    @property
+    def confirmed_ns(self) -> int:
+        """All puts before this time have arrived; 0 if unknown."""
+        return min(self.acked_ns, self.received_ns) - _MARGIN_NS if self.link is not None else 0
+
+    def is_suspect(self, now_ns: int, lease_ns: int) -> bool:
+        """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""
+        if self.link is None:
+            return False
+        return now_ns - self._progress_ns > _DOUBT_NS or self._is_silent(now_ns, lease_ns)
+
+    def _is_silent(self, now_ns: int, lease_ns: int) -> bool:
+        return now_ns - self.received_ns > lease_ns // 3  # a live node sends every quarter of the lease
+
+    def loss(self, now_ns: int, lease_ns: int) -> _NodeLoss:
+        """What is lost with this node, lost at `now_ns`."""
+        is_killed = self.is_aborted and not self._is_silent(now_ns, lease_ns)
+        since_ns = self._lost_since_ns(now_ns, lease_ns)
+        return _NodeLoss(now_ns, since_ns, is_receiver_gone=is_killed and not self._is_router)
+
+    def _lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
+        """The time since which puts may be lost with this node; 0 if unknown."""
         if self.link is None:
             return 0
-        if now_ns - self.received_ns > lease_ns // 3:  # a live node sends every quarter of the lease
-            # Cut off while alive: nothing was acknowledged afterwards. Frozen: its kernel kept acknowledging.
-            was_alive = self.acked_ns - self.received_ns < lease_ns // 3
+        if self._is_silent(now_ns, lease_ns):
+            # Cut off while alive: its kernel answered nothing afterwards. Frozen: its kernel kept acknowledging, or
+            # with a full buffer answers that nothing more fits.
+            has_answered = (
+                self._ack_ns > self._progress_ns + _MARK_NS
+            )  # the kernel's times are inexact by its tick
+            was_alive = self.acked_ns - self.received_ns < lease_ns // 3 and not has_answered
             return (self.acked_ns if was_alive else self.received_ns) - _MARGIN_NS
         kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
         if kept_up and not self.is_aborted:
             return now_ns  # the node closed its session
+        if self._was_reset and self._is_router:
+            # Killed with unread data: it may have been frozen since it last sent something.
+            return self.confirmed_ns
         # Killed: a busy machine may detect it late, so not from now. Or Zenoh closed the link because the node read
         # nothing for 5 s, and discarded all data for it.
         return self.acked_ns - _MARGIN_NS
@@ -174,6 +241,12 @@ class LinkMonitor:
         """Monotonic time until which subscriptions may still arrive: a put without subscriber should wait for it."""
         self.multicast = False
         """True if a node is reached by multicast: its subscriptions are unknown, so it receives everything."""
+        self.confirmed_ns = 0
+        """All puts before this time have arrived; 0 if unknown for one node."""
+        self.suspect = False
+        """True if each connected node may be frozen or cut off."""
+        self.is_window_full: Callable[[], bool] = lambda: False
+        """Whether no more unconfirmed puts can be remembered. Then the link to suspect nodes counts as down."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -188,6 +261,7 @@ class LinkMonitor:
         self._next_tick_ns = self._sampled_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._held: list[tuple[socket.socket, int]] = []
         self._listener: zenoh.TransportEventsListener[None] | None = None
         self._thread: Thread | None = None
 
@@ -264,13 +338,14 @@ class LinkMonitor:
         if self._losses and not self._nodes:
             # No node was connected: losses detected meanwhile belong to that outage.
             self._losses[-1].until_ns = now_ns
-        self._nodes[node] = _PeerNode(now_ns)
+        is_router = event.transport.whatami == zenoh.WhatAmI.ROUTER
+        self._nodes[node] = _PeerNode(now_ns, is_router=is_router)
         self._next_tick_ns = 0
         self._stalled = False
         return self._update_state() or joined
 
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> _NodeLoss:
-        loss = _NodeLoss(now_ns, self._nodes.pop(node).lost_since_ns(now_ns, self._lease_ns))
+        loss = self._nodes.pop(node).loss(now_ns, self._lease_ns)
         self._losses.append(loss)
         if not self._nodes:
             loss.until_ns = _NEVER_NS
@@ -334,8 +409,12 @@ class LinkMonitor:
                 self._unreported[key] = self._remove_node(key, now_ns)
                 if was_up and not self.up:
                     self._notify_watchers()
+        nodes = self._nodes.values()
+        self.confirmed_ns = self._confirmed_ns(now_ns)
+        self.suspect = bool(nodes) and all(node.is_suspect(now_ns, self._lease_ns) for node in nodes)
         # With several nodes a stalled one delays the others no longer than one put waits.
-        self._stalled = bool(self._nodes) and all(node.is_stalled(now_ns) for node in self._nodes.values())
+        self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
+        self._stalled |= self.suspect and self.is_window_full()
         if self._update_state():
             self._notify_watchers()
 
@@ -354,11 +433,69 @@ class LinkMonitor:
         The subscriber was behind the node lost nearest to that time. If no node was lost then, the subscriber was
         behind a connected node, which has received all messages.
         """
-        distance_ns, since_ns = min(
-            ((each.distance_ns(noticed_ns), each.since_ns) for each in self._losses),
-            default=(_SAME_OUTAGE_NS, 0),
-        )
-        return since_ns if distance_ns < _SAME_OUTAGE_NS else noticed_ns
+        loss = self._nearest_loss(noticed_ns)
+        return noticed_ns if loss is None else loss.since_ns
+
+    def is_receiver_gone(self, noticed_ns: int) -> bool:
+        """Whether a subscriber that was gone by `noticed_ns` has ended, with what it had not read."""
+        loss = self._nearest_loss(noticed_ns)
+        return loss is not None and loss.is_receiver_gone
+
+    def _nearest_loss(self, noticed_ns: int) -> _NodeLoss | None:
+        nearest = min(self._losses, key=lambda each: each.distance_ns(noticed_ns), default=None)
+        if nearest is None or nearest.distance_ns(noticed_ns) >= _SAME_OUTAGE_NS:
+            return None
+        return nearest
+
+    def _confirmed_ns(self, now_ns: int) -> int:
+        """All puts before this time have arrived, or their loss was detected long ago."""
+        nodes = [node.confirmed_ns for node in self._nodes.values()]
+        return min(nodes + [each.since_ns for each in self._recent_losses(now_ns)], default=0)
+
+    def _recent_losses(self, now_ns: int) -> list[_NodeLoss]:
+        """The losses that publishers may still detect."""
+        unreported = self._unreported.values()
+        recent = (each for each in self._losses if now_ns - each.until_ns < _SAME_OUTAGE_NS)
+        return [*(each for each in recent if each not in unreported), *unreported]
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def hold_links(self) -> None:
+        """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_spans` after it."""
+        now_ns = self._monotonic_ns()
+        for (zid, _), node in tuple(self._nodes.items()):
+            node.link = node.link or self._link_to(zid)
+            if node.link is None:
+                continue
+            node.sample(now_ns)
+            held = None if node.closed or node.has_ended else node.link.hold()
+            if held is None:
+                loss = node.loss(now_ns, self._lease_ns)
+                loss.until_ns = _NEVER_NS
+                self._losses.append(loss)
+            else:
+                self._held.append((held, node.confirmed_ns))
+
+    def unconfirmed_spans(self) -> list[UnconfirmedSpan]:
+        """The times of puts that are not known to have arrived, after the session has closed.
+
+        Waits up to 2 s for nodes that do not end their stream. A node that is not connected by TCP counts as alive.
+        What a killed client or peer had not read ended with it. Behind a killed router are others, which miss it.
+        """
+        now_ns = self._monotonic_ns()
+        end_ns = now_ns + round(_CLOSE_TIMEOUT_S * 1e9)
+        spans = []
+        for loss in self._recent_losses(now_ns):
+            until_ns = _NEVER_NS if loss in self._unreported.values() else loss.until_ns
+            if loss.since_ns < until_ns and not loss.is_receiver_gone:
+                spans.append(UnconfirmedSpan(loss.since_ns, until_ns, loss.at_ns - _SAME_OUTAGE_NS))
+        held, self._held = self._held, []
+        for each, confirmed_ns in held:
+            # Another node may have used up the time. Then the end of this one is here by now.
+            least_ns = self._monotonic_ns() + _SAMPLE_NS
+            if not is_read_to_end(each, max(least_ns, end_ns), self._monotonic_ns):
+                spans.append(UnconfirmedSpan(confirmed_ns, _NEVER_NS, _NEVER_NS))
+        return spans
 
     def __len__(self) -> int:
         return len(self._nodes)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
+from operator import itemgetter
 from struct import Struct
 from threading import Event, Lock
 from typing import Final
@@ -21,7 +22,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
-from ustreamer.transport_port import EndpointContext, RouteUnavailable
+from ustreamer.transport_port import EndpointContext, RouteUnavailable, Unconfirmed
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key
@@ -62,6 +63,7 @@ _MAX_HEADERS: Final = 32_768
 _VERSION_AND_TAGS: Final = VERSION_BYTE + b"\x0a\x12\x09"  # precedes the id, as in `ustreamer.uprotocol.wire`
 _MAX_TAILS: Final = 256
 _POLL_S: Final = 0.005
+_NEVER_NS: Final = 1 << 62
 _NS_PER_MS: Final = 1_000_000
 _DISCOVERY_NS: Final = 500_000_000
 """The time in which a new publisher learns of existing subscribers. Measured across two routers: 6 ms at most, and
@@ -173,7 +175,10 @@ class ZenohSender:
         self.sent = 0
         self.retransmitted = 0
         self.not_retransmitted = 0
-        """Possibly lost messages that were not put again: the ttl was over, or the publisher was evicted."""
+        """Possibly lost messages that were not put again.
+
+        Their ttl was over, or their publisher or they themselves were evicted.
+        """
         self._session = session
         self._link_monitor = link_monitor
         self._context = context
@@ -188,6 +193,8 @@ class ZenohSender:
         self._lock = Lock()
         # Zenoh's threads wait for this lock: never held for long, and never during a call of Zenoh.
         self._state_lock = Lock()
+        # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
+        self._evicted: list[tuple[int, int]] = []
         self._losses: dict[_RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `_collect_losses` empties it."""
         self._closing = Event()
@@ -195,6 +202,7 @@ class ZenohSender:
         self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
         """The publishers, the least recently used one first."""
         link_monitor.add_tick(self._on_monitor_tick)
+        link_monitor.is_window_full = lambda: self._retransmit_buffer.is_full
         self._headers: dict[UAttributes, _EncodedHeader] = {}
         self._response_headers: dict[UAttributes, _EncodedHeader] = {}
         """The keys are the attributes of responses with their reqid removed."""
@@ -470,7 +478,10 @@ class ZenohSender:
         """
         with self._state_lock:
             losses, self._losses = self._losses, {}
-        remembered = self._retransmit_buffer.messages_of(losses.keys()) if losses else {}
+        if not losses:
+            return
+        remembered = self._retransmit_buffer.messages_of(losses.keys())
+        self._evicted += self._retransmit_buffer.pop_evicted()
         for publisher, noticed_ns in losses.items():
             if not publisher.to_retransmit:  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
@@ -482,6 +493,15 @@ class ZenohSender:
         if self._losses:
             with self._lock:
                 self._collect_losses()
+        links, buffer = self._link_monitor, self._retransmit_buffer
+        # Until it fits again: the first sign of life confirms nothing yet.
+        buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
+        buffer.confirmed_ns = links.confirmed_ns
+        if self._lock.acquire(blocking=False):  # a put may wait for seconds
+            try:
+                buffer.drop_confirmed()
+            finally:
+                self._lock.release()
 
     def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
@@ -494,7 +514,7 @@ class ZenohSender:
             if not _has_subscriber(publisher.zenoh):
                 return
             to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
-            if to_retransmit:
+            if to_retransmit or self._evicted:
                 self._retransmit_lost(publisher, to_retransmit)
             with self._state_lock:
                 publisher.open = publisher not in self._losses  # lost again: its report closed the route
@@ -502,12 +522,50 @@ class ZenohSender:
 
     def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
         # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
-        since_ns = self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
-        for put_ns, message in to_retransmit:
-            if put_ns < since_ns or self._is_answered(message):
-                continue
+        for put_ns, message in self._lost_of(publisher, to_retransmit):
             if not self._retransmit(publisher, put_ns, message):
                 self.not_retransmitted += 1
+
+    def _lost_of(
+        self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
+    ) -> list[tuple[int, UMessage]]:
+        """The part of `to_retransmit` that may be lost, by the time of the loss; counts what was evicted of it."""
+        since_ns = self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
+        self.not_retransmitted += _sum_since(self._evicted, since_ns)
+        self._evicted.clear()
+        return [each for each in to_retransmit if each[0] >= since_ns and not self._is_answered(each[1])]
+
+    def unconfirmed(self) -> Unconfirmed:
+        """The puts that are not known to have arrived. Call when the session has closed."""
+        spans = self._link_monitor.unconfirmed_spans()
+        since_ns = min((each.begin_ns for each in spans), default=_NEVER_NS)
+        with self._lock:
+            self._collect_losses()
+            evicted_before = self.not_retransmitted
+            puts = [
+                (put_ns, publisher, message)
+                for publisher in self._publishers.values()
+                if publisher.lost_ns
+                and not publisher.open
+                and not self._link_monitor.is_receiver_gone(publisher.lost_ns)
+                for put_ns, message in self._lost_of(publisher, publisher.to_retransmit)
+            ]
+            buffer = self._retransmit_buffer
+            self.not_retransmitted += _sum_since(buffer.pop_evicted(), since_ns)
+            puts += (
+                (put_ns, publisher, message)
+                for publisher, put_ns, message in buffer.messages_since(since_ns)
+                if isinstance(publisher, _RoutePublisher)
+                and not self._is_answered(message)
+                and any(
+                    each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.detected_ns
+                    for each in spans
+                )
+            )
+            # Once each: what was put again is remembered twice.
+            unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
+            in_order = sorted(unique.values(), key=itemgetter(0))
+            return Unconfirmed([message for _, message in in_order], self.not_retransmitted - evicted_before)
 
     def _is_answered(self, message: UMessage) -> bool:
         return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
@@ -560,6 +618,10 @@ def _cache_header(
         headers.pop(oldest).publisher.headers.pop(oldest, None)
     headers[attributes] = header
     header.publisher.headers[attributes] = None
+
+
+def _sum_since(evicted: Iterable[tuple[int, int]], since_ns: int) -> int:
+    return sum(number for newest_ns, number in evicted if newest_ns >= since_ns)
 
 
 def _without_reqid(attributes: UAttributes) -> UAttributes:

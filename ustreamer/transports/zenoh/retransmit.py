@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recent puts of all routes, to be put again after a loss; bounded by age, number and bytes.
+"""Recent puts of all routes, to be put again after a loss; bounded by age and bytes.
 
-In: each put. Out: the remembered messages of publishers, for retransmission.
+In: each put. Out: the remembered messages of publishers, for retransmission, and how many were evicted too early.
+
+Puts that have arrived (before `confirmed_ns`) are dropped, so a healthy link needs the puts of 3 s. While the node of a link
+may be frozen (`hold`), age evicts nothing, and bytes only above twice their bound: the sender stops before that.
 
 Only the newest few dozen messages are objects. Older messages are joined to blocks of a few `bytes` objects, and a
 block is dropped as a whole. With 4 000 messages as objects, releasing the oldest cost 2 to 3 us per message, because
@@ -12,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import accumulate, cycle, islice, pairwise
+from itertools import accumulate, cycle, islice, pairwise, repeat
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
@@ -27,6 +30,8 @@ from ustreamer.uprotocol.wire import REQID
 OVERHEAD_BYTES: Final = 200
 """The bytes that a remembered message counts besides its payload."""
 _BLOCK_SHARE: Final = 64  # a block has at most 1/64 of every bound
+_BLOCK_MESSAGES: Final = 62
+_EVICTED_NS: Final = 50_000_000  # evictions of this time are counted together
 _NS_PER_MS: Final = 1_000_000
 _NEVER_NS: Final = 1 << 62
 
@@ -38,7 +43,6 @@ class RetransmitConfig(msgspec.Struct, frozen=True):
     """The bounds of the retransmit buffer; `ms` 0 disables it."""
 
     ms: int = 15_000
-    messages: int = 4_000
     bytes: int = 16_000_000
 
 
@@ -101,13 +105,13 @@ class Origin(NamedTuple):
         return UMessage(UUID(msb, lsb), attributes, stored[REQID.size :])
 
 
-class _BlockPart(NamedTuple):
+class _BlockPart(msgspec.Struct, frozen=True, gc=False):
     """Consecutive messages of one put time and one head size: one origin for all, or one for each.
 
-    The origin has all of a head except its id.
+    The origin has all of a head except its id. A single message is a part: nothing else of it is a Python object.
     """
 
-    origins: Sequence[Origin]
+    origins: Origin | Sequence[Origin]
     put_ns: int
     message_count: int
     head_size: int
@@ -129,13 +133,17 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def newest_ns(self) -> int:
         return self.parts[-1].put_ns
 
-    def messages_of(self, publishers: AbstractSet[Hashable]) -> Iterator[tuple[Hashable, int, UMessage]]:
+    def messages_of(
+        self, publishers: AbstractSet[Hashable] | None
+    ) -> Iterator[tuple[Hashable, int, UMessage]]:
+        """The messages of these publishers, or of all."""
         at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
         for part in self.parts:
-            origins = cycle(part.origins)
+            given = part.origins
+            origins: Iterator[Origin] = repeat(given) if isinstance(given, Origin) else cycle(given)
             for begin, end in islice(payloads, part.message_count):
                 origin = next(origins)
-                if origin.publisher in publishers:
+                if publishers is None or origin.publisher in publishers:
                     _, msb, _, lsb = HEAD.unpack_from(self.heads, at)
                     yield origin.publisher, part.put_ns, origin.message(msb, lsb, self.payloads[begin:end])
                 at += part.head_size
@@ -147,14 +155,18 @@ class RetransmitBuffer:
     def __init__(self, config: RetransmitConfig) -> None:
         self.is_enabled = config.ms > 0
         self._window_ns = config.ms * _NS_PER_MS
-        self._block_messages = max(1, config.messages // _BLOCK_SHARE)
         self._block_bytes = config.bytes // _BLOCK_SHARE
-        # Bounds of the closed blocks; the open block is smaller than one block.
-        self._max_messages = config.messages - self._block_messages + 1
+        # The bound of the closed blocks; the open block is smaller than one block.
         self._max_bytes = config.bytes - (self._block_bytes if self._block_bytes >= OVERHEAD_BYTES else 0)
         self._block_ns = self._window_ns // _BLOCK_SHARE
         self._blocks: deque[_Block] = deque()
         self._messages = self._bytes = 0  # in blocks
+        self.hold = False
+        """Whether unconfirmed puts are kept beyond the bounds."""
+        self.confirmed_ns = 0
+        """All puts before this time have arrived."""
+        self._read_ns = 0  # up to this time, `messages_of` has returned what is lost
+        self._evicted: deque[tuple[int, int]] = deque()  # unconfirmed: put time of the newest, number
         self._block_until_ns = 0  # later messages start a new block
         self._evict_at_ns = _NEVER_NS  # when the oldest block is too old
         self._begin_block()
@@ -194,7 +206,7 @@ class RetransmitBuffer:
     def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
         """Remember one put. `head`: HEAD with or without the tail after it. `payload` of a response: with its reqid."""
         self._close_block_if_old(put_ns)
-        self._parts.append(_BlockPart((origin,), put_ns, 1, len(head)))
+        self._parts.append(_BlockPart(origin, put_ns, 1, len(head)))
         self._heads.append(head)
         self._sizes.append(len(payload))
         self._payloads.append(payload)
@@ -202,7 +214,7 @@ class RetransmitBuffer:
 
     def _on_appended(self, now_ns: int, size: int) -> None:
         self._open_bytes += size
-        if len(self._sizes) >= self._block_messages or self._open_bytes > self._block_bytes:
+        if len(self._sizes) >= _BLOCK_MESSAGES or self._open_bytes > self._block_bytes:
             self._close_block()
             self._evict(now_ns)
         elif now_ns > self._evict_at_ns:
@@ -216,28 +228,73 @@ class RetransmitBuffer:
 
     def _close_block(self) -> None:
         """Join the newest messages to a block."""
-        block = _Block(tuple(self._parts), b"".join(self._heads), self._sizes, b"".join(self._payloads))
+        block = self._join_open()
         self._blocks.append(block)
         self._evict_at_ns = min(self._evict_at_ns, block.newest_ns + self._window_ns)
         self._messages += len(self._sizes)
         self._bytes += block.bytes
         self._begin_block()
 
+    def _join_open(self) -> _Block:
+        return _Block(tuple(self._parts), b"".join(self._heads), self._sizes, b"".join(self._payloads))
+
     def _evict(self, now_ns: int) -> None:
-        """Drop the oldest blocks by age and bounds; the newest message always stays."""
+        """Drop the oldest blocks by age and bytes; the newest message always stays."""
+        self.drop_confirmed()
         blocks = self._blocks
-        while blocks and (
-            self._messages > self._max_messages
-            or self._bytes > self._max_bytes
-            or blocks[0].newest_ns < now_ns - self._window_ns
-        ):
+        max_bytes, oldest_ns = self._max_bytes, now_ns - self._window_ns
+        if self.hold:
+            max_bytes, oldest_ns = 2 * max_bytes, 0
+        while blocks and (self._bytes > max_bytes or blocks[0].newest_ns < oldest_ns):
             if len(blocks) == 1 and not self._sizes:
                 self._evict_at_ns = -1  # it alone fills the bounds: the next message replaces it
                 return
-            block = blocks.popleft()
-            self._messages -= len(block.sizes)
-            self._bytes -= block.bytes
+            block = self._drop_oldest()
+            if block.newest_ns > self._read_ns:
+                self._count_evicted(block)
         self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
+
+    def _drop_oldest(self) -> _Block:
+        block = self._blocks.popleft()
+        self._messages -= len(block.sizes)
+        self._bytes -= block.bytes
+        return block
+
+    def _count_evicted(self, block: _Block) -> None:
+        newest_ns, number = block.newest_ns, len(block.sizes)
+        if self._evicted and newest_ns - self._evicted[-1][0] < _EVICTED_NS:
+            number += self._evicted.pop()[1]
+        self._evicted.append((newest_ns, number))
+
+    def drop_confirmed(self) -> None:
+        """Drop the blocks of puts that have arrived, and forget their evictions."""
+        confirmed_ns = self.confirmed_ns
+        while self._blocks and self._blocks[0].newest_ns < confirmed_ns:
+            self._drop_oldest()
+        while self._evicted and self._evicted[0][0] < confirmed_ns:
+            self._evicted.popleft()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next put may evict another one."""
+        return self._bytes + self._open_bytes > self._max_bytes
+
+    def pop_evicted(self) -> list[tuple[int, int]]:
+        """The unconfirmed puts evicted since the last call: put times and numbers, some together."""
+        evicted = list(self._evicted)
+        self._evicted.clear()
+        return evicted
+
+    def messages_since(self, since_ns: int) -> list[tuple[Hashable, int, UMessage]]:
+        """The remembered puts since then in order, each with its publisher and time."""
+        blocks = [*self._blocks, self._join_open()] if self._sizes else self._blocks
+        return [
+            each
+            for block in blocks
+            if block.newest_ns >= since_ns
+            for each in block.messages_of(None)
+            if each[1] >= since_ns
+        ]
 
     def messages_of(self, publishers: AbstractSet[Hashable]) -> dict[Hashable, list[tuple[int, UMessage]]]:
         """The remembered messages of these publishers in order, each with its put time, in one pass."""
@@ -245,6 +302,7 @@ class RetransmitBuffer:
             self._close_block()
             self._evict_at_ns = -1  # the next message may exceed the bounds
         found: dict[Hashable, list[tuple[int, UMessage]]] = {}
+        self._read_ns = self._blocks[-1].newest_ns if self._blocks else 0
         for block in self._blocks:
             for publisher, put_ns, message in block.messages_of(publishers):
                 found.setdefault(publisher, []).append((put_ns, message))

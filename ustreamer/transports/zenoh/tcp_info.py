@@ -6,9 +6,11 @@ this process, so the kernel can be queried (`getsockopt(TCP_INFO)`, 4 us). A soc
 kept open. A number that the kernel has reused is detected by its addresses.
 """
 
+import os
 import re
 import socket
 from array import array
+from collections.abc import Callable
 from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
@@ -19,8 +21,11 @@ _LOCATOR: Final = re.compile(r"(?:tcp|tls|ws)/(.+):(\d+)(?:[?#].*)?")
 # struct tcp_info of linux/tcp.h: 8 bytes, 24 numbers of 32 bits, tcpi_bytes_acked at 120 (Linux 4.1),
 # tcpi_bytes_received at 128.
 _INFO: Final = Struct("<B7x24I16xQQ")
+_LINGER: Final = Struct("ii")
+_READ_BYTES: Final = 65_536
 _ESTABLISHED: Final = 1
 _LAST_RECEIVED_MS: Final = 12
+_LAST_ACK_MS: Final = 13
 _ACKED: Final = 25
 _RECEIVED: Final = 26
 
@@ -40,6 +45,8 @@ class TcpState(NamedTuple):
     """Time since the other side last sent data."""
     received: int
     """Bytes received."""
+    ack_ago_ms: int
+    """Time since the other side's kernel last sent an acknowledgement, also one of no further bytes."""
 
 
 class TcpLink(NamedTuple):
@@ -86,8 +93,28 @@ class TcpLink(NamedTuple):
         if len(info) < _INFO.size:
             return None
         fields = _INFO.unpack(info)
-        numbers = (fields[_ACKED], waiting, fields[_LAST_RECEIVED_MS], fields[_RECEIVED])
+        numbers = (
+            fields[_ACKED],
+            waiting,
+            fields[_LAST_RECEIVED_MS],
+            fields[_RECEIVED],
+            fields[_LAST_ACK_MS],
+        )
         return TcpState(fields[0] == _ESTABLISHED, *numbers)
+
+    def hold(self) -> socket.socket | None:
+        """A second descriptor of the connection, which stays open when Zenoh closes its own; None if it is gone."""
+        try:
+            held = socket.socket(fileno=os.dup(self.fd))
+        except OSError:
+            return None
+        try:
+            if self._is_same(held):
+                return held
+        except OSError:
+            pass
+        held.close()
+        return None
 
     def _unacked_bytes(self) -> int:
         """Bytes written and not acknowledged."""
@@ -103,6 +130,24 @@ class TcpLink(NamedTuple):
             return _address_of(connection.getpeername()) == self.ends[1]
         except OSError:  # reset: the kernel has forgotten the peer's address
             return True
+
+
+def is_read_to_end(held: socket.socket, end_ns: int, monotonic_ns: Callable[[], int]) -> bool:
+    """Whether the other side read everything: it ends its stream after the Close message. Closes `held`.
+
+    A killed side with unread data resets the connection. A frozen one does nothing.
+    """
+    with held:
+        try:
+            # Zenoh sets a linger time: the last `close` would wait up to 10 s for a frozen node.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(0, 0))
+            while (left_ns := end_ns - monotonic_ns()) > 0:
+                held.settimeout(left_ns / 1e9)
+                if not held.recv(_READ_BYTES):
+                    return held.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        except OSError:  # reset, or the time is over
+            return False
+    return False
 
 
 def find_link(src: str, dst: str) -> TcpLink | None:

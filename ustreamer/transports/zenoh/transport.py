@@ -17,7 +17,13 @@ import zenoh
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
-from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTopicTransport, PeerTransport
+from ustreamer.transport_port import (
+    EndpointContext,
+    EndpointTransport,
+    PeerTopicTransport,
+    PeerTransport,
+    Unconfirmed,
+)
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.errors import zenoh_error_text
@@ -43,6 +49,7 @@ MAX_LISTENERS: Final = 256
 _RUNTIME: Final = "(rx: (worker_threads: 16))"
 """By default Zenoh reads the sockets of all sessions of a process on two threads. Closing a socket whose peer has
 stopped reading blocks such a thread for up to 10 s (SO_LINGER). Two stalled peers stopped all endpoints (for 7.3 s)."""
+_ANSWERED_REQUESTS: Final = 32_768  # 1 MB, filled by calls only
 _AGGREGATION: Final = "aggregation/publishers"
 _TCP: Final = re.compile(r"tcp/(.+):(\d+)")
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
@@ -73,7 +80,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._session: zenoh.Session | None = None
         self._sender: ZenohSender | None = None
         self._link_monitor = LinkMonitor(context)
-        self._answered_requests = AnsweredRequests(config.retransmit_messages if config.retransmit_ms else 0)
+        self._answered_requests = AnsweredRequests(_ANSWERED_REQUESTS if config.retransmit_ms else 0)
         trusted = () if isinstance(config.peers, bool) else config.peers
         self._peer_tokens = PeerTokens(context.name, trusted)
         self._route_watchers: list[Callable[[Hashable], None]] = []
@@ -116,9 +123,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         # At exit Python does not wait for daemon threads, and a thread inside Zenoh then aborts the process.
         atexit.register(self.close)
-        retransmit = RetransmitConfig(
-            self._config.retransmit_ms, self._config.retransmit_messages, self._config.retransmit_bytes
-        )
+        retransmit = RetransmitConfig(self._config.retransmit_ms, self._config.retransmit_bytes)
         self._sender = ZenohSender(
             session,
             self._link_monitor,
@@ -170,6 +175,15 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             log.warning(
                 "zenoh.close_failed", extra={"endpoint": self._context.name, "why": zenoh_error_text(error)}
             )
+
+    def finish(self) -> Unconfirmed:
+        """Close as `close` does; waits up to 2 s more for nodes to read everything. See EndpointTransport."""
+        sender = self._sender
+        if sender is None or self._closed:
+            return Unconfirmed()
+        self._link_monitor.hold_links()
+        self.close()
+        return sender.unconfirmed()
 
     # --- sending ------------------------------------------------------------------------------------------------------
 

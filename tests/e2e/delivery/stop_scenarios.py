@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stop during an outage: the router of the subscriber is frozen or killed, then the streamer gets SIGTERM.
+
+    python -m tests.e2e.delivery.stop_scenarios FAULT DURABLE ROUNDS [HZ]    FAULT freeze, kill, hang or none, DURABLE 0 or 1
+
+prints one line per round. The last one has the sums.
+"""
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Final, NamedTuple
+
+from tests.e2e.delivery.outage_scenarios import TOPIC, ZenohProcess
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import USUBSCRIPTION, Metronome, SomeipNode, ZenohEntity
+from tests.e2e.rigs.streamer import START_S, VERDICTS, StreamerProcess, statistics
+from tests.e2e.rigs.vehicle import SPEED, free_ports
+from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
+
+_CALL_S: Final = 2.0
+_CONFIG: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+connect = ["tcp/127.0.0.1:{ports.backbone}"]
+durable = {durable}
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {ports.someip}
+
+[[endpoints.chassis.services]]
+service = 0x1234
+instance = 1
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+remote = "127.0.0.1:{ports.ecu}"
+
+[egress.backbone]
+queue_messages = 100_000
+queue_bytes = 100_000_000
+max_age_ms = 600_000
+
+[dead_letters]
+messages = 100_000
+
+[plugins.usubscription]
+"""
+
+
+class StopOutcome(NamedTuple):
+    """Messages that the ECU sent, the first and the second subscriber received, and that dead letters name.
+
+    `named_as_sent` are those dead letters that were sent.
+    """
+
+    sent: int
+    received: list[int]
+    received_later: list[int]
+    named: list[int]
+    named_as_sent: int
+    unconfirmed: int
+    code: int
+    ledger: dict[str, int]
+    output: str
+
+    @property
+    def missing(self) -> set[int]:
+        return set(range(self.sent)) - {*self.received, *self.received_later}
+
+    @property
+    def silent(self) -> set[int]:
+        """Missing messages that nothing names."""
+        return self.missing - set(self.named)
+
+    def __str__(self) -> str:
+        return (
+            f"sent {self.sent}, received {len(set(self.received))} (+{len(self.received) - len(set(self.received))}), later {len(set(self.received_later))}, "
+            f"missing {len(self.missing)}, silent {len(self.silent)}, named {len(self.named)}, "
+            f"unconfirmed {self.unconfirmed}, exit code {self.code}, ledger {self.ledger}"
+        )
+
+
+class StopScenario:
+    """A streamer between an ECU and a router, and a subscriber behind the router."""
+
+    def __init__(self, directory: Path, stack: ExitStack, *, durable: bool) -> None:
+        self._ports = free_ports()
+        self._stack = stack
+        self._durable = durable
+        self._state = directory / "state"
+        self._config = directory / "stop.toml"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(_CONFIG.format(ports=self._ports, durable=str(durable).lower()))
+        self.router = self.start_process("router")
+        self._streamer = StreamerProcess(self._config, "--drain", "3").wait_ready()
+        stack.callback(lambda: self._streamer.kill() if self._streamer.is_alive else None)
+        self._ecu = stack.enter_context(SomeipNode(self._ports.ecu))
+        with ZenohEntity(self._ports.backbone, "hpc.vin1") as app:
+            _wait_reachable(app)
+            app.subscribe(TOPIC)
+        self.subscriber = self.start_process("client")
+        self.sent = 0
+
+    def start_process(self, mode: str) -> ZenohProcess:
+        process = ZenohProcess(mode, self._ports.backbone)
+        self._stack.callback(process.kill)
+        return process.wait_ready()
+
+    def send(self, hz: int, seconds: float) -> None:
+        """Send numbered events until the streamer has received them."""
+        first, count, done = self.sent, max(1, round(hz * seconds)), Event()
+
+        def beat(number: int) -> None:
+            if number < count:
+                session = (first + number) % 0xFFFF + 1
+                event = wire.event(SPEED, 0x8001, b"%d" % (first + number), session=session)
+                self._ecu.send_to_port(event, self._ports.someip)
+            else:
+                done.set()
+
+        with Metronome(hz, beat):
+            assert done.wait(START_S + seconds)
+        self.sent += count
+
+    def wait_accepted(self) -> None:
+        until = time.monotonic() + START_S
+        while statistics(self._state)["endpoints"]["chassis"]["received"] < self.sent:
+            assert time.monotonic() < until, f"{self.sent} were sent, {statistics(self._state)}"
+            time.sleep(0.01)
+
+    def stop(self, *, router_forwards: bool = False) -> StopOutcome:
+        """SIGTERM. A durable streamer starts again.
+
+        The router is killed then, and loses what it still has: if `router_forwards`, it has forwarded everything.
+        """
+        self.wait_accepted()
+        self._streamer.send_sigterm()
+        code = self._streamer.wait_exit()
+        if router_forwards:
+            self.subscriber.wait_received(self.sent - 1)
+        self.router.kill()
+        received = self.subscriber.received
+        [stopped] = [line for line in self._streamer.log_records if line["event"] == "streamer.stopped"]
+        letters = self._state / DIRECTORY
+        found = [each for _, each in read_letters(letters)] if letters.exists() else []
+        later = self._received_later() if self._durable else []
+        return StopOutcome(
+            self.sent,
+            received,
+            later,
+            [int(each.message.payload) for each in found],
+            sum("may not have arrived" in each.reason for each in found),
+            stopped.get("unconfirmed", 0),
+            code,
+            self._streamer.ledger,
+            self._streamer.output,
+        )
+
+    def _received_later(self) -> list[int]:
+        """What a new subscriber receives from the next streamer, up to a new event."""
+        self.subscriber.kill()
+        self.start_process("router")
+        later = self.start_process("client")
+        with StreamerProcess(self._config):
+            last = self.sent
+            self.send(1, 1)
+            self.sent = last
+            later.wait_received(last)
+        return [number for number in later.received if number != last]
+
+
+def stop_during_outage(
+    directory: Path, fault: str, *, durable: bool, hz: int = 200, before_s: float = 2.0, fault_s: float = 3.0
+) -> StopOutcome:
+    """Events at `hz` for `before_s`, a fault of the router or "none", events for `fault_s`, SIGTERM."""
+    with ExitStack() as stack:
+        scene = StopScenario(directory, stack, durable=durable)
+        scene.send(hz, before_s)
+        scene.subscriber.wait_received(scene.sent - 1)
+        if fault == "freeze":
+            scene.router.freeze()
+        elif fault == "kill":
+            scene.router.kill()
+        scene.send(hz, fault_s)
+        return scene.stop(router_forwards=fault == "none")
+
+
+def router_hangs(directory: Path, *, durable: bool, hz: int, hang_s: float) -> StopOutcome:
+    """Events at `hz`; the router stops for `hang_s` and goes on. SIGTERM when the last event has arrived."""
+    with ExitStack() as stack:
+        scene = StopScenario(directory, stack, durable=durable)
+        scene.send(hz, 2.0)
+        scene.subscriber.wait_received(scene.sent - 1)
+        scene.router.freeze()
+        scene.send(hz, hang_s)
+        scene.router.thaw()
+        scene.send(hz, 2.0)
+        scene.subscriber.wait_received(scene.sent - 1)
+        return scene.stop()
+
+
+def _wait_reachable(app: ZenohEntity) -> None:
+    """Call until the router knows the listeners of the streamer: READY does not wait for a router."""
+    until = time.monotonic() + START_S
+    while True:
+        call = app.send_request(USUBSCRIPTION.at(wire.UNSUBSCRIBE), wire.topic_request(TOPIC))
+        try:
+            app.wait_response(call, _CALL_S)
+        except AssertionError:
+            assert time.monotonic() < until
+        else:
+            return
+
+
+def assert_all_reported(outcome: StopOutcome) -> None:
+    """Check that each missing message is named, and that the counters, the exit line and the names are equal."""
+    assert not outcome.silent, outcome
+    assert len(outcome.named) == len(set(outcome.named)), outcome
+    assert outcome.unconfirmed == outcome.named_as_sent, outcome
+    ledger = outcome.ledger
+    assert ledger["received"] == sum(ledger[verdict] for verdict in VERDICTS), outcome
+    assert ledger["dead_lettered"] == len(outcome.named), outcome
+    if outcome.unconfirmed:
+        assert outcome.code == 75, outcome
+    line = f"{outcome.unconfirmed} messages were sent but may not have arrived"
+    assert (line in outcome.output) == bool(outcome.unconfirmed), outcome
+
+
+def main() -> None:
+    fault, durable, rounds = sys.argv[1], bool(int(sys.argv[2])), int(sys.argv[3])
+    hz = int(sys.argv[4]) if len(sys.argv) > 4 else 200
+    good = missing = reported = 0
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name) / "stop"
+            if fault == "hang":
+                outcome = router_hangs(directory, durable=durable, hz=hz, hang_s=6.0 + 3 * (number % 3))
+            else:
+                fault_s = 0.5 + (number % 7) * 0.7  # any time after a keep-alive
+                outcome = stop_during_outage(
+                    directory, fault, durable=durable, hz=hz, before_s=1.5, fault_s=fault_s
+                )
+        try:
+            assert_all_reported(outcome)
+            assert not (durable and outcome.missing)
+            good += 1
+        except AssertionError as error:
+            print(f"round {number}: {error}")
+        missing += len(outcome.missing)
+        reported += len(outcome.named)
+        print(f"round {number}: {outcome}", flush=True)
+    print(
+        f"{fault} {hz} Hz, durable {durable}: {good} of {rounds} good, missing {missing}, reported {reported}"
+    )
+
+
+if __name__ == "__main__":
+    main()
