@@ -272,8 +272,8 @@ class _Actor:
             self.scheduler.sleep(max(1, begin_ns + at_ms * NS_PER_MS - self.scheduler.now_ns))
             action()
         self._wait(self._has_settled, _SETTLE_S)
-        # A durable endpoint may repeat what it sent just before a link was lost.
-        self.scheduler.sleep(_CONFIRMED_NS if self.host.config.durable else NS_PER_S)
+        # A stop keeps or reports what was sent just before a link was lost.
+        self.scheduler.sleep(_CONFIRMED_NS)
         self.host.letters_before_stop = self.host.letter_count
         self.host.stop()
         self.host.wait_stopped(_STOP_LIMIT_S)
