@@ -94,7 +94,7 @@ class _NodeLoss:
         self.at_ns = self.until_ns = at_ns
         self.since_ns = since_ns
         self.is_receiver_gone = is_receiver_gone
-        """True if the process that was to receive the puts has ended, and not only a router before it."""
+        """True if the process that was to receive the puts has ended or left, and not only a router before it."""
 
     def distance_ns(self, noticed_ns: int) -> int:
         return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
@@ -205,9 +205,9 @@ class _PeerNode:
 
     def loss(self, now_ns: int, lease_ns: int) -> _NodeLoss:
         """What is lost with this node, lost at `now_ns`."""
-        is_killed = self.is_aborted and not self._is_silent(now_ns, lease_ns)
+        has_left = not (self._is_silent(now_ns, lease_ns) or self.is_stalled(now_ns))
         since_ns = self._lost_since_ns(now_ns, lease_ns)
-        return _NodeLoss(now_ns, since_ns, is_receiver_gone=is_killed and not self._is_router)
+        return _NodeLoss(now_ns, since_ns, is_receiver_gone=has_left and not self._is_router)
 
     def _lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
         """The time since which puts may be lost with this node; 0 if unknown."""
@@ -437,7 +437,7 @@ class LinkMonitor:
         return noticed_ns if loss is None else loss.since_ns
 
     def is_receiver_gone(self, noticed_ns: int) -> bool:
-        """Whether a subscriber that was gone by `noticed_ns` has ended, with what it had not read."""
+        """Whether a subscriber that was gone by `noticed_ns` has ended or left, with what it had not read."""
         loss = self._nearest_loss(noticed_ns)
         return loss is not None and loss.is_receiver_gone
 
@@ -480,7 +480,7 @@ class LinkMonitor:
         """The times of puts that are not known to have arrived, after the session has closed.
 
         Waits up to 2 s for nodes that do not end their stream. A node that is not connected by TCP counts as alive.
-        What a killed client or peer had not read ended with it. Behind a killed router are others, which miss it.
+        What a client or peer had not read when it ended is gone with it. Behind a router are others, which miss it.
         """
         now_ns = self._monotonic_ns()
         end_ns = now_ns + round(_CLOSE_TIMEOUT_S * 1e9)
