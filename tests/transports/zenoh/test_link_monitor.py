@@ -363,31 +363,6 @@ def test_a_link_without_progress_for_4_s_is_down_until_progress(kernel: Kernel) 
     assert (links.up, notified) == (True, [False, True])
 
 
-def test_a_suspect_link_is_down_while_no_more_puts_can_be_remembered(kernel: Kernel) -> None:
-    links = monitor_of("slow")
-    connect_kernel(links, "slow", kernel)
-    full = False
-    links.is_window_full = lambda: full
-    kernel.is_cut = True
-    run(links, kernel, 1_000)
-    assert (links.up, links.suspect) == (True, True)
-    full = True
-    run(links, kernel, 50)
-    assert not links.up
-    full = False
-    run(links, kernel, 50)
-    assert links.up
-
-
-def test_a_full_window_does_not_stop_the_puts_to_a_healthy_node(kernel: Kernel) -> None:
-    links = monitor_of("healthy")
-    links._lease_ns = LEASE_NS
-    connect_kernel(links, "healthy", kernel)
-    links.is_window_full = lambda: True
-    run(links, kernel, 5_000)
-    assert links.up
-
-
 def test_the_puts_of_a_lost_node_count_as_confirmed_when_publishers_have_noticed(kernel: Kernel) -> None:
     links = monitor_of("lost", "there")
     connect_kernel(links, "lost", Kernel())

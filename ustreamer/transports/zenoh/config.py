@@ -24,8 +24,8 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     `retransmit_ms`: messages sent within this time before a route lost its subscribers are sent again when the subscribers
     are back, if the link may have lost them. Answered requests are not sent again; 0 disables it. It should be longer
-    than the lease of the nodes, after which an outage is detected. `retransmit_bytes` bounds the memory for it: while a
-    node may be frozen and this much is sent to it, the link counts as down.
+    than the lease of the nodes, after which an outage is detected. `retransmit_bytes` bounds the memory for it; while
+    nodes may be frozen, it is twice as much.
 
     `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each).
 

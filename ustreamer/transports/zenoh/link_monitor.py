@@ -245,8 +245,6 @@ class LinkMonitor:
         """All puts before this time have arrived; 0 if unknown for one node."""
         self.suspect = False
         """True if each connected node may be frozen or cut off."""
-        self.is_window_full: Callable[[], bool] = lambda: False
-        """Whether no more unconfirmed puts can be remembered. Then the link to suspect nodes counts as down."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -414,7 +412,6 @@ class LinkMonitor:
         self.suspect = bool(nodes) and all(node.is_suspect(now_ns, self._lease_ns) for node in nodes)
         # With several nodes a stalled one delays the others no longer than one put waits.
         self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
-        self._stalled |= self.suspect and self.is_window_full()
         if self._update_state():
             self._notify_watchers()
 

@@ -202,7 +202,6 @@ class ZenohSender:
         self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
         """The publishers, the least recently used one first."""
         link_monitor.add_tick(self._on_monitor_tick)
-        link_monitor.is_window_full = lambda: self._retransmit_buffer.is_full
         self._headers: dict[UAttributes, _EncodedHeader] = {}
         self._response_headers: dict[UAttributes, _EncodedHeader] = {}
         """The keys are the attributes of responses with their reqid removed."""
