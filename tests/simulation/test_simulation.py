@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the simulation: 200 seeds, and the known stories. In a process with fixed hashes: they order the threads."""
+"""Runs the simulation: 100 seeds, and the known stories. In a process with fixed hashes: they order the threads."""
 
 import os
 import re
@@ -18,7 +18,8 @@ _NOT_MENDED: Final = frozenset({"2", "3", "11"})
 """Rows of the defects that are not mended. Who mends one removes its number here."""
 _OPEN_KINDS: Final = frozenset({"silent loss"})
 """Kinds of violations that these defects make in seeds, too."""
-_SEEDS: Final = 200
+_SEEDS: Final = 100
+"""The defects of `mutations.py` are found by seed 91 at the latest."""
 _SOAK_SEEDS: Final = 100_000
 
 
@@ -65,7 +66,7 @@ def _failures(output: str) -> dict[str, int]:
     return {kind: int(count) for kind, count in re.findall(r"'([^']+)': (\d+)", last)}
 
 
-def test_200_seeds_break_no_further_promise(seeds: str) -> None:
+def test_100_seeds_break_no_further_promise(seeds: str) -> None:
     assert f"{_SEEDS} seeds" in seeds
     assert not _failures(seeds).keys() - _OPEN_KINDS, seeds
 
