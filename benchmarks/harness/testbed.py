@@ -135,13 +135,23 @@ class Ports(msgspec.Struct, frozen=True):
         return cls(*free_ports(kinds))
 
 
+_returned_ports: Final[set[int]] = set()
+
+
 def free_ports(kinds: Sequence[socket.SocketKind]) -> list[int]:
-    """A free port for each socket type; all are held until all are found, so that no two are equal."""
-    with ExitStack() as held:
-        opened = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
-        for each in opened:
-            each.bind((sockets.LOOPBACK, 0))
-        return [each.getsockname()[1] for each in opened]
+    """A free port for each socket type. No port is returned twice, as one forwarder has ports of several calls."""
+    with ExitStack() as held:  # the kernel gives no port twice while it is held
+        return [_new_port(kind, held) for kind in kinds]
+
+
+def _new_port(kind: socket.SocketKind, held: ExitStack) -> int:
+    while True:
+        opened = held.enter_context(socket.socket(socket.AF_INET, kind))
+        opened.bind((sockets.LOOPBACK, 0))
+        port: int = opened.getsockname()[1]
+        if port not in _returned_ports:
+            _returned_ports.add(port)
+            return port
 
 
 class BenchRig:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configurations of the traffic models: each service has its ECU or its receiver, throttled ones with a limit."""
 
+import socket
 import tomllib
 from typing import Any
 
 import msgspec
 
 from benchmarks.harness.checkouts import idle_endpoints_config, topics_config
-from benchmarks.harness.testbed import Direction, Ports
+from benchmarks.harness.testbed import Direction, Ports, free_ports
 from benchmarks.traffic.models import MODELS, VEHICLE, TrafficModel
 
 PORTS = Ports(zenoh=1, someip=2, ecu=3, receiver=4)
@@ -43,3 +44,9 @@ def test_idle_endpoints_have_authorities_of_their_own() -> None:
         ["idle1"],
     ]
     assert endpoints["idle1"]["listen"] == ["tcp/127.0.0.1:7"]
+
+
+def test_no_port_is_returned_twice() -> None:
+    """The ports of the ECUs come from another call than those of the streamer."""
+    found = [port for _ in range(4) for port in free_ports([socket.SOCK_DGRAM] * 250)]
+    assert len(set(found)) == 1_000

@@ -17,7 +17,7 @@ from tests.e2e.rigs.ports import tcp_ports
 from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.waiting import wait_until
 
-FLOOD: Final = 100_000
+FLOOD: Final = 60_000
 """Messages: more than the queues and the buffers of the kernel have room for."""
 
 _CONFIG: Final = """\

@@ -156,10 +156,13 @@ class DiskTrial:
 
     def check_commands(self) -> None:
         """The commands that read a store next to the streamer end in order and find what it counts."""
-        listed = self._command("dead-letters", "ls", "--json")
-        assert len(json.loads(listed)) == self.statistics()["dead_letters"]["stored"]
+        self.check_letters_listed()
         self._command("top")
         self._command("subscriptions", "ls", "--json", codes={_OK} if self.has_store else {_UNAVAILABLE})
+
+    def check_letters_listed(self) -> None:
+        listed = self._command("dead-letters", "ls", "--json")
+        assert len(json.loads(listed)) == self.statistics()["dead_letters"]["stored"]
 
     @property
     def has_store(self) -> bool:
@@ -204,7 +207,7 @@ class DiskTrial:
         eventually(lambda: self.statistics()["dead_letters"]["persisted"], persisted + 1)
         assert self.try_subscribe(app)
         self.check_traffic(app, subscribed=True)
-        self.check_commands()
+        self.check_letters_listed()
 
     def stop(self) -> dict[str, Any]:
         """SIGTERM: a balanced ledger, and every message reported that is neither sent nor on disk.

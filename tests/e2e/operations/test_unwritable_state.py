@@ -22,14 +22,29 @@ RESOURCE_EXHAUSTED = 8
 TOPIC = Uri("chassis", SPEED, 1, 0x8001)
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[DurableScenario]:
+@contextmanager
+def durable_scenario(directory: Path) -> Iterator[DurableScenario]:
     ports = free_ports()
     with SomeipNode(ports.ecu) as ecu:
-        scene = DurableScenario(tmp_path, ecu, ports)
+        scene = DurableScenario(directory, ecu, ports)
         scene.configure(durable=True, queue_messages=50)
         yield scene
         scene.kill_all()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[DurableScenario]:
+    with durable_scenario(tmp_path) as scene:
+        yield scene
+
+
+@pytest.fixture(scope="module")
+def used_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The configuration of a streamer that ran once; every file of its state exists."""
+    directory = tmp_path_factory.mktemp("used")
+    with durable_scenario(directory) as scene, scene.start():
+        pass
+    return directory / "durable.toml"
 
 
 # --- at the start -----------------------------------------------------------------------------------------------
@@ -79,16 +94,12 @@ def test_a_read_only_file_system_is_an_error_of_the_configuration(
         "dead-letters",
     ],
 )
-def test_a_path_without_permission_is_an_error_of_the_configuration(
-    tmp_path: Path, scene: DurableScenario, name: str
-) -> None:
-    with scene.start():
-        pass
-    state = tmp_path / "state"
+def test_a_path_without_permission_is_an_error_of_the_configuration(used_config: Path, name: str) -> None:
+    state = used_config.parent / "state"
     path = state / name
     mode = path.stat().st_mode
     path.chmod(mode & ~0o222)
-    output = run_without_privileges(RUN, str(COMMAND), "run", str(tmp_path / "durable.toml"))
+    output = run_without_privileges(RUN, str(COMMAND), "run", str(used_config))
     path.chmod(mode)
     assert output.startswith(f"{BAD_CONFIG} FAILED_PRECONDITION: ")
     assert f"{path} has owner {os.geteuid()}:" in output

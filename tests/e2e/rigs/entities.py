@@ -17,6 +17,7 @@ from someip.header import IncompleteReadError, ParseError, SOMEIPHeader
 
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.wire import Attributes, Id, Uri
+from tests.waiting import poll_interval_s
 
 T = TypeVar("T")
 
@@ -79,9 +80,9 @@ class Inbox(Generic[T]):
 
 def eventually(value: Callable[[], T], expected: T) -> None:
     """Wait until `value()` equals `expected`; AssertionError after the deadline."""
-    until = time.monotonic() + DEADLINE_S
-    while (found := value()) != expected and time.monotonic() < until:
-        time.sleep(0.01)
+    began = time.monotonic()
+    while (found := value()) != expected and (waited_s := time.monotonic() - began) < DEADLINE_S:
+        time.sleep(max(0.01, poll_interval_s(waited_s)))
     assert found == expected
 
 

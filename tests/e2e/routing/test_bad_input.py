@@ -2,7 +2,7 @@
 """Bad input: a valid stream next to it arrives complete, in order and authentic, and the streamer continues."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -140,16 +140,27 @@ SPOOFED: Final[dict[str, Callable[[], Attributes]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def listener(vehicle: Vehicle) -> Iterator[ZenohEntity]:
+    """A subscriber of TOPIC that stays: on a busy machine a closed session may look like a killed one.
+
+    Then its last messages are sent again to the next subscriber.
+    """
+    with ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as peer:
+        peer.subscribe(TOPIC)
+        yield peer
+
+
 @pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
 def test_an_invalid_datagram_is_never_forwarded_and_has_no_other_effect(
-    vehicle: Vehicle, app: ZenohEntity, datagram: bytes
+    vehicle: Vehicle, listener: ZenohEntity, datagram: bytes
 ) -> None:
-    app.subscribe(TOPIC)
+    earlier = len(listener.events(TOPIC))
     vehicle.send_event(TOPIC, b"before")
     vehicle.ecu.send_to_port(datagram, vehicle.ports.someip)
     vehicle.send_event(TOPIC, b"behind")
-    app.inbox.wait_one(lambda each: each.payload == b"behind")
-    assert [each.payload for each in app.events(TOPIC)] == [b"before", b"behind"]
+    events = listener.wait_events(TOPIC, earlier + 2)[earlier:]
+    assert [each.payload for each in events] == [b"before", b"behind"]
     assert vehicle.process.is_alive
 
 
