@@ -129,6 +129,8 @@ class SimHost:
         self.final_start_ns: int | None = None
         """The time of a start after which nothing may be left to send."""
         self.clock_offset_ms = self.clock_stepped_ns = 0
+        self.has_started_ahead = False
+        """True if a process started while the wall clock was ahead: it judged dates by that clock."""
         self._boot = 1
         self._booted_ns = 0
 
@@ -149,6 +151,7 @@ class SimHost:
 
     def start(self) -> None:
         """Start the process; returns when the streamer is ready, or failed."""
+        self.has_started_ahead |= self.clock_offset_ms > 0
         process = Process(f"streamer {len(self.runs) + 1}")
         commands = primitives.SimQueue()
         ready = primitives.SimEvent()

@@ -97,6 +97,8 @@ class World:
             filter_key(ANY, METHOD, "cloud"),
         ):
             self.apps[OUTSIDE].subscribe(key)
+        self.expiring: set[UUri] = set()
+        """Topics with a subscription that ends at a date."""
         self.sent: dict[bytes, Sent] = {}
         self.received: dict[bytes, list[int]] = {}
         """The times at which the destination received a message."""
@@ -137,6 +139,8 @@ class World:
     def subscribe(self, topic: UUri, expires_s: int = 0) -> None:
         """Subscribe the application outside; for `expires_s` seconds, or without end."""
         expire_ms = self._scheduler.wall_ms() + expires_s * 1_000 if expires_s else None
+        if expires_s:
+            self.expiring.add(topic)
         wanted = subscribe_request(SubscribeRequest(topic, expire_ms)).SerializeToString()
         sink = UUri("hpc", 0, 3, 1)
         message = request(self._ids.next(), READER, sink, wanted, UPayloadFormat.PROTOBUF, ttl=5_000)
