@@ -167,6 +167,31 @@ def test_an_input_faster_than_the_send_thread_waits_and_nothing_is_lost(streamer
     assert streamer.queues["right"].counters()["backpressure_refused"] == 0
 
 
+def test_a_wait_that_a_busy_machine_ends_late_counts_for_no_slow_receiver(
+    streamers: list[Streamer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wait of the input ends 0.2 s after the receiver has taken everything."""
+    streamers.append(streamer := Streamer())
+    queue, late_ns = streamer.queues["right"], 0
+    clock = SYSTEM_CLOCK._replace(monotonic_ns=lambda: SYSTEM_CLOCK.monotonic_ns() + late_ns)
+    monkeypatch.setattr(queue, "_clock", clock)
+    wait = queue._changed.wait
+
+    def wait_late(timeout: float | None = None) -> bool:
+        nonlocal late_ns
+        if threading.current_thread() is not queue._thread:
+            eventually(lambda: wait(0.001) or queue._is_drained(), "an empty queue")
+            late_ns += 4 * FULL_NS
+        return wait(timeout)
+
+    monkeypatch.setattr(queue._changed, "wait", wait_late)
+    messages = streamer.messages("left", "right", 6 * QUEUE)
+    streamer.receive("left", messages)
+    assert streamer.wait_sent("right", len(messages)) == messages
+    counters = queue.counters()
+    assert (counters["backpressure_refused"], counters["backpressure_waits"] > 0) == (0, True)
+
+
 def test_single_messages_wait_as_well(streamers: list[Streamer]) -> None:
     streamers.append(streamer := Streamer())
     messages = streamer.messages("left", "right", 5 * QUEUE)

@@ -314,7 +314,7 @@ class EndpointQueue(SendWorker):
             started_ns = now_ns = monotonic_ns()
             has_room = self._has_room_for_next()
             for _ in range(_MAX_WAIT_TICKS):
-                if self._closing or not (self._queue.sendable or self._in_flight):
+                if self._closing or self._is_drained():
                     break
                 # Without room the receiver pauses. The first half of the queue absorbs its pause.
                 absorbs_pause = not has_room and not self._queue.is_half_full
@@ -325,10 +325,17 @@ class EndpointQueue(SendWorker):
                 self._changed.wait(_WAIT_TICK_S)
                 since_ns, now_ns = now_ns, monotonic_ns()
                 has_room = self._has_room_for_next()
-                budget.charge(now_ns - since_ns, settled[Verdict.DELIVERED], has_room=has_room)
+                # A busy machine may wake this thread long after the receiver has taken everything.
+                has_taken_all = self._is_drained()
+                budget.charge(
+                    now_ns - since_ns, settled[Verdict.DELIVERED], has_room=has_room or has_taken_all
+                )
             if now_ns > started_ns:
                 self._waits += 1
                 self._waited_ns += now_ns - started_ns
+
+    def _is_drained(self) -> bool:
+        return not (self._queue.sendable or self._in_flight)
 
     def _has_room_for_next(self) -> bool:
         """Whether the transport takes a waiting message of average size without waiting."""
