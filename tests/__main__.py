@@ -38,6 +38,8 @@ Next to two busy processes with the priority `NICE`, on the same two cores, no m
 """
 MULTI_STREAMER: Final = (f"{E2E}/multi_streamer",)
 """Several streamers at a time."""
+CLOCK_STEPS: Final = _e2e_files("operations/clock_steps")
+"""They wait for 40 s, so they run outside the longest suite, which is that of the commands."""
 OPERATIONS: Final = f"{E2E}/operations"
 COMMANDS: Final = (BENCHMARKS, OPERATIONS)
 """Commands, restarts and recordings; benchmarks, whose tests assert no speed."""
@@ -46,9 +48,9 @@ LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """Together they take as long as the pipeline."""
 
 WAITING_SUITES: Final = (
-    MULTI_STREAMER,
+    (*MULTI_STREAMER, *CLOCK_STEPS),
     (E2E, *_ignoring(*TIMED_E2E, *MULTI_STREAMER, OPERATIONS)),
-    (*COMMANDS, *_ignoring(STALLED_CLIENTS, DEMO)),
+    (*COMMANDS, *_ignoring(STALLED_CLIENTS, DEMO, *CLOCK_STEPS)),
 )
 """Whole processes, which wait for each other three quarters of the time."""
 CPU_BOUND_SUITES: Final = (

@@ -87,11 +87,11 @@ def tree_of(name: str) -> ast.Module:
 @cache
 def facts_of(name: str) -> FileFacts:
     """The facts are kept, the tree is not: a million nodes would slow down each garbage collection of later tests."""
-    tree = tree_of(name)
+    text, tree = text_of(name), tree_of(name)
     return FileFacts(
         tuple(imported_modules(tree)),
-        tuple(unowned_tasks(tree)),
-        tuple(sleeps_outside_loops(tree)),
+        tuple(unowned_tasks(tree)) if "asyncio" in text else (),  # few files have it
+        tuple(sleeps_outside_loops(tree)) if "sleep" in text else (),
         has_behaviour(tree),
     )
 

@@ -3,6 +3,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,15 @@ def footnotes() -> dict[str, list[tuple[str, str]]]:
 NAMED = sorted({test for tests in footnotes().values() for test in tests})
 
 
+@cache
+def functions_in(file: str) -> frozenset[str]:
+    tree = ast.parse((REPO / file).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
 @pytest.mark.parametrize(("file", "test"), NAMED, ids=lambda part: part)
 def test_each_test_that_is_named_exists(file: str, test: str) -> None:
-    tree = ast.parse((REPO / file).read_text(encoding="utf-8"))
-    assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert test in functions_in(file)
 
 
 def test_each_guarantee_names_a_test() -> None:

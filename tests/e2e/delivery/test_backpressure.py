@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import pytest
+
 from tests.e2e.delivery.flood_processes import TOPICS, Counted
 from tests.e2e.delivery.test_isolation import StallProcess
 from tests.e2e.rigs.entities import DEADLINE_S, ZenohEntity
@@ -19,6 +21,9 @@ from tests.waiting import wait_until
 
 FLOOD: Final = 60_000
 """Messages: more than the queues and the buffers of the kernel have room for."""
+FLOOD_S: Final = 100.0
+"""The flood takes 5 s of CPU time."""
+pytestmark = pytest.mark.timeout(300)
 
 _CONFIG: Final = """\
 authority = "hpc.vin1"
@@ -109,7 +114,7 @@ def wait_flood_begins(receiver: FloodProcess) -> None:
 
 def assert_flood_arrives(receiver: FloodProcess) -> None:
     """All messages of the flood arrive once, in the order of each topic."""
-    wait_until(lambda: receiver.counted().received >= FLOOD, "the flood", DEADLINE_S)
+    wait_until(lambda: receiver.counted().received >= FLOOD, "the flood", FLOOD_S)
     assert receiver.counted() == Counted(FLOOD, 0, len(TOPICS))
 
 

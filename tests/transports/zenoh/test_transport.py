@@ -468,7 +468,10 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
         # At the very moment of the new link: the subscriber may be back a little later than we are.
         message = publish(new_id(), TOPIC, b"after")
         wait_until(lambda: code_of(lambda: sender.send(message)) is UCode.OK, "a send that works")
-        assert inbox.wait(2) == [*sent, message]  # the router closed its session, so nothing was lost with it
+        wait_until(lambda: message in inbox.wait(1), "the message after the outage")
+        # The router closed its session, so nothing was lost with it. On a busy machine that may look like a kill, and
+        # the first message is put again.
+        assert inbox.wait(2) in ([*sent, message], [*sent, *sent, message])
         sender.close()
         receiver.close()
 

@@ -9,7 +9,8 @@ exception). So the sender checks `up` first and raises UNAVAILABLE, and the egre
 
 A lost link loses the messages that were put and not read. Zenoh does not report how many:
 
-* A node that closes its session has read all: nothing is lost.
+* A node that closes its session has read all: nothing is lost. A busy machine may detect the close too late to know
+  it from a kill: then the last messages are put again.
 * A node reads nothing for 5 s while messages wait: Zenoh closes the link on this side and loses all waiting messages.
   Until Zenoh reports it, seconds later, it accepts puts and loses them (measured: 7 000 messages in 2.4 s). So the link
   counts as down when no node has read anything for 4 s although data waits.

@@ -425,7 +425,7 @@ def test_a_datagram_can_be_decoded_message_by_message() -> None:
         decode(datagram, 37)
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize("message_type", [MessageType.NOTIFICATION, 0x55])
 def test_the_datagram_with_the_most_messages_is_decoded_completely(message_type: int) -> None:
     datagram = pack_header(1, 0x8001, 0, 1, 1, message_type, 0, 0) * 4095
