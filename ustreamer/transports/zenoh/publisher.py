@@ -6,6 +6,8 @@ In: messages. Out: Zenoh puts, or RouteUnavailable where no subscriber matches, 
 A publisher is used instead of `session.put`: it is no slower (5.4 against 5.8 us), and it reports whether a subscriber
 matches. A publisher may lose its subscribers. When they are back, the messages of the time shortly before the loss are
 put again with the same ids, before any newer message.
+
+A declaration takes 0.1 ms and more, so the publishers of subscribed topics are declared before their first message.
 """
 
 from collections import OrderedDict
