@@ -167,6 +167,12 @@ class EndpointTransport(UTransport):
 
         return transmit_batch
 
+    def prepare_topic(self, topic: UUri) -> None:
+        """`topic` has a subscriber behind the endpoint: its first message may follow. Does not wait and never raises.
+
+        The streamer calls this for up to MAX_ADVERTISEMENTS topics, from any thread, and may repeat it.
+        """
+
     def subscriptions(self) -> Sequence[Subscription]:
         """Subscriptions from the configuration of the endpoint, for receivers that cannot subscribe."""
         return ()

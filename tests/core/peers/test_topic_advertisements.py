@@ -804,7 +804,9 @@ def test_a_topic_is_advertised_before_its_first_message_and_no_ingress_is_made(b
     assert not dispatcher.share_topic(EVENT)  # the start has not made the ingress yet
     assert "chassis" not in dispatcher._ingresses
     dispatcher.ingress("chassis")
-    assert dispatcher.share_topic(EVENT)
+    assert [each.endpoint for each in dispatcher.share_topic(EVENT, with_peers=False)] == ["backbone"]
+    assert rig.announced() == {}
+    assert [each.endpoint for each in dispatcher.share_topic(EVENT)] == ["backbone"]
     assert rig.announced() == {EVENT: 5}
     rig.world.directory.unsubscribe(EVENT, APP)
     assert not dispatcher.share_topic(EVENT)

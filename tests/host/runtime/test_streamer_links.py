@@ -5,16 +5,35 @@ from typing import ClassVar
 
 import pytest
 
-from tests.host.streamer_bench import OWN, QUICK_RETRY, TOPIC, Bench, NoConfig, fake, link, new_id, section
+from tests.host.streamer_bench import (
+    OWN,
+    QUICK_RETRY,
+    SUBSCRIBE,
+    TOPIC,
+    USUBSCRIPTION,
+    WITH_USUBSCRIPTION,
+    Bench,
+    NoConfig,
+    fake,
+    link,
+    new_id,
+    section,
+)
 from tests.host.waiting import eventually
 from tests.transports.zenoh.sessions import endpoint, free_locator
 from ustreamer.core.base.links import LinkState
 from ustreamer.hooks import PluginContext
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointTransport
+from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import (
     notification,
 )
 from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 
@@ -143,3 +162,29 @@ def test_a_stalled_link_delays_no_other_endpoint(bench: Bench) -> None:
     assert len(fleet.wait_received(10)) == 10
     eventually(lambda: streamer.ledger().delivered == 10, "the ledger")
     assert streamer.ledger().queued == 10
+
+
+@pytest.mark.parametrize("unicast", [False, True])
+def test_a_zenoh_endpoint_prepares_subscribed_topics_before_their_first_messages(
+    bench: Bench, unicast: bool
+) -> None:
+    """Also those of earlier processes, and those that come from a unicast endpoint."""
+    here, state = free_locator(), "kept"
+    news = section("cloud", transport="zenoh", authorities=["cloud"], mode="peer", listen=[here])
+    app = endpoint("cloud", connect=(here,))
+    rpc = RpcClient(app, UUri("cloud", 0x10A0, 1, 0), UuidSource(SYSTEM_CLOCK.wall_ms))
+    for number in range(2):
+        streamer = bench.streamer(bench.local("inside", OWN), news, WITH_USUBSCRIPTION, state=state)
+        streamer.transports["inside"].unicast = unicast  # type: ignore[misc]
+        streamer.start()
+        if number == 0:
+            app.open()
+            sent_request = pb.SubscriptionRequest(topic=TOPIC.to_pb()).SerializeToString()
+            rpc.call(USUBSCRIPTION.with_resource(SUBSCRIBE), sent_request, UPayloadFormat.PROTOBUF)
+        cloud = streamer.transports["cloud"]
+        assert isinstance(cloud, ZenohTransport)
+        assert cloud._sender is not None
+        publishers = cloud._sender._publishers
+        eventually(lambda: TOPIC in {topic for topic, _, _ in list(publishers)}, "the publisher")  # noqa: B023
+        streamer.stop(0)
+    app.close()

@@ -2,7 +2,7 @@
 """Routes that open and close, puts and retransmissions: with real sessions in this process."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from threading import Event
 from time import monotonic_ns
 
@@ -28,7 +28,7 @@ from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriori
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.uuri import any_at
+from ustreamer.uprotocol.uuri import UUri, any_at
 from ustreamer.uprotocol.wire import encode, encode_tail
 
 LONG_AGO = 0
@@ -84,7 +84,7 @@ class Bench:
         clock = Clock(self._monotonic_ns, lambda: CLOCK.wall_ms() + self.clock_step_ms)
         context = EndpointContext("backbone", ALPHA, clock)
         self.here = free_locator()
-        session = stack.enter_context(plain_session(listen=[self.here]))
+        self.session = session = stack.enter_context(plain_session(listen=[self.here]))
         self.links = LinkMonitor(EndpointContext("backbone", ALPHA, CLOCK))
         self.opened: list[Hashable] = []
         self.answered = AnsweredRequests(10)
@@ -120,6 +120,28 @@ class Bench:
         seen = self._marks_seen
         self._marks.put(b"")
         wait_until(lambda: self._marks_seen > seen, "the mark")
+
+    @contextmanager
+    def held_monitor(self) -> Iterator[Callable[[], None]]:
+        """Within a `with` block the monitor thread runs no task. Yields a function that makes one tick."""
+        started, go_on = Event(), Event()
+
+        def hold() -> None:
+            started.set()
+            go_on.wait(30)
+
+        self.links.run_on_monitor(hold)
+        try:
+            assert started.wait(30)
+            yield self.sender._on_monitor_tick
+        finally:
+            go_on.set()
+
+    def wait_monitor(self) -> None:
+        """Wait until the monitor thread has run its tasks."""
+        done = Event()
+        self.links.run_on_monitor(done.set)
+        assert done.wait(30)
 
     def listen(self) -> "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]":
         return self.visitor.declare_subscriber("up/**")
@@ -243,20 +265,10 @@ def test_a_subscriber_is_expected_until_the_links_have_settled(make_bench: MakeB
 def test_a_subscriber_that_matches_is_never_absent(make_bench: MakeBench) -> None:
     """Its route opens a moment later, on the thread of the monitor."""
     bench = make_bench()
-    started, go_on = Event(), Event()
-
-    def hold_the_monitor() -> None:
-        started.set()
-        go_on.wait(30)
-
-    bench.links.run_on_monitor(hold_the_monitor)
-    try:
-        assert started.wait(30)
+    with bench.held_monitor():
         absent_from_ns(bench, numbered(0))
         _subscriber = bench.listen()
         wait_until(lambda: absent_from_ns(bench, numbered(0)) is None, "the match")
-    finally:
-        go_on.set()
 
 
 def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_bench: MakeBench) -> None:
@@ -467,6 +479,104 @@ def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> Non
     bench.put(numbered(5))
     assert received(subscriber, 4) == [2, 3, 4, 5]
     assert bench.sender.not_retransmitted == 2
+
+
+# --- topics that are declared before their first message --------------------------------------------------------------
+
+
+def topic_of(number: int) -> UUri:
+    return numbered(0, number).attributes.source
+
+
+def test_a_prepared_topic_is_open_for_its_first_message(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    _subscriber = bench.listen()
+    bench.sender.prepare_topic(topic_of(0))
+    wait_until(lambda: any(each.open for each in bench.publishers), "the publisher")
+    prepared = bench.publishers
+    for priority in (UPriority.UNSPECIFIED, UPriority.CS1):
+        assert bench.is_accepted(numbered(0, priority=priority))
+    assert bench.publishers == prepared
+    bench.put(numbered(0, priority=UPriority.CS5))
+    assert len(bench.publishers) == 2
+
+
+def test_topics_are_prepared_after_the_last_of_a_series_and_one_at_a_time(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    with bench.held_monitor() as tick:
+        for number in range(3):
+            bench.sender.prepare_topic(topic_of(number))
+            tick()
+            assert not bench.publishers
+        for _ in range(3):
+            tick()
+            assert len(bench.publishers) == 1  # the next one waits for the other tasks of the monitor
+    wait_until(lambda: len(bench.publishers) == 3, "the others")
+
+
+def test_prepared_topics_take_half_of_the_publishers(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.sender._max_publishers = 4
+    with bench.held_monitor():
+        for number in range(9):
+            bench.sender.prepare_topic(topic_of(number))
+        assert len(bench.sender._unprepared) == 4
+    wait_until(lambda: not bench.sender._unprepared, "the topics")
+    bench.wait_monitor()
+    assert [each.route[0] for each in bench.publishers] == [topic_of(0), topic_of(1)]
+
+
+def test_a_put_that_waits_does_not_stop_the_monitor(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    with bench.sender._lock:
+        bench.sender.prepare_topic(topic_of(0))
+        wait_until(lambda: not bench.sender._unprepared, "the topic")
+        bench.wait_monitor()
+        assert not bench.publishers
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]
+
+
+def test_a_message_may_declare_its_topic_at_the_same_time(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(
+        numbered(9, 1)
+    )  # the subscriber is known: the monitor, which opens routes later, puts a message below
+    assert received(subscriber, 1) == [9]
+    [other] = bench.publishers
+    declare, declared = bench.sender._declare_publisher, list[publisher._RoutePublisher]()
+
+    def declare_both(attributes: UAttributes, route: publisher.ZenohRoute) -> publisher._RoutePublisher:
+        declared.append(declare(attributes, route))
+        mine = declared[-1]
+        if len(declared) == 1:
+            bench.put(numbered(0))
+        return mine
+
+    monkeypatch.setattr(bench.sender, "_declare_publisher", declare_both)
+    bench.sender.prepare_topic(topic_of(0))
+    assert received(subscriber, 1) == [0]
+    bench.wait_monitor()
+    assert bench.publishers == [other, *declared[1:]]
+    with pytest.raises(zenoh.ZError):
+        declared[0].zenoh.put(b"")  # undeclared
+    bench.put(numbered(1))
+    assert received(subscriber, 1) == [1]
+
+
+def test_a_closed_session_is_left_to_the_first_message(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    with bench.held_monitor() as tick:
+        bench.session.close()  # type: ignore[no-untyped-call]
+        bench.sender.prepare_topic(topic_of(0))
+        tick()
+        tick()
+        assert not bench.sender._unprepared
+    assert not bench.publishers
 
 
 def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:

@@ -433,6 +433,15 @@ def test_the_number_of_publishers_is_bounded_and_the_least_recently_used_is_evic
         links.close()
 
 
+def test_a_topic_can_be_prepared_before_the_start_and_after_the_end() -> None:
+    transport = endpoint(ALPHA, listen=(free_locator(),))
+    transport.prepare_topic(TOPIC)
+    transport.open()
+    transport.prepare_topic(TOPIC)
+    transport.close()
+    transport.prepare_topic(TOPIC)
+
+
 def test_a_response_without_reqid_is_refused_after_valid_ones(pair: Pair) -> None:
     good = response_from(METHOD, REMOTE_CLIENT)
     inbox = Mailbox()

@@ -22,6 +22,7 @@ from ustreamer.core.egress.dead_letter import (
     dead_letter_topic,
 )
 from ustreamer.core.egress.limits import QueuedMessage
+from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF, Router
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -121,13 +122,13 @@ class Dispatcher:
         for each in self._ingresses.values():
             each.update_paused(topic)
 
-    def share_topic(self, topic: UUri) -> bool:
+    def share_topic(self, topic: UUri, *, with_peers: bool = True) -> tuple[Target, ...]:
         """Agree with peers on `topic` before its next message; see `Ingress.share_topic`.
 
         Makes no ingress: the timer thread calls this while the start makes them.
         """
         home = self._ingresses.get(self.router.authority_table.endpoint_of(topic) or "")
-        return home is not None and home.share_topic(topic)
+        return () if home is None else home.share_topic(topic, with_peers=with_peers)
 
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""

@@ -329,19 +329,20 @@ class Ingress:
             ).deferred
             return endpoint in deferred or all(each.endpoint in deferred for each in decision.targets)
 
-    def share_topic(self, topic: UUri) -> bool:
-        """Advertise or withdraw `topic` before its next message; whether this streamer has targets for it."""
+    def share_topic(self, topic: UUri, *, with_peers: bool = True) -> tuple[Target, ...]:
+        """The targets of the next message on `topic`. `with_peers`: advertise or withdraw the topic now."""
         with self._lock:
             try:
                 decision = self._router.decide(
                     self.name, UAttributes(type=UMessageType.PUBLISH, source=topic)
                 )
             except FOREIGN_ERRORS:  # foreign code, or no topic: dispatch reports it
-                return False
+                return ()
             if decision.reason is not None or decision.deferred:
-                return False
-            self._forwarding_share(topic, decision.targets, self._monotonic_ns())
-            return bool(decision.targets)
+                return ()
+            if with_peers:
+                self._forwarding_share(topic, decision.targets, self._monotonic_ns())
+            return decision.targets
 
     def _end_grace(self, topics: frozenset[UUri]) -> None:
         for topic in topics:

@@ -93,7 +93,7 @@ class SubscribedTopics:
     """
 
     def __init__(self, share: Callable[[UUri], bool], clock: Clock, schedule: Schedule) -> None:
-        """`share` shares a topic, and returns whether it has a subscription."""
+        """`share` shares a topic, and returns whether it has a subscription. It may prepare endpoints for the topic."""
         self._share = share
         self._monotonic_ns = clock.monotonic_ns
         self._schedule = schedule

@@ -288,6 +288,7 @@ class Streamer:
             for transport in self.transports.values():
                 transport.open()
             self._announce()
+            self._subscribed_topics.share_all()  # again: only an open transport can prepare
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         except BaseException:
             self._close()
@@ -317,9 +318,17 @@ class Streamer:
             self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
 
     def _share_topic(self, topic: UUri) -> bool:
-        """Share `topic` with peers, unless it comes from a unicast endpoint: this streamer may not receive it yet."""
+        """Share `topic` with peers, and prepare the endpoints of its targets; whether it has targets.
+
+        A topic from a unicast endpoint is not shared: this streamer may not receive it yet.
+        """
         home = self._endpoint_of(topic.authority_name)
-        return home is not None and not self.transports[home].unicast and self.dispatcher.share_topic(topic)
+        if home is None:
+            return False
+        targets = self.dispatcher.share_topic(topic, with_peers=not self.transports[home].unicast)
+        for each in targets:
+            self.transports[each.endpoint].prepare_topic(topic)
+        return bool(targets)
 
     def _register_listeners(self) -> None:
         for name, transport in self.transports.items():

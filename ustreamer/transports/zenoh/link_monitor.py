@@ -276,6 +276,11 @@ class LinkMonitor:
         """Run `task` on the monitor thread, in order of submission."""
         self._tasks.put(task)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no task waits."""
+        return self._tasks.empty()
+
     def start(self, session: zenoh.Session, lease_ms: int = 10_000) -> None:
         """Start; nodes that are already connected count before this returns. `lease_ms` is the lease of the nodes."""
         self._session = session

@@ -202,6 +202,11 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         sender = self._sender
         return super().batch_transmitter(subscriber) if sender is None or self._closed else sender.put_batch
 
+    def prepare_topic(self, topic: UUri) -> None:
+        sender = self._sender
+        if sender is not None and not self._closed:
+            sender.prepare_topic(topic)
+
     def send_window(self) -> int:
         """Bytes that the kernel buffers of all links can take; 0 if a link is not TCP or cannot be queried."""
         return self._link_monitor.send_window()
