@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The count of the tier and the seed, for measurements that take them."""
+"""The number of trials of the tier and the seed, for measurements that take them."""
 
 import os
 
 import pytest
 
-from tests.scorecard.run import COUNT, SEED
+from tests.scorecard.run import SEED, TRIALS
 
 
 @pytest.fixture
-def count() -> int:
-    return int(os.environ[COUNT])
+def trials() -> int:
+    return int(os.environ[TRIALS])
 
 
 @pytest.fixture

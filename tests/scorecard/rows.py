@@ -73,7 +73,7 @@ ROWS: Final[dict[str, Row]] = {
         "images",
     ),
     "R3": Row(
-        "A flipped bit in a store is detected, never believed, never fatal",
+        "A flipped bit in a store is detected and never fatal",
         "wrong_data_accepted=0",
         "`detected` flips",
         {
@@ -97,12 +97,44 @@ ROWS: Final[dict[str, Row]] = {
             "N": Run((_DISK,)),
         },
     ),
+    "R5": Row(
+        "An egress outage loses nothing and keeps the order",
+        "unaccounted=0 lost=0 duplicates_percent<=5 reordered=0 control_lost>=1",
+        "the same outage without a retransmit window: `control_lost`",
+        {
+            "P": Run((f"{_OWN}/outages.py::test_an_outage_loses_nothing",), 15),
+            "N": Run((f"{_OWN}/outages.py::test_an_outage_loses_nothing",), 300),
+        },
+        "outages",
+    ),
     "R6": Row(
         "What does not fit into a queue is a dead letter with a reason, and each caller gets a status",
         "dead_letters=9000 responses=3000 recursion=0",
         "9 000 of 10 000 messages do not fit",
         {"P": Run((f"{_E2E}/delivery/test_overflow.py",))},
         "offered",
+    ),
+    "R8": Row(
+        "A router that is killed loses nothing",
+        "lost=0 reordered=0",
+        "`retransmitted` messages",
+        {
+            "P": Run((f"{_OWN}/outages.py::test_a_router_that_is_killed_loses_nothing",), 3),
+            "N": Run((f"{_OWN}/outages.py::test_a_router_that_is_killed_loses_nothing",), 100),
+        },
+        "kills",
+        seeded=True,
+    ),
+    "R9": Row(
+        "Each reboot of a SOME/IP peer is detected once",
+        "undetected=0 false=0 resubscribe_s<=1",
+        "real kills and link losses; the model's second life is a reboot",
+        {
+            "P": Run((f"{_OWN}/reboots.py",), 120),
+            "N": Run((f"{_OWN}/reboots.py",), 480),
+        },
+        "reboots",
+        seeded=True,
     ),
     "R11": Row(
         "Clock steps expire nothing wrongly and keep nothing too long",
@@ -132,6 +164,13 @@ ROWS: Final[dict[str, Row]] = {
             )
         },
         "segments",
+    ),
+    "R16": Row(
+        "No message with the source of another network is forwarded",
+        "forwarded=0 uncounted=0 rpc_denied_percent=100 answered_twice=0",
+        "the same topics from their true sources arrive",
+        {"P": Run((f"{_OWN}/spoofing.py",), 2_000), "N": Run((f"{_OWN}/spoofing.py",), 5_000)},
+        "spoofed",
     ),
     "R19": Row(
         "A stop under load sends, or reports, all that was accepted",

@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 from tests.scorecard.rows import Row, Run
 
 REPO: Final = Path(__file__).parents[2]
-COUNT, SEED = "SCORECARD_COUNT", "SCORECARD_SEED"
+TRIALS, SEED = "SCORECARD_TRIALS", "SCORECARD_SEED"
 """Environment of the tests in this folder."""
 PASS, FAIL, NOT_RUN = "PASS", "FAIL", "NOT RUN"
 _MAXIMA: Final = ("_s", "_ms", "_ratio", "_percent", "_mb")
@@ -124,7 +124,7 @@ def run_row(name: str, row: Row, tier: str, seed: int) -> Record:
     """Run one row to its end."""
     run = row.run_of(tier)
     arguments = pytest_arguments(run, seed)
-    env = os.environ | {COUNT: str(run.trials), SEED: str(seed)}
+    env = os.environ | {TRIALS: str(run.trials), SEED: str(seed)}
     began = time.monotonic()
     with TemporaryDirectory(prefix="scorecard-") as directory:
         report = Path(directory) / "report.xml"
