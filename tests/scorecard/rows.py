@@ -50,6 +50,9 @@ _CUTS: Final = (
 )
 _FLIPS: Final = f"{_USUB}/store/test_bit_rot.py::test_a_flipped_bit_gives_no_wrong_record_and_no_silent_loss"
 _SPOOL_FLIPS: Final = "tests/host/storage/test_spool.py::test_a_flipped_bit_in_the_file_returns_no_wrong_message_and_the_spool_opens"
+_PEERS: Final = f"{_E2E}/multi_streamer/test_peer_streamers.py"
+_SOMEIP_PEERS: Final = f"{_E2E}/multi_streamer/test_someip_peer_streamers.py"
+_MIXED: Final = "test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_once"
 _LIVE: Final = "tests/host/runtime/test_live_ledger.py"
 _SERVICE_MODEL: Final = f"{_USUB}/test_service_model.py"
 _SURVIVAL: Final = f"{_RESTART}::test_subscriptions_survive_a_kill"
@@ -171,6 +174,33 @@ ROWS: Final[dict[str, Row]] = {
         "the same topics from their true sources arrive",
         {"P": Run((f"{_OWN}/spoofing.py",), 2_000), "N": Run((f"{_OWN}/spoofing.py",), 5_000)},
         "spoofed",
+    ),
+    "R17": Row(
+        "Reset and other privileged calls are denied to all but the right caller at the right network",
+        "not_denied=0 store_changed=0 allowed=1 replayed_elsewhere=0 replayed_at_home=0",
+        "the right caller is `allowed`",
+        {"P": Run((f"{_OWN}/privileged_calls.py",), 2_000)},
+        "calls",
+    ),
+    "R18": Row(
+        "Two streamers, or a ring of three, neither loop nor multiply messages",
+        "received_twice=0 received_never=0 growth=0",
+        "without peer detection the same topologies double and loop",
+        {
+            "P": Run(
+                (
+                    f"{_OWN}/loops.py",
+                    f"{_PEERS}::test_in_a_ring_of_three_that_name_each_other_each_message_arrives_once",
+                    f"{_PEERS}::test_two_streamers_without_peer_detection_both_forward_everything",
+                    f"{_SOMEIP_PEERS}::test_in_a_ring_no_event_loops",
+                    f"{_SOMEIP_PEERS}::test_in_a_ring_without_peer_detection_an_event_loops",
+                    f"{_SOMEIP_PEERS}::{_MIXED}",
+                ),
+                2_000,
+            ),
+            "N": Run((f"{_OWN}/loops.py", f"{_E2E}/multi_streamer"), 10_000),
+        },
+        "published",
     ),
     "R19": Row(
         "A stop under load sends, or reports, all that was accepted",

@@ -113,7 +113,7 @@ def test_no_message_with_a_foreign_source_is_forwarded(tmp_path: Path, trials: i
             forwarded += len(node.inbox.items(lambda frame: FORGED in frame.raw))
     print(f"spoofed={sent} kinds={len(ZENOH_KINDS) + 4} forwarded={forwarded}")
     print(
-        f"uncounted=0 rpc_denied_percent={_percent_denied(codes)} answered_twice={len(denied) - len(codes)}"
+        f"uncounted={uncounted} rpc_denied_percent={_percent_denied(codes)} answered_twice={len(denied) - len(codes)}"
     )
 
 
