@@ -258,6 +258,14 @@ ROWS: Final[dict[str, Row]] = {
             )
         },
     ),
+    "R25": Row(
+        "The start order of router, ECU, streamer and subscriber does not matter",
+        "unconverged=0 p95_s<=5",
+        "the participants find nothing at their start: `first_*` counts the first of each order",
+        {"P": Run((f"{_OWN}/start_orders.py",), 4), "N": Run((f"{_OWN}/start_orders.py",), 50)},
+        "starts",
+        seeded=True,
+    ),
     "R26": Row(
         "The uSubscription equals a dict model for any sequence of requests, restarts and expiries",
         "divergences=0",
