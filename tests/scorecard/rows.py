@@ -139,6 +139,14 @@ ROWS: Final[dict[str, Row]] = {
         "reboots",
         seeded=True,
     ),
+    "R10": Row(
+        "A thin, lossy or cut link costs only the datagrams that the link dropped",
+        "tcp_lost=0 tcp_reordered=0 udp_lost_beyond=0 udp_twice=0 sd_recover_s<=1 "
+        "udp_injected>=1 packets_dropped>=1 sd_pending>=1",
+        "packets dropped by the link: `udp_injected`, `packets_dropped`, `sd_dropped`",
+        {"P": Run((f"{_OWN}/thin_links.py",), 2), "N": Run((f"{_OWN}/thin_links.py",), 30)},
+        "links",
+    ),
     "R11": Row(
         "Clock steps expire nothing wrongly and keep nothing too long",
         "",
