@@ -285,6 +285,13 @@ ROWS: Final[dict[str, Row]] = {
         "steps",
         seeded=True,
     ),
+    "R27": Row(
+        "A call of the operating system that fails breaks no promise, whichever it is",
+        "invariant_breaks=0 refused>=1",
+        "`refused` changes",
+        {"P": Run((f"{_OWN}/failing_io.py",), 2), "N": Run((f"{_OWN}/failing_io.py",), 30)},
+        "calls_failed",
+    ),
     "R28": Row(
         "A store of each earlier layout opens; a later one is refused and unchanged",
         "",
