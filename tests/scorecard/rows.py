@@ -117,6 +117,13 @@ ROWS: Final[dict[str, Row]] = {
         {"P": Run((f"{_E2E}/delivery/test_overflow.py",))},
         "offered",
     ),
+    "R7": Row(
+        "A stalled egress delays no other endpoint",
+        "healthy_p99_ratio<=1.5 healthy_max_added_ms<=50 healthy_lost=0 control_p99_ratio>=20",
+        "the same stall with one endpoint for all: `control_p99_ratio`",
+        {"P": Run((f"{_OWN}/stalls.py",), 4), "N": Run((f"{_OWN}/stalls.py",), 15)},
+        "rounds",
+    ),
     "R8": Row(
         "A router that is killed loses nothing",
         "lost=0 reordered=0",
@@ -161,6 +168,17 @@ ROWS: Final[dict[str, Row]] = {
                 )
             )
         },
+    ),
+    "R13": Row(
+        "Hostile packets at the live ports change nothing",
+        "probes_failed=0 forwarded=0 state_changed=0 log_lines_per_s<=1 grown_mb<=4 dropped_percent<=1",
+        "`read` counts the datagrams that the streamer took",
+        {
+            "P": Run((f"{_OWN}/hostile_packets.py",), 20_000),
+            "N": Run((f"{_OWN}/hostile_packets.py", f"{_E2E}/discovery/test_hostile_ecus.py"), 1_000_000),
+        },
+        "datagrams",
+        seeded=True,
     ),
     "R14": Row(
         "Hostile segments take a bounded memory",
