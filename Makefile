@@ -82,7 +82,7 @@ conformance: $(DEV) ## rebuild docs/conformance.md: each rule, its code, its tes
 bench: $(DEV) ## the figures of benchmarks/results.json, next to bare forwarders: 15 minutes
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
-scorecard: $(DEV) ## R1 to R28 of docs/reliability.md: 5 minutes on two quiet cores (ARGS="R5 R9 --tier N --json FILE")
+scorecard: $(DEV) ## R1 to R28 of docs/reliability.md, some minutes (ARGS="R5 R9 --tier N --json FILE")
 	@$(BIN)/python -m tests.scorecard $(ARGS)
 
 soak: $(DEV) ## the tests that run for minutes

@@ -3,8 +3,8 @@
 
     id n figure limit verdict seed seconds
 
-Tier P takes 5 minutes on two quiet cores, tier N an hour, tier R four hours. Rows that measure time run first, alone;
-of the others two run at a time. `--json` appends one record per row to a file. Exit code 1 if a row fails or is not
+Tier P is made for a pull request: minutes on two cores. Tiers N and R take hours. Rows that measure time run first,
+alone; of the others two run at a time. `--json` appends one record per row to a file. Exit code 1 if a row fails or is not
 run.
 """
 
