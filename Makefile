@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test quick simulate pythons interop lint conformance bench soak proto clean help
+.PHONY: demo demo-report test quick simulate pythons interop lint conformance bench scorecard soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -81,6 +81,9 @@ conformance: $(DEV) ## rebuild docs/conformance.md: each rule, its code, its tes
 
 bench: $(DEV) ## the figures of benchmarks/results.json, next to bare forwarders: 15 minutes
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
+
+scorecard: $(DEV) ## R1 to R28 of docs/reliability.md, some minutes (ARGS="R5 R9 --tier N --json FILE")
+	@$(BIN)/python -m tests.scorecard $(ARGS)
 
 soak: $(DEV) ## the tests that run for minutes
 	@$(BIN)/python -m pytest -q -m soak --timeout 0 $(ARGS)

@@ -13,11 +13,11 @@ PAGE = (REPO / "docs/delivery.md").read_text(encoding="utf-8")
 PROMISES = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
 
 
-def footnotes() -> dict[str, list[tuple[str, str]]]:
+def footnotes(page: str = PAGE) -> dict[str, list[tuple[str, str]]]:
     """Of each footnote, the tests: (file, name). A name belongs to the file above it."""
     found: dict[str, list[tuple[str, str]]] = {}
     note = file = ""
-    for line in PAGE.splitlines():
+    for line in page.splitlines():
         if begin := re.fullmatch(r"\[\^(\w+)\]:", line):
             note = begin[1]
             found[note] = []

@@ -158,6 +158,7 @@ def test_10_000_messages_for_a_queue_of_1_000_are_kept_or_dead_letters_and_reque
             net.process.send_sigterm()
             assert net.process.wait_exit() == 0
     books = net.process.ledger
+    print(f"offered={len(sent)} dead_letters={len(dead)} responses={len(verdicts)}")
     assert_ledger_balanced(books)
     calls = 2  # of uSubscription: a request, its response and its update
     assert books["dead_lettered"] == 9_000
@@ -183,4 +184,5 @@ def test_a_dead_letter_for_a_full_queue_makes_no_further_dead_letter(tmp_path: P
         assert len(net.reader.events(DEAD_LETTER_TOPIC)) == 90
     books = net.process.ledger
     assert_ledger_balanced(books)
+    print(f"recursion={books['dead_lettered'] - 90 - 90}")
     assert books["dead_lettered"] == 90 + 90  # the messages, and the copies of their letters for the cloud

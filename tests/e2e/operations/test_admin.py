@@ -2,6 +2,7 @@
 """Administration of a running streamer: by uProtocol calls, commands over the admin socket, and signals."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -200,6 +201,7 @@ def test_reloads_under_load_lose_nothing_and_send_nothing_twice(own_vehicle: Veh
         for peer in (app, fleet):
             numbers = [int(sample.payload) for sample in peer.wait_events(topic, ecu.beats)]
             assert numbers == list(range(ecu.beats))
+        print(f"reloads={2 * RELOADS} refused={RELOADS} messages={ecu.beats} lost=0 duplicates=0")
         assert process.is_alive
     # The fixture checks that the streamer exits with 0 and that its ledger balances.
 
@@ -216,8 +218,10 @@ def test_a_stop_under_load_delivers_or_counts_all_that_was_accepted(tmp_path: Pa
                 peer.subscribe(topic)
             with Metronome(HZ, lambda number: vehicle.send_event(topic, b"%d" % number)):
                 app.wait_events(topic, 200 + 28 * number)
+                stopped = time.monotonic()
                 vehicle.process.send_sigterm()
                 assert vehicle.process.wait_exit() == 0, vehicle.process.output
+                stop_s = time.monotonic() - stopped
             ledger = vehicle.process.ledger
             assert (ledger["queued"], ledger["dead_lettered"]) == (0, 0)
             # Every delivery of the ledger arrives: two calls of uSubscription, their responses, an update of each,
@@ -227,6 +231,7 @@ def test_a_stop_under_load_delivers_or_counts_all_that_was_accepted(tmp_path: Pa
             for peer in (app, fleet):
                 numbers = [int(sample.payload) for sample in peer.events(topic)]
                 assert numbers == list(range(len(numbers)))
+    print(f"stops=1 accepted={events} accepted_lost=0 stop_s={stop_s:.2f}")
 
 
 def test_a_stop_that_hits_the_drain_limit_reports_the_unsent_messages(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """Ends and restarts of a streamer: power failure, stop by a supervisor, occupied ports."""
 
 import json
+import time
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,9 @@ def test_subscriptions_survive_a_kill(tmp_path: Path) -> None:
             app.wait_events(kept)
             first.kill()  # power failure right after the responses
 
+        started = time.monotonic()
         with StreamerProcess(config), ZenohEntity(ports.backbone, "hpc.vin1", APP) as app:
+            print(f"kills=1 ready_ms={1_000 * (time.monotonic() - started):.0f}")
             # The application does not subscribe again; it only listens. Its own messages show that it is connected.
             assert app.call(
                 wire.Uri("hpc.vin1", 0, 3, wire.FETCH_SUBSCRIBERS), wire.topic_request(kept)

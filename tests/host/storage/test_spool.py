@@ -379,6 +379,7 @@ def test_a_flipped_bit_in_the_file_returns_no_wrong_message_and_the_spool_opens(
         assert found == sorted(found)
         assert spool.messages == len(found)
         spool.close()
+    print(f"flips={flips} wrong_data_accepted=0")
 
 
 def test_a_spool_of_a_later_layout_is_refused_and_unchanged(tmp_path: Path) -> None:

@@ -199,7 +199,8 @@ def test_a_flipped_bit_gives_no_wrong_record_and_no_silent_loss(
     rng = random.Random(flips)
     found = results_of(path, (rng.randrange(8 * size) for _ in range(flips)))
     metas = results_of(path, bits_of_metas(size)[::every])
-    print(f"\nflips={flips} wrong_data_accepted=0 of which {dict(found)}; in the meta pages {dict(metas)}")
+    tried, unnoticed = flips + metas.total(), found["unnoticed"] + metas["unnoticed"]
+    print(f"\nflips={tried} detected={tried - unnoticed} wrong_data_accepted=0 {dict(found)} {dict(metas)}")
     assert found["unnoticed"] < 0.6 * flips  # most of the file is in use, or nothing has been tried
     assert metas["missing"] > 0
 

@@ -368,8 +368,8 @@ def test_a_power_cut_loses_no_acknowledged_change_unless_sync_is_off(
     # With the parameters above, one in six of the control's images is right: everything or nothing was written, or
     # almost every write reached the disk by chance. Such an image does not test the harness.
     control = cut(tmp_path / "unsynced", "UnsyncedStore", unsynced, seed=1, after=0.3, most=0.7)
-    figures = f"images={synced} lost={result.lost} unopenable={result.unopenable}"
-    print(f"\n{figures}; without sync: images={unsynced} lost={control.lost} unopenable={control.unopenable}")
+    print(f"\nimages={synced} lost={result.lost} unopenable={result.unopenable}")
+    print(f"without sync: control_images={unsynced} control_bad_percent={100 * control.bad / unsynced:.0f}")
     assert result.bad == 0, result
     assert control.bad > 0.9 * unsynced, control
     assert control.unopenable > 0, control

@@ -293,6 +293,7 @@ def test_hostile_segments_take_less_than_a_megabyte(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    print(f"segments={count} peak_kb={(peak - before) // 1_000}")
     assert peak - before < 1_000_000
     assert reassembly.statistics()["tp_bytes"] <= TpLimits().total_bytes
 
