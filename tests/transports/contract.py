@@ -456,6 +456,7 @@ class TransportContract(ABC):
         self.wait_connected(pair)
         pair.a.send(publish(new_id(), TOPIC, b"ping"))
         assert [m.payload for m in replies.wait(1)] == [b"ping"]
+        assert len(done.wait(1)) == 1  # the reply is there before the listener has unregistered
         self.wait_connected(pair)
         pair.a.send(publish(new_id(), TOPIC, b"no listener"))
         pair.a.send(publish(new_id(), OTHER_TOPIC, b"late"))

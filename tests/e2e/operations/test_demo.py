@@ -27,7 +27,7 @@ def test_the_demo_shows_every_rate_and_an_honest_ledger_and_records_it(tmp_path:
             break
         recordings = tmp_path / str(again)
         shown, outcome = run_demo(recordings)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert shown.returncode == 0 or was_held_up(outcome), shown.stdout + shown.stderr
     assert outcome["unaccounted"] == 0
     assert {"received", *VERDICTS} <= outcome["ledger"].keys()
     assert_ledger_balanced(outcome["ledger"])
