@@ -24,7 +24,7 @@ from tests.simulation import primitives
 from tests.simulation.disk import SimDisk
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler, Task
 from tests.simulation.wamp import ROUTER, SimWampServer
-from tests.simulation.zenoh_link import is_read_to_end
+from tests.simulation.zenoh_link import wait_link_end
 from tests.simulation.zenoh_network import SimNetwork
 from tests.simulation.zenoh_session import SimFifoChannel, SimSession, network_of
 from ustreamer.core.base.clock import Clock
@@ -293,7 +293,7 @@ def simulated(host: SimHost) -> Iterator[None]:
             register=lambda _: None, unregister=lambda _: None
         ),
         (f"{zenoh_modules}.link_monitor", "find_link"): find_link,
-        (f"{zenoh_modules}.link_monitor", "is_read_to_end"): is_read_to_end,
+        (f"{zenoh_modules}.link_monitor", "wait_link_end"): wait_link_end,
         (f"{zenoh_modules}.subscriber", "FifoChannel"): SimFifoChannel,
         (f"{storage}.spool", "LmdbStore"): host.disk.store,
         (f"{storage}.dead_letter_store", "LmdbStore"): host.disk.store,

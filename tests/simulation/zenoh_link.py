@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S
-from ustreamer.transports.zenoh.tcp_info import TcpState
+from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpState
 
 if TYPE_CHECKING:
     from tests.simulation.zenoh_network import SimNetwork
@@ -298,11 +298,12 @@ class SimLink:
             self.downlink.popleft()
 
 
-def is_read_to_end(held: SimLink, end_ns: int, monotonic_ns: Callable[[], int]) -> bool:
-    """Whether the router read everything before the end of the time; see `tcp_info`."""
+def wait_link_end(held: SimLink, end_ns: int, monotonic_ns: Callable[[], int]) -> LinkEnd:
+    """How the router ended the connection before the end of the time; see `tcp_info`."""
     while monotonic_ns() < end_ns and not held.is_broken:
         if held.is_read:
-            return True
+            return LinkEnd.READ
         held.network.scheduler.sleep(2 * NS_PER_MS)
+    has_ended = held.is_broken
     held.abort()
-    return False
+    return LinkEnd.UNREAD if has_ended else LinkEnd.NONE

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The possible losses with a node, from the kernel's state of its link."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -9,8 +10,9 @@ import zenoh
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.transport_port import EndpointContext
+from ustreamer.transports.zenoh import link_monitor
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, _NodeLoss, _PeerNode
-from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState
+from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, TcpState
 
 LEASE_NS: Final = 10_000_000_000
 MS: Final = 1_000_000
@@ -121,6 +123,28 @@ def test_a_stop_reports_no_puts_to_a_killed_client(is_router: bool) -> None:
     begins_ns = [each.begin_ns for each in links.unconfirmed_spans()]
     assert begins_ns == ([2_600 * MS] if is_router else [])
     assert links.is_receiver_gone(kernel.now_ms * MS) is not is_router
+
+
+@pytest.mark.parametrize(
+    ("end", "is_router", "is_reported"),
+    [
+        (LinkEnd.READ, True, False),
+        (LinkEnd.READ, False, False),
+        (LinkEnd.UNREAD, True, True),
+        (LinkEnd.UNREAD, False, False),
+        (LinkEnd.NONE, True, True),
+        (LinkEnd.NONE, False, True),
+    ],
+)
+def test_a_stop_reports_puts_to_nodes_that_may_miss_them(
+    end: LinkEnd, is_router: bool, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client or peer that ends while our session closes is gone with what it had not read."""
+    monkeypatch.setattr(link_monitor, "wait_link_end", lambda *_: end)
+    links = monitor_of()
+    with socket.socket() as held:
+        links._held.append((held, 7 * MS, is_router))
+        assert [each.begin_ns for each in links.unconfirmed_spans()] == ([7 * MS] if is_reported else [])
 
 
 @pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.waiting import wait_until
-from ustreamer.transports.zenoh.tcp_info import TcpLink, find_link, is_read_to_end
+from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, find_link, wait_link_end
 
 
 class Connection(NamedTuple):
@@ -176,7 +176,7 @@ def test_a_side_that_reads_all_and_closes_has_read_everything(connection: Connec
     connection.far.sendall(b"sent at the same time")
     ending = Thread(target=connection.far.close)
     ending.start()
-    assert is_read_to_end(held, monotonic_ns() + 30_000_000_000, monotonic_ns)
+    assert wait_link_end(held, monotonic_ns() + 30_000_000_000, monotonic_ns) is LinkEnd.READ
     ending.join()
     assert held.fileno() == -1
 
@@ -184,13 +184,13 @@ def test_a_side_that_reads_all_and_closes_has_read_everything(connection: Connec
 def test_a_side_that_closes_with_unread_data_has_not(connection: Connection) -> None:
     held = held_at_close(connection)
     connection.far.close()
-    assert not is_read_to_end(held, monotonic_ns() + 30_000_000_000, monotonic_ns)
+    assert wait_link_end(held, monotonic_ns() + 30_000_000_000, monotonic_ns) is LinkEnd.UNREAD
 
 
 def test_a_side_that_does_not_read_has_not(connection: Connection) -> None:
     held = held_at_close(connection)
     began_ns = monotonic_ns()
-    assert not is_read_to_end(held, began_ns + 50_000_000, monotonic_ns)
+    assert wait_link_end(held, began_ns + 50_000_000, monotonic_ns) is LinkEnd.NONE
     assert 50_000_000 <= monotonic_ns() - began_ns < 5_000_000_000  # closing does not wait for the other side
 
 

@@ -42,7 +42,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link, is_read_to_end
+from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, TcpState, find_link, wait_link_end
 
 log = logging.getLogger("ustreamer.zenoh")
 
@@ -118,7 +118,7 @@ class _PeerNode:
 
     def __init__(self, now_ns: int, *, is_router: bool) -> None:
         self.link: TcpLink | None = None
-        self._is_router = is_router
+        self.is_router = is_router
         self.closed = False
         """True after Zenoh has closed the connection."""
         self.searches = 0
@@ -208,7 +208,7 @@ class _PeerNode:
         """What is lost with this node, lost at `now_ns`."""
         has_left = not (self._is_silent(now_ns, lease_ns) or self.is_stalled(now_ns))
         since_ns = self._lost_since_ns(now_ns, lease_ns)
-        return _NodeLoss(now_ns, since_ns, is_receiver_gone=has_left and not self._is_router)
+        return _NodeLoss(now_ns, since_ns, is_receiver_gone=has_left and not self.is_router)
 
     def _lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
         """The time since which puts may be lost with this node; 0 if unknown."""
@@ -225,7 +225,7 @@ class _PeerNode:
         kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
         if kept_up and not self.is_aborted:
             return now_ns  # the node closed its session
-        if self._was_reset and self._is_router:
+        if self._was_reset and self.is_router:
             # Killed with unread data: it may have been frozen since it last sent something.
             return self.confirmed_ns
         # Killed: a busy machine may detect it late, so not from now. Or Zenoh closed the link because the node read
@@ -260,7 +260,7 @@ class LinkMonitor:
         self._next_tick_ns = self._sampled_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._held: list[tuple[socket.socket, int]] = []
+        self._held: list[tuple[socket.socket, int, bool]] = []
         self._listener: zenoh.TransportEventsListener[None] | None = None
         self._thread: Thread | None = None
 
@@ -477,7 +477,7 @@ class LinkMonitor:
                 loss.until_ns = _NEVER_NS
                 self._losses.append(loss)
             else:
-                self._held.append((held, node.confirmed_ns))
+                self._held.append((held, node.confirmed_ns, node.is_router))
 
     def unconfirmed_spans(self) -> list[UnconfirmedSpan]:
         """The times of puts that are not known to have arrived, after the session has closed.
@@ -493,10 +493,11 @@ class LinkMonitor:
             if loss.since_ns < until_ns and not loss.is_receiver_gone:
                 spans.append(UnconfirmedSpan(loss.since_ns, until_ns, loss.at_ns - _SAME_OUTAGE_NS))
         held, self._held = self._held, []
-        for each, confirmed_ns in held:
+        for each, confirmed_ns, is_router in held:
             # Another node may have used up the time. Then the end of this one is here by now.
             least_ns = self._monotonic_ns() + _SAMPLE_NS
-            if not is_read_to_end(each, max(least_ns, end_ns), self._monotonic_ns):
+            end = wait_link_end(each, max(least_ns, end_ns), self._monotonic_ns)
+            if end is LinkEnd.NONE or (end is LinkEnd.UNREAD and is_router):
                 spans.append(UnconfirmedSpan(confirmed_ns, _NEVER_NS, _NEVER_NS))
         return spans
 

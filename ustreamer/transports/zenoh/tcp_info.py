@@ -11,6 +11,7 @@ import re
 import socket
 from array import array
 from collections.abc import Callable
+from enum import Enum
 from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
@@ -132,8 +133,16 @@ class TcpLink(NamedTuple):
             return True
 
 
-def is_read_to_end(held: socket.socket, end_ns: int, monotonic_ns: Callable[[], int]) -> bool:
-    """Whether the other side read everything: it ends its stream after the Close message. Closes `held`.
+class LinkEnd(Enum):
+    """How the other side ended a connection after our end."""
+
+    READ = "it has read everything"
+    UNREAD = "it closed with unread data, or was killed"
+    NONE = "it has not ended the connection in time"
+
+
+def wait_link_end(held: socket.socket, end_ns: int, monotonic_ns: Callable[[], int]) -> LinkEnd:
+    """Wait until `end_ns` for the other side to end its stream after the Close message. Closes `held`.
 
     A killed side with unread data resets the connection. A frozen one does nothing.
     """
@@ -144,10 +153,13 @@ def is_read_to_end(held: socket.socket, end_ns: int, monotonic_ns: Callable[[], 
             while (left_ns := end_ns - monotonic_ns()) > 0:
                 held.settimeout(left_ns / 1e9)
                 if not held.recv(_READ_BYTES):
-                    return held.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-        except OSError:  # reset, or the time is over
-            return False
-    return False
+                    is_reset = held.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+                    return LinkEnd.UNREAD if is_reset else LinkEnd.READ
+        except TimeoutError:
+            pass
+        except OSError:
+            return LinkEnd.UNREAD
+    return LinkEnd.NONE
 
 
 def find_link(src: str, dst: str) -> TcpLink | None:
