@@ -17,7 +17,7 @@ from ustreamer.host.storage.dead_letter_store import DIRECTORY, decode_letter
 from ustreamer.host.storage.spool_records import decode_record
 from ustreamer.uprotocol.wire import decode
 
-LOSS_COUNTERS: Final = ("not_retransmitted", "unreplayed", "spool_lost", "lost_at_stop")
+LOSS_COUNTERS: Final = ("not_retransmitted", "spool_lost", "lost_at_stop")
 """Counters of an endpoint that report lost messages after the verdict `delivered`."""
 _LETTER_LOSSES: Final = frozenset({"kill", "power", "disk"})
 _LETTERS_IN_A_BURST: Final = 5_000

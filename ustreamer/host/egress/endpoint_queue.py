@@ -302,7 +302,7 @@ class EndpointQueue(SendWorker):
     # --- backpressure ------------------------------------------------------------------------------------------------
 
     def wait_backlog(self) -> None:
-        """Wait until the send thread has emptied the queue, unless its receiver is the slow part.
+        """Wait until the send thread has sent all sendable messages, unless the far receiver is the slow part.
 
         After that, messages are sent on the caller's thread again. A call waits for about 0.1 s at most, so that
         endpoints that feed each other cannot wait for each other forever.
@@ -316,7 +316,7 @@ class EndpointQueue(SendWorker):
             for _ in range(_MAX_WAIT_TICKS):
                 if self._closing or self._is_drained():
                     break
-                # Without room the receiver pauses. The first half of the queue absorbs its pause.
+                # No room: the far receiver has paused. Until the queue is half full, it absorbs the pause.
                 absorbs_pause = not has_room and not self._queue.is_half_full
                 if absorbs_pause or not budget.may_wait(settled[Verdict.DELIVERED]):
                     self._waits_refused += not absorbs_pause

@@ -93,7 +93,8 @@ def reclaim_unconfirmed(
 ) -> int:
     """End the transports and take back what may not have arrived: to the disk of a durable queue, else as dead letters.
 
-    Returns the number of messages that are not on disk. They are counted as dead letters instead of delivered.
+    Returns the number of messages that are not on disk. Those that the transport kept become dead letters instead of
+    delivered. The `forgotten` ones stay delivered.
     """
     lost = 0
     for name, transport in transports.items():

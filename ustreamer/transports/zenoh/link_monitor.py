@@ -21,8 +21,8 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 * A node whose kernel restarts (an ECU reset): detected after seconds, by a TCP reset. All messages since its last
   acknowledgement are lost.
 
-The local kernel can distinguish these cases. It is polled every 50 ms (`TcpLink.state`), and once more at the end:
-after a close Zenoh has closed its socket, or its Close message came last; after a kill nothing came.
+The local kernel can distinguish these cases. It is polled every 50 ms (`TcpLink.state`), and once more at the end.
+After a close Zenoh has closed its socket, or its Close message came last. After a kill nothing came.
 
 A put has arrived if the kernel of its node has acknowledged it, and the node has sent something after that. The kernel
 of a frozen node acknowledges too, so an acknowledgement alone proves nothing. At a stop our session closes first: a
@@ -104,8 +104,8 @@ class _NodeLoss:
 class UnconfirmedSpan(NamedTuple):
     """Puts from `begin_ns` to `end_ns` are not known to have arrived.
 
-    Those of a publisher that has detected the loss of its subscribers since `detected_ns` are in order: it puts them
-    again.
+    A publisher that lost its subscribers at `detected_ns` or later is excluded: `ZenohSender.unconfirmed` judges its
+    puts by its own `lost_ns`.
     """
 
     begin_ns: int
