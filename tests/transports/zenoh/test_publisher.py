@@ -1103,6 +1103,9 @@ class _LockThatWaits:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return False  # the monitor does not wait for it
+
 
 @pytest.mark.parametrize(
     ("ttl", "ns", "taken"), [(60_000, SEND_NS, 20), (60_000, SEND_NS + 1, 0), (None, 2 * SEND_NS, 20)]
