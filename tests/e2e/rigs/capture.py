@@ -147,9 +147,7 @@ def dissect(file: Path, udp: Iterable[int], tcp: Iterable[int] = ()) -> Dissecti
     )
     return Dissection(
         malformed_frames=[str(row) for row in rows if row.malformed],
-        expert_messages=[
-            str(row) for row in rows if row.expert_message and not row.stream
-        ],  # TCP's are about TCP
+        expert_messages=[str(row) for row in rows if _is_about_someip(row)],
         packets=len(rows),
         over_tcp=sum(bool(row.stream) for row in rows),
         segments=sum(row.segment in _TRUE for row in rows),
@@ -157,6 +155,11 @@ def dissect(file: Path, udp: Iterable[int], tcp: Iterable[int] = ()) -> Dissecti
         entries=entries,
         reboots=Counter(row.reboot in _TRUE for row in rows if row.reboot),
     )
+
+
+def _is_about_someip(row: _Row) -> bool:
+    """Expert messages of TCP are about TCP. A port from 33434 on, which the kernel may choose, looks as a traceroute."""
+    return bool(row.expert_message) and not row.stream and "Possible traceroute" not in row.expert_message
 
 
 def _rows(file: Path, udp: Iterable[int], tcp: Iterable[int]) -> list[_Row]:

@@ -6,7 +6,7 @@ The listeners of these tests receive one method only, so Zenoh knows which metho
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import SomeipNode, ZenohEntity, ZenohSample
+from tests.e2e.rigs.streamer import statistics
 from tests.e2e.rigs.vehicle import PROVIDER, Vehicle, running_vehicle
 from tests.e2e.rigs.wire import Uri
 from tests.e2e.someip.test_calls_from_someip import send_call, wait_response
@@ -103,37 +104,46 @@ def test_calls_of_a_method_without_a_listener_are_answered_promptly(
     assert [caller.responses(each) for each in sent] == [[answer] for answer in answers]
 
 
-def arrives(provider: ZenohEntity, call: wire.Id) -> bool:
+def are_waiting(quiet: Vehicle) -> bool:
+    """Whether the calls wait in the egress queue soon, and were not sent before the loss of the listener was known."""
+
+    def blocked() -> bool:
+        queues = statistics(quiet.process.config.parent / "state")["egress_queues"]
+        return any(each["endpoint"] == "cloud" and each["blocked"] >= CALLS for each in queues)
+
+    return holds_within(blocked, 0.3)
+
+
+def holds_within(condition: Callable[[], bool], seconds: float) -> bool:
     try:
-        provider.inbox.wait_one(lambda each: each.head.id == call, within=PROMPT_S / 2)
+        wait_until(condition, within_s=seconds)
     except AssertionError:
         return False
     return True
 
 
-def call_between_listeners(caller: ZenohEntity, provider: ZenohEntity) -> tuple[Uri, list[wire.Id]]:
-    """Calls of a method between the end of a listener and the next one; the method and the ids of the calls."""
-    method = new_method(provider)
-    listener = provider.listen(calls_of(method))
-    send_numbered(caller, method, range(CALLS))
-    wait_calls(provider, method, CALLS)
-    listener.undeclare()  # type: ignore[no-untyped-call]
-    sent = send_numbered(caller, method, range(CALLS, 2 * CALLS))
-    provider.listen(calls_of(method))
-    return method, sent
-
-
 def test_a_provider_that_returns_receives_the_calls_in_between_in_order(
-    caller: ZenohEntity, provider: ZenohEntity
+    quiet: Vehicle, caller: ZenohEntity, provider: ZenohEntity
 ) -> None:
-    """A busy streamer may send the calls before it knows that the listener has left. Then they are made again."""
-    method, sent = call_between_listeners(caller, provider)
-    for _ in range(ATTEMPTS - 1):
-        if arrives(provider, sent[-1]):
-            break
-        method, sent = call_between_listeners(caller, provider)
-    provider.inbox.wait_one(lambda each: each.head.id == sent[-1])
-    by_id = {each.head.id: each for each in provider.inbox.items(lambda each: each.head.sink == method)}
+    """A busy streamer may send calls before it knows that the listener has left. Then they are made again."""
+
+    def attempt() -> tuple[bool, Uri, list[wire.Id]]:
+        method = new_method(provider)
+        listener = provider.listen(calls_of(method))
+        send_numbered(caller, method, range(CALLS))
+        wait_calls(provider, method, CALLS)
+        listener.undeclare()  # type: ignore[no-untyped-call]
+        sent = send_numbered(caller, method, range(CALLS, 2 * CALLS))
+        waited = are_waiting(quiet)
+        provider.listen(calls_of(method))
+        arrived = waited and holds_within(
+            lambda: bool(provider.inbox.items(lambda each: each.head.id == sent[-1])), PROMPT_S / 2
+        )
+        return arrived, method, sent
+
+    attempts = (attempt() for _ in range(ATTEMPTS))
+    method, sent = next((method, sent) for arrived, method, sent in attempts if arrived)
+    by_id = {each.head.id: each for each in wait_calls(provider, method, 2 * CALLS)}
     assert [by_id[each].payload for each in sent] == [b"%d" % each for each in range(CALLS, 2 * CALLS)]
     assert [each for each in by_id if each in sent] == sent
     for each in sent:
