@@ -154,3 +154,5 @@ def test_a_step_that_stays_ends_a_subscription_after_the_grace_period(tmp_path: 
         scene.process.set_offsets(wall_s=HOUR_S + GRACE_S, monotonic_s=GRACE_S)
         # Not by a call: the streamer now takes the ids of the application for an hour old.
         eventually(lambda: scene.is_forwarded(topic, other), False)
+        # Next to the application: right after a step of the monotonic clock, its end would look like a silent link's.
+        scene.process.stop()
