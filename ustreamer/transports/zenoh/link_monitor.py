@@ -50,7 +50,7 @@ _NS_PER_MS: Final = 1_000_000
 _SETTLING_FIRST_NS: Final = 1_000_000_000  # first link: subscriptions follow milliseconds later
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost router reconnect every 4 s
 _SAMPLE_S: Final = 0.05
-_SAMPLE_NS: Final = 50_000_000
+_SAMPLE_NS: Final = round(_SAMPLE_S * 1e9)
 _MARK_NS: Final = 40_000_000
 _MARGIN_NS: Final = 100_000_000
 """Time from a put to the read on the other side: below 5 ms (measured), plus stalls of a busy machine."""
@@ -66,7 +66,7 @@ _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
-_DOUBT_NS: Final = 300_000_000
+_SUSPECT_NS: Final = 300_000_000
 """Time without progress while data waits, after which a node may be frozen."""
 _PIPELINE_BYTES: Final = 2 << 20
 """More than Zenoh's own queues hold (16 batches of 64 KB): a put is in the kernel after so many further bytes."""
@@ -199,7 +199,7 @@ class _PeerNode:
         """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""
         if self.link is None:
             return False
-        return now_ns - self._progress_ns > _DOUBT_NS or self._is_silent(now_ns, lease_ns)
+        return now_ns - self._progress_ns > _SUSPECT_NS or self._is_silent(now_ns, lease_ns)
 
     def _is_silent(self, now_ns: int, lease_ns: int) -> bool:
         return now_ns - self.received_ns > lease_ns // 3  # a live node sends every quarter of the lease
@@ -321,7 +321,7 @@ class LinkMonitor:
                 pass
             now_ns = self._monotonic_ns()
             if now_ns >= self._next_tick_ns:
-                self._next_tick_ns = now_ns + round(_SAMPLE_S * 1e9)
+                self._next_tick_ns = now_ns + _SAMPLE_NS
                 self._tick(now_ns)
                 for on_tick in self._ticks:
                     on_tick()
