@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ustreamer.core.base.clock import Clock, ManualClock
@@ -352,6 +352,7 @@ glitches = st.lists(
 
 @settings(max_examples=200)
 @given(glitches, st.integers(0, 900_000))
+@example([(YEARS_MS, 1, 0), (YEARS_MS, 1, 59), (YEARS_MS, 120, 300), (YEARS_MS, 120, 0)], 602_000)
 def test_random_glitches_end_nothing_early_and_delay_no_end_beyond_them(
     scenario: list[tuple[int, int, int]], valid_ms: int
 ) -> None:

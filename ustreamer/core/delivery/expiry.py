@@ -73,6 +73,7 @@ class Expiry:
         self._lock = Lock()  # a leaf lock: only the clock is called under it
         self._offset_ms = self._wall_ms() - self._monotonic_ns() // _NS_PER_MS
         self._steps: tuple[ClockStep, ...] = ()
+        self._unreturned_steps: tuple[ClockStep, ...] = ()  # the clock has not returned to the offset before them
         self.clock_steps = 0
 
     def observe_clock(self) -> None:
@@ -85,11 +86,19 @@ class Expiry:
                 return
             step_ms = offset_ms - self._offset_ms
             if abs(step_ms) > CLOCK_STEP_MS:
-                self._steps = (ClockStep(self._offset_ms, now_ns), *self._steps)[:MAX_CLOCK_STEPS]
-                self.clock_steps += 1
+                self._add_step(ClockStep(self._offset_ms, now_ns), offset_ms)
             self._offset_ms = offset_ms
         if abs(step_ms) > CLOCK_STEP_MS:
             log.warning("clock.stepped", extra={"seconds": step_ms / 1000})
+
+    def _add_step(self, step: ClockStep, offset_ms: int) -> None:
+        self.clock_steps += 1
+        self._steps = (step, *self._steps)[:MAX_CLOCK_STEPS]
+        unreturned = step, *self._unreturned_steps
+        returns = [
+            n for n, each in enumerate(unreturned, 1) if abs(each.offset_before_ms - offset_ms) <= CLOCK_STEP_MS
+        ]
+        self._unreturned_steps = unreturned[max(returns, default=0) :][:MAX_CLOCK_STEPS]
 
     def is_expired(self, created_ms: int, ttl: int) -> bool:
         """True if a message created at `created_ms` with `ttl` > 0 (both ms) is expired on arrival (DSP-27, X-23)."""
@@ -148,11 +157,8 @@ class Expiry:
         step back counts at once. If the clock returned to an earlier offset, what it showed in between was wrong.
         """
         self.observe_clock()
-        now_ns, offset_ms, steps = self._monotonic_ns(), self._offset_ms, self._steps
-        returns = [
-            n for n, each in enumerate(steps, 1) if abs(each.offset_before_ms - offset_ms) <= CLOCK_STEP_MS
-        ]
-        doubted = [each for each in steps[max(returns, default=0) :] if now_ns - each.at_ns <= STEP_GRACE_NS]
+        now_ns, offset_ms, steps = self._monotonic_ns(), self._offset_ms, self._unreturned_steps
+        doubted = [each for each in steps if now_ns - each.at_ns <= STEP_GRACE_NS]
         return now_ns // _NS_PER_MS + min([offset_ms, *(each.offset_before_ms for each in doubted)])
 
     def _is_stable(self, now_ns: int, wall_ms: int, ttl: int) -> bool:
