@@ -857,5 +857,5 @@ def test_a_response_does_not_wait_for_a_request_that_never_touched_the_disk(
     life = start(ScriptedTransport(), threads=True)
     life.offer(call(CALLER, 0))
     eventually(lambda: life.sent == [0], "the send")
-    assert not life.queue.has_sent_requests
+    eventually(lambda: not life.queue.has_sent_requests, "the end of the request")
     close(life)

@@ -381,7 +381,7 @@ def test_dead_letters_of_a_stop_are_on_disk(bench: Bench, tmp_path: Path) -> Non
     ("fault", "limits", "ttl", "expected"),
     [
         pytest.param(UCode.UNIMPLEMENTED, "", 5_000, UCode.UNIMPLEMENTED, id="the link cannot carry it"),
-        pytest.param(UCode.UNAVAILABLE, "", 40, UCode.DEADLINE_EXCEEDED, id="the link stays down"),
+        pytest.param(UCode.UNAVAILABLE, "", 500, UCode.DEADLINE_EXCEEDED, id="the link stays down"),
         pytest.param(
             UCode.UNAVAILABLE, "queue_bytes = 1", 5_000, UCode.RESOURCE_EXHAUSTED, id="the queue is full"
         ),

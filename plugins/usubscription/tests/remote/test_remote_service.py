@@ -294,6 +294,7 @@ def test_a_response_is_decoded_in_the_version_of_the_call_whatever_its_source(
 def test_a_long_reason_is_not_passed_on_in_full(rig: "ServiceRig") -> None:
     rig.subscribe(REMOTE)
     rig.remote_refuses(rig.take_remote_request(), UCode.NOT_FOUND, "x" * 10_000)
+    assert states(rig) == {}
     update = pb.Update.FromString(rig.notifications[-1].payload)
     assert update.status.message == f"core.usubscription of 'device3': NOT_FOUND: {'x' * MAX_REMOTE_REASON}"
 
@@ -319,6 +320,7 @@ def test_an_error_that_cannot_be_read_is_an_error_without_a_reason(rig: "Service
     rig.subscribe(REMOTE)
     noise = error_response(UUID(0x7000, 2 << 62), rig.take_remote_request(), UStatus(UCode.NOT_FOUND, "no"))
     rig.client.send(replace(noise, payload=b"\xff\xff"))
+    rig.fetch()  # the response to the next call comes after the notification
     assert states(rig) == {}
     update = pb.Update.FromString(rig.notifications[-1].payload)
     assert update.status.message == "core.usubscription of 'device3': NOT_FOUND: without a reason"

@@ -284,8 +284,7 @@ def test_a_configured_service_is_called_by_its_configuration(bench: Bench) -> No
     with pytest.raises(RouteUnavailable):
         call(bench, METHOD)
     ecu.offer()
-    bench.until("sd_found", 1)
-    call(bench, METHOD)
+    bench.send_when_found(request(bench.ids.next(), APP, METHOD, b"on?", ttl=1_000))
     assert ecu.receive().payload == b"on?"
     with pytest.raises(UStatusError) as unknown:
         call(bench, METHOD.with_resource(9))

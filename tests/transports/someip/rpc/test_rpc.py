@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import msgspec
 import pytest
 
+from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -243,7 +244,9 @@ def test_a_call_with_a_late_deadline_does_not_wake_the_thread(
 ) -> None:
     woken: list[int] = []
     monkeypatch.setattr(bench.endpoint._receive_loop, "wake", lambda: woken.append(1))
+    loop = bench.endpoint._receive_loop
     for _ in range(3):
+        wait_until(lambda: 0 < loop.sleeping_until_ns < 1 << 63, "the thread to sleep")
         bench.call(METHOD)
         bench.received()
     assert not woken
