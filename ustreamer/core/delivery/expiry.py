@@ -73,7 +73,8 @@ class Expiry:
         self._lock = Lock()  # a leaf lock: only the clock is called under it
         self._offset_ms = self._wall_ms() - self._monotonic_ns() // _NS_PER_MS
         self._steps: tuple[ClockStep, ...] = ()
-        self._unreturned_steps: tuple[ClockStep, ...] = ()  # the clock has not returned to the offset before them
+        # Those to whose earlier offset the clock has not returned.
+        self._unreturned_steps: tuple[ClockStep, ...] = ()
         self.clock_steps = 0
 
     def observe_clock(self) -> None:
@@ -95,9 +96,8 @@ class Expiry:
         self.clock_steps += 1
         self._steps = (step, *self._steps)[:MAX_CLOCK_STEPS]
         unreturned = step, *self._unreturned_steps
-        returns = [
-            n for n, each in enumerate(unreturned, 1) if abs(each.offset_before_ms - offset_ms) <= CLOCK_STEP_MS
-        ]
+        offsets = enumerate((each.offset_before_ms for each in unreturned), 1)
+        returns = [n for n, before_ms in offsets if abs(before_ms - offset_ms) <= CLOCK_STEP_MS]
         self._unreturned_steps = unreturned[max(returns, default=0) :][:MAX_CLOCK_STEPS]
 
     def is_expired(self, created_ms: int, ttl: int) -> bool:
