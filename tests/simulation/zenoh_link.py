@@ -111,6 +111,8 @@ class SimLink:
         """True if messages in this connection were lost."""
         self._is_established = True
         self._is_closed_here = False
+        self._closes_late = False
+        """True if Zenoh reports the end of the stream before it closes its socket."""
         self._pumping = False
 
     # --- towards the router -------------------------------------------------------------------------------------------
@@ -162,9 +164,15 @@ class SimLink:
     def send_window(self) -> int:
         return 0 if self._is_closed_here else max(0, self.sizes.send - self.sent.bytes)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether Zenoh has closed its socket. The state can be read nevertheless."""
+        return self._is_closed_here
+
+    def release(self) -> None:
+        """The second descriptor is closed."""
+
     def state(self) -> TcpState | None:
-        if self._is_closed_here:
-            return None
         last_ns = self._last_received_ns()
         keepalives = (last_ns - self._opened_ns) // _KEEPALIVE_NS
         now_ns = self._scheduler.now_ns
@@ -256,15 +264,17 @@ class SimLink:
         self._is_established = False
         self._extra_received += not unread  # a FIN counts as a byte; after unread data the kernel sends a RST
         self._release_waiting()
-        self._scheduler.call_after(self.network.rng.randrange(1, 20) * NS_PER_MS, self.report)
+        delay_ms = self.network.rng.randrange(1, 20)
+        self._closes_late = delay_ms % 2 == 0
+        self._scheduler.call_after(delay_ms * NS_PER_MS, self.report)
 
     def report(self) -> None:
         if not self.reported:
             self.reported = True
-            if self._is_established:
-                self._is_closed_here = True
-            else:  # Zenoh reports the end of the stream before it closes its socket
+            if self._closes_late:
                 self._scheduler.call_after(50 * NS_PER_MS, self._close_socket)
+            else:
+                self._is_closed_here = True
             self.session.on_link_lost(self)
 
     def _close_socket(self) -> None:

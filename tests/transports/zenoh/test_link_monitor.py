@@ -12,7 +12,7 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh import link_monitor
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, _NodeLoss, _PeerNode
-from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, TcpState
+from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpState
 
 LEASE_NS: Final = 10_000_000_000
 MS: Final = 1_000_000
@@ -31,13 +31,14 @@ class Kernel:
         self.frozen = self.is_cut = self.is_full = False
         self.in_flight = 0
         """The data without acknowledgement at the time of the check, as on a busy link."""
-        self.ended = self.closed = False
+        self.ended = self.is_closed = self.is_released = False
 
-    def state(self) -> TcpState | None:
-        if self.closed:
-            return None
+    def release(self) -> None:
+        self.is_released = True
+
+    def state(self) -> TcpState:
         return TcpState(
-            established=not self.ended,
+            peer_open=not self.ended,
             acked=self.acked,
             unacked=self.written - self.acked,
             received_ago_ms=self.now_ms - self.received_at_ms,
@@ -83,7 +84,7 @@ def test_a_node_that_closes_its_session_has_read_everything(kernel: Kernel) -> N
 
 
 def test_a_node_whose_socket_zenoh_closed_has_read_all_data(kernel: Kernel) -> None:
-    kernel.closed = True
+    kernel.is_closed = True
     assert kernel.lost_ms() == 0
 
 
@@ -97,6 +98,12 @@ def test_a_node_that_sent_and_closed_has_read_everything(kernel: Kernel) -> None
 def test_a_killed_node_loses_the_last_moments(kernel: Kernel) -> None:
     kernel.received += 1  # the end of the stream counts
     kernel.ended = True
+    assert kernel.lost_ms() == 100
+
+
+def test_a_killed_node_loses_the_last_moments_also_if_zenoh_has_closed_its_socket(kernel: Kernel) -> None:
+    kernel.received += 1
+    kernel.ended = kernel.is_closed = True
     assert kernel.lost_ms() == 100
 
 
@@ -167,7 +174,7 @@ def test_a_killed_node_that_was_sending_loses_the_last_moments(kernel: Kernel) -
 def test_puts_since_a_node_froze_are_lost(kernel: Kernel) -> None:
     kernel.frozen = True  # its kernel keeps acknowledging; its last data arrived at 20 000
     kernel.run(9_300)
-    kernel.closed = True
+    kernel.is_closed = True
     assert kernel.lost_ms() == 10_000 + 100
 
 
@@ -176,14 +183,14 @@ def test_puts_since_a_node_froze_are_lost_although_its_buffer_was_soon_full(kern
     kernel.run(500)
     kernel.is_full = True
     kernel.run(8_800)
-    kernel.closed = True
+    kernel.is_closed = True
     assert kernel.lost_ms() == 10_000 + 100
 
 
 def test_only_puts_since_a_cable_cut_are_lost(kernel: Kernel) -> None:
     kernel.is_cut = True
     kernel.run(9_300)
-    kernel.closed = True
+    kernel.is_closed = True
     assert kernel.lost_ms() == 9_300 + 100
 
 
@@ -192,7 +199,7 @@ def test_a_cable_cut_after_a_freeze_changes_nothing(kernel: Kernel) -> None:
     kernel.run(5_000)
     kernel.is_cut = True
     kernel.run(4_300)
-    kernel.closed = True
+    kernel.is_closed = True
     assert kernel.lost_ms() == 10_000 + 100
 
 
@@ -208,7 +215,7 @@ def test_a_busy_link_can_be_known_to_keep_up(kernel: Kernel) -> None:
     kernel.run(5_000)
     kernel.is_cut = True
     kernel.run(9_300)
-    kernel.closed = True
+    kernel.is_closed = True
     assert (
         kernel.lost_ms() == 9_300 + 50 + 100
     )  # bytes written by the previous sample are known to have arrived
@@ -227,8 +234,10 @@ def test_the_backlog_of_a_link_closed_by_zenoh_is_lost(kernel: Kernel) -> None:
     kernel.run(1_800)  # it has spoken just now, so that its lease is not over
     kernel.is_cut = True
     kernel.run(3_000)
-    kernel.closed = True
-    assert kernel.lost_ms() == 3_000 + 100
+    kernel.is_closed = True
+    kernel.is_cut = False
+    kernel.run(200)  # its kernel gets what ours had, without what Zenoh has discarded
+    assert kernel.lost_ms() == 3_200 + 100
 
 
 def test_progress_after_an_outage_does_not_acknowledge_the_backlog_in_zenoh(
@@ -253,7 +262,7 @@ def test_a_link_that_survives_an_outage_is_trusted_again(kernel: Kernel) -> None
     kernel.run(2_500)
     kernel.is_cut = True
     kernel.run(9_300)
-    kernel.closed = True
+    kernel.is_closed = True
     assert kernel.lost_ms() == 9_300 + 100
 
 
@@ -357,7 +366,7 @@ def test_a_node_is_lost_with_its_connection_before_zenoh_reports_it() -> None:
     kernel.run(10_000)
     links._tick(kernel.now_ms * MS)
     assert len(links) == 2
-    kernel.closed = True
+    kernel.is_closed = True
     links._tick(kernel.now_ms * MS)
     assert len(links) == 1
     # Another lease later Zenoh reports the node as lost, and only then its subscribers.
@@ -448,7 +457,7 @@ def test_a_lost_last_connection_is_reported_once() -> None:
     links.add_watcher(notified.append)
     kernel = Kernel()
     connect_kernel(links, "only", kernel)
-    kernel.closed = True
+    kernel.is_closed = True
     links._tick(10_000 * MS)
     assert not links.up
     assert not links._apply_event(event("only", here=False), 20_000 * MS)
@@ -457,5 +466,16 @@ def test_a_lost_last_connection_is_reported_once() -> None:
     assert links.up
 
 
-def test_a_closed_link_has_no_state() -> None:
-    assert TcpLink(10**6, (("127.0.0.1", 1), ("127.0.0.1", 2))).state() is None
+def test_the_descriptors_of_lost_nodes_are_closed() -> None:
+    links = monitor_of("left", "closed", "again", "there")
+    kernels = {name: Kernel() for name in ("left", "closed", "again", "there")}
+    for name, kernel in kernels.items():
+        connect_kernel(links, name, kernel)
+    links._apply_event(event("left", here=False), MS)
+    links._apply_event(event("again", here=True), MS)
+    links._nodes.pop(("again", False))
+    kernels["closed"].is_closed = True
+    links._tick(2 * MS)
+    assert [name for name, each in kernels.items() if each.is_released] == ["left", "closed", "again"]
+    links.close()
+    assert kernels["there"].is_released

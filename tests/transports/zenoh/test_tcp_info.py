@@ -4,7 +4,7 @@
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
 from time import monotonic_ns
@@ -19,6 +19,8 @@ from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, find_link, wai
 class Connection(NamedTuple):
     near: socket.socket
     far: socket.socket
+    links: list[TcpLink]
+    """Released in the end."""
 
     @property
     def locators(self) -> tuple[str, str]:
@@ -37,21 +39,29 @@ def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
     with listening, socket.create_connection(listening.getsockname()[:2]) as near:
         far, _ = listening.accept()
         with far:
-            yield Connection(near, far)
+            connection = Connection(near, far, [])
+            yield connection
+            for link in connection.links:
+                link.release()
 
 
 def found(connection: Connection) -> TcpLink:
     link = find_link(*connection.locators)
     assert link is not None
+    connection.links.append(link)
     return link
+
+
+def reset(far: socket.socket) -> None:
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    far.close()
 
 
 def test_a_connection_is_found_by_its_two_ends_and_stays_open(connection: Connection) -> None:
     link = found(connection)
     assert link.fd == connection.near.fileno()
-    assert find_link(*reversed(connection.locators)) == TcpLink(
-        connection.far.fileno(), (link.ends[1], link.ends[0])
-    )
+    other = found(connection._replace(near=connection.far, far=connection.near))
+    assert other.fd == connection.far.fileno()
     connection.near.sendall(b"still")
     assert connection.far.recv(9) == b"still"
 
@@ -82,7 +92,7 @@ def test_received_bytes_are_counted_and_sent_bytes_acknowledged(connection: Conn
     wait_until(settled, "all of it")
     state = link.state()
     assert state is not None
-    assert state.established
+    assert state.peer_open
     assert state.acked == before.acked + before.unacked
     assert state.received_ago_ms < 5_000
 
@@ -122,7 +132,7 @@ def test_the_send_window_is_accepted_without_blocking(connection: Connection) ->
 def test_a_connection_ended_by_the_peer_is_not_established(connection: Connection) -> None:
     link = found(connection)
     connection.far.close()
-    wait_until(lambda: (state := link.state()) is not None and not state.established, "the end")
+    wait_until(lambda: (state := link.state()) is not None and not state.peer_open, "the end")
 
 
 def test_accepted_connections_are_distinguished_by_their_peer_address() -> None:
@@ -131,29 +141,75 @@ def test_accepted_connections_are_distinguished_by_their_peer_address() -> None:
         with socket.create_connection(at) as first, socket.create_connection(at) as second:
             near, later = listening.accept()[0], listening.accept()[0]
             with near, later:
-                link = found(Connection(near, first))
-                assert link.state() is not None
+                link = found(Connection(near, first, []))
+                was_closed = link.is_closed
                 os.dup2(later.fileno(), near.fileno())
-                assert link.state() is None
-                assert found(Connection(near, second)).state() is not None
+                assert (was_closed, link.is_closed) == (False, True)
+                link.release()
+                link = found(Connection(near, second, []))
+                assert not link.is_closed
+                link.release()
 
 
 def test_a_reset_connection_is_not_established(connection: Connection) -> None:
     link = found(connection)
-    connection.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.far.close()
-    wait_until(lambda: (state := link.state()) is not None and not state.established, "the reset")
+    reset(connection.far)
+    wait_until(lambda: (state := link.state()) is not None and not state.peer_open, "the reset")
 
 
 def test_a_reused_descriptor_is_detected(connection: Connection) -> None:
     link = found(connection)
     with socket.socket(socket.AF_UNIX) as other:
         os.dup2(other.fileno(), connection.near.fileno())
-        assert link.state() is None
+        assert link.is_closed
         assert link.send_window() == 0
     connection.near.close()
-    assert link.state() is None
+    assert link.is_closed
     assert link.send_window() == 0
+
+
+def test_only_what_the_other_side_does_ends_a_connection(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.shutdown(socket.SHUT_WR)
+    connection.near.close()
+    assert connection.far.recv(1) == b""
+    state = link.state()
+    assert state is not None
+    assert state.peer_open
+
+
+@pytest.mark.parametrize(("end", "counted"), [(socket.socket.close, 1), (reset, 0)])
+def test_the_end_can_be_read_after_zenoh_has_closed_its_descriptor(
+    connection: Connection, end: Callable[[socket.socket], None], counted: int
+) -> None:
+    link = found(connection)
+    before = link.state()
+    end(connection.far)
+    connection.near.close()
+    wait_until(lambda: (state := link.state()) is not None and not state.peer_open, "the end")
+    after = link.state()
+    assert before is not None
+    assert after is not None
+    assert after.received == before.received + counted
+
+
+def test_a_released_link_has_no_state_and_the_connection_ends(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10))
+    connection.near.setblocking(False)
+    written = 0
+    with suppress(BlockingIOError):
+        while True:
+            written += connection.near.send(bytes(65_536))
+    connection.near.close()
+    began_ns = monotonic_ns()
+    link.release()
+    assert monotonic_ns() - began_ns < 5_000_000_000  # despite Zenoh's linger time
+    assert link.state() is None
+    assert link.hold() is None
+    while read := connection.far.recv(1 << 20):
+        written -= len(read)
+    assert not written
 
 
 # --- the end of a connection ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ A lost link loses the messages that were put and not read. Zenoh does not report
   acknowledgement are lost.
 
 The local kernel can distinguish these cases. It is polled every 50 ms (`TcpLink.state`), and once more at the end.
-After a close Zenoh has closed its socket, or its Close message came last. After a kill nothing came.
+After a close the node's Close message came last, or Zenoh has closed the link on this side. After a kill nothing came.
 
 A put has arrived if the kernel of its node has acknowledged it, and the node has sent something after that. The kernel
 of a frozen node acknowledges too, so an acknowledgement alone proves nothing. At a stop our session closes first: a
@@ -125,7 +125,7 @@ class _PeerNode:
         self.received_ns = now_ns
         self.acked_ns = now_ns
         self.has_ended = False
-        """True after one of the kernels has ended the connection."""
+        """True after the node's kernel has ended the connection."""
         self.is_aborted = False
         """True if the node's kernel ended the connection without a Close message."""
         self._was_reset = False
@@ -141,22 +141,16 @@ class _PeerNode:
         """Read the kernel's state: periodically, and at the first sign of a loss."""
         if self.link is None:
             return
-        state = self.link.state()
-        if state is None:
-            self.closed = True
-        if state is None or self.is_aborted:
-            return
-        self._sampled_ns = now_ns
-        self.has_ended = not state.established
+        self.closed = self.link.is_closed  # before the state, which may be of a later time
         if self.has_ended:
-            new = state.received - self._received
-            self._was_reset = not new  # the end of a stream counts as a byte
-            # With other bytes before it a Close message has no known length: then it counts as a close if the node was
-            # not sending continuously and has sent just now.
-            active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
-            self.is_aborted = new not in _CLOSE_BYTES and (
-                active or state.received_ago_ms > _KERNEL_TICK_MS or not new
-            )
+            return
+        state = self.link.state()
+        if state is None or (self.closed and state.peer_open):
+            return  # what waited in Zenoh is gone: a later acknowledgement is none of it
+        self._sampled_ns = now_ns
+        self.has_ended = not state.peer_open
+        if self.has_ended:
+            self._judge_end(state, now_ns)
             return
         if state.received != self._received:
             if now_ns - self._active_ns > _ACTIVE_NS:
@@ -165,6 +159,17 @@ class _PeerNode:
         self._received = state.received
         self.received_ns = now_ns - state.received_ago_ms * _NS_PER_MS
         self._update_acked(state, now_ns)
+
+    def _judge_end(self, state: TcpState, now_ns: int) -> None:
+        """Distinguish a node that has closed the connection from one that was killed."""
+        new = state.received - self._received
+        self._was_reset = not new  # the end of a stream counts as a byte
+        # With other bytes before it a Close message has no known length: then it counts as a close if the node was
+        # not sending continuously and has sent just now.
+        active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
+        self.is_aborted = new not in _CLOSE_BYTES and (
+            active or state.received_ago_ms > _KERNEL_TICK_MS or not new
+        )
 
     def _update_acked(self, state: TcpState, now_ns: int) -> None:
         """Update the time up to which all puts have arrived.
@@ -185,6 +190,11 @@ class _PeerNode:
         if now_ns - mark.at_ns >= _MARK_NS:
             self._mark = _Mark(now_ns, state.acked + state.unacked, arrived)
             self._marks.append(self._mark)
+
+    def release(self) -> None:
+        """Close our descriptor of the connection."""
+        if self.link is not None:
+            self.link.release()
 
     def is_stalled(self, now_ns: int) -> bool:
         """True if the node has read nothing for `_STALL_NS` although data waits."""
@@ -343,13 +353,17 @@ class LinkMonitor:
             # No node was connected: losses detected meanwhile belong to that outage.
             self._losses[-1].until_ns = now_ns
         is_router = event.transport.whatami == zenoh.WhatAmI.ROUTER
+        if not joined:
+            self._nodes[node].release()
         self._nodes[node] = _PeerNode(now_ns, is_router=is_router)
         self._next_tick_ns = 0
         self._stalled = False
         return self._update_state() or joined
 
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> _NodeLoss:
-        loss = self._nodes.pop(node).loss(now_ns, self._lease_ns)
+        removed = self._nodes.pop(node)
+        loss = removed.loss(now_ns, self._lease_ns)
+        removed.release()
         self._losses.append(loss)
         if not self._nodes:
             loss.until_ns = _NEVER_NS
@@ -511,6 +525,8 @@ class LinkMonitor:
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(_JOIN_S)
+        for node in self._nodes.values():
+            node.release()
         self.up = False
 
 

@@ -2,8 +2,10 @@
 """The kernel's state of a Zenoh link over TCP: acknowledged, unacknowledged and received bytes.
 
 Zenoh reports that a link is lost, but not why, and the lost messages depend on the reason. Zenoh's sockets belong to
-this process, so the kernel can be queried (`getsockopt(TCP_INFO)`, 4 us). A socket is queried by its number and never
-kept open. A number that the kernel has reused is detected by its addresses.
+this process, so the kernel can be queried (`getsockopt(TCP_INFO)`, 4 us). Zenoh closes a socket as soon as the other
+side has ended the connection. A second descriptor keeps the connection open, so that its last state can be read.
+
+In: the two ends of a link as Zenoh reports them. Out: the state of its connection, also after Zenoh has closed it.
 """
 
 import os
@@ -11,6 +13,7 @@ import re
 import socket
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from fcntl import ioctl
 from pathlib import Path
@@ -22,9 +25,10 @@ _LOCATOR: Final = re.compile(r"(?:tcp|tls|ws)/(.+):(\d+)(?:[?#].*)?")
 # struct tcp_info of linux/tcp.h: 8 bytes, 24 numbers of 32 bits, tcpi_bytes_acked at 120 (Linux 4.1),
 # tcpi_bytes_received at 128.
 _INFO: Final = Struct("<B7x24I16xQQ")
-_LINGER: Final = Struct("ii")
+_NO_LINGER: Final = Struct("ii").pack(0, 0)
 _READ_BYTES: Final = 65_536
-_ESTABLISHED: Final = 1
+_OPEN: Final = (1, 4, 5)
+"""ESTABLISHED, FIN_WAIT1, FIN_WAIT2: the other side has not ended the connection."""
 _LAST_RECEIVED_MS: Final = 12
 _LAST_ACK_MS: Final = 13
 _ACKED: Final = 25
@@ -36,8 +40,8 @@ _Ends = tuple[tuple[str, int], tuple[str, int]]
 class TcpState(NamedTuple):
     """The state of a connection. Bytes count from its start; the end of the stream counts as one byte."""
 
-    established: bool
-    """True if neither kernel has ended the connection."""
+    peer_open: bool
+    """True if the other side has neither ended its stream nor reset the connection."""
     acked: int
     """Bytes acknowledged by the other side's kernel."""
     unacked: int
@@ -50,47 +54,41 @@ class TcpState(NamedTuple):
     """Time since the other side's kernel last sent an acknowledgement, also one of no further bytes."""
 
 
-class TcpLink(NamedTuple):
-    """A connection of this process, owned by Zenoh."""
+class TcpLink:
+    """A connection that Zenoh owns, with a second descriptor of it. Its owner calls `release` in the end."""
 
-    fd: int
-    ends: _Ends
+    def __init__(self, fd: int, second: socket.socket) -> None:
+        """`fd` is Zenoh's descriptor."""
+        self.fd = fd
+        self._second = second
+        self._identity = os.fstat(second.fileno())
+
+    @property
+    def is_closed(self) -> bool:
+        """True if Zenoh has closed its descriptor."""
+        try:
+            return not os.path.samestat(os.fstat(self.fd), self._identity)
+        except OSError:
+            return True
 
     def send_window(self) -> int:
-        """Bytes that the kernel accepts now without blocking; 0 if the connection is gone."""
-        try:
-            borrowed = socket.socket(fileno=self.fd)
-        except OSError:
+        """Bytes that the kernel accepts now without blocking; 0 if Zenoh has closed the connection."""
+        if self.is_closed:
             return 0
         try:
-            if not self._is_same(borrowed):
-                return 0
-            size = borrowed.getsockopt(
-                socket.SOL_SOCKET, socket.SO_SNDBUF
-            )  # the kernel uses half for bookkeeping
-            waiting = self._unacked_bytes()
-        except OSError:
+            size = self._second.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            return max(0, size // 2 - self._unacked_bytes())  # the kernel uses half for bookkeeping
+        except (OSError, ValueError):
             return 0
-        finally:
-            borrowed.detach()
-        return max(0, size // 2 - waiting)
 
     def state(self) -> TcpState | None:
-        """The present state; None if the connection is gone or the kernel has no TCP_INFO."""
+        """The present state; None after `release`, or if the kernel has no TCP_INFO."""
         try:
-            borrowed = socket.socket(fileno=self.fd)
-        except OSError:
-            return None
-        try:
-            if not self._is_same(borrowed):
-                return None
             # First: bytes acknowledged between the two calls then count twice instead of never.
             waiting = self._unacked_bytes()
-            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-        except OSError:
+            info = self._second.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        except (OSError, ValueError):
             return None
-        finally:
-            borrowed.detach()  # else the object would close it
         if len(info) < _INFO.size:
             return None
         fields = _INFO.unpack(info)
@@ -101,36 +99,29 @@ class TcpLink(NamedTuple):
             fields[_RECEIVED],
             fields[_LAST_ACK_MS],
         )
-        return TcpState(fields[0] == _ESTABLISHED, *numbers)
+        return TcpState(fields[0] in _OPEN, *numbers)
 
     def hold(self) -> socket.socket | None:
-        """A second descriptor of the connection, which stays open when Zenoh closes its own; None if it is gone."""
-        try:
-            held = socket.socket(fileno=os.dup(self.fd))
-        except OSError:
+        """A further descriptor, which stays open after `release`; None if Zenoh has closed its own."""
+        if self.is_closed:
             return None
         try:
-            if self._is_same(held):
-                return held
+            return socket.socket(fileno=os.dup(self._second.fileno()))
         except OSError:
-            pass
-        held.close()
-        return None
+            return None
+
+    def release(self) -> None:
+        """Close the second descriptor. What the kernel has not sent yet, it sends later."""
+        with suppress(OSError):
+            # Zenoh sets a linger time: the last `close` would wait up to 10 s for a frozen node.
+            self._second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._second.close()
 
     def _unacked_bytes(self) -> int:
         """Bytes written and not acknowledged."""
         waiting = array("i", [0])
-        ioctl(self.fd, TIOCOUTQ, waiting)
+        ioctl(self._second.fileno(), TIOCOUTQ, waiting)
         return waiting[0]
-
-    def _is_same(self, connection: socket.socket) -> bool:
-        """True if it is still this connection. Connections accepted at one address differ only in the other end."""
-        if _address_of(connection.getsockname()) != self.ends[0]:
-            return False
-        try:
-            return _address_of(connection.getpeername()) == self.ends[1]
-        except OSError:  # reset: the kernel has forgotten the peer's address
-            return True
 
 
 class LinkEnd(Enum):
@@ -148,8 +139,7 @@ def wait_link_end(held: socket.socket, end_ns: int, monotonic_ns: Callable[[], i
     """
     with held:
         try:
-            # Zenoh sets a linger time: the last `close` would wait up to 10 s for a frozen node.
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(0, 0))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)  # as in `release`
             while (left_ns := end_ns - monotonic_ns()) > 0:
                 held.settimeout(left_ns / 1e9)
                 if not held.recv(_READ_BYTES):
@@ -169,19 +159,30 @@ def find_link(src: str, dst: str) -> TcpLink | None:
         return None
     for each in Path("/proc/self/fd").iterdir():
         fd = int(each.name)
-        try:
-            borrowed = socket.socket(fileno=fd)
-        except OSError:  # no socket, or closed since the listing
+        if _ends_of(fd) != (ours, theirs):
             continue
         try:
-            ends = _ends(borrowed)
-        except OSError:  # not connected
+            second = os.dup(fd)
+        except OSError:  # closed since the listing
             continue
-        finally:
-            borrowed.detach()
-        if ends == (ours, theirs):
-            return TcpLink(fd, ends)
+        if _ends_of(second) == (ours, theirs):
+            return TcpLink(fd, socket.socket(fileno=second))
+        os.close(second)  # the kernel has reused the number meanwhile
     return None
+
+
+def _ends_of(fd: int) -> _Ends | None:
+    """The two ends of a descriptor that is a connected socket."""
+    try:
+        borrowed = socket.socket(fileno=fd)
+    except OSError:  # no socket, or closed
+        return None
+    try:
+        return _ends(borrowed)
+    except OSError:  # not connected
+        return None
+    finally:
+        borrowed.detach()  # else the object would close it
 
 
 def _address(locator: str) -> tuple[str, int] | None:
