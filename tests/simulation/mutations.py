@@ -67,14 +67,14 @@ MUTATIONS: Final = (
     Mutation(
         "half of the lost messages are retransmitted",
         f"{_ZENOH}/publisher.py",
-        "for put_ns, message in to_retransmit:",
-        "for put_ns, message in to_retransmit[::2]:",
+        "in self._lost_of(publisher, to_retransmit):",
+        "in self._lost_of(publisher, to_retransmit)[::2]:",
     ),
     Mutation(
         "retransmitted messages follow newer ones",
         f"{_ZENOH}/publisher.py",
-        "for put_ns, message in to_retransmit:",
-        "for put_ns, message in reversed(to_retransmit):",
+        "in self._lost_of(publisher, to_retransmit):",
+        "in reversed(self._lost_of(publisher, to_retransmit)):",
     ),
     Mutation(
         "the ttl of a retransmitted message is not checked",
@@ -170,15 +170,14 @@ MUTATIONS: Final = (
     Mutation(
         "callers of abandoned calls get no response",
         "ustreamer/host/runtime/draining.py",
-        "    for item in abandoned:\n        dispatcher.on_undelivered(item, _STOPPED)\n",
+        "    for item in abandoned:\n        dispatcher.on_undelivered(item, STOPPED)\n",
         "",
     ),
     Mutation(
         "the dead letters of a stop are not written",
         "ustreamer/host/storage/dead_letter_writer.py",
-        "            while not self._queued and not self._closing:\n",
-        "            if self._closing:\n                return []\n"
-        "            while not self._queued and not self._closing:\n",
+        "            while not self._queued:\n                if self._closing:\n",
+        "            while self._closing or not self._queued:\n                if self._closing:\n",
     ),
     Mutation(
         "a spooled message is not deleted after its delivery",

@@ -151,11 +151,20 @@ class Oracle:
 
     def _taken(self) -> dict[bytes, Process]:
         """The messages that a streamer took and that had a receiver, with the process that took them."""
-        taken = {
-            id: process for network in self._host.networks.values() for id, process in network.taken.items()
-        }
         return {
-            id: process for id, process in taken.items() if id in self._world.sent and self._is_wanted(id)
+            id: process
+            for name, network in self._host.networks.items()
+            for id, process in network.taken.items()
+            if id in self._world.sent and name != self._world.destination(id) and self._is_wanted(id)
+        }
+
+    def _returned(self) -> set[bytes]:
+        """The messages that a streamer received from their destination: its predecessor had put them there."""
+        return {
+            id
+            for name, network in self._host.networks.items()
+            for id in network.taken
+            if id in self._world.sent and name == self._world.destination(id)
         }
 
     def _is_wanted(self, id: bytes) -> bool:
@@ -212,7 +221,12 @@ class Oracle:
 
     def _left(self) -> Iterable[Violation]:
         """What was refused is tried again: with working links, a stop finds nothing that waits."""
-        left = self._host.letter_count - self._host.letters_before_stop
+        records = self._host.disk.stores.get(str(STATE_DIR / DIRECTORY), {})
+        numbers = sorted(key for key in records if key != _FIRST_NUMBER)[self._host.letters_before_stop :]
+        letters = [decode_letter(number, records[number])[1].message.attributes for number in numbers]
+        # Documented: a returned Request is denied, and nobody waits there for the error Response.
+        returned = self._returned()
+        left = sum(each.reqid is None or wire_id(each.reqid) not in returned for each in letters)
         if left > 0 and not self._host.disk.was_refusing:
             yield Violation("left", f"the last stop made {left} dead letters, although all links worked")
 

@@ -84,6 +84,7 @@ class World:
 
     def __init__(self, scheduler: Scheduler, networks: Mapping[str, SimNetwork]) -> None:
         self._scheduler = scheduler
+        self._outside = networks[OUTSIDE]
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
         self.apps = {
             INSIDE: SimApp(networks[INSIDE], "the application inside", self._on_inside),
@@ -107,7 +108,7 @@ class World:
         self.answered: set[bytes] = set()
         """The calls that the provider answered."""
         self.made_ids: list[tuple[int, int]] = []
-        """Of each message that a streamer made: the time of its arrival, and by how many ms its id is ahead."""
+        """Of each message that a streamer made: when, and by how many ms its id is ahead of its arrival."""
         self.subscribed_at_ns: dict[UUri, int] = {}
         self._subscribing: dict[UUID, UUri] = {}
         self._numbers = dict.fromkeys((*FLOWS, "response"), 0)
@@ -167,7 +168,11 @@ class World:
 
     def _on_subscribed(self, received: WireMessage) -> None:
         id, attributes = decode(received.attachment[1:])
-        self.made_ids.append((self._scheduler.now_ns, id.time_ms - self._scheduler.wall_ms()))
+        # It may have waited since then: a response is made when its request arrives, others before their put.
+        made_ns = self._outside.put_ns.get(received.id, self._scheduler.now_ns)
+        if attributes.reqid is not None:
+            made_ns = self._outside.taken_ns.get(wire_id(attributes.reqid), made_ns)
+        self.made_ids.append((made_ns, id.time_ms - self._scheduler.wall_ms()))
         topic = None if attributes.reqid is None else self._subscribing.pop(attributes.reqid, None)
         if topic is None or attributes.commstatus is not None:
             return

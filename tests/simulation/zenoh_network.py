@@ -104,6 +104,8 @@ class SimNetwork:
         self.is_cut = False
         self.taken: dict[bytes, Process] = {}
         """The messages that a streamer has received, with the process that did."""
+        self.taken_ns: dict[bytes, int] = {}
+        """When a streamer received a message."""
         self.put_by: dict[bytes, Process] = {}
         """The messages that a streamer has put, with the process that did it last."""
         self.put_ns: dict[bytes, int] = {}
@@ -137,6 +139,7 @@ class SimNetwork:
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
         self.taken[message.id] = process
+        self.taken_ns[message.id] = self.scheduler.now_ns
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -177,7 +180,7 @@ class SimNetwork:
             self._held.append((message, app))
 
     def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
-        has_receiver = False
+        has_receiver, source_is_app = False, isinstance(source, SimApp)
         for app in self.apps:
             if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
                 app.deliver(message)
@@ -189,7 +192,7 @@ class SimNetwork:
             for each in session.subscribers:
                 if self.matches(each.key, message.key):
                     link.send_down(message)
-                    has_receiver = True
+                    has_receiver |= source_is_app  # a streamer that receives what its predecessor put is none
                     break
         if not has_receiver and message.id not in self.put_without_subscriber:
             self.lost_at_apps.add(message.id)
