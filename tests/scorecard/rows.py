@@ -114,7 +114,7 @@ ROWS: Final[dict[str, Row]] = {
         "unaccounted=0 lost=0 duplicates_percent<=1 reordered=0 control_lost>=1",
         "the same outage without a retransmit window: `control_lost`",
         {
-            "P": Run((f"{_OWN}/outages.py::test_an_outage_loses_nothing",), 15),
+            "P": Run((f"{_OWN}/outages.py::test_an_outage_loses_nothing",), 30),
             "N": Run((f"{_OWN}/outages.py::test_an_outage_loses_nothing",), 300),
         },
         "outages",
