@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from tests.simulation.host import OUTSIDE, HostConfig
+from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
 from tests.simulation.story import SMALL_SIZES, Step, Story
 
 _DURABLE: Final = HostConfig(durable=True)
@@ -93,6 +93,13 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
         _DURABLE,
         SMALL_SIZES,
+    ),
+    "11 router killed just after a keep-alive": Story(
+        1,
+        (
+            Step(1_300, "publish", ("back", 250, 2_000, 8, 0)),
+            Step(1_496, "router", (INSIDE, 1_654)),
+        ),
     ),
     "3 router hangs at 2 000/s of 1 kB, then killed": Story(
         1,

@@ -15,7 +15,7 @@ from queue import Empty, Full, Queue, SimpleQueue
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, Self
 
-from tests.simulation.scheduler import NS_PER_S, Scheduler, Task
+from tests.simulation.scheduler import NS_PER_S, Killed, Scheduler, Task
 
 _scheduler: Scheduler
 
@@ -41,9 +41,12 @@ class SimLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = _scheduler
-        scheduler.check_killed()
-        scheduler.interrupt()
         me = scheduler.current
+        if me.process.killed:
+            raise Killed
+        scheduler.until_interrupt -= 1
+        if scheduler.until_interrupt <= 0:
+            scheduler.interrupt_now()
         if self._owner is not None:
             if not blocking:
                 return False
@@ -62,6 +65,10 @@ class SimLock:
                 return
             raise RuntimeError("release unlocked lock")
         self._owner = None
+        if self._waiters:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
             if waiter.blocked:

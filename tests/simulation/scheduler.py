@@ -86,14 +86,16 @@ class Scheduler:
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_count = 0
         self._interrupt_every = interrupt_every
-        self._until_interrupt = self._draw_interrupt()
+        self.until_interrupt = self._draw_interrupt()
+        """Lock operations until the next interruption."""
         self._stuck: str | None = None
         self._max_switches = _MAX_SWITCHES
 
     # --- clock ------------------------------------------------------------------------------------------------------
 
     def monotonic_ns(self) -> int:
-        self.check_killed()
+        if self.current.process.killed:
+            raise Killed
         self.now_ns += _CLOCK_READ_NS
         return self.now_ns
 
@@ -168,10 +170,13 @@ class Scheduler:
 
     def interrupt(self) -> None:
         """Let another ready thread run, if it is time: called at lock operations."""
-        self._until_interrupt -= 1
-        if self._until_interrupt > 0:
-            return
-        self._until_interrupt = self._draw_interrupt()
+        self.until_interrupt -= 1
+        if self.until_interrupt <= 0:
+            self.interrupt_now()
+
+    def interrupt_now(self) -> None:
+        """Let another ready thread run, and draw the time of the next interruption."""
+        self.until_interrupt = self._draw_interrupt()
         me = self.current
         if self._ready and not me.process.killed:
             self._ready.append(me)

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 LEASE_NS: Final = 10 * NS_PER_S
 PUT_WAIT_NS: Final = 5 * NS_PER_S
 _KEEPALIVE_NS: Final = LEASE_NS // 4
-_KEEPALIVE_BYTES: Final = 6
-_CLOSE_BYTES: Final = 5
+_KEEPALIVE_BYTES: Final = 3
 _MAX_REPORT_NS: Final = 2_500 * NS_PER_MS
 _FRAME_BYTES: Final = 20
-_STATE_FIELDS: Final = len(TcpState._fields)  # the time of the last acknowledgement is not in every version
 
 
 class WireMessage(NamedTuple):
@@ -103,7 +101,7 @@ class SimLink:
         self._scheduler = network.scheduler
         self._opened_ns = self._scheduler.now_ns
         self._acked = self._unacked_at_end = 0
-        self._extra_received = 0
+        self._has_fin = False
         self._silent_since_ns: int | None = None
         self._cut_ns: int | None = None
         self._arrived_ns = self._opened_ns
@@ -176,15 +174,14 @@ class SimLink:
         last_ns = self._last_received_ns()
         keepalives = (last_ns - self._opened_ns) // _KEEPALIVE_NS
         now_ns = self._scheduler.now_ns
-        values = (
+        return TcpState(
             self._is_established,
             self._acked,
             self._unacked_at_end or self.sent.bytes,
             (now_ns - last_ns) // NS_PER_MS,
-            100 + keepalives * _KEEPALIVE_BYTES + self._extra_received,
+            100 + keepalives * _KEEPALIVE_BYTES + self._has_fin,
             (now_ns - self._last_ack_ns()) // NS_PER_MS,
         )
-        return TcpState._make(values[:_STATE_FIELDS])
 
     def _last_ack_ns(self) -> int:
         """When the router's kernel last acknowledged: our bytes, our keep-alive messages, or a probe."""
@@ -262,7 +259,7 @@ class SimLink:
         lost = self.queue.clear() + self.sent.clear() + unread
         self.network.note(f"router of {self.session.name} ended: {len(lost)} messages lost in the link")
         self._is_established = False
-        self._extra_received += not unread  # a FIN counts as a byte; after unread data the kernel sends a RST
+        self._has_fin = not unread  # after unread data the kernel sends a RST
         self._release_waiting()
         delay_ms = self.network.rng.randrange(1, 20)
         self._closes_late = delay_ms % 2 == 0

@@ -126,7 +126,7 @@ class SharedTopics:
         while due := self.timers.pop_due(self.time.now_ns):
             for action in due:
                 action()
-        shared, self.shared = sorted(self.shared), []
+        shared, self.shared = self.shared, []
         return shared
 
 

@@ -139,7 +139,7 @@ class SubscribedTopics:
     def _share_due(self) -> None:
         with self._lock:
             due, self._due = self._due, set()
-        for topic in due:
+        for topic in sorted(due):  # in the same order at each start
             if self._share(topic):
                 with self._lock:
                     if len(self._topics) < MAX_ADVERTISEMENTS:

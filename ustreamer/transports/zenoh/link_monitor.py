@@ -58,8 +58,11 @@ _ACKED_NS: Final = 300_000_000
 """An older acknowledgement is neither a delayed one (40 ms) nor a late sample."""
 _SAME_OUTAGE_NS: Final = 1_000_000_000
 """The maximum time between a publisher losing its subscribers and the session losing the node."""
-_CLOSE_BYTES: Final = (4, 5)
-"""Bytes of Zenoh's Close message since the previous sample; the end of the stream counts as one byte."""
+_CLOSE_BYTES: Final = 5
+"""Bytes of Zenoh's Close message and of the end of the stream. After a keep-alive message a kill has 4: 3 and 1.
+
+So has a node that closes with unread data: its kernel resets the connection.
+"""
 _ACTIVE_NS: Final = 300_000_000
 _KERNEL_TICK_MS: Final = 4  # one tick of a kernel at 250 Hz
 _STALL_NS: Final = 4_000_000_000
@@ -142,10 +145,8 @@ class _PeerNode:
         if self.link is None:
             return
         self.closed = self.link.is_closed  # before the state, which may be of a later time
-        if self.has_ended:
-            return
         state = self.link.state()
-        if state is None or (self.closed and state.peer_open):
+        if state is None or self.is_aborted or (self.closed and state.peer_open):
             return  # what waited in Zenoh is gone: a later acknowledgement is none of it
         self._sampled_ns = now_ns
         self.has_ended = not state.peer_open
@@ -164,12 +165,12 @@ class _PeerNode:
         """Distinguish a node that has closed the connection from one that was killed."""
         new = state.received - self._received
         self._was_reset = not new  # the end of a stream counts as a byte
+        if new == _CLOSE_BYTES:
+            return
         # With other bytes before it a Close message has no known length: then it counts as a close if the node was
         # not sending continuously and has sent just now.
         active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
-        self.is_aborted = new not in _CLOSE_BYTES and (
-            active or state.received_ago_ms > _KERNEL_TICK_MS or not new
-        )
+        self.is_aborted = active or state.received_ago_ms > _KERNEL_TICK_MS or new < _CLOSE_BYTES
 
     def _update_acked(self, state: TcpState, now_ns: int) -> None:
         """Update the time up to which all puts have arrived.
