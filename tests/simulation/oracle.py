@@ -224,7 +224,7 @@ class Oracle:
         records = self._host.disk.stores.get(str(STATE_DIR / DIRECTORY), {})
         numbers = sorted(key for key in records if key != _FIRST_NUMBER)[self._host.letters_before_stop :]
         letters = [decode_letter(number, records[number])[1].message.attributes for number in numbers]
-        # Documented: a returned Request is denied, and nobody waits there for the error Response.
+        # Documented: a returned Request is denied, and no caller waits there for the error Response.
         returned = self._returned()
         left = sum(each.reqid is None or wire_id(each.reqid) not in returned for each in letters)
         if left > 0 and not self._host.disk.was_refusing:

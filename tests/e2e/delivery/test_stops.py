@@ -19,7 +19,6 @@ from tests.e2e.delivery.stop_scenarios import (
     stop_during_outage,
 )
 
-# Of 86 stops after a kill one had 6 silent messages: see docs/delivery.md, A stop during an outage.
 FAULTS: Final = ("freeze", pytest.param("kill", marks=pytest.mark.soak))
 KINDS: Final = {"plain": False, "durable": True}
 HANG_HZ: Final = 2_000
