@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 
 from tests.simulation.known_stories import STORIES
-from tests.simulation.seeds import run_chunk
+from tests.simulation.seeds import run_chunk, use_core, use_next_core
 from tests.simulation.story import Result, Story, generate, run, shrink
 
 _CHUNK = 25
@@ -32,7 +32,9 @@ def _failures(seeds: range, jobs: int) -> list[tuple[int, list[str]]]:
     if jobs == 1:
         outcomes = [outcome for chunk in chunks for outcome in run_chunk(chunk)]
     else:
-        with get_context("spawn").Pool(jobs, maxtasksperchild=40) as pool:
+        context = get_context("spawn")
+        cores = context.Value("i", 0)
+        with context.Pool(jobs, use_next_core, (cores,), maxtasksperchild=40) as pool:
             outcomes = [outcome for part in pool.imap(run_chunk, chunks) for outcome in part]
     return [(seed, kinds) for seed, kinds in outcomes if kinds]
 
@@ -47,8 +49,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--known", action="store_true", help="run the known stories")
     parser.add_argument("--kinds", nargs="*", default=[], help="only these kinds of violations")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--core", type=int, default=os.getpid(), help="the number of the core for one job")
     parser.add_argument("--stories", type=int, default=3, help="minimal stories to print for each kind")
     options = parser.parse_args(arguments)
+    if options.jobs == 1:
+        use_core(options.core)
     if options.known:
         return _tell_known()
     if options.seed is not None:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 _REPO: Final = Path(__file__).parents[2]
@@ -220,7 +221,7 @@ MUTATIONS: Final = (
 )
 
 
-def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]]) -> str:
+def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]], core: int) -> str:
     """The first failure that is not known: "seed kind". Empty if there is none."""
     search_path = os.pathsep.join(map(str, (source, source / "plugins" / "usubscription")))
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": search_path}
@@ -233,6 +234,8 @@ def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]]) -> str:
         str(seeds),
         "--first",
         json.dumps(known),
+        "--core",
+        str(core),
     ]
     ended = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     return ended.stdout.strip() or ended.stderr.strip()[-300:]
@@ -243,7 +246,9 @@ def _copy(target: Path) -> None:
         shutil.copytree(_REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _outcome(mutation: Mutation, seeds: int, known: Mapping[str, Sequence[str]]) -> str:
+def _outcome(
+    mutation: Mutation, seeds: int, known: Mapping[str, Sequence[str]], cores: SimpleQueue[int]
+) -> str:
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory)
         _copy(source)
@@ -252,7 +257,11 @@ def _outcome(mutation: Mutation, seeds: int, known: Mapping[str, Sequence[str]])
         if text.count(mutation.old) != 1:
             return f"OBSOLETE: {text.count(mutation.old)} places match"
         path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
-        return _run(source, seeds, known) or "NOT FOUND"
+        core = cores.get()
+        try:
+            return _run(source, seeds, known, core) or "NOT FOUND"
+        finally:
+            cores.put(core)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -267,8 +276,11 @@ def main(arguments: Sequence[str]) -> int:
     mutations = [each for each in MUTATIONS if options.only in each.name]
     known = json.loads(options.known)
     missed = 0
+    cores: SimpleQueue[int] = SimpleQueue()
+    for core in range(options.jobs):
+        cores.put(core)
     with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = pool.map(lambda each: _outcome(each, options.seeds, known), mutations)
+        outcomes = pool.map(lambda each: _outcome(each, options.seeds, known, cores), mutations)
         for mutation, outcome in zip(mutations, outcomes, strict=True):
             print(f"{mutation.name}: {outcome}", flush=True)
             missed += outcome.startswith(("NOT FOUND", "OBSOLETE"))

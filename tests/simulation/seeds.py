@@ -2,6 +2,8 @@
 """Runs consecutive seeds. A module of its own: a spawned process cannot import `__main__`."""
 
 import gc
+import os
+from typing import Any
 
 from tests.simulation.story import generate, run
 
@@ -14,3 +16,20 @@ def run_chunk(seeds: range) -> list[tuple[int, list[str]]]:
     gc.enable()
     gc.collect()
     return outcomes
+
+
+def use_core(number: int) -> None:
+    """Run this process on one core, without preemption by the threads that it wakes.
+
+    One thread opens the gate of the next one and then waits. Measured: 3 us for a switch, and 15 us on two cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def use_next_core(counter: Any) -> None:
+    """For the processes of a pool, which share `counter`."""
+    with counter.get_lock():
+        counter.value += 1
+        use_core(counter.value)
