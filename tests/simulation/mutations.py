@@ -102,6 +102,30 @@ MUTATIONS: Final = (
         "if kept_up:",
     ),
     Mutation(
+        "a kill after a keep-alive counts as a close",
+        f"{_ZENOH}/link_monitor.py",
+        "if new == _CLOSE_BYTES:",
+        "if new in (_CLOSE_BYTES - 1, _CLOSE_BYTES):",
+    ),
+    Mutation(
+        "an acknowledgement of the kernel confirms a message, also of a frozen node",
+        f"{_ZENOH}/link_monitor.py",
+        "return min(self.acked_ns, self.received_ns) - _MARGIN_NS if",
+        "return self.acked_ns - _MARGIN_NS if",
+    ),
+    Mutation(
+        "what the retransmit buffer evicts is not counted",
+        f"{_ZENOH}/retransmit.py",
+        "                self._count_evicted(block)\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "a stop forgets what may not have arrived",
+        "ustreamer/host/runtime/draining.py",
+        "        if not (messages or forgotten):\n",
+        "        if True:\n",
+    ),
+    Mutation(
         "a link without a node counts as up",
         f"{_ZENOH}/link_monitor.py",
         "if self.up is (bool(self._nodes) and not self._stalled):",
