@@ -256,6 +256,7 @@ class SimLink:
             return
         self.dead = True
         unread = self.received.clear()
+        self.network.on_unread(unread)
         lost = self.queue.clear() + self.sent.clear() + unread
         self.network.note(f"router of {self.session.name} ended: {len(lost)} messages lost in the link")
         self._is_established = False

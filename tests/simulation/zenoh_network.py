@@ -5,7 +5,7 @@ Applications are no product code: they publish, record what they receive, and an
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from random import Random
 from typing import Final
@@ -169,9 +169,16 @@ class SimNetwork:
     @property
     def can_read(self) -> bool:
         """Whether the router reads: not while one application has no room, as its puts then wait."""
-        if not self.is_running:
-            return False
-        return not (self._is_any_full and any(app.is_full and app.connected for app in self.apps))
+        return self.is_running and not self._waits_for_app
+
+    @property
+    def _waits_for_app(self) -> bool:
+        return self._is_any_full and any(app.is_full and app.connected for app in self.apps)
+
+    def on_unread(self, messages: Iterable[WireMessage]) -> None:
+        """The router ends with unread messages. Documented: it may wait for an application, and send keep-alives."""
+        if self._waits_for_app:
+            self.lost_at_apps.update(each.id for each in messages)
 
     def from_app(self, message: WireMessage, app: SimApp) -> None:
         if self.can_read:
@@ -259,7 +266,9 @@ class SimNetwork:
 
     def _close_orphans(self) -> None:
         for link in self.orphans:
-            lost = link.received.clear() + link.sent.clear()
+            unread = link.received.clear()
+            self.on_unread(unread)
+            lost = unread + link.sent.clear()
             link.is_broken |= bool(lost)
             if lost:
                 self.note(f"{len(lost)} messages of a closed link of {link.session.name} were never read")
