@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flood of malformed messages from forty hosts does not delay a well-behaved ECU."""
+"""A flood of malformed messages from forty hosts delays no well-behaved ECU; claimed reboots do not fill the log."""
 
 import socket
 import time
@@ -10,20 +10,22 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from tests.e2e.discovery.hostile_ecus import HostileEcuProcess
+from tests.e2e.discovery.raw_sd_ecu import FIND_ENTRY, sd_entry, sd_message
 from tests.e2e.discovery.sd_vehicle import (
     CLIMATE,
     OFFERED,
     SPEED,
+    SdVehicle,
     SdVehiclePorts,
     offered_service_toml,
     sd_vehicle_toml,
     service_toml,
 )
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import ECHO, USUBSCRIPTION, Metronome, ZenohEntity
+from tests.e2e.rigs.entities import ECHO, USUBSCRIPTION, Metronome, ZenohEntity, eventually
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.sd_ecu import SdEcu, SdNotification
-from tests.e2e.rigs.streamer import StreamerProcess
+from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.e2e.rigs.wire import Uri
 
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
@@ -182,3 +184,27 @@ def test_hostile_ecus_do_not_delay_a_well_behaved_one(tmp_path: Path) -> None:
         "length_too_small",
     }
     assert {f"refused_{kind}" for kind in kinds} <= set(scene.refused_counts()), summary
+
+
+REBOOTS: Final = 400
+SHOWN_EVERY_S: Final = 2.0
+
+
+def test_a_host_that_claims_a_reboot_with_each_message_gets_few_log_lines(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        vehicle = SdVehicle(stack, tmp_path, service_toml(CLIMATE, "methods = [0x0001]"))
+        hostile = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        hostile.bind(("127.0.0.66", 0))
+        began = time.monotonic()
+        for number in range(REBOOTS):
+            entry = sd_entry(FIND_ENTRY, 0x7777, 3, number, 0)  # other bytes, so no duplicate
+            hostile.sendto(sd_message(1, True, entry), ("127.0.0.1", vehicle.ports.sd))
+            if number % 20 == 0:
+                statistics(tmp_path / "state")  # a round trip through the streamer paces the sender
+        eventually(lambda: statistics(tmp_path / "state")["endpoints"]["chassis"]["sd_reboots"], REBOOTS - 1)
+        vehicle.process.stop()
+        most = 2 + (time.monotonic() - began) / SHOWN_EVERY_S
+    lines = [each for each in vehicle.process.log_records if each["event"] == "someip.rebooted"]
+    assert {each["peer"] for each in lines} == {"127.0.0.66"}
+    assert len(lines) <= most
+    assert len(lines) + sum(each.get("suppressed", 0) for each in lines) == REBOOTS - 1

@@ -6,6 +6,8 @@ from threading import Lock
 
 import msgspec
 
+from ustreamer.core.base.log_limit import limited
+
 log = logging.getLogger("ustreamer.storage")
 
 
@@ -29,7 +31,7 @@ class StoreStates:
             before = self._states.get(store, StoreState())
             self._states[store] = StoreState(before.refused + 1, reason)
         if not before.degraded:
-            log.error("storage.degraded", extra={"store": store, "reason": reason})
+            log.error("storage.degraded", extra={"store": store, "reason": reason, **limited(store)})
 
     def on_written(self, store: str) -> None:
         """Record that the disk accepted a write. The first one after a refusal is logged."""
@@ -38,7 +40,7 @@ class StoreStates:
             if not before.degraded:
                 return
             self._states[store] = StoreState(before.refused)
-        log.info("storage.recovered", extra={"store": store, "refused": before.refused})
+        log.info("storage.recovered", extra={"store": store, "refused": before.refused, **limited(store)})
 
     def snapshot(self) -> dict[str, StoreState]:
         """The state of each store that refused a write."""

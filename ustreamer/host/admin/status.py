@@ -44,7 +44,8 @@ class StreamerRoutes(msgspec.Struct, frozen=True):
 class StreamerStatistics(msgspec.Struct, frozen=True):
     """All counters since `since_ms` (ms since the epoch). `endpoints` has the counters of transports.
 
-    `stores` has each store, by its path, that the disk has refused to write.
+    `stores` has each store, by its path, that the disk has refused to write. `log_suppressed` has the number of log
+    lines that were left out, by event.
     """
 
     since_ms: int
@@ -57,6 +58,7 @@ class StreamerStatistics(msgspec.Struct, frozen=True):
     stopped_topics: int = 0
     """Topics and patterns whose dispatch a subscriber has stopped; each subscriber counts."""
     stores: Mapping[str, StoreState] = {}
+    log_suppressed: Mapping[str, int] = {}
 
 
 class Redriven(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.egress.dead_letter import USTREAMER, USTREAMER_VERSION
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
@@ -88,7 +89,9 @@ class UStreamerService:
             self._bus.send(error_response(self._ids.next(), message, error.status))
         except Exception as error:
             # The caller of a failed method gets an error response instead of a timeout.
-            log.exception("ustreamer_service.failed", extra={"sink": str(message.attributes.sink)})
+            log.exception(
+                "ustreamer_service.failed", extra={"sink": str(message.attributes.sink), **limited()}
+            )
             status = UStatus(UCode.INTERNAL, f"{message.attributes.sink}: {type(error).__name__}")
             self._bus.send(error_response(self._ids.next(), message, status))
         else:
@@ -108,7 +111,8 @@ class UStreamerService:
         try:
             resumed = self._paused.resume(topic, message.attributes.source)
         except UStatusError as error:
-            log.error("ustreamer_service.not_persisted", extra={"topic": str(topic), "reason": str(error)})  # noqa: TRY400
+            extra = {"topic": str(topic), "reason": str(error), **limited()}
+            log.error("ustreamer_service.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
             resumed = True  # in this process
         if resumed:
             self._on_paused(topic)

@@ -136,6 +136,8 @@ def _top(arguments: argparse.Namespace) -> int:
     for path, store in statistics["stores"].items():
         state = f"degraded: {store['degraded']}" if store["degraded"] else "ok"
         print(f"store {path}: refused={store['refused']} {state}")
+    if statistics["log_suppressed"]:
+        print(f"log lines suppressed: {_format_counters(statistics['log_suppressed'])}")
     for queue in statistics["egress_queues"]:
         name, fullest = queue.pop("endpoint"), queue.pop("fullest")
         print(f"{name}: {_format_counters(queue | statistics['endpoints'].get(name, {}))}")

@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import Expiry, remaining_after_reboot_ms
 from ustreamer.core.delivery.ledger import Verdict
@@ -459,11 +460,12 @@ class DurableQueue(EndpointQueue):
         except UStatusError as error:
             write_error = error.status
         except Exception as error:
-            log.exception("egress.spool_failed", extra={"endpoint": self.name})
+            log.exception("egress.spool_failed", extra={"endpoint": self.name, **limited(self.name)})
             write_error = UStatus(UCode.INTERNAL, f"{type(error).__name__}: {error}")
         if write_error is not None and self._write_error is None:
-            extra = {"endpoint": self.name, "reason": str(write_error), "messages": len(self.write_buffer)}
-            log.error("egress.not_persisted", extra=extra)
+            waiting = len(self.write_buffer)
+            extra = {"endpoint": self.name, "reason": str(write_error), "messages": waiting}
+            log.error("egress.not_persisted", extra={**extra, **limited(self.name)})
         with self._lock:
             self._write_error = write_error
             self._being_written = set()

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 
 from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.plugin_errors import safe_str
@@ -248,13 +249,14 @@ class SendWorker:
         limits = self._limits
         return backoff_ns(limits.retry_first_ms, limits.retry_max_ms, earlier_failures, self._rng())
 
-    def _log_fields(self, subscriber_queue: SubscriberQueue, status: UStatus) -> dict[str, str]:
-        fields = {"endpoint": self.name, "reason": str(status)}
-        return (
-            fields
-            if subscriber_queue.subscriber is None
-            else fields | {"subscriber": str(subscriber_queue.subscriber)}
-        )
+    def _log_fields(self, subscriber_queue: SubscriberQueue, status: UStatus) -> dict[str, object]:
+        subscriber = subscriber_queue.subscriber
+        fields: dict[str, object] = {
+            "endpoint": self.name,
+            "reason": str(status),
+            **limited(self.name, subscriber),
+        }
+        return fields if subscriber is None else fields | {"subscriber": str(subscriber)}
 
     def _service_due(self) -> None:
         """Service one due queue: retry it or one of its routes, or expire some of its messages."""

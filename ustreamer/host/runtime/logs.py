@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines for people and for programs: an event name with its component as prefix, and fields. No event is logged
-per packet.
+"""Log lines for people and for programs: an event name with its component as prefix, and fields.
+
+No event is logged per packet. `LogLimiter` limits what remote hosts can cause; `write_due` writes the lines that it
+held back, and `suppressed_lines` counts those that it left out.
 """
 
 import json
 import logging
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
+
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.log_limiter import LogLimiter
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -64,7 +70,27 @@ def configure_logging(*, json_lines: bool, level: str = "INFO", stream: TextIO |
     """Write the log of all loggers below `ustreamer` to `stream` (default stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if json_lines else Console())
+    handler.addFilter(LogLimiter(SYSTEM_CLOCK.monotonic_ns))
     root = logging.getLogger("ustreamer")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
+
+
+def _limiters() -> Iterator[tuple[logging.Handler, LogLimiter]]:
+    for handler in logging.getLogger("ustreamer").handlers:
+        for each in handler.filters:
+            if isinstance(each, LogLimiter):
+                yield handler, each
+
+
+def write_due(*, at_end: bool = False) -> None:
+    """Write the limited lines that are due now; `at_end` all that wait. Call it once a second."""
+    for handler, limiter in _limiters():
+        for record in limiter.pop_due(at_end=at_end):
+            handler.handle(record)
+
+
+def suppressed_lines() -> Mapping[str, int]:
+    """The number of log lines that the limit left out, by event."""
+    return {event: count for _, limiter in _limiters() for event, count in limiter.suppressed().items()}

@@ -17,6 +17,7 @@ import pluggy
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.links import LinkStates
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.delivery.plugin_errors import plugin_name
@@ -52,7 +53,7 @@ from ustreamer.host.admin.status import (
 from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
-from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime import logs, plugins
 from ustreamer.host.runtime.advertiser import (
     NEW_LINK_NS,
     PEER_SETTLE_NS,
@@ -275,6 +276,7 @@ class Streamer:
             self._timers.start()
             self._dead_letter_writer.start()
             self.dispatcher.watch_clock()
+            self._write_due_log_lines()
             self._register_listeners()
             self._watch_links()
             self._bus.open()
@@ -297,6 +299,11 @@ class Streamer:
             "streamer.started",
             extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},
         )
+
+    def _write_due_log_lines(self) -> None:
+        """Write the log lines that their limit held back, now and every second from now on."""
+        logs.write_due()
+        self._timers.schedule(self._clock.monotonic_ns() + _NS_PER_S, self._write_due_log_lines)
 
     def _restore(self) -> None:
         """Queue the messages of earlier processes first: no new message may overtake them."""
@@ -376,10 +383,16 @@ class Streamer:
         )
         log.info(
             "streamer.peers",
-            extra={"endpoint": name, "joined": joined, "departed": departed, "present": present},
+            extra={
+                "endpoint": name,
+                "joined": joined,
+                "departed": departed,
+                "present": present,
+                **limited(name),
+            },
         )
         for each in peer_changes.shared_endpoints:
-            log.warning("streamer.duplicate_network", extra={"endpoint": each})
+            log.warning("streamer.duplicate_network", extra={"endpoint": each, **limited(each)})
         if peer_changes.joined:
             settled_ns = now_ns = self._clock.monotonic_ns()
             if now_ns < self._link_up_ns.get(name, 0) + NEW_LINK_NS:
@@ -503,6 +516,7 @@ class Streamer:
         finally:
             self._close()
         ledger = msgspec.to_builtins(self.ledger())
+        logs.write_due(at_end=True)
         log.info(
             "streamer.stopped",
             extra={
@@ -608,6 +622,7 @@ class Streamer:
             self._dead_letter_statistics(),
             len(list(self._paused.all_paused())),
             self.context.stores.snapshot(),
+            logs.suppressed_lines(),
         )
 
     def _dead_letter_statistics(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from threading import Condition, Thread
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.base.timers import Timers
 
 log = logging.getLogger("ustreamer.timers")
@@ -63,6 +64,5 @@ def _call(action: Callable[[], None]) -> None:
         action()
     except Exception:
         # A defect in a plugin must not stop the timers of all others. The log has its traceback.
-        log.exception(
-            "timers.callback_failed", extra={"action": getattr(action, "__qualname__", repr(action))}
-        )
+        name = getattr(action, "__qualname__", repr(action))
+        log.exception("timers.callback_failed", extra={"action": name, **limited(name)})

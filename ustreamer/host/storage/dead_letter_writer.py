@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from threading import Condition, Thread
 from typing import Final
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig, DeadLetterStore, StoredDeadLetter
 from ustreamer.uprotocol.ustatus import UStatusError
@@ -98,7 +99,7 @@ class DeadLetterWriter:
         except UStatusError as error:  # on a full disk the streamer continues and counts the letters
             self._counts["not_persisted"] += len(batch)
             if not self._failing:
-                extra = {"reason": error.message, "letters": len(batch)}
+                extra = {"reason": error.message, "letters": len(batch), **limited()}
                 log.error("dead_letters.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
             self._failing = True
             return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.storage.environment import DELETE_BATCH, file_size, map_size_for
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLock
@@ -207,6 +208,7 @@ class Spool:
                     "spool": str(self.path),
                     "reason": error.message,
                     "messages": len(self._pending_deletes),
+                    **limited(self.path),
                 }
                 log.error("spool.delete_failed", extra=extra)  # noqa: TRY400 - the reason is enough
             return
@@ -271,7 +273,7 @@ class Spool:
     def _report_lost(self, messages: int, reason: str) -> None:
         self.lost += messages
         extra = {"spool": str(self.path), "reason": reason, "messages": messages}
-        log.error("spool.messages_lost", extra=extra)
+        log.error("spool.messages_lost", extra={**extra, **limited(self.path)})
 
     def statistics(self) -> Mapping[str, int]:
         """Messages on disk now, and losses and quarantines so far."""

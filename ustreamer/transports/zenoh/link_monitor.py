@@ -41,6 +41,7 @@ from typing import Final, NamedTuple
 import zenoh
 from zenoh.handlers import Callback
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, TcpState, find_link, wait_link_end
 
@@ -384,7 +385,8 @@ class LinkMonitor:
             settling_ns = _SETTLING_NS if self.settled_ns else _SETTLING_FIRST_NS
             self.settled_ns = self._monotonic_ns() + settling_ns
         self.up = up
-        log.info("zenoh.link_up" if up else "zenoh.link_down", extra={"endpoint": self._context.name})
+        name = self._context.name
+        log.info("zenoh.link_up" if up else "zenoh.link_down", extra={"endpoint": name, **limited(name)})
 
     def _notify_watchers(self) -> None:
         for on_change in self._watchers:

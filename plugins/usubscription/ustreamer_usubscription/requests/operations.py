@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from google.protobuf.message import Message
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
@@ -55,7 +56,8 @@ def reset(call: CallContext, transaction: Transaction, reason: str) -> None:
     [impl->req~usubscription-reset~1]
     """
     transaction.remove_all(f"reset by {call.caller}")
-    log.warning("usubscription.reset_requested", extra={"by": str(call.caller), "reason": reason})
+    by = str(call.caller)
+    log.warning("usubscription.reset_requested", extra={"by": by, "reason": reason, **limited(by)})
 
 
 def check_reset_caller(call: CallContext, *, is_usubscription: bool) -> None:

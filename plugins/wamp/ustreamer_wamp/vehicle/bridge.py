@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
@@ -193,7 +194,7 @@ class VehicleBridge:
             return self._decoder(topic)
         except Exception:  # an error of a plugin: show the payload undecoded
             self._counts["decoder_errors"] += 1
-            log.exception("wamp.decoder_failed", extra={"topic": str(topic)})
+            log.exception("wamp.decoder_failed", extra={"topic": str(topic), **limited()})
             return None
 
     def on_addressed_message(self, message: UMessage) -> None:

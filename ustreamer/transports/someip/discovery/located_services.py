@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.discovery.dynamic_services import DynamicServiceChanges
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
@@ -110,8 +111,8 @@ class LocatedServices:
     def _entity(self, service: ServiceConfig) -> UUri:
         return UUri(self._authority, service.ue_id, service.major, 0)
 
-    def _extra(self, key: ServiceKey) -> dict[str, str | None]:
-        return {"endpoint": self._endpoint, "service": str(key)}
+    def _extra(self, key: ServiceKey) -> dict[str, object]:
+        return {"endpoint": self._endpoint, "service": str(key), **limited(self._endpoint, key)}
 
     def _release_connections(self, key: ServiceKey) -> None:
         for address, keys in list(self._streams.items()):

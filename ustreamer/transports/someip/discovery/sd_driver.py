@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -410,8 +411,12 @@ class SdDriver:
             case InitialDataRequested():
                 self._event_subscriptions.send_initial_events(action.subscription)
             case PeerRebooted():
-                log.info("someip.rebooted", extra={"endpoint": self._name, "peer": action.peer[0]})
-                self._connections.drop_host(action.peer[0])
+                host = action.peer[0]
+                log.info(
+                    "someip.rebooted",
+                    extra={"endpoint": self._name, "peer": host, **limited(self._name, host)},
+                )
+                self._connections.drop_host(host)
             case PeerAnnouncementsChanged():
                 self.peers.on_announcements(action.announcements)
             case OfferRoleChanged():
@@ -425,7 +430,8 @@ class SdDriver:
         self._execute_all(self._discovery.decide_subscriptions(accepted, refused))
 
     def _offer_extra(self, change: OfferRoleChanged) -> dict[str, object]:
-        return {"endpoint": self._name, "service": str(change.key), "ours": change.ours}
+        about = limited(self._name, change.key)
+        return {"endpoint": self._name, "service": str(change.key), "ours": change.ours, **about}
 
     def _notify_state(self, key: ServiceKey, eventgroup: int, state: EcuSubscriptionState) -> None:
         for message in self.usubscription.on_eventgroup_state(EventgroupKey(key, eventgroup), state):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.io.tcp_connection import close_with_reset, open_listener
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
@@ -74,7 +75,7 @@ class TcpAcceptor:
             except (BlockingIOError, ConnectionAbortedError):
                 return True
             except OSError as error:  # no file descriptor is left
-                log.warning("someip.tcp_not_accepted", extra={"reason": str(error)})
+                log.warning("someip.tcp_not_accepted", extra={"reason": str(error), **limited()})
                 return False
             peer = TcpAddress(host, port)
             reason = self._refusal_reason(host)

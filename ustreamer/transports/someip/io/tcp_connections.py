@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Poller
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor, TcpReason
 from ustreamer.transports.someip.io.tcp_connection import TcpConnection, finish_connect, start_connect
@@ -333,9 +334,8 @@ class TcpConnections:
             self._peers.remove(peer)
             return
         if cause is not None and not peer.failures:
-            log.warning(
-                "someip.tcp_not_connected", extra={"peer": str(peer.address), "reason": cause.strerror}
-            )
+            extra = {"peer": str(peer.address), "reason": cause.strerror, **limited(peer.address.host)}
+            log.warning("someip.tcp_not_connected", extra=extra)
         limits = self._limits
         pause_ns = backoff_ns(limits.retry_first_ms, limits.retry_max_ms, peer.failures, self._rng())
         peer.failures += 1

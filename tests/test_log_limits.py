@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every event of the log is bounded: no remote host can fill the disk with it."""
+
+from tests.test_repository import source_modules, text_of
+from tests.test_vocabulary import log_events
+
+LIMITED = {
+    "egress.not_persisted",
+    "egress.route_unavailable",
+    "egress.spool_failed",
+    "egress.unavailable",
+    "dead_letters.not_persisted",
+    "someip.found",
+    "someip.lost",
+    "someip.offer_role_changed",
+    "someip.rebooted",
+    "someip.tcp_not_accepted",
+    "someip.tcp_not_connected",
+    "spool.delete_failed",
+    "spool.messages_lost",
+    "storage.degraded",
+    "storage.recovered",
+    "streamer.duplicate_network",
+    "streamer.peers",
+    "timers.callback_failed",
+    "usubscription.reset_requested",
+    "ustreamer_service.failed",
+    "ustreamer_service.not_persisted",
+    "wamp.decoder_failed",
+    "zenoh.link_down",
+    "zenoh.link_up",
+}
+"""Events that repeat as often as a remote host, or a disk that it fills, makes them: see `log_limit.limited`."""
+
+BOUNDED = {
+    "once per kind of error or reason": {
+        "local.listener_failed",
+        "plugins.failed",
+        "plugins.tap_disabled",
+        "egress.failed",
+        "recorder.row_not_encodable",
+        "someip.listener_failed",
+        "someip.refused",
+        "someip.segments_abandoned",
+        "usubscription.%s_not_sent",
+        "zenoh.advertisement_failed",
+        "zenoh.advertisement_limit",
+        "zenoh.announcement_limit",
+        "zenoh.link_watcher_failed",
+        "zenoh.listener_failed",
+        "zenoh.peer_watcher_failed",
+        "zenoh.refused_announcement",
+        "zenoh.sample_refused",
+    },
+    "at most once per second, or per pause of the recorder": {
+        "clock.stepped",
+        "recorder.disk",
+        "recorder.gap",
+        "recorder.resumed",
+        "recorder.segment_not_finished",
+    },
+    "at the start or the end of the process, a plugin or a file": {
+        "dead_letters.store_damaged",
+        "egress.not_restored",
+        "egress.restored",
+        "recorder.failed",
+        "recorder.not_recovered",
+        "recorder.recovered",
+        "recorder.stopped",
+        "someip.peer_socket_failed",
+        "spool.damaged",
+        "streamer.spool_unused",
+        "streamer.started",
+        "streamer.stopped",
+        "streamer.stopped_topics_damaged",
+        "streamer.stopped_topics_unreadable",
+        "streamer.unconfirmed",
+        "usubscription.started",
+        "usubscription.store_damaged",
+        "usubscription.store_migrated",
+        "usubscription.updates_not_sent",
+        "zenoh.close_failed",
+    },
+    "by an action of the operator on this machine": {
+        "admin.client_lost",
+        "admin.failed",
+        "admin.server_ended",
+        "control.reload_refused",
+        "dead_letters.redriven",
+        "someip.link",
+        "streamer.reloaded",
+        "wamp.certificate_loaded",
+        "wamp.certificate_not_loaded",
+    },
+}
+"""Events that no remote host can repeat, by the reason."""
+
+
+def events_by_module() -> dict[str, set[str]]:
+    """The events of each module."""
+    found: dict[str, set[str]] = {}
+    for place, event in log_events():
+        found.setdefault(place.rsplit(":", 1)[0], set()).add(event)
+    return found
+
+
+def test_each_event_is_limited_or_bounded_for_a_reason() -> None:
+    events = set[str]().union(*events_by_module().values())
+    bounded = [event for each in BOUNDED.values() for event in each]
+    assert len(bounded) == len(set(bounded))
+    assert LIMITED.isdisjoint(bounded)
+    # These are not literals at their calls.
+    conditional = {"zenoh.link_up", "zenoh.link_down"}
+    assert events | conditional == LIMITED | set(bounded)
+
+
+def test_a_module_with_a_limited_event_marks_it() -> None:
+    for module, events in events_by_module().items():
+        if events & LIMITED:
+            assert "**limited(" in text_of(module), module
+    assert [
+        module for module in source_modules() if "link_monitor" in module and "**limited(" in text_of(module)
+    ]
