@@ -103,6 +103,7 @@ class UsubscriptionService:
             UMessageType.RESPONSE: self._remote_topics.on_response,
             UMessageType.NOTIFICATION: self._on_notification,
         }
+        self._started_ns = context.clock.monotonic_ns()
         self._thread: Thread | None = None
         self._running = ExitStack()
         self._committer = Committer(self._store, config.history)
@@ -308,8 +309,9 @@ class UsubscriptionService:
     def _call_context(self, message: UMessage) -> CallContext:
         attributes = message.attributes
         assert attributes.sink is not None  # by the listener's filter
-        own = self._context.authority
+        own, clock = self._context.authority, self._context.clock
         return CallContext(
+            message.id,
             attributes.source.with_authority(own),
             attributes.sink.authority_name or own,
             self._served_authorities,
@@ -317,6 +319,7 @@ class UsubscriptionService:
             attributes.payload_format,
             attributes.permission_level,
             self._policy,
+            clock.wall_ms() - (clock.monotonic_ns() - self._started_ns) // _NS_PER_MS,
         )
 
     def _send_updates(self) -> None:

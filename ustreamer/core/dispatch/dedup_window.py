@@ -27,6 +27,11 @@ class DedupWindow:
         self._young.add(key)
         return True
 
+    def __contains__(self, id: UUID) -> bool:
+        """Whether `id` is remembered."""
+        key = id.msb << 64 | id.lsb
+        return key in self._young or key in self._old
+
     def __len__(self) -> int:
         """The number of remembered ids."""
         return len(self._young) + len(self._old)

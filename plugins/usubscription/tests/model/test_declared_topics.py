@@ -24,6 +24,7 @@ from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ MakeRig = Callable[..., "ServiceRig"]
 
 OWN, SERVED = "device1", "device2"
 APP, OTHER_APP = UUri(OWN, 0x300EF, 4, 0), UUri(OWN, 0x42, 1, 0)
+ID = UUID(0x7000, 2 << 62)
 TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
 PRODUCER = TOPIC.with_resource(0)
 SUBSCRIBE, CREATE, DEPRECATE = 1, 4, 5
@@ -244,7 +246,7 @@ def test_a_topic_of_every_instance_may_be_had_as_long_as_one_may(
     transaction = Transaction(state, config, 0)
     for topic, declared in states.items() if drafted else ():
         transaction.declare_topic(topic, declared)
-    call = CallContext(APP, OWN, {SERVED}, policy=SubscriptionPolicy(config, OWN))
+    call = CallContext(ID, APP, OWN, {SERVED}, policy=SubscriptionPolicy(config, OWN))
     code = {"off": None, "track": tracked, "enforce": enforced}[mode]
     if code is None:
         assert operations.subscribe(SubscriptionRecord(EVERY, APP), call, transaction) == (

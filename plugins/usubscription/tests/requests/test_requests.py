@@ -23,9 +23,11 @@ from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 APP = UUri("device1", 0x300EF, 4, 0)
+ID = UUID(0x7000, 2 << 62)
 TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
 MS = 1_000_000
 PROTOBUF, ANY, UNSPECIFIED = (
@@ -36,7 +38,7 @@ PROTOBUF, ANY, UNSPECIFIED = (
 
 
 def call(payload: bytes = b"", payload_format: UPayloadFormat = PROTOBUF) -> CallContext:
-    return CallContext(APP, "device1", {"device1", "device2"}, payload, payload_format)
+    return CallContext(ID, APP, "device1", {"device1", "device2"}, payload, payload_format)
 
 
 def hertz(value: float) -> bytes:

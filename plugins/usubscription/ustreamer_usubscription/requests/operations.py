@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from google.protobuf.message import Message
 
@@ -24,6 +24,9 @@ QueryHandler: TypeAlias = Callable[[CallContext, ServiceState, int], Message]
 """Answers from the committed state, with a limited number of records. Raises UStatusError."""
 
 log = logging.getLogger("ustreamer.usubscription")
+
+MAX_AHEAD_MS: Final = 60_000
+"""How far the clock of a caller of Reset may be ahead of the clock here."""
 
 
 def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transaction) -> tuple[Status, str]:
@@ -53,10 +56,21 @@ def register(observer: Observer, call: CallContext, transaction: Transaction) ->
 def reset(call: CallContext, transaction: Transaction, reason: str) -> None:
     """End all subscriptions and all registrations, at the request of a uSubscription; `reason` is for people.
 
+    A copy of an executed Reset succeeds without effect: a retransmission, or a replay by another host. An id that this
+    process cannot know, from before its start or from the future, is ABORTED: its Reset may have been executed before.
+
     [impl->req~usubscription-reset~1]
     """
-    transaction.remove_all(f"reset by {call.caller}")
+    made_ms, now_ms = call.id.time_ms, transaction.now_ms
+    if not call.started_ms <= made_ms <= now_ms + MAX_AHEAD_MS:
+        raise UStatusError(
+            UCode.ABORTED,
+            f"Reset {call.id} is {now_ms - made_ms} ms old by this clock, expected {-MAX_AHEAD_MS} to "
+            f"{now_ms - call.started_ms}, the time since the start: it may have been executed; call again",
+        )
     by = str(call.caller)
+    if not transaction.reset_once(call.id, f"reset by {by}"):
+        return
     log.warning("usubscription.reset_requested", extra={"by": by, "reason": reason, **limited(by)})
 
 

@@ -18,6 +18,7 @@ from ustreamer.uprotocol.pb import uri
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.ustatus import invalid_argument
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import FIRST_TOPIC, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
@@ -35,10 +36,12 @@ MAX_DETAILS: Final = 4096
 class CallContext(msgspec.Struct, frozen=True):
     """A request and its context.
 
-    `caller` is UAttributes.source. `authority` is that of the called service, and replaces an empty authority in a
-    payload (X-18); `serves` are those with local topics. `permission_level` is the caller's.
+    `id` and `caller` are those of the message. `authority` is that of the called service, and replaces an empty
+    authority in a payload (X-18); `serves` are those with local topics. `permission_level` is the caller's.
+    `started_ms` is the time at which the service started, by the wall clock of now.
     """
 
+    id: UUID
     caller: UUri
     authority: str
     serves: Container[str]
@@ -46,6 +49,7 @@ class CallContext(msgspec.Struct, frozen=True):
     payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
     permission_level: int | None = None
     policy: SubscriptionPolicy = DEFAULT_POLICY
+    started_ms: int = 0
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 """The state of the service and a transaction on top of it: decisions in, changes to commit out."""
 
 from collections.abc import Container, Hashable, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from ustreamer.core.dispatch.dedup_window import DedupWindow
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
@@ -26,6 +28,9 @@ K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
+
+MAX_RESETS: Final = 1_024
+"""Executed Resets that are remembered. Only a caller that may reset can add one."""
 
 
 class TableReader(Protocol[K_contra, V_co]):
@@ -46,6 +51,7 @@ class ServiceState:
         self.observers = Observers()
         self.declared_topics = DeclaredTopics()
         self.remote_states = RemoteTopicStates()
+        self.executed_resets = DedupWindow(MAX_RESETS)
         self._served_authorities = served_authorities
 
     def is_remote(self, topic: UUri) -> bool:
@@ -62,6 +68,8 @@ class ServiceState:
         self.observers.apply(transaction.observers.changes)
         self.declared_topics.apply(transaction.declared_topics.changes)
         self.remote_states.apply(transaction.remote_states.changes)
+        for each in transaction.executed_resets:
+            self.executed_resets.first_seen(each)
 
 
 class Overlay(Generic[K, V]):
@@ -142,6 +150,7 @@ class Transaction:
             state.remote_states, config.max_remote_topics, "remote_topics"
         )
         self.subscription_changes: list[SubscriptionStatusChange] = []
+        self.executed_resets: set[UUID] = set()
         self.reconciled_topics: list[UUri] = []  # topics whose subscriptions changed outside a transaction
         self._state = state
         # Observers of the topics with a change in this transaction.
@@ -269,6 +278,14 @@ class Transaction:
         """Set the state of a declared topic. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
         self.declared_topics.check_limit(topic)
         self.declared_topics.set_value(topic, state)
+
+    def reset_once(self, id: UUID, reason: str) -> bool:
+        """Execute the Reset with this id, unless it was executed before; whether it was executed now."""
+        if id in self.executed_resets or id in self._state.executed_resets:
+            return False
+        self.executed_resets.add(id)
+        self.remove_all(reason)
+        return True
 
     def remove_all(self, reason: str) -> None:
         """End all subscriptions, then all registrations, so that observers are notified first.
