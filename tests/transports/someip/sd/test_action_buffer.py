@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The collection of actions: entries for one receiver share messages, in order and within a size limit."""
 
-from hypothesis import given
+import random
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transports.someip.sd.network import OTHER, PEER, of_kind, offer, read, settings, subscribe
+from tests.transports.someip.sd.network import OTHER, PEER, of_kind, offer, read, subscribe
+from tests.transports.someip.sd.network import settings as sd_settings
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.action_buffer import ActionBuffer
 from ustreamer.transports.someip.sd.actions import PeerRebooted, SdInputRefused, SdRefusal, Send
-from ustreamer.transports.someip.sd.options import Endpoint
+from ustreamer.transports.someip.sd.options import Configuration, Endpoint, L4Protocol
 from ustreamer.transports.someip.sd.settings import SdLimits, ServiceKey
 
 
@@ -19,7 +23,55 @@ def make_buffer(datagram: int = 1_400) -> ActionBuffer:
         counts[to] = counts.get(to, 0) + 1
         return counts[to], True
 
-    return ActionBuffer(settings(limits=SdLimits(datagram=datagram)), lambda: 0.5, number)
+    return ActionBuffer(sd_settings(limits=SdLimits(datagram=datagram)), lambda: 0.5, number)
+
+
+UDP, TCP = Endpoint("10.0.0.2", 30_501), Endpoint("10.0.0.2", 30_502, protocol=int(L4Protocol.TCP))
+MARK = Configuration((b"up-streamer=1/0123456789abcdef/hpc.vin1",))
+
+
+def test_many_offers_of_a_streamer_share_their_options() -> None:
+    """Services over UDP, over TCP and over both; each Offer ends with the mark of the streamer."""
+    busy = make_buffer()
+    for number in range(1, 91):
+        endpoints = ((UDP,), (TCP,), (UDP, TCP))[number % 3]
+        busy.enqueue(None, offer(options=(*endpoints, MARK), key=ServiceKey(number, 1, 1)))
+    sends = of_kind(Send, busy.drain())
+    assert max(len(send.datagram) for send in sends) <= 1_400
+    assert all(send.datagram.count(b"up-streamer=1/") <= 2 for send in sends)
+    assert sum(len(read(send)[0].entries) for send in sends) == 90
+
+
+POOL = [UDP, TCP, MARK, *(Configuration((b"k=" + bytes(size),)) for size in (0, 60, 200))]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(), st.integers(1_000, 3_000), st.integers(2, len(POOL)))
+def test_any_mix_of_entries_and_options_respects_the_size_limit(seed: int, datagram: int, pool: int) -> None:
+    """A group of two entries with all options fits; by `seed` because most lists of a strategy are short."""
+    rng, busy = random.Random(seed), make_buffer(datagram)
+    posted = []
+    for number in range(rng.randrange(120)):
+        key = ServiceKey(number + 1, 1, 1)
+        entries = [
+            subscribe(ttl, tuple(rng.sample(POOL[:pool], rng.randrange(pool))), key=key)
+            for ttl in range(rng.randint(1, 2))
+        ]
+        posted += entries
+        busy.enqueue(PEER, *entries)
+    sends = of_kind(Send, busy.drain())
+    assert all(len(send.datagram) <= datagram for send in sends)
+    assert [entry for send in sends for entry in read(send)[0].entries] == posted
+
+
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_no_message_has_more_options_than_an_index_can_name(each: int) -> None:
+    busy = make_buffer(65_507)
+    for number in range(300):
+        options = tuple(Endpoint("10.0.0.2", 1 + number * each + n) for n in range(each))
+        busy.enqueue(PEER, subscribe(1, options, key=ServiceKey(number + 1, 1, 1)))
+    sends = of_kind(Send, busy.drain())
+    assert sum(len(read(send)[0].entries) for send in sends) == 300
 
 
 def test_emitted_actions_precede_the_sends_and_later_ones_follow() -> None:

@@ -10,9 +10,9 @@ from typing import Final
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, UnencodableMessage
 from ustreamer.transports.someip.sd.actions import Action, SdInputRefused, Send
-from ustreamer.transports.someip.sd.codec import ENTRY_SIZE, Entry, SdMessage, encode_sd_message
+from ustreamer.transports.someip.sd.codec import ENTRY_SIZE, Entry, SdMessage, encode_sd_message, option_runs
 from ustreamer.transports.someip.sd.options import Option, write_option
 from ustreamer.transports.someip.sd.settings import SdSettings
 
@@ -20,9 +20,6 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
 _FIXED: Final = HEADER_LENGTH + 12
-_MAX_ENTRIES: Final = 200
-"""Entries per message: each entry may have its own option, and an option index is one byte."""
-
 NextSession = Callable[[Address | None], tuple[int, bool]]
 
 
@@ -89,18 +86,29 @@ class ActionBuffer:
     def _messages(self, groups: list[tuple[Entry, ...]]) -> Iterator[tuple[Entry, ...]]:
         max_bytes = self.settings.limits.datagram
         entries: list[Entry] = []
-        options: set[Option] = set()
+        options: list[Option] = []
         size = _FIXED
         for group in groups:
-            new = {option for entry in group for option in entry.options} - options
-            more = ENTRY_SIZE * len(group) + sum(len(write_option(option)) for option in new)
-            if entries and (size + more > max_bytes or len(entries) + len(group) > _MAX_ENTRIES):
+            more = _added_bytes(group, options)
+            if entries and (more is None or size + more > max_bytes):
                 yield tuple(entries)
-                entries, options, size = [], set(), _FIXED
-                new = {option for entry in group for option in entry.options}
-                more = ENTRY_SIZE * len(group) + sum(len(write_option(option)) for option in new)
+                entries, options, size = [], [], _FIXED
+                more = _added_bytes(group, options)
             entries += group
-            options |= new
-            size += more
+            size += more or 0  # a group that no message can hold: the encoder raises
         if entries:
             yield tuple(entries)
+
+
+def _added_bytes(group: tuple[Entry, ...], options: list[Option]) -> int | None:
+    """The bytes that a group adds to a message with these `options`, which grow as the encoder will write them.
+
+    The encoder writes an option again where no run can refer to the first copy. None: no place for the options.
+    """
+    known = len(options)
+    try:
+        for entry in group:
+            option_runs(entry.options, options)
+    except UnencodableMessage:
+        return None
+    return ENTRY_SIZE * len(group) + sum(len(write_option(each)) for each in options[known:])
