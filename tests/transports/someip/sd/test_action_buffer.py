@@ -12,7 +12,7 @@ from tests.transports.someip.sd.network import settings as sd_settings
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.action_buffer import ActionBuffer
 from ustreamer.transports.someip.sd.actions import PeerRebooted, SdInputRefused, SdRefusal, Send
-from ustreamer.transports.someip.sd.options import Configuration, Endpoint, L4Protocol
+from ustreamer.transports.someip.sd.options import Configuration, Endpoint, L4Protocol, Option
 from ustreamer.transports.someip.sd.settings import SdLimits, ServiceKey
 
 
@@ -42,7 +42,7 @@ def test_many_offers_of_a_streamer_share_their_options() -> None:
     assert sum(len(read(send)[0].entries) for send in sends) == 90
 
 
-POOL = [UDP, TCP, MARK, *(Configuration((b"k=" + bytes(size),)) for size in (0, 60, 200))]
+POOL: list[Option] = [UDP, TCP, MARK, *(Configuration((b"k=" + bytes(size),)) for size in (0, 60, 200))]
 
 
 @settings(max_examples=200, deadline=None)
