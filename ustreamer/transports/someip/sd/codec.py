@@ -349,7 +349,8 @@ def _write_entry(entry: Entry, options: list[Option]) -> bytes:
 def option_runs(wanted: tuple[Option, ...], options: list[Option]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return start and length of the two option runs of an entry; missing options are appended to `options`.
 
-    Two runs allow entries to share common options, if these come first, and to have further options of their own.
+    Two runs allow entries to share common options, if these come first, and to have further options of their own. So
+    an option can be in a message several times.
     Raises UnencodableMessage if the entry or the message has too many options.
     """
     count = len(wanted)
@@ -358,25 +359,18 @@ def option_runs(wanted: tuple[Option, ...], options: list[Option]) -> tuple[tupl
     start = _find(wanted, options) if count <= _RUN else None
     if start is not None:
         return (start, count), _NO_RUN
-    shared = known = 0
-    for split in range(min(count - 1, _RUN), 0, -1):
-        place = _find(wanted[:split], options) if count - split <= _RUN else None
-        if place is None:
-            continue
-        second = _find(wanted[split:], options)
-        if second is not None and not _overlap(place, split, second, count - split):
-            return (place, split), (second, count - split)
-        if not shared:
-            shared, known = split, place
+    shared, known = next(
+        (
+            (split, place)
+            for split in range(min(count - 1, _RUN), 0, -1)
+            if count - split <= _RUN and (place := _find(wanted[:split], options)) is not None
+        ),
+        (0, 0),
+    )
     added = _add(wanted[shared : shared + _RUN], options)
     if shared:
         return (known, shared), added
     return added, _add(wanted[_RUN:], options) if count > _RUN else _NO_RUN
-
-
-def _overlap(first: int, one: int, second: int, two: int) -> bool:
-    """Whether two runs have an option in common, which receivers refuse."""
-    return first < second + two and second < first + one
 
 
 _NO_RUN: Final = (0, 0)
