@@ -25,6 +25,7 @@ COMPONENTS = {
     "dead_letters",
     "egress",
     "local",
+    "observe",
     "plugins",
     "recorder",
     "someip",

@@ -98,6 +98,14 @@ class Unconfirmed(NamedTuple):
     forgotten: int = 0
 
 
+class ReceivingThread(NamedTuple):
+    """A thread that receives messages. `turns` increases while it works; `waiting` is true while it waits for input."""
+
+    name: str
+    turns: int
+    waiting: bool
+
+
 class EndpointTransport(UTransport):
     """A UTransport with a life cycle: one object per section `[endpoints.<name>]`, with its own socket or session.
 
@@ -203,9 +211,20 @@ class EndpointTransport(UTransport):
         egress queue retries a blocked route by its retry delay.
         """
 
+    def receiving_threads(self) -> Sequence[ReceivingThread]:
+        """The progress of the receiving threads, for health checks. From any thread, without a lock of the path.
+
+        A thread that neither waits nor has another number of turns hangs. The default has no thread to check.
+        """
+        return ()
+
     @abstractmethod
     def statistics(self) -> Mapping[str, int]:
-        """Counters of this moment, among them one `refused_<reason>` per reason to refuse input."""
+        """Counters of this moment, among them one `refused_<reason>` per reason to refuse input.
+
+        Without a lock of the path. A name that ends in `_now`, `_open`, `_waiting` or `_bytes` is a present value; any
+        other counts from the start and never decreases.
+        """
 
 
 @runtime_checkable

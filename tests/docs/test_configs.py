@@ -25,6 +25,9 @@ def elsewhere(text: str, state: Path) -> str:
     """The same configuration on ports that are free here, with its state in `state`."""
     text = re.sub(r'^state_dir = ".*"', f'state_dir = "{state}"', text, flags=re.MULTILINE)
     text = re.sub(r"(tcp/127\.0\.0\.1:)\d+", lambda match: f"{match[1]}{free_port()}", text)
+    text = re.sub(
+        r'^(listen = "127\.0\.0\.1:)\d+', lambda match: f"{match[1]}{free_port()}", text, flags=re.MULTILINE
+    )
     return re.sub(r"^port = \d+", lambda match: f"port = {free_port()}", text, flags=re.MULTILINE)
 
 

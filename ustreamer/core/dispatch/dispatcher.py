@@ -205,6 +205,7 @@ class Dispatcher:
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
+        self.dead_letter_rate.count(endpoint, status.code)
         now_ns = self.clock.monotonic_ns()
         if status.code in _BULK_CODES and not self.dead_letter_rate.admit(endpoint, now_ns):
             return
@@ -294,6 +295,10 @@ class Dispatcher:
         return snapshot(
             [*(ingress.ledger for ingress in self._ingresses.values()), *egress_ledgers], queued + held
         )
+
+    def ingresses(self) -> tuple[Ingress, ...]:
+        """All ingresses, that of the streamer itself first. From any thread."""
+        return tuple(self._ingresses.values())
 
     def target_statistics(self) -> list[TargetStatistics]:
         return [target for ingress in self._ingresses.values() for target in ingress.target_statistics()]

@@ -542,6 +542,10 @@ class Ingress:
         with self._lock:
             return self._deliveries.statistics()
 
+    def busiest_targets(self, number: int) -> list[TargetStatistics]:
+        """The targets with the most received messages. From any thread, without the lock."""
+        return self._deliveries.busiest(number)
+
 
 class LocalIngress(Ingress):
     """The ingress of the streamer itself: hosted services, error Responses, dead letters."""

@@ -143,9 +143,14 @@ class BlockedRoutes:
                     self._remove_if_empty(rank, key, stream)
                     yield item
 
-    def heads(self) -> Iterator[QueuedMessage]:
-        """The head of each stream."""
-        return (stream.items[0] for streams in self._streams for stream in streams.values())
+    def heads(self) -> list[QueuedMessage]:
+        """The oldest message of each stream. From any thread: each copy is one atomic step."""
+        return [
+            item
+            for streams in self._streams
+            for stream in list(streams.values())
+            for item in list(islice(stream.items, 1))
+        ]
 
     # --- routes -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from ustreamer.core.egress.limits import OVERHEAD_BYTES
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, publish
-from ustreamer.uprotocol.ustatus import UStatus
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import encode
@@ -59,7 +59,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterRate:
-    """A token bucket per endpoint for the letters that can come in bulk. `suppressed` counts the refused letters.
+    """Counts dead letters by reason, and bounds those that can come in bulk with a token bucket per endpoint.
+
+    `suppressed` counts the refused letters.
 
     The bucket holds `LETTER_BURST`. A letter costs 40 us in all: making, storing and publishing. So `LETTERS_PER_S`
     cost 2 % of a core per endpoint. They are added together, once per second: if they were added one by one, each
@@ -70,7 +72,17 @@ class DeadLetterRate:
         self._lock = Lock()
         # By endpoint: the letters left, and the time of the last addition.
         self._left: dict[str, tuple[int, int]] = {}
+        self._counts: dict[tuple[str, UCode], int] = {}
         self.suppressed = 0
+
+    def count(self, endpoint: str, reason: UCode) -> None:
+        """Count an undeliverable message, whether `admit` refuses its letter or not."""
+        with self._lock:
+            self._counts[endpoint, reason] = self._counts.get((endpoint, reason), 0) + 1
+
+    def counts(self) -> dict[tuple[str, UCode], int]:
+        """The undeliverable messages by endpoint and reason. From any thread."""
+        return dict(self._counts)
 
     def admit(self, endpoint: str, now_ns: int) -> bool:
         """Whether a letter may be made now for `endpoint`, which is a configured name. Counts a refusal."""

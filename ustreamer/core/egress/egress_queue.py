@@ -355,8 +355,19 @@ class EgressQueue:
         return list(self._closed_routes)
 
     def subscriber_queues(self) -> list[SubscriberQueue]:
-        """The queues of subscribers that have messages."""
-        return [queue for queue in self._subscriber_queues.values() if queue.messages]
+        """The queues of subscribers that have messages. From any thread: the copy is one atomic step."""
+        return [queue for queue in list(self._subscriber_queues.values()) if queue.messages]
+
+    @property
+    def limits(self) -> EgressLimits:
+        return self._limits
+
+    @property
+    def oldest_received_ns(self) -> int | None:
+        """When the oldest message was received; None for an empty queue. From any thread."""
+        queues = [self.shared_queue, *self.subscriber_queues()]
+        heads = (item for queue in queues for item in (*queue.waiting.heads(), *queue.blocked.heads()))
+        return min((item.received_ns for item in heads), default=None)
 
     def count_waiting(self, rank: int, messages: int, size: int) -> None:
         self.waiting += messages

@@ -2,6 +2,7 @@
 """The sendable messages of one subscriber queue, in seven priority classes that share the sends by weight."""
 
 from collections import deque
+from itertools import islice
 from typing import Final, Protocol
 
 from ustreamer.core.egress.limits import CLASSES, WEIGHTS, QueuedMessage
@@ -39,6 +40,10 @@ class WeightedPriorityQueue:
     def bytes_in(self, rank: int) -> int:
         """The bytes of the messages of a class."""
         return self._class_bytes[rank]
+
+    def heads(self) -> list[QueuedMessage]:
+        """The oldest message of each class. From any thread: each copy is one atomic step."""
+        return [item for items in self._classes for item in list(islice(items, 1))]
 
     def total_below(self, rank: int) -> tuple[int, int]:
         """Messages and bytes of all classes below `rank`."""

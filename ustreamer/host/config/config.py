@@ -5,6 +5,7 @@ authority, state_dir        the streamer's authority, and the directory for its 
 [endpoints.<name>]          a network: its transport, the authorities behind it, and the keys of that transport
 [egress.default | <name>]   queue limits, message age and retry delays of an endpoint
 [dead_letters]              how many dead letters stay on disk
+[observe]                   where metrics and health are served
 [plugins.<name>]            enables a plugin; the plugin defines the keys
 """
 
@@ -28,6 +29,7 @@ from ustreamer.host.config.document import (
     read,
     value_at,
 )
+from ustreamer.host.config.observe import ObserveConfig
 from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.host.config.validation import Problems, suggest_move_up
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
@@ -39,6 +41,7 @@ __all__ = [
     "ConfigError",
     "DeadLettersConfig",
     "EgressConfig",
+    "ObserveConfig",
     "Problem",
     "RetryConfig",
     "StreamerConfig",
@@ -112,6 +115,7 @@ class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     egress: dict[str, EgressLimits]
     plugins: dict[str, msgspec.Struct]
     dead_letters: DeadLettersConfig = DeadLettersConfig()
+    observe: ObserveConfig | None = None
 
     def limits(self, endpoint: str) -> EgressLimits:
         """The limits of an endpoint's queue, including the streamer's own endpoint."""
@@ -176,6 +180,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_dir: Path = Path("/var/lib/ustreamer")
     egress: dict[str, _Table] = {}
     dead_letters: _Table = {}
+    observe: _Table = {}
     plugins: dict[str, _Table] = {}
 
 
@@ -195,6 +200,7 @@ def check(
     endpoints |= _plugin_endpoints(problems, plugins)
     egress = _egress(problems, endpoints)
     dead_letters = _dead_letters(problems)
+    observe = _observe(problems)
     problems.raise_if_any()
     assert file is not None  # otherwise a problem was noted
     return StreamerConfig(
@@ -208,6 +214,7 @@ def check(
         },
         plugins=plugins,
         dead_letters=dead_letters,
+        observe=observe,
     )
 
 
@@ -461,6 +468,12 @@ def _dead_letters(problems: Problems) -> DeadLettersConfig:
         return DeadLettersConfig()
     section = problems.convert_section(("dead_letters",), DeadLettersConfig, _top_level_advice)
     return DeadLettersConfig() if section is None else section
+
+
+def _observe(problems: Problems) -> ObserveConfig | None:
+    if not isinstance(problems.document.data.get("observe"), dict):
+        return None
+    return problems.convert_section(("observe",), ObserveConfig, _top_level_advice)
 
 
 def _plugins(

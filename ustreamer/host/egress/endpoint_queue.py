@@ -490,27 +490,45 @@ class EndpointQueue(SendWorker):
 
     def statistics(self) -> EndpointQueueStatistics:
         with self._lock:
-            subscriber_queues = self._queue.subscriber_queues()
-            return EndpointQueueStatistics(
-                endpoint=self.name,
-                queued=self.queued,
-                queued_bytes=self._queue.bytes,
-                delivered=self.ledger.settled[Verdict.DELIVERED],
-                dead_lettered=self.ledger.settled[Verdict.DEAD_LETTERED],
-                expired=self.ledger.settled[Verdict.EXPIRED],
-                retries=self._retries,
-                blocked=self._queue.blocked,
-                closed_routes=self._queue.closed_routes,
-                persisted=self.persisted,
-                evicted_subscriber_limit=self._queue.evicted_by_subscriber_limit,
-                subscribers=len(subscriber_queues),
-                fullest=tuple(
-                    map(
-                        _subscriber_queue_statistics,
-                        nlargest(_FULLEST, subscriber_queues, key=lambda each: each.messages),
-                    )
-                ),
-            )
+            return self.peek(_FULLEST)
+
+    def peek(self, fullest: int) -> EndpointQueueStatistics:
+        """As `statistics`, without the lock: two numbers can differ by the messages that move meanwhile.
+
+        `fullest` is the number of subscriber queues.
+        """
+        subscriber_queues = self._queue.subscriber_queues()
+        return EndpointQueueStatistics(
+            endpoint=self.name,
+            queued=self.queued,
+            queued_bytes=self._queue.bytes,
+            delivered=self.ledger.settled[Verdict.DELIVERED],
+            dead_lettered=self.ledger.settled[Verdict.DEAD_LETTERED],
+            expired=self.ledger.settled[Verdict.EXPIRED],
+            retries=self._retries,
+            blocked=self._queue.blocked,
+            closed_routes=self._queue.closed_routes,
+            persisted=self.persisted,
+            evicted_subscriber_limit=self._queue.evicted_by_subscriber_limit,
+            subscribers=len(subscriber_queues),
+            fullest=tuple(
+                map(
+                    _subscriber_queue_statistics,
+                    nlargest(fullest, subscriber_queues, key=lambda each: each.messages),
+                )
+            ),
+        )
+
+    @property
+    def oldest_age_ns(self) -> int:
+        """How long the oldest waiting message has waited; 0 without one. From any thread, without the lock."""
+        received_ns = self._queue.oldest_received_ns
+        return 0 if received_ns is None else max(0, self._clock.monotonic_ns() - received_ns)
+
+    @property
+    def limits(self) -> EgressLimits:
+        """The limits in force; those of the spool for a durable queue."""
+        return self._queue.limits
 
 
 def _subscriber_queue_statistics(subscriber_queue: SubscriberQueue) -> SubscriberQueueStatistics:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,9 @@ from ustreamer.host.runtime.control import Control
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.transport_port import TransportKind
+
+if TYPE_CHECKING:
+    from ustreamer.host.observe.http_server import HttpServer
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may hold the interpreter lock while others wait. Next to a busy thread, the default of 5 ms was
@@ -130,14 +133,30 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivere
     control = Control(streamer, loaded.path, lambda path: load(path).config)
     with StateLock(loaded.config.state_dir):
         server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
+        observe = _observe_server(loaded.config, streamer)
         try:
             server.open()
+            if observe is not None:
+                observe.open()
             streamer.start()
             server.start()
+            if observe is not None:
+                observe.start()
             gc.freeze()  # what the start made stays: without it in each collection, a new topic costs a quarter less
             ready()
             signals.wait(control.on_sighup)
         finally:
             control.close()
             server.close(_ADMIN_JOIN_S)
+            if observe is not None:
+                observe.close(_ADMIN_JOIN_S)
         return Undelivered(streamer.stop(drain_s), streamer.unconfirmed)
+
+
+def _observe_server(config: StreamerConfig, streamer: Streamer) -> "HttpServer | None":
+    """The server of metrics and health; None without `[observe]`, and then nothing of it is imported."""
+    if config.observe is None:
+        return None
+    from ustreamer.host.observe.service import ObserveService
+
+    return ObserveService(config.observe, streamer.metrics_snapshot, SYSTEM_CLOCK).server

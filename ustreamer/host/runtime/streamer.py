@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import msgspec
@@ -53,6 +53,14 @@ from ustreamer.host.admin.status import (
 from ustreamer.host.admin.ustreamer_service import UStreamerService
 from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
+from ustreamer.host.observe.snapshot import (
+    EndpointSource,
+    MetricsSnapshot,
+    busiest_targets,
+    endpoint_snapshot,
+    stores_below,
+    unaccounted,
+)
 from ustreamer.host.runtime import logs, plugins
 from ustreamer.host.runtime.advertiser import (
     NEW_LINK_NS,
@@ -624,6 +632,41 @@ class Streamer:
             self.context.stores.snapshot(),
             logs.suppressed_lines(),
         )
+
+    def metrics_snapshot(self, top: int) -> MetricsSnapshot:
+        """The state for metrics and health, read without a lock of the path; `top` targets and subscriber queues."""
+        ingresses = {each.name: each for each in self.dispatcher.ingresses()}
+        counters = self.endpoints()
+        return MetricsSnapshot(
+            [
+                endpoint_snapshot(name, source, ingresses[name], counters.get(name, {}), top)
+                for name, source in self._endpoint_sources.items()
+            ],
+            busiest_targets(self.dispatcher, top),
+            unaccounted(list(ingresses.values()), list(self._egress_queues.values())),
+            self._dead_letter_statistics(),
+            self.dispatcher.dead_letter_rate.counts(),
+            self._config.dead_letters,
+            stores_below(self._config.state_dir, self.context.stores.snapshot()),
+            sum(1 for _ in self._paused.all_paused()),
+        )
+
+    @cached_property
+    def _endpoint_sources(self) -> dict[str, EndpointSource]:
+        """By endpoint: what `metrics_snapshot` reads."""
+        return {
+            name: EndpointSource(
+                SELF if name == SELF else self._config.endpoints[name].transport,
+                self._egress_queues[name],
+                partial(self._links.state_of_endpoint, name),
+                partial(self._number_of_peers, name),
+                transport.receiving_threads,
+            )
+            for name, transport in self.transports.items()
+        }
+
+    def _number_of_peers(self, endpoint: str) -> int:
+        return len(self._peers.peers_at(endpoint))
 
     def _dead_letter_statistics(self) -> dict[str, int]:
         return {

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, cast
 import zenoh
 from zenoh.handlers import FifoChannel
 
+from ustreamer.transport_port import ReceivingThread
 from ustreamer.transports.zenoh.decoder import SampleDecoder, SampleRefusal, SampleRefusalReason
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests
@@ -119,6 +120,8 @@ class ZenohSubscription:
         self._answered_requests = answered_requests
         self.received = 0
         self.listener_errors = 0
+        self.turns = 0
+        """Even while the thread waits for samples, odd while it processes them."""
         self.refused = dict.fromkeys(SampleRefusalReason, 0)
         self._listeners: tuple[ListenerEntry, ...] = ()
         self._key = filter_key(filters.source, filters.sink, authority)
@@ -146,6 +149,13 @@ class ZenohSubscription:
     def set_listeners(self, listeners: tuple[ListenerEntry, ...]) -> None:
         """Replace the listeners, from the next message on."""
         self._listeners = listeners
+
+    def receiving_thread(self) -> ReceivingThread | None:
+        """The progress of the thread; None before `start` and after `stop`. From any thread."""
+        if self._thread is None or self._subscriber is None:
+            return None
+        turns = self.turns
+        return ReceivingThread(self._thread.name, turns, waiting=turns % 2 == 0)
 
     def stop(self) -> None:
         """Undeclare the subscriber; the thread ends after the queued samples. May be repeated."""
@@ -176,11 +186,13 @@ class ZenohSubscription:
                 received.extend(islice(iter(try_recv, None), _MAX_SAMPLES - 1))
             except zenoh.ZError:  # undeclared or session closed, and the channel is empty
                 open = False
+            self.turns += 1
             if len(received) == 1:
                 self._deliver_alone(received[0])
-                continue
-            batch = _sample_batch(received)
-            self._deliver_batch(self._decode_batch(batch) or self._decode_each(batch))
+            else:
+                batch = _sample_batch(received)
+                self._deliver_batch(self._decode_batch(batch) or self._decode_each(batch))
+            self.turns += 1
 
     # Fast path of _sample_batch, _decode_each and _deliver_batch (oracles); compared by
     # tests/transports/zenoh/test_subscriber.py::test_all_received_samples_are_delivered_wherever_the_channel_ends

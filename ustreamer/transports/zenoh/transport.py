@@ -22,6 +22,7 @@ from ustreamer.transport_port import (
     EndpointTransport,
     PeerTopicTransport,
     PeerTransport,
+    ReceivingThread,
     Unconfirmed,
 )
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -332,6 +333,11 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             subscription.set_listeners(tuple(entries[filters]))
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    def receiving_threads(self) -> Sequence[ReceivingThread]:
+        subscriptions = list(self._subscriptions.values())
+        found = (each.receiving_thread() for each in subscriptions)
+        return [each for each in found if each is not None]
 
     def statistics(self) -> Mapping[str, int]:
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
-from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTransport, SubscriberEnded
+from ustreamer.transport_port import (
+    EndpointContext,
+    EndpointTransport,
+    PeerTransport,
+    ReceivingThread,
+    SubscriberEnded,
+)
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
@@ -479,6 +485,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         opened = self._socket  # once: another thread may close it
         own = self._udp_dropped_at_close if opened is None else dropped_datagrams(opened)
         return own + self._peer_sockets.dropped + self._groups.dropped
+
+    def receiving_threads(self) -> Sequence[ReceivingThread]:
+        """Never waiting: also without input the thread has a turn each second."""
+        loop = self._receive_loop
+        return (
+            (ReceivingThread(f"someip {self._name}", loop.turns, waiting=False),) if loop.is_running else ()
+        )
 
     def statistics(self) -> Mapping[str, int]:
         """Counters since the start.

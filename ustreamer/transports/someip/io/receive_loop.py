@@ -47,6 +47,8 @@ class ReceiveLoop:
         self._barriers: deque[threading.Event] = deque()
         self.sleeping_until_ns = 0
         """The time at which the thread wakes without a wake-up; 0 while it works."""
+        self.turns = 0
+        """Rounds of the thread: at least one per `MAX_SLEEP_NS`, unless a call in it hangs."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,11 @@ class ReceiveLoop:
 
     # --- from other threads -------------------------------------------------------------------------------------------
 
+    @property
+    def is_running(self) -> bool:
+        """True from `start` until `stop`."""
+        return self._thread is not None and not self._stopping
+
     def wake(self) -> None:
         """Wake the thread, so that it runs due work."""
         with self._wake_lock:
@@ -109,6 +116,7 @@ class ReceiveLoop:
 
     def _run(self, poller: Poller) -> None:
         while not self._stopping:
+            self.turns += 1
             self._callbacks.on_tick()
             self._wait(poller)
             while self._barriers:

@@ -441,17 +441,19 @@ class Exchange:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
-        """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`."""
-        with self._lock:
-            return {
-                "calls_open": len(self._calls),
-                "calls_expired": self.calls_expired,
-                "calls_service_gone": self.calls_service_gone,
-                "requests_open": len(self._requests),
-                "requests_expired": self.requests_expired,
-                "responses_not_wanted": self.responses_not_wanted,
-                **self._reassembly.statistics(),
-            }
+        """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`.
+
+        Without the lock, so that no reader delays a call.
+        """
+        return {
+            "calls_open": len(self._calls),
+            "calls_expired": self.calls_expired,
+            "calls_service_gone": self.calls_service_gone,
+            "requests_open": len(self._requests),
+            "requests_expired": self.requests_expired,
+            "responses_not_wanted": self.responses_not_wanted,
+            **self._reassembly.statistics(),
+        }
 
 
 def _refuse_request(message: SomeIpMessage, reason: SomeipRefusal) -> RefusedMessage:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section [observe]."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ustreamer.host.config import observe
+from ustreamer.host.config.config import ConfigError, StreamerConfig, load
+from ustreamer.host.config.observe import ObserveConfig, parse_listen
+from ustreamer.transport_port import TransportKind
+from ustreamer.transports import BuiltinTransports
+
+HEAD = """\
+authority = "hpc"
+[endpoints.a]
+transport = "local"
+network = "a"
+authorities = ["car"]
+"""
+KINDS: Mapping[str, TransportKind] = BuiltinTransports().ustreamer_transports()
+
+
+@pytest.fixture(autouse=True)
+def with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The section does not import the package, so its tests need none."""
+    monkeypatch.setattr(observe, "find_spec", lambda name: name)
+
+
+def loaded(tmp_path: Path, section: str) -> StreamerConfig:
+    path = tmp_path / "ustreamer.toml"
+    path.write_text(HEAD + section, encoding="utf-8")
+    return load(path, KINDS, {})
+
+
+def problem(tmp_path: Path, section: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, section)
+    (found,) = refused.value.problems
+    return str(found)
+
+
+def test_without_the_section_nothing_is_served(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").observe is None
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("127.8.0.1:65535", ("127.8.0.1", 65_535)),
+        ("[::1]:9464", ("::1", 9464)),
+    ],
+)
+def test_a_loopback_address_is_accepted(tmp_path: Path, listen: str, address: tuple[str, int]) -> None:
+    config = loaded(tmp_path, f'[observe]\nlisten = "{listen}"').observe
+    assert config == ObserveConfig(listen)
+    assert config.address == address
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        "",
+        "9464",
+        ":9464",
+        "localhost:9464",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:65536",
+        "127.0.0.1:+1",
+        "::1:9464",
+        "[127.0.0.1]:9464",
+        "[::1]",
+        "http://127.0.0.1:9464",
+    ],
+)
+def test_anything_else_is_refused_with_the_form(tmp_path: Path, listen: str) -> None:
+    text = problem(tmp_path, f'[observe]\nlisten = "{listen}"')
+    assert "ustreamer.toml:7: observe.listen: " in text
+    assert "an IP address and a port, such as 127.0.0.1:9464" in text
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9464", "192.168.1.2:9464", "[::]:9464"])
+def test_an_address_that_other_machines_reach_needs_a_setting(tmp_path: Path, listen: str) -> None:
+    text = problem(tmp_path, f'[observe]\nlisten = "{listen}"')
+    assert "ustreamer.toml:7: observe.listen: " in text
+    assert "without authentication" in text
+    assert "allow_remote = true" in text
+    allowed = loaded(tmp_path, f'[observe]\nlisten = "{listen}"\nallow_remote = true')
+    assert allowed.observe == ObserveConfig(listen, allow_remote=True)
+
+
+def test_without_the_extra_the_section_is_refused_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_others(name: str) -> object:
+        return None if name == "prometheus_client" else find_spec(name)
+
+    monkeypatch.setattr(observe, "find_spec", only_others)
+    text = problem(tmp_path, '[observe]\nlisten = "127.0.0.1:0"')
+    assert "ustreamer.toml:7: observe.listen: " in text
+    assert "pip install 'ustreamer[observe]'" in text
+    assert loaded(tmp_path, "").observe is None
+
+
+def test_a_misspelt_key_is_refused(tmp_path: Path) -> None:
+    text = problem(tmp_path, '[observe]\nlisten = "127.0.0.1:0"\ntopp = 3')
+    assert "did you mean 'top'?" in text
+
+
+def test_the_parser_names_the_text() -> None:
+    with pytest.raises(ValueError, match="'somewhere' is not an IP address"):
+        parse_listen("somewhere")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"listen": "127.0.0.1:0", "top": 5_001}, ObserveConfig)

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics and health of a running streamer over HTTP, for Prometheus and for supervisors (`[observe]`).
+
+In flow the numbers that the streamer counts anyway (snapshot.py), and GET requests. Out flow `/metrics` in OpenMetrics
+text, `/healthz` and `/readyz` in JSON.
+
+Nothing here counts messages, and no request takes a lock of the message path. Read snapshot.py first (what is read),
+then metrics.py (its names for Prometheus), exposition.py (the text), health.py (the answers of the health checks),
+http_server.py (the bounds of requests) and service.py (all of them together).
+"""

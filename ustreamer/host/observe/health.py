@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the process is alive, and whether it can do its work. A `MetricsSnapshot` and the time in, reports out.
+
+alive    the process answers, and each receiving thread waits for input or makes progress
+ready    alive, each endpoint is up, and each store accepts writes
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
+from ustreamer.transport_port import ReceivingThread
+
+STALLED_NS: Final = 10_000_000_000
+"""A receiving thread may wait for 5 s in a put of Zenoh, and 0.1 s for a backlog."""
+_NS_PER_S: Final = 1_000_000_000
+_WAITING: Final = -1
+"""In place of the turns of a thread that waits: its next turn begins later."""
+
+
+class HealthReport(msgspec.Struct, frozen=True):
+    """The answer to a health check, as JSON. `reasons` has a sentence for each thing that is wrong."""
+
+    status: str
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return not self.reasons
+
+
+class ThreadWatch:
+    """Finds receiving threads without progress between two checks. A single check finds none."""
+
+    def __init__(self) -> None:
+        # By endpoint and thread: the turns, and when they were first seen.
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def stalled(self, endpoints: Iterable[EndpointSnapshot], now_ns: int) -> list[str]:
+        """A sentence for each thread that has made no progress for `STALLED_NS`. Call it for each check."""
+        threads = {(each.name, thread.name): thread for each in endpoints for thread in each.threads}
+        self._seen = {key: self._first_seen(key, thread, now_ns) for key, thread in threads.items()}
+        return [
+            f"receiving thread {name!r} of endpoint {endpoint!r} makes no progress for "
+            f"{(now_ns - since_ns) // _NS_PER_S} s"
+            for (endpoint, name), (_, since_ns) in self._seen.items()
+            if now_ns - since_ns >= STALLED_NS
+        ]
+
+    def _first_seen(self, key: tuple[str, str], thread: ReceivingThread, now_ns: int) -> tuple[int, int]:
+        before = self._seen.get(key)
+        turns = _WAITING if thread.waiting else thread.turns
+        if thread.waiting or before is None or before[0] != turns:
+            return turns, now_ns
+        return before
+
+
+def liveness(stalled: Iterable[str]) -> HealthReport:
+    """The report of /healthz."""
+    reasons = tuple(stalled)
+    return HealthReport("stalled" if reasons else "alive", reasons)
+
+
+def readiness(snapshot: MetricsSnapshot, stalled: Iterable[str]) -> HealthReport:
+    """The report of /readyz."""
+    reasons = (*stalled, *_closed_links(snapshot), *_refusing_stores(snapshot))
+    return HealthReport("degraded" if reasons else "ready", reasons)
+
+
+def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:
+    for each in snapshot.endpoints:
+        if not each.link.up:
+            since = "since the start" if not each.link.up_count else "now"
+            waiting = f"; {each.queue.queued} messages wait" if each.queue.queued else ""
+            yield f"endpoint {each.name!r} reaches no receiver {since}{waiting}"
+
+
+def _refusing_stores(snapshot: MetricsSnapshot) -> Iterable[str]:
+    for each in snapshot.stores:
+        if each.state.degraded:
+            yield f"store {each.name!r} accepts no writes: {each.state.degraded}"
