@@ -60,7 +60,7 @@ def metric_families(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield _single(
         _gauge,
         "ustreamer_unaccounted",
-        "Received deliveries without a verdict that are not queued either. Anything but 0 is a defect.",
+        "Received deliveries with neither a verdict nor a place in a queue; 0, or a defect.",
         snapshot.unaccounted,
     )
     yield _single(
@@ -175,7 +175,7 @@ _PER_ENDPOINT: Final = (
     ),
     _PerEndpoint(
         "ustreamer_backpressure_refused",
-        "How often the input did not wait any longer, because the receiver was slow.",
+        "How often the input waited no longer for a slow receiver.",
         lambda each: each.counters.get("backpressure_refused", 0),
         counts=True,
     ),
@@ -219,7 +219,7 @@ def _labelled(endpoints: Sequence[EndpointSnapshot]) -> Iterator[Metric]:
     )
     yield _counter(
         "ustreamer_deliveries",
-        "Deliveries by verdict, at the endpoint that decided: delivered at the outgoing one, denied at the incoming one.",
+        "Deliveries that ended at the endpoint, by verdict.",
         [
             ({"endpoint": each.name, "verdict": verdict.name.lower()}, each.verdicts[verdict])
             for each in endpoints
@@ -248,12 +248,12 @@ def _labelled(endpoints: Sequence[EndpointSnapshot]) -> Iterator[Metric]:
     )
     yield _counter(
         "ustreamer_transport_events",
-        "Counters of the transport and of the durable queue, by their name in `ustreamer top`.",
+        "Other counters, by their name in `ustreamer top`.",
         _transport_numbers(endpoints, "event", present=False),
     )
     yield _gauge(
         "ustreamer_transport_state",
-        "Present values of the transport and of the durable queue, by their name in `ustreamer top`.",
+        "Other present values, by their name in `ustreamer top`.",
         _transport_numbers(endpoints, "state", present=True),
     )
 
@@ -289,22 +289,22 @@ def _targets(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     ]
     yield _counter(
         "ustreamer_target_received",
-        "Messages of a topic for a target; of the busiest targets only.",
+        "Messages for one of the busiest targets.",
         [(labels, each.received) for labels, each in targets],
     )
     yield _counter(
         "ustreamer_target_delivered",
-        "Messages of a topic that a target got; of the busiest targets only.",
+        "Messages that were sent to the target.",
         [(labels, each.delivered) for labels, each in targets],
     )
     yield _counter(
         "ustreamer_target_throttled",
-        "Messages of a topic above the rate that a target asked for; of the busiest targets only.",
+        "Messages above the rate that the target asked for.",
         [(labels, each.throttled) for labels, each in targets],
     )
     yield _gauge(
         "ustreamer_target_period_seconds",
-        "Least time between two messages that a target asked for; 0 is no limit.",
+        "Least time between two messages for the target; 0: no limit.",
         [(labels, each.period_ns / _NS_PER_S) for labels, each in targets],
     )
     queues = [
@@ -314,17 +314,17 @@ def _targets(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     ]
     yield _gauge(
         "ustreamer_subscriber_queue_messages",
-        "Messages that wait for a subscriber; of the fullest queues only.",
+        "Messages in one of the fullest subscriber queues.",
         [(labels, each.queued) for labels, each in queues],
     )
     yield _gauge(
         "ustreamer_subscriber_queue_bytes",
-        "Bytes that wait for a subscriber; of the fullest queues only.",
+        "Bytes in the subscriber queue.",
         [(labels, each.queued_bytes) for labels, each in queues],
     )
     yield _gauge(
         "ustreamer_subscriber_queue_failures",
-        "Sends to a subscriber that were refused in a row; of the fullest queues only.",
+        "Sends to the subscriber that were refused in a row.",
         [(labels, each.failures) for labels, each in queues],
     )
 
@@ -333,7 +333,7 @@ def _targets(snapshot: MetricsSnapshot) -> Iterator[Metric]:
 
 _LETTERS: Final = {
     "unpublished": "Dead letters that were not published, because too many waited.",
-    "suppressed": "Dead letters of full queues and expired messages above the rate limit: counted only.",
+    "suppressed": "Dead letters above the rate limit, which are only counted.",
     "persisted": "Dead letters that were stored.",
     "not_persisted": "Dead letters that could not be stored.",
     "displaced": "Stored dead letters that newer ones displaced.",
