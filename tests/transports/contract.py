@@ -556,6 +556,34 @@ class TransportContract(ABC):
         assert after[1]["received"] - before[1]["received"] == 3
         assert all(type(value) is int for each in after for value in each.values())
 
+    def test_a_listener_that_hangs_stops_the_progress_of_a_receiving_thread(self, pair: Pair) -> None:
+        entered, go = threading.Event(), threading.Event()
+
+        def hang(message: UMessage) -> None:
+            entered.set()
+            assert go.wait(DEADLINE_S)
+
+        def working() -> set[tuple[str, int]]:
+            """The threads that do not wait for input, with their turns."""
+            return {(each.name, each.turns) for each in pair.b.receiving_threads() if not each.waiting}
+
+        pair.b.register_listener(TOPIC, None, hang)
+        self.wait_connected(pair)
+        has_threads = bool(pair.b.receiving_threads())
+        pair.a.send(publish(new_id(), TOPIC))
+        try:
+            assert entered.wait(DEADLINE_S)
+            hanging, until = working(), time.monotonic() + 1.5  # without input SOME/IP has a turn each second
+            while time.monotonic() < until:
+                hanging &= working()
+                time.sleep(0.05)
+        finally:
+            go.set()
+        assert bool(hanging) is has_threads
+        wait_until(lambda: not hanging & working(), "its progress")
+        pair.b.close()
+        assert list(pair.b.receiving_threads()) == []
+
     def test_counters_of_unregistered_listeners_are_kept(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)

@@ -46,6 +46,7 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "_hashlib",  # OpenSSL
         "asyncio",
         "difflib",
+        "prometheus_client",
         "ustreamer.host.cli.admin_commands",
         "ustreamer.host.cli.check",
         "ustreamer.host.cli.explain_command",

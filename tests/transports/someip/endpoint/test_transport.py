@@ -855,3 +855,10 @@ def test_a_listener_may_unregister_itself(bench: Bench) -> None:
     bench.listener.next()
 
     assert len(called) == 1
+
+
+def test_the_receiving_thread_is_named_while_it_runs(bench: Bench) -> None:
+    (thread,) = bench.endpoint.receiving_threads()
+    assert (thread.name, thread.waiting) == ("someip chassis", False)
+    bench.endpoint.close()
+    assert list(bench.endpoint.receiving_threads()) == []

@@ -228,3 +228,23 @@ def test_requests_of_clients_expire_in_time(bench: Bench) -> None:
         bench.ecu.send(bench.endpoint, EVENT)
         bench.listener.next()
     assert len(ticks) <= before + 1
+
+
+def test_the_thread_makes_turns_without_input_and_none_while_a_handler_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop.MAX_SLEEP_NS", S // 100)
+    thread = LoopRig()
+    thread.receive_loop.start()
+    wait_until(lambda: thread.receive_loop.turns > 3)
+    thread.go.clear()
+    os.eventfd_write(thread.fd, 1)
+    assert thread.entered.wait(WITHIN_S)
+    turns, until = thread.receive_loop.turns, time.monotonic() + 0.1
+    while time.monotonic() < until:
+        assert thread.receive_loop.turns == turns
+        time.sleep(0.01)
+    thread.go.set()
+    wait_until(lambda: thread.receive_loop.turns > turns)
+    thread.close()
+    assert not thread.receive_loop.is_running
