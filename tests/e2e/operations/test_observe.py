@@ -129,9 +129,11 @@ def test_the_figures_are_those_of_the_statistics(observed: Observed, observed_ap
     for event in ("datagrams", "received", "sent"):
         assert value("ustreamer_transport_events_total", endpoint="chassis", event=event) == chassis[event]
     assert value("ustreamer_transport_state", endpoint="chassis", state="calls_open") == 0
-    (target,) = [each for each in found["targets"] if each["topic"] == str(topic).lower()] or [None]
-    assert target is None or target["delivered"] == EVENTS
-    assert total("ustreamer_target_delivered_total", ingress="chassis") >= EVENTS
+    name = f"up://chassis/{topic.ue_id:X}/{topic.version:X}/{topic.resource:X}"
+    (target,) = [each for each in found["targets"] if each["topic"] == name]
+    assert target["delivered"] == EVENTS
+    for verdict in ("received", "delivered", "throttled"):
+        assert total(f"ustreamer_target_{verdict}_total", topic=name) == target[verdict], verdict
 
 
 def test_the_process_is_alive_and_ready_when_its_links_are_up(

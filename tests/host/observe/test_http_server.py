@@ -108,7 +108,10 @@ def test_a_request_without_an_end_is_bounded_in_time(
     assert answer_to(server, b"GET /metrics HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
 
 
-def test_slow_clients_do_not_keep_a_scrape_out(server: HttpServer) -> None:
+def test_slow_clients_do_not_keep_a_scrape_out(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        http_server, "REQUEST_TIMEOUT_S", 2 * DEADLINE_S
+    )  # so only the limit closes connections
     with ExitStack() as held:
         slow = [held.enter_context(connect(server)) for _ in range(3 * http_server.MAX_CONNECTIONS)]
         for each in slow:

@@ -58,7 +58,9 @@ class HttpServer:
         """Bind the address. Raises UStatusError(UNAVAILABLE)."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._socket = socket.create_server((self._host, self._port), family=family, backlog=64)
+            self._socket = socket.create_server(
+                (self._host, self._port), family=family, backlog=MAX_CONNECTIONS
+            )
         except OSError as error:
             text = f"observe.listen {self._host}:{self._port}: {error.strerror or error}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
@@ -74,7 +76,9 @@ class HttpServer:
         """Serve from now on; clients that have connected since `open` are served first."""
         self._loop = loop = asyncio.new_event_loop()
         server = loop.run_until_complete(
-            asyncio.start_server(self._serve, sock=self._socket, limit=MAX_REQUEST_BYTES)
+            asyncio.start_server(
+                self._serve, sock=self._socket, limit=MAX_REQUEST_BYTES, backlog=MAX_CONNECTIONS
+            )
         )
         self._thread = Thread(target=_run, args=(loop, server), name="observe", daemon=True)
         self._thread.start()
@@ -96,7 +100,9 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: one request, one response. Nothing is raised: a bad client affects its own connection only."""
         if len(self._connections) >= MAX_CONNECTIONS:
-            next(iter(self._connections)).transport.abort()
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.transport.abort()
         self._connections[writer] = None
         try:
             response, sends_body = await self._handle(reader)

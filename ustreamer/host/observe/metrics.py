@@ -99,7 +99,7 @@ _PER_ENDPOINT: Final = (
     _PerEndpoint("ustreamer_peers", "Other streamers on the network.", lambda each: each.peers),
     _PerEndpoint(
         "ustreamer_link_ups",
-        "How often the link has come up.",
+        "How often the link has come up, or a peer has become ready.",
         lambda each: each.link.up_count,
         counts=True,
     ),
