@@ -705,3 +705,23 @@ def test_a_failing_batch_listener_does_not_end_the_receiving_thread() -> None:
         failing.go.set()
         assert failing.wait(200) == sent
         wait_until(lambda: receiver.statistics()["listener_errors"] > 0, "an error")
+
+
+def test_no_counter_decreases_while_a_listener_is_unregistered(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Mailbox()
+    pair.b.register_listener(TOPIC, None, inbox)
+    pair.a.send(publish(new_id(), TOPIC))
+    inbox.wait(1)
+    received = [pair.b.statistics()["received"]]
+    join = ZenohSubscription.join
+
+    def count_and_join(subscription: ZenohSubscription, timeout_s: float) -> None:
+        received.append(pair.b.statistics()["received"])
+        join(subscription, timeout_s)
+
+    monkeypatch.setattr(ZenohSubscription, "join", count_and_join)
+    pair.b.unregister_listener(TOPIC, None, inbox)
+    received.append(pair.b.statistics()["received"])
+    assert received == [1, 1, 1]

@@ -23,6 +23,7 @@ from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
 from ustreamer.transport_port import ReceivingThread
 from ustreamer.uprotocol.ustatus import UCode
 
+FINAL_VERDICTS: Final = tuple(each for each in Verdict if each is not Verdict.QUEUED)
 _BALANCE_TRIES: Final = 10
 _BALANCE_PAUSE_S: Final = 0.001
 
@@ -149,6 +150,3 @@ def _size_of(path: Path) -> int:
 
 def _relative_name(path: Path, state_dir: Path) -> str:
     return str(path.relative_to(state_dir)) if path.is_relative_to(state_dir) else str(path)
-
-
-FINAL_VERDICTS: Final = tuple(each for each in Verdict if each is not Verdict.QUEUED)

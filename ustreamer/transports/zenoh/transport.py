@@ -91,6 +91,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._lock = Lock()
         self._registrations: dict[_Registration, None] = {}
         self._subscriptions: dict[ListenerFilters, ZenohSubscription] = {}
+        # A subscription that ends: its thread still processes samples, and its counters must not be missing meanwhile.
+        self._ending: dict[ZenohSubscription, None] = {}
         self._closed_counters = Counter[str]()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -288,11 +290,13 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             unused = all(each.filters != registration.filters for each in self._registrations)
             if unused:
                 del self._subscriptions[registration.filters]
+                self._ending[subscription] = None
         subscription.wait_call_done(_LISTENER_TIMEOUT_S)
         if unused:
             subscription.stop()
             subscription.join(_LISTENER_TIMEOUT_S)
             with self._lock:
+                del self._ending[subscription]
                 self._closed_counters.update(_counters_of(subscription))
 
     def _new_registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
@@ -349,7 +353,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         """
         with self._lock:
             counts = self._closed_counters.copy()
-            for subscription in self._subscriptions.values():
+            for subscription in (*self._subscriptions.values(), *self._ending):
                 counts.update(_counters_of(subscription))
         sender = self._sender
         out = {name: getattr(sender, name, 0) for name in ("sent", "retransmitted", "not_retransmitted")}
