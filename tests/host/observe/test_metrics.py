@@ -70,7 +70,8 @@ def streamer_with_traffic(bench: Bench) -> Streamer:
     app = bench.app("inside")
     for _ in range(3):
         app.publish(b"payload")
-    eventually(lambda: len(link(streamer, "other").sent) == 3, "the messages before the fault")
+    links = [link(streamer, name) for name in ("outside", "other")]
+    eventually(lambda: [len(each.sent) for each in links] == [3, 3], "the messages before the fault")
     link(streamer, "outside").fault = UCode.PERMISSION_DENIED
     app.publish(b"payload")
     wait_persisted_letters(streamer, 1)
