@@ -72,9 +72,9 @@ def readiness(snapshot: MetricsSnapshot, stalled: Iterable[str]) -> HealthReport
 def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:
     for each in snapshot.endpoints:
         if not each.link.up:
-            since = "since the start" if not each.link.up_count else "now"
+            lost = "reaches no receiver any more" if each.link.up_count else "has reached no receiver yet"
             waiting = f"; {each.queue.queued} messages wait" if each.queue.queued else ""
-            yield f"endpoint {each.name!r} reaches no receiver {since}{waiting}"
+            yield f"endpoint {each.name!r} {lost}{waiting}"
 
 
 def _refusing_stores(snapshot: MetricsSnapshot) -> Iterable[str]:
