@@ -90,6 +90,7 @@ def replayed(
     replay = GatewayReplay(scenarios, tolerances or {}, TOLERANCE, losses)
     for start in range(0, len(rows), batch):
         replay.feed(pa.RecordBatch.from_pylist(list(rows[start : start + batch]), schema=SCHEMA))
+    replay.finish()
     return replay
 
 

@@ -97,17 +97,25 @@ def _answers(
     spark: "SparkSession", options: argparse.Namespace, requested: "list[Scenario]"
 ) -> tuple[list[Any], list[Any], dict[str, int], list[Any]]:
     from ustreamer_pipeline.replay.files import files_of
-    from ustreamer_pipeline.replay.whatif import fleet_links, fleet_subscribers, losses, tolerances, whatif
-    from ustreamer_pipeline.schemas import EPOCHS, GAPS, SEGMENTS
+    from ustreamer_pipeline.replay.whatif import (
+        cut_off_runs,
+        fleet_links,
+        fleet_subscribers,
+        losses,
+        tolerances,
+        whatif,
+    )
+    from ustreamer_pipeline.schemas import COUNTERS, EPOCHS, GAPS, SEGMENTS
 
     files = files_of(spark, options.lake, options.since, options.until)
-    gaps = GAPS.read_table(spark, options.lake)
+    gaps, segments = GAPS.read_table(spark, options.lake), SEGMENTS.read_table(spark, options.lake)
     result: DataFrame = whatif(
         spark,
         files,
         requested,
         tolerances(EPOCHS.read_table(spark, options.lake)),
-        losses(SEGMENTS.read_table(spark, options.lake), gaps, options.since),
+        losses(segments, gaps, options.since),
+        cut_off_runs(segments, COUNTERS.read_table(spark, options.lake)),
     ).persist()
     try:
         if options.out:

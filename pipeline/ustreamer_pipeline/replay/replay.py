@@ -7,7 +7,7 @@ targets and the scenarios, not by the rows.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,6 +65,24 @@ class ReplayCheck:
     differing: int = 0
     examples: list[tuple[int, int, int]] = field(default_factory=list)
 
+    def add_differing(self, count: int, examples: Sequence[tuple[int, int, int]]) -> None:
+        self.differing += count
+        self.examples += examples[: EXAMPLES - len(self.examples)]
+
+
+@dataclass
+class _UndeliveredTail:
+    """Decisions of one delivery that differ, after its last DELIVERED message.
+
+    A target keeps the order of its messages. So no message before a DELIVERED one is still queued. After the last one
+    a queued message may have moved the gate, and a cut-off run has no row of it.
+    """
+
+    differing: int = 0
+    examples: list[tuple[int, int, int]] = field(default_factory=list)
+    messages: int = 0
+    bytes: int = 0
+
 
 class GatewayReplay:
     """Replays one gateway. Pass its batches in order, then read the results."""
@@ -75,7 +93,9 @@ class GatewayReplay:
         tolerances: Tolerances,
         default_tolerance: float,
         losses: Losses | None = None,
+        cut_off: Collection[int] = (),
     ) -> None:
+        """`cut_off` are the runs that ended with messages in a queue, or may have."""
         self.scenarios = tuple(scenarios)
         self.check = ReplayCheck()
         self.rows = 0
@@ -88,6 +108,8 @@ class GatewayReplay:
         self._last_ns = 0
         self._rows_lost = False
         self._targets: dict[int, tuple[TargetReplay, TargetTotals]] = {}
+        self._cut_off = frozenset(cut_off)
+        self._tails: dict[int, _UndeliveredTail] = {}
         self._totals: dict[ReplayTarget, TargetTotals] = {}
         self._peaks = [_Peaks(), *(_Peaks(added=bool(each.subscribe)) for each in scenarios)]
         self._added = [AddedSubscribers(each) if each.subscribe else None for each in scenarios]
@@ -114,6 +136,10 @@ class GatewayReplay:
                     epoch = int(piece.column("epoch")[0].as_py())
                     self._feed(piece, self._tolerances.get((run, epoch), self._default_tolerance))
 
+    def finish(self) -> None:
+        """The run has no more rows."""
+        self._end_tails(rows_missing=self._run in self._cut_off)
+
     def _between_losses(self, part: pa.RecordBatch, run: int) -> Iterator[pa.RecordBatch]:
         losses = self._losses.get(run, [])
         while losses and part.num_rows:
@@ -123,6 +149,7 @@ class GatewayReplay:
             losses.pop(0)
             yield part.slice(0, int(behind[0]))
             self._rows_lost = True
+            self._end_tails(rows_missing=True)
             for target, _ in self._targets.values():
                 target.reset_after_loss()
             part = part.slice(int(behind[0]))
@@ -130,6 +157,7 @@ class GatewayReplay:
 
     def _begin(self, run: int, now_ns: int) -> None:
         """Start another run of the gateway: new gates, another monotonic clock."""
+        self.finish()
         self._run, self._last_ns, self._targets, self._rows_lost = run, now_ns, {}, False
         for each in (*self._added, *self._models, *self._peaks):
             if each is not None:
@@ -148,7 +176,7 @@ class GatewayReplay:
         rows.reorder(order)
         masks = np.empty((len(self.scenarios) + 1, len(order)), dtype=np.bool_)
         totals: list[TargetTotals] = []
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+        for start, end in _groups(starts, len(order)):
             target_replay, total = self._target_replay(rows, start)
             totals.append(total)
             for a, b, tuned_ns in rows.split_by_limit(start, end):
@@ -161,7 +189,7 @@ class GatewayReplay:
                 for mask, to in zip(decided, masks, strict=True):
                     to[a:b] = mask
         if totals:
-            self._compare(rows, masks[0])
+            self._compare(rows, masks[0], starts)
             self._count(rows, masks, starts, totals)
         for index, new in enumerate(arrivals):
             for each in new or ():
@@ -200,14 +228,52 @@ class GatewayReplay:
             )
         return total
 
-    def _compare(self, rows: Rows, mask: Mask) -> None:
+    def _compare(self, rows: Rows, mask: Mask, starts: Ints) -> None:
         self.check.decided += len(mask)
-        wrong = np.flatnonzero(mask != rows.passed)
-        self.check.differing += len(wrong)
+        wrong = mask != rows.passed
+        if not self._tails and not wrong.any():
+            return
+        delivered = rows.verdict[rows.order] == self._dictionary.number("DELIVERED")
+        for start, end in _groups(starts, len(mask)):
+            found = start + np.flatnonzero(wrong[start:end])
+            delivery = int(rows.delivery[rows.order[start]])
+            if not len(found) and delivery not in self._tails:
+                continue
+            received = np.flatnonzero(delivered[start:end])
+            last = start + int(received[-1]) if len(received) else -1
+            if len(received):
+                self._end_tail(delivery, rows_missing=False)
+            before, after = found[found <= last], found[found > last]
+            self.check.add_differing(len(before), self._examples(rows, delivery, before))
+            if len(after):
+                tail = self._tails.setdefault(delivery, _UndeliveredTail())
+                more = rows.passed[after].astype(np.int64) - mask[after]
+                tail.differing += len(after)
+                tail.examples += self._examples(rows, delivery, after)[: EXAMPLES - len(tail.examples)]
+                tail.messages += int(more.sum())
+                tail.bytes += int((more * rows.size[after]).sum())
+
+    def _examples(self, rows: Rows, delivery: int, where: Ints) -> list[tuple[int, int, int]]:
         assert self._run is not None
-        for index in wrong[: EXAMPLES - len(self.check.examples)].tolist():
-            delivery = int(rows.delivery[rows.order[index]])
-            self.check.examples.append((self._run, delivery, int(rows.received[index])))
+        return [(self._run, delivery, int(rows.received[index])) for index in where[:EXAMPLES]]
+
+    def _end_tails(self, *, rows_missing: bool) -> None:
+        for delivery in list(self._tails):
+            self._end_tail(delivery, rows_missing=rows_missing)
+
+    def _end_tail(self, delivery: int, *, rows_missing: bool) -> None:
+        """Where rows are missing, the recorded verdicts count; otherwise they differ from those of the gate."""
+        tail = self._tails.pop(delivery, None)
+        if tail is None:
+            return
+        if not rows_missing:
+            self.check.add_differing(tail.differing, tail.examples)
+            return
+        self.check.unknown += tail.differing
+        target, total = self._targets[delivery]
+        for scenario in target.unchanged_scenarios:
+            total.messages[scenario] += tail.messages
+            total.bytes[scenario] += tail.bytes
 
     def _count(
         self, rows: Rows, masks: npt.NDArray[np.bool_], starts: Ints, totals: Sequence[TargetTotals]
@@ -297,6 +363,11 @@ class _Peaks:
 
     def peak_bytes(self, egress: int) -> int:
         return self._most.get(egress, 0)
+
+
+def _groups(starts: Ints, count: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each group; none without starts, as where no row has a target."""
+    return itertools.pairwise([*starts.tolist(), count])
 
 
 def _split_by_value(batch: pa.RecordBatch, name: str) -> list[pa.RecordBatch]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay of one target of one topic in all scenarios at once, batch after batch."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -104,6 +105,11 @@ class TargetReplay:
         self._gate_known = True
         self._last_arrival_ns = NEVER
 
+    @property
+    def unchanged_scenarios(self) -> list[int]:
+        """Numbers of the scenarios that had only the recorded settings here so far; 0 is the recorded one."""
+        return [0, *(number for number, same in enumerate(self._as_recorded, 1) if same)]
+
     def reset_after_loss(self) -> None:
         """Rows before the next ones may be missing: the state of the recorded gate is unknown."""
         self._gate_known = False
@@ -162,11 +168,14 @@ class TargetReplay:
     def _decide(
         self, gate: GateState, part: MessageSlice, period_ns: int, tolerance: float, *, unchanged: bool
     ) -> Mask:
+        # A message that was held when the limit changed was decided by the limit before the change.
+        count = _held_before_change(gate, part) if self._latest and unchanged else 0
+        offered = [gate.admit(at_ns) for at_ns in part.arrived_ns[:count].tolist()]
         limit = gate.set_limit(period_ns, tolerance, part.tuned_ns)
         if limit is None:
             return np.ones(len(part.passed), dtype=np.bool_)
         if self._latest:
-            return _sampled(gate, part, unchanged=unchanged)
+            return _as_recorded(gate, part, offered) if unchanged else _sampled(gate, part)
         passed, gate.due = decide(part.received_ns, gate.due, limit)
         return passed
 
@@ -175,12 +184,35 @@ def _copy(source: GateState, target: GateState) -> None:
     target.due, target.limit, target.held_at = source.due, source.limit, source.held_at
 
 
-def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
-    """Mode `latest`: an early message is held until it is due, or until a newer message replaces it.
+def _held_before_change(gate: GateState, part: MessageSlice) -> int:
+    """Number of the first messages that arrived before the gate got the limit of `part`."""
+    if gate.limit is None:
+        return 0
+    return int(np.argmin(np.append(part.arrived_ns < part.tuned_ns, False)))
 
-    With the recorded settings a held message leaves at its recorded time, so that a late timer is equally late. With
-    other settings the timer is punctual. A message that is held at the end of a batch counts as passed: it is the
-    newest, and only a message within the rest of its period can replace it.
+
+def _as_recorded(gate: GateState, part: MessageSlice, offered: Sequence[bool]) -> Mask:
+    """Mode `latest` with the recorded settings: a held message leaves at its recorded time, however late its timer was.
+
+    `offered` has the decisions of the first messages, by the limit before. A held message leaves before the next one
+    is decided, so messages are in order of arrival.
+    """
+    passed = np.zeros(len(part.passed), dtype=np.bool_)
+    for index in np.argsort(part.arrived_ns, kind="stable").tolist():
+        now = int(part.arrived_ns[index])
+        admitted = offered[index] if index < len(offered) else gate.admit(now)
+        if not admitted and part.passed[index]:
+            leaves_ns = int(part.received_ns[index])
+            admitted = leaves_ns > now and leaves_ns >= _due_ns(gate) and gate.admit(leaves_ns)
+        passed[index] = admitted
+    return passed
+
+
+def _sampled(gate: GateState, part: MessageSlice) -> Mask:
+    """Mode `latest` with other settings: an early message is held until it is due, or a newer message replaces it.
+
+    The timer is punctual. A message that is held at the end of a batch counts as passed: it is the newest, and only a
+    message within the rest of its period can replace it.
     """
     order = np.argsort(part.arrived_ns, kind="stable")
     passed = np.zeros(len(order), dtype=np.bool_)
@@ -188,12 +220,7 @@ def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
     leaves_ns = NEVER
     for index in order.tolist():
         now = int(part.arrived_ns[index])
-        # A message recorded as released left before the next decision, even if that decision read its clock earlier.
-        if (
-            held is not None
-            and (leaves_ns <= now or (unchanged and leaves_ns != NEVER))
-            and gate.admit(leaves_ns)
-        ):
+        if held is not None and leaves_ns <= now and gate.admit(leaves_ns):
             passed[held] = True
             held = None
         if held is None and gate.held_at is not None and gate.held_at <= now:
@@ -204,13 +231,8 @@ def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
             held = None
             continue
         held = index
-        if not unchanged:
-            leaves_ns = _due_ns(gate)
-        else:
-            leaves_ns = int(part.received_ns[index]) if part.passed[index] else NEVER
-    if held is not None and unchanged:
-        passed[held] = leaves_ns != NEVER and gate.admit(leaves_ns)
-    elif held is not None:
+        leaves_ns = _due_ns(gate)
+    if held is not None:
         passed[held] = True
         gate.held_at = leaves_ns
     return passed

@@ -7,7 +7,7 @@ recorded one. Settings that a scenario does not change come from the recording.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -66,11 +66,13 @@ def replay_gateway(
     scenarios: Sequence[Scenario],
     tolerances: Tolerances,
     losses: Losses | None = None,
+    cut_off: Collection[int] = (),
 ) -> list[dict[str, Any]]:
     """Replay one gateway. Returns rows of RESULT without null columns."""
-    replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE, losses)
+    replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE, losses, cut_off)
     for batch in batches:
         replay.feed(batch)
+    replay.finish()
     names = [RECORDED, *(scenario.name for scenario in scenarios)]
     seconds = replay.duration_ns / 1e9
     rows: list[dict[str, Any]] = []
@@ -153,7 +155,9 @@ def _replay_task(
                 }
                 losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
                 rows = read_gateway(row["files"], columns_for(parsed), batch_rows)
-                result = replay_gateway(row["gateway"], rows, parsed, tolerances, losses)
+                result = replay_gateway(
+                    row["gateway"], rows, parsed, tolerances, losses, row["cut_off"] or ()
+                )
                 yield pa.RecordBatch.from_pylist(result, schema=RESULT)
 
     return work
@@ -165,6 +169,7 @@ def whatif(
     scenarios: Sequence[Scenario],
     tolerances: Mapping[str, Tolerances],
     losses: Mapping[str, Losses] | None = None,
+    cut_off: Mapping[str, Sequence[int]] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> "DataFrame":
     """The table RESULT for the gateways of `files`, whose files are in order. Spark shuffles only file names."""
@@ -174,11 +179,13 @@ def whatif(
             list(names),
             json.dumps([[*at, value] for at, value in tolerances.get(gateway, {}).items()]),
             json.dumps((losses or {}).get(gateway, {})),
+            list((cut_off or {}).get(gateway, [])),
         )
         for gateway, names in files.items()
     ]
     table = spark.createDataFrame(
-        rows, "gateway string, files array<string>, tolerances string, losses string"
+        rows,
+        "gateway string, files array<string>, tolerances string, losses string, cut_off array<bigint>",
     )
     work = _replay_task(msgspec.json.encode(list(scenarios)), batch_rows)
     return table.repartition(task_count(spark, files)).mapInArrow(work, DDL)
@@ -229,6 +236,20 @@ def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[st
     found: dict[str, dict[int, list[int]]] = {}
     for row in cut.union(announced).distinct().orderBy("gateway", "run", "at_ns").toLocalIterator():
         found.setdefault(row.gateway, {}).setdefault(row.run, []).append(row.at_ns)
+    return found
+
+
+def cut_off_runs(segments: "DataFrame", counters: "DataFrame") -> dict[str, list[int]]:
+    """Runs by gateway that ended, or may have ended, with messages in a queue: they have no row.
+
+    All runs, except those that stopped with an empty queue by the dispatcher's counters.
+    """
+    emptied = counters.where("final AND queued = 0").select("gateway", "run")
+    stopped = segments.where("end = 'STOPPED'").select("gateway", "run").join(emptied, ["gateway", "run"])
+    found: dict[str, list[int]] = {}
+    runs = segments.select("gateway", "run").distinct().join(stopped, ["gateway", "run"], "left_anti")
+    for row in runs.toLocalIterator():
+        found.setdefault(row.gateway, []).append(row.run)
     return found
 
 
