@@ -14,6 +14,7 @@ from ustreamer_pipeline.replay.added_subscribers import AddedSubscribers
 from ustreamer_pipeline.replay.target_replay import GateState
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 from ustreamer_pipeline.report.report import FleetReport, moment
+from ustreamer_pipeline.schemas import VERDICTS
 
 
 def test_a_day_is_a_date_or_nothing() -> None:
@@ -52,7 +53,9 @@ def test_a_report_needs_a_folder() -> None:
     report.arguments(parser)
     assert parser.parse_args(["lake", "out"]).out == Path("out")
     assert moment(0) == "1970-01-01 00:00:00"
-    assert FleetReport({"gateways": []}, 1, {}).delivery_ratio is None
+    assert (
+        FleetReport({}, dict.fromkeys(["rows", *map(str.lower, VERDICTS)], 0), 1, {}).delivery_ratio is None
+    )
 
 
 def test_a_gate_without_a_limit_restarts_with_the_next_limit() -> None:

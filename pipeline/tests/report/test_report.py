@@ -17,8 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
-from ustreamer_pipeline.report.page import count, share
+from ustreamer_pipeline.report.page import count, page, share
 from ustreamer_pipeline.report.plots import micro
+from ustreamer_pipeline.report.report import report
 from ustreamer_pipeline.report.tables import bucket_s, queues
 from ustreamer_pipeline.schemas import Table
 
@@ -174,6 +175,8 @@ def test_every_row_counts_once_and_the_worst_gateway_is_first(
     assert [each["gateway"] for each in tables["gateways"]] == ["vin2", "vin1"]
     assert tables["gateways"][0]["delivery_ratio"] == 512 / 516
     assert sum(each["rows"] for each in tables["over_time"]) == 2_033
+    assert sum(each["rows"] for each in tables["fleet_over_time"]) == 2_033
+    assert (whole["gateways"], whole["cut"]) == (2, {})
     assert whole["width_s"] == 1
 
 
@@ -246,6 +249,25 @@ def test_tables_are_files_that_a_spreadsheet_opens(out: Path) -> None:
     assert [each["gateway"] for each in rows] == ["vin2", "vin1"]
     assert rows[0]["from"] == "2025-11-21 04:40:00"
     assert (out / "losses.csv").read_text().startswith("verdict,code,cause,")
+
+
+def test_figures_of_the_fleet_include_the_rows_that_no_table_has(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        verdict = "EXPIRED" if number == 0 else "DELIVERED"
+        rows = [delivery(n, n * SECOND, verdict=verdict) for n in range(4)]
+        write(tmp_path, f"vin{number}", schemas.DELIVERIES, rows)
+    monkeypatch.setattr("ustreamer_pipeline.report.report.MAX_ROWS", 3)
+    made = report(spark, str(tmp_path))
+    assert (made.totals["rows"], made.totals["delivered"], made.delivery_ratio) == (20, 16, 0.8)
+    assert [each["gateway"] for each in made.tables["gateways"]] == ["vin0", "vin1", "vin2"]
+    assert (made.cut["gateways"], made.cut["over_time"], made.fleet["gateways"]) == (2, 17, 5)
+    assert made.cut["fleet_over_time"] == 1  # with four steps in all
+    assert {each["rows"] for each in made.tables["fleet_over_time"]} == {5}
+    html = page(made, "a lake")
+    assert "<h1>80.0\u202f% delivered, 4 lost</h1>" in html
+    assert "20 deliveries of 5 gateways" in html
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -56,8 +56,9 @@ def hertz(value: float) -> str:
     return f"{value:.3g}"
 
 
-def table(rows: Sequence[Row], caption: str, columns: Sequence[tuple[str, str, Cell]]) -> str:
-    """`columns` are key, heading and format. Numbers are right-aligned."""
+def table(made: FleetReport, name: str, caption: str, columns: Sequence[tuple[str, str, Cell]]) -> str:
+    """The first rows of a table. `columns` are key, heading and format. Numbers are right-aligned."""
+    rows = made.tables[name]
     numeric = {key for key, _, cell in columns if cell not in (text, _code)}
     head = "".join(
         f'<th scope="col"{" class=n" if key in numeric else ""}>{escape(name)}</th>'
@@ -73,7 +74,7 @@ def table(rows: Sequence[Row], caption: str, columns: Sequence[tuple[str, str, C
         for row in rows[:SHOWN]
     )
     more = (
-        f"<p class=more>{count(len(rows) - SHOWN)} more rows are in the CSV file.</p>"
+        f"<p class=more>{count(len(rows) - SHOWN)} more rows are in the CSV file{_only_in_lake(made, name)}.</p>"
         if len(rows) > SHOWN
         else ""
     )
@@ -81,6 +82,10 @@ def table(rows: Sequence[Row], caption: str, columns: Sequence[tuple[str, str, C
         f"<div class=scroll><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>{more}"
     )
+
+
+def _only_in_lake(made: FleetReport, name: str) -> str:
+    return f", and another {count(made.cut[name])} only in the lake" if name in made.cut else ""
 
 
 def _code(value: int | None) -> str:
@@ -106,9 +111,7 @@ def page(made: FleetReport, lake: str) -> str:
         )
         if section
     ]
-    first = min(row["from_us"] for row in made.tables["gateways"])
-    last = max(row["until_us"] for row in made.tables["gateways"])
-    gateways = len(made.tables["gateways"])
+    first, last, gateways = made.fleet["from_us"], made.fleet["until_us"], made.fleet["gateways"]
     return _PAGE.substitute(
         headline=escape(headline(made)),
         sub=escape(
@@ -141,10 +144,10 @@ def _tiles(made: FleetReport) -> str:
     lost = totals["expired"] + totals["dead_lettered"]
     causes = made.tables["losses"]
     why = f"mostly {_cause(causes[0])}" if causes else "no message expired or failed"
-    saved = sum(row["saved_bytes"] for row in made.tables["throttle"])
+    saved = made.fleet["saved_bytes"]
     fleet = [row for row in made.tables["latency"] if row["gateway"] is None]
     slowest = max(fleet, key=lambda row: row["p99_us"], default=None)
-    absent = sum(row["rows"] for row in made.tables["missing"])
+    absent = made.fleet["missing"]
     tiles = [
         ("Delivered", share(made.delivery_ratio), f"{count(totals['delivered'])} of those that were to be"),
         ("Lost", count(lost), why),
@@ -200,7 +203,7 @@ def _numbers(inside: str) -> str:
 
 
 def _time(made: FleetReport) -> Section:
-    return "time", "Over time", _figure(plots.over_time(made.tables["over_time"], made.width_s))
+    return "time", "Over time", _figure(plots.over_time(made.tables["fleet_over_time"], made.width_s))
 
 
 def _lost(made: FleetReport) -> Section | None:
@@ -222,7 +225,7 @@ def _lost(made: FleetReport) -> Section | None:
     return (
         "losses",
         "What was lost, and why",
-        _figure(plot) + table(rows, "Causes, the most frequent first", columns),
+        _figure(plot) + table(made, "losses", "Causes, the most frequent first", columns),
     )
 
 
@@ -240,7 +243,9 @@ def _latency(made: FleetReport) -> Section | None:
         "latency",
         "Latency",
         _figure(plots.latency(fleet))
-        + _numbers(table(rows, "From arrival to the verdict, and the part of it in a queue", columns)),
+        + _numbers(
+            table(made, "latency", "From arrival to the verdict, and the part of it in a queue", columns)
+        ),
     )
 
 
@@ -257,7 +262,7 @@ def _throttle(made: FleetReport) -> Section | None:
         "throttle",
         "Throttling",
         _figure(plots.throttle(rows))
-        + _numbers(table(rows, "Targets with a limit, the most throttled first", columns)),
+        + _numbers(table(made, "throttle", "Targets with a limit, the most throttled first", columns)),
     )
 
 
@@ -279,7 +284,8 @@ def _queues(made: FleetReport) -> Section | None:
     return (
         "queues",
         "Queues",
-        _figure(plot) + _numbers(table(rows, "The most that waited or was being sent at one time", columns)),
+        _figure(plot)
+        + _numbers(table(made, "queues", "The most that waited or was being sent at one time", columns)),
     )
 
 
@@ -300,7 +306,11 @@ def _talkers(made: FleetReport) -> Section:
         "talkers",
         "Top talkers",
         _figure(plot)
-        + _numbers(table(rows, "Top senders; each message counts once, for any number of targets", columns)),
+        + _numbers(
+            table(
+                made, "talkers", "Top senders; each message counts once, for any number of targets", columns
+            )
+        ),
     )
 
 
@@ -315,18 +325,18 @@ def _lives(made: FleetReport) -> Section | None:
     return (
         "subscriptions",
         "Subscriptions",
-        _figure(plots.lifetimes(rows)) + _numbers(table(rows, "Each subscription of each run", columns)),
+        _figure(plots.lifetimes(rows))
+        + _numbers(table(made, "subscriptions", "Each subscription of each run", columns)),
     )
 
 
 def _gateways(made: FleetReport) -> Section:
-    rows = made.tables["gateways"]
     columns: list[tuple[str, str, Cell]] = [
         ("gateway", "Gateway", text), ("delivery_ratio", "Delivered", share), ("rows", "Deliveries", count), ("delivered", "delivered", count),
         ("throttled", "throttled", count), ("no_subscriber", "unwanted", count), ("denied", "denied", count), ("expired", "expired", count),
         ("dead_lettered", "dead-lettered", count), ("bytes", "Payload", size), ("runs", "Runs", count), ("from_us", "From, UTC", moment), ("until_us", "Until, UTC", moment),
     ]  # fmt: skip
-    return "gateways", "Gateways", table(rows, "The worst first", columns)
+    return "gateways", "Gateways", table(made, "gateways", "The worst first", columns)
 
 
 _PAGE: Final = Template("""<!doctype html>

@@ -118,7 +118,7 @@ def _clip(text: str, most: int = 56) -> str:
 
 
 def over_time(rows: Sequence[Row], width_s: int) -> Plot:
-    """Stacked rates by verdict."""
+    """Stacked rates by verdict, from rows of the fleet by time step."""
     import numpy as np
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_ROWS: Final = 100_000
-"""Maximum rows per table. `cut` counts the rest, which stays in the lake."""
+"""Maximum rows per table. `cut` counts the rest, which stays in the lake; figures of the fleet include it."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class FleetReport:
-    """`tables` by name; `width_s` is the time step of `over_time`; `cut` names tables with more rows."""
+    """`tables` by name; `fleet` has the sums over all gateways; `width_s` is the time step of `over_time`.
+
+    `cut` has the number of rows that are not in a table, by name of the table.
+    """
 
     tables: dict[str, list[Row]]
+    fleet: Row
     width_s: int
     cut: dict[str, int]
 
@@ -34,7 +38,7 @@ class FleetReport:
     def totals(self) -> dict[str, int]:
         """Rows by verdict, over all gateways."""
         names = ("rows", *(verdict.lower() for verdict in VERDICTS))
-        return {name: sum(row[name] for row in self.tables["gateways"]) for name in names}
+        return {name: self.fleet[name] for name in names}
 
     @property
     def delivery_ratio(self) -> float | None:
@@ -54,32 +58,45 @@ def report(
     """Compute all tables; `step` gets the name of each table first. Raises UnavailableError without deliveries."""
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
     deliveries = DELIVERIES.read_table(spark, lake).where(within)
+    gaps = GAPS.read_table(spark, lake).where(within)
+    made: dict[str, list[Row]] = {}
+    cut: dict[str, int] = {}
+
+    def collect(name: str, frame: "DataFrame") -> None:
+        step(name)
+        rows = [row.asDict() for row in frame.limit(MAX_ROWS + 1).collect()]
+        made[name] = rows[:MAX_ROWS]
+        if len(rows) > MAX_ROWS:
+            cut[name] = frame.count() - MAX_ROWS
+
     step("gateways")
-    gateways = _rows(tables.gateways(deliveries))
-    if not gateways:
+    # Sums of the fleet are sums of these two, which have one row for each gateway, or for each gateway and step.
+    by_gateway = tables.gateways(deliveries).persist()
+    fleet = tables.fleet(by_gateway).collect()[0].asDict()
+    if not fleet["gateways"]:
         raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")
-    span_us = max(row["until_us"] for row in gateways) - min(row["from_us"] for row in gateways)
-    width_s = tables.bucket_s(span_us / 1e6)
+    fleet["missing"] = gaps.selectExpr("coalesce(sum(rows), 0) AS rows").collect()[0]["rows"]
+    width_s = tables.bucket_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
+    by_time = tables.over_time(deliveries, width_s).persist()
     frames: dict[str, DataFrame] = {
-        "over_time": tables.over_time(deliveries, width_s),
+        "gateways": by_gateway,
+        "fleet_over_time": tables.fleet_over_time(by_time),
+        "over_time": by_time,
         "losses": tables.losses(deliveries),
         "latency": tables.latency(deliveries),
         "throttle": tables.throttle(deliveries),
         "queues": tables.queues(deliveries),
         "talkers": tables.talkers(deliveries),
         "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, lake).where(within)),
-        "missing": tables.missing(GAPS.read_table(spark, lake).where(within)),
+        "missing": tables.missing(gaps),
     }
-    made = {"gateways": gateways}
-    for name, frame in frames.items():
-        step(name)
-        made[name] = _rows(frame)
-    cut = {name: len(rows) - MAX_ROWS for name, rows in made.items() if len(rows) > MAX_ROWS}
-    return FleetReport({name: rows[:MAX_ROWS] for name, rows in made.items()}, width_s, cut)
-
-
-def _rows(frame: "DataFrame") -> list[Row]:
-    return [row.asDict() for row in frame.limit(MAX_ROWS + 1).collect()]
+    try:
+        for name, frame in frames.items():
+            collect(name, frame)
+    finally:
+        by_gateway.unpersist()
+        by_time.unpersist()
+    return FleetReport(made, fleet, width_s, cut)
 
 
 def write_tables(made: FleetReport, folder: Path) -> list[Path]:
@@ -98,6 +115,7 @@ def write_tables(made: FleetReport, folder: Path) -> list[Path]:
     whole = folder / "report.json"
     summary = {
         "totals": made.totals,
+        "gateways": made.fleet["gateways"],
         "delivery_ratio": made.delivery_ratio,
         "width_s": made.width_s,
         "cut": made.cut,

@@ -30,7 +30,7 @@ def _counts() -> "list[Column]":
 
 
 def over_time(deliveries: "DataFrame", width_s: int) -> "DataFrame":
-    """Rows by time step, gateway and verdict. The sum over gateways is the fleet."""
+    """Rows by time step, gateway and verdict."""
     from pyspark.sql import functions as f
 
     step = f.floor(f.col("received_us") / (width_s * 1_000_000)) * width_s
@@ -47,6 +47,27 @@ def over_time(deliveries: "DataFrame", width_s: int) -> "DataFrame":
     )
 
 
+def fleet_over_time(by_gateway: "DataFrame") -> "DataFrame":
+    """`over_time`, summed over all gateways."""
+    from pyspark.sql import functions as f
+
+    sums = [name for name in by_gateway.columns if name not in ("time_s", "gateway")]
+    return by_gateway.groupBy("time_s").agg(*(f.sum(name).alias(name) for name in sums)).orderBy("time_s")
+
+
+def fleet(by_gateway: "DataFrame") -> "DataFrame":
+    """`gateways`, summed over all gateways: one row."""
+    from pyspark.sql import functions as f
+
+    sums = ("rows", *(verdict.lower() for verdict in VERDICTS), "bytes", "saved_bytes")
+    return by_gateway.agg(
+        f.count("*").alias("gateways"),
+        *(f.sum(name).alias(name) for name in sums),
+        f.min("from_us").alias("from_us"),
+        f.max("until_us").alias("until_us"),
+    )
+
+
 def gateways(deliveries: "DataFrame") -> "DataFrame":
     """Rows of each gateway by verdict, and its delivery ratio; the worst gateway first."""
     from pyspark.sql import functions as f
@@ -58,6 +79,7 @@ def gateways(deliveries: "DataFrame") -> "DataFrame":
             f.count("*").alias("rows"),
             *_counts(),
             f.sum("size").alias("bytes"),
+            f.sum(f.when(f.col("verdict") == "THROTTLED", f.col("size")).otherwise(0)).alias("saved_bytes"),
             f.min("received_us").alias("from_us"),
             f.max("received_us").alias("until_us"),
             f.countDistinct("run").alias("runs"),
@@ -94,7 +116,7 @@ def throttle(deliveries: "DataFrame") -> "DataFrame":
 
 
 def latency(deliveries: "DataFrame") -> "DataFrame":
-    """Percentiles in us of delivered messages, per link: of every gateway, and (gateway null) of the fleet."""
+    """Percentiles in us of delivered messages, per link: of the fleet (gateway null), then of every gateway."""
     from pyspark.sql import functions as f
 
     points = f.array(*(f.lit(each) for each in PERCENTILES))
@@ -117,7 +139,7 @@ def latency(deliveries: "DataFrame") -> "DataFrame":
         *(f.col("latency")[at].alias(f"{name}_us") for at, name in enumerate(names)),
         "max_us",
         *(f.col("wait")[at].alias(f"wait_{name}_us") for at, name in enumerate(names)),
-    ).orderBy("egress", f.col("gateway").asc_nulls_first())
+    ).orderBy(f.col("gateway").asc_nulls_first(), "egress")
 
 
 def queues(deliveries: "DataFrame") -> "DataFrame":
