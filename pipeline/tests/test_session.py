@@ -2,6 +2,7 @@
 """The session: with the Java of the machine or without one, without output, and an existing session."""
 
 import argparse
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.programs import link_programs
 from ustreamer_pipeline.session import (
+    LOCAL_DEFAULTS,
     SETTINGS,
     arguments,
     is_connect,
@@ -31,6 +33,7 @@ def doubled(batches):
 with session("test", cores=1, memory="512m") as spark:
     frame = spark.range(100).mapInArrow(doubled, "id bigint").selectExpr("id", "id % 2 AS odd")
     frame.write.partitionBy("odd").parquet(sys.argv[1])
+    print(spark.conf.get("spark.sql.shuffle.partitions"))
     print(spark._jvm.System.getProperty("java.version").split(".")[0])
 print(os.environ["JAVA_HOME"])
 """
@@ -40,15 +43,20 @@ print(os.environ["JAVA_HOME"])
 def test_a_job_runs_without_an_installed_java_and_prints_only_its_result(
     no_java: dict[str, str], quick_java: dict[str, str], tmp_path: Path
 ) -> None:
+    conf = tmp_path / "conf"
+    shutil.copytree(quick_java["SPARK_CONF_DIR"], conf)
+    with (conf / "spark-defaults.conf").open("a") as defaults:
+        defaults.write("spark.sql.shuffle.partitions 7\n")
     done = subprocess.run(
         [sys.executable, "-c", JOB, tmp_path / "out"],
-        env=no_java | quick_java,
+        env=no_java | {"SPARK_CONF_DIR": str(conf)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    release, home = done.stdout.splitlines()
+    partitions, release, home = done.stdout.splitlines()
+    assert partitions == "7"  # as the user has set it
     assert (sum(pq.read_table(tmp_path / "out")["id"].to_pylist()), release) == (9900, "25")
     assert home.startswith(no_java["XDG_CACHE_HOME"])
     assert done.stderr == ""
@@ -81,11 +89,16 @@ def test_an_existing_session_is_used_and_not_stopped(spark: SparkSession) -> Non
 def test_times_are_utc_and_an_overwritten_partition_replaces_only_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    assert {key: spark.conf.get(key) for key in SETTINGS if "shuffle" not in key}.items() <= SETTINGS.items()
+    assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
     path = str(tmp_path / "t")
     spark.sql("SELECT 1 AS x, 'a' AS p UNION ALL SELECT 2, 'b'").write.partitionBy("p").parquet(path)
     spark.sql("SELECT 3 AS x, 'b' AS p").write.mode("overwrite").partitionBy("p").parquet(path)
     assert {(row.x, row.p) for row in spark.read.parquet(path).collect()} == {(1, "a"), (3, "b")}
+
+
+def test_a_cluster_keeps_its_number_of_partitions() -> None:
+    assert not LOCAL_DEFAULTS.keys() & SETTINGS.keys()
+    assert "spark.sql.shuffle.partitions" in LOCAL_DEFAULTS
 
 
 def test_spark_submit_is_recognized() -> None:

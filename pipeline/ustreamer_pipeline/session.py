@@ -26,7 +26,6 @@ SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     # Partition values have the type of the schema: a gateway named 0123 keeps its name.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    "spark.sql.shuffle.partitions": "16",
     # A task writes the days of its gateways one after the other, each in order. With this many open files
     # (silver.TASK_UNITS) Spark does not sort by partition first, which would change the order and double the cost.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
@@ -41,6 +40,10 @@ LOCAL: Final = {
     "spark.sql.artifact.isolation.enabled": "false",
 }
 """Settings of a local session; a cluster has its own."""
+
+
+LOCAL_DEFAULTS: Final = {"spark.sql.shuffle.partitions": "16"}
+"""Settings of a local session that spark-defaults.conf may override. A cluster keeps its own."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,9 +109,10 @@ def _create_session(
 
     # mypy sees a class attribute here; the documentation has a property.
     builder = SparkSession.builder.appName(f"ustreamer-pipeline {name}")
+    is_local = not remote and not is_spark_submit(os.environ)
     if remote:
         builder = builder.remote(remote)
-    elif not is_spark_submit(os.environ):
+    elif is_local:
         local_environment(os.environ)
         builder = builder.master(f"local[{cores or '*'}]")
         for key, value in {**LOCAL, **local_settings(memory)}.items():
@@ -116,10 +120,16 @@ def _create_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         where = remote or "the local Spark"
         raise UnavailableError(f"{where} does not start: {error}") from error
+    if is_local:
+        configured = spark.sparkContext.getConf()
+        for key, value in LOCAL_DEFAULTS.items():
+            if not configured.contains(key):
+                spark.conf.set(key, value)
+    return spark
 
 
 def local_environment(environ: MutableMapping[str, str]) -> None:
