@@ -17,7 +17,7 @@ import pytest
 import ustreamer_pipeline
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
-from ustreamer_pipeline.gold.audit import RULES
+from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES, WIDE
 from ustreamer_pipeline.session import local_environment
@@ -153,7 +153,7 @@ def test_a_spark_connect_server_does_the_same(
     assert told("ingest", str(recordings), lake)["rows"] == len(expected[DELIVERIES.name])
     assert contents(lake) == expected
     assert told("ingest", str(recordings), lake)["days"] == 0
-    assert told("audit", lake)["counts"] == dict.fromkeys(RULES, 0)
+    assert told("audit", lake)["counts"] == dict.fromkeys(PROMISES, 0)
     check = told("whatif", lake, "--hz", "1")["check"]
     assert (check["differing"], check["rows"]) == (0, len(expected[DELIVERIES.name]))
     assert told("compact", lake, "--until", "2099-12-31")["dates"] == 1

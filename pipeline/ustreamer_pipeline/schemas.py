@@ -355,6 +355,9 @@ QUARANTINE: Final = Table(
     ),
 )
 
+UNKNOWN_GATEWAY: Final = "?"
+"""Partition of files with an unknown gateway; its date is 1970-01-01."""
+
 EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS, LEAPS)
 """The small tables of silver."""
 

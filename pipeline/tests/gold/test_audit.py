@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
-from ustreamer_pipeline.gold.audit import RULES, AuditResult, audit
+from ustreamer_pipeline.gold.audit import PROMISES, RULES, AuditResult, audit
 from ustreamer_pipeline.gold.audit_rules import Tables
-from ustreamer_pipeline.schemas import Table
+from ustreamer_pipeline.schemas import UNKNOWN_GATEWAY, Table
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -37,6 +37,7 @@ class Recording:
         self.counters: list[Row] = []
         self.dead_letters: list[Row] = []
         self.leaps: list[Row] = []
+        self.refused: list[Row] = []
         self.tolerance = 0.1
         self.stopped = True
         self.end: int | None = None
@@ -149,7 +150,9 @@ class Recording:
             schemas.DEAD_LETTERS: self.dead_letters,
             schemas.LEAPS: self.leaps,
         }
+        refused = {"gateway": UNKNOWN_GATEWAY, "rows": 0}
         return {
+            schemas.QUARANTINE: [refused | each for each in self.refused],
             schemas.DELIVERIES: [each | self.about for each in self.deliveries],
             **{table: [self.about | each for each in rows] for table, rows in events.items()},
         }
@@ -179,6 +182,7 @@ def tables(spark: SparkSession, recordings: Iterable[Recording]) -> Tables:
                 schemas.SEGMENTS,
                 schemas.DEAD_LETTERS,
                 schemas.LEAPS,
+                schemas.QUARANTINE,
             )
         )
     )
@@ -550,6 +554,16 @@ def a_ledger_during_the_run(recording: Recording) -> Broken:
     return {}
 
 
+@case
+def refused_recordings(recording: Recording) -> Broken:
+    recording.refused = [
+        {"file": "1-000001.useg", "reason": "the header does not match its checksum; kept as refused/1"},
+        {"file": "1-000002.useg", "reason": "0 bytes of a header, or zeros: expected 288; not kept"},
+        {"file": "1-000003.useg", "reason": "96 bytes between block 1 and block 2", "offset": 288},
+    ]
+    return {}  # of no gateway: see below
+
+
 # --- all rules in one audit ---------------------------------------------------------------------------------
 
 
@@ -582,9 +596,11 @@ def test_exactly_the_planted_violations_are_found(
 def test_every_rule_has_a_case_that_violates_it(
     verdict: AuditResult, planted: dict[str, tuple[Recording, Broken]]
 ) -> None:
-    assert {rule for _, broken in planted.values() for rule in broken} == set(RULES)
+    assert {rule for _, broken in planted.values() for rule in broken} == set(RULES) - {"readable"}
     expected = Counter(rule for _, broken in planted.values() for rule, rows in broken.items() for _ in rows)
-    assert verdict.counts == dict(expected)
+    assert verdict.counts == dict.fromkeys(PROMISES, 0) | dict(expected) | {"readable": 1}
+    (refused,) = [each for each in verdict.examples if each["rule"] == "readable"]
+    assert (refused["gateway"], refused["subject"]) == (UNKNOWN_GATEWAY, "1-000001.useg")
     assert (verdict.gateways, verdict.clean) == (len(CASES), False)
 
 

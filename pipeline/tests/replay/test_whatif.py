@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import DamagedError, UsageError
-from ustreamer_pipeline.gold.audit import RULES
+from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.replay.files import files_by_gateway, files_of, read_gateway
 from ustreamer_pipeline.replay.whatif import fleet_links, tolerances, whatif
 from ustreamer_pipeline.replay.whatif_print import percent_change, short_number, text_table
@@ -338,5 +338,5 @@ def test_the_scenario_of_the_page_is_valid() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (scenario,) = parse(block, "docs/analyses.md")
     assert scenario.links[0].bytes_per_s == 125_000
-    for rule in RULES:
+    for rule in PROMISES:
         assert f"* `{rule}`: " in page

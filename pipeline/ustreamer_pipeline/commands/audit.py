@@ -28,32 +28,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.days import day
-    from ustreamer_pipeline.gold.audit import RULES, audit, load
+    from ustreamer_pipeline.gold.audit import PROMISES, audit, load
     from ustreamer_pipeline.progress import progress
 
-    chosen = options.rules.split(",") if options.rules else list(RULES)
-    unknown = sorted(set(chosen) - RULES.keys())
+    chosen = options.rules.split(",") if options.rules else list(PROMISES)
+    unknown = sorted(set(chosen) - PROMISES.keys())
     if unknown:
-        raise UsageError(f"--rules {','.join(unknown)}: expected some of {', '.join(RULES)}")
+        raise UsageError(f"--rules {','.join(unknown)}: expected some of {', '.join(PROMISES)}")
     since, until = day("--since", options.since), day("--until", options.until)
-    rules = {name: RULES[name] for name in chosen}
     with (
         session.session("audit", remote=options.remote, cores=options.cores, memory=options.memory) as spark,
         progress(spark, "auditing"),
     ):
-        verdict = audit(load(spark, options.lake, since, until), options.examples, rules)
+        verdict = audit(load(spark, options.lake, since, until), options.examples, chosen)
     print(json.dumps(vars(verdict)) if options.json else format_result(verdict))
     return 0 if verdict.clean else 1
 
 
 def format_result(verdict: "AuditResult") -> str:
     """One line per rule, followed by the rows that violate it."""
-    from ustreamer_pipeline.gold.audit import RULES
+    from ustreamer_pipeline.gold.audit import PROMISES
 
     lines = [f"{verdict.rows:,} deliveries of {verdict.gateways:,} gateways"]
     for name, count in verdict.counts.items():
         broken = f": {count:,} times not" if count else ""
-        lines.append(f"{'FAIL' if count else 'ok  '}  {name:<16} {RULES[name][0]}{broken}")
+        lines.append(f"{'FAIL' if count else 'ok  '}  {name:<16} {PROMISES[name]}{broken}")
         for row in verdict.examples:
             if row["rule"] == name:
                 place = "" if row["seq"] is None else f" seq {row['seq']}"

@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit: checks the promises of the streamer against recordings and names the rows that violate them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer_pipeline.errors import UnavailableError
-from ustreamer_pipeline.gold import audit_ledger, audit_rules
+from ustreamer_pipeline.gold import audit_ledger, audit_rules, gateway_audit
 from ustreamer_pipeline.gold.audit_rules import FINDINGS, Rule, Tables
-from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, DELIVERIES, EPOCHS, GAPS, LEAPS, SEGMENTS
+from ustreamer_pipeline.gold.ordered_pass import findings_in_order
+from ustreamer_pipeline.replay.files import event_files_of, files_of
+from ustreamer_pipeline.schemas import (
+    COUNTERS,
+    DEAD_LETTERS,
+    DELIVERIES,
+    EPOCHS,
+    GAPS,
+    LEAPS,
+    QUARANTINE,
+    SEGMENTS,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,10 +33,17 @@ RULES: Final[Mapping[str, tuple[str, Rule]]] = {
     "echo": ("nothing goes back where it came from", audit_rules.echo),
     "letters": ("dead letters only of what expired or failed", audit_rules.letters),
     "answers": ("one Response to each request that failed, never two", audit_rules.answers),
+    "readable": ("every recording that arrived could be read", audit_ledger.readable),
     "sequence": ("every row is there, or announced as missing", audit_ledger.sequence),
     "ledger": ("rows add up to the dispatcher's own counters", audit_ledger.ledger),
 }
-"""The promise of each rule and its query, by name."""
+"""The promise of each rule that is a query over all gateways, and its query, by name."""
+
+PROMISES: Final[Mapping[str, str]] = {
+    **{name: promise for name, (promise, _) in RULES.items()},
+    **gateway_audit.PROMISES,
+}
+"""The promise of each rule, by name; those of `gateway_audit` are checked in one pass over each gateway."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +64,25 @@ def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-1
     """Tables of silver for these days. Raises UnavailableError without deliveries."""
     tables = [
         table.read_table(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
-        for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS)
+        for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS, QUARANTINE)
     ]
     if tables[0].isEmpty():
         raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")
-    return Tables(*tables)
+    files, events = files_of(spark, lake, since, until), event_files_of(spark, lake)
+    return replace(Tables(*tables), in_order=findings_in_order(spark, files, events))
 
 
-def findings(tables: Tables, rules: Mapping[str, tuple[str, Rule]] = RULES) -> "DataFrame":
+def findings(tables: Tables, rules: Collection[str] = tuple(PROMISES)) -> "DataFrame":
     """All rows that violate one of the rules, with the columns FINDINGS."""
-    frames = [rule(tables).select(*FINDINGS) for _, rule in rules.values()]
+    frames = [RULES[name][1](tables).select(*FINDINGS) for name in rules if name in RULES]
+    in_order = [name for name in rules if name in gateway_audit.PROMISES]
+    if tables.in_order is not None and in_order:
+        found = tables.in_order.select(*FINDINGS)
+        frames.append(found.where(found["rule"].isin(in_order)))
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def audit(tables: Tables, examples: int = 20, rules: Mapping[str, tuple[str, Rule]] = RULES) -> AuditResult:
+def audit(tables: Tables, examples: int = 20, rules: Collection[str] = tuple(PROMISES)) -> AuditResult:
     """Apply the rules. `examples` limits the rows listed per rule."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -10,7 +10,8 @@ from operator import add
 from typing import TYPE_CHECKING, Final
 
 from ustreamer_pipeline.gold.audit_rules import Tables
-from ustreamer_pipeline.schemas import VERDICTS
+from ustreamer_pipeline.recording.segments import NO_HEADER
+from ustreamer_pipeline.schemas import UNKNOWN_GATEWAY, VERDICTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,6 +60,30 @@ def sequence(tables: Tables) -> "DataFrame":
         f.when(f.col("missing") < 0, f.lit("twice"))
         .otherwise(f.format_string("%d rows missing, %d of them announced", "missing", "known"))
         .alias("found"),
+    )
+
+
+def readable(tables: Tables) -> "DataFrame":
+    """No recording was refused as a whole. Its gateway and date are unknown, so its rows are missing anywhere.
+
+    A file without a header was created at the moment of a power cut, and has no rows.
+    """
+    from pyspark.sql import functions as f
+
+    refused = tables.quarantine.where(
+        (f.col("gateway") == UNKNOWN_GATEWAY)
+        & f.col("offset").isNull()
+        & ~f.col("reason").contains(NO_HEADER)
+    )
+    return refused.select(
+        f.lit("readable").alias("rule"),
+        "gateway",
+        f.lit(None).cast("long").alias("run"),
+        f.lit(None).cast("long").alias("seq"),
+        f.lit(None).cast("long").alias("time_us"),
+        f.col("file").alias("subject"),
+        f.lit("a recording").alias("expected"),
+        f.col("reason").alias("found"),
     )
 
 

@@ -34,7 +34,10 @@ DRIFT_MS: Final = 50
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of silver, as in `schemas`. Read `epochs` through `tolerances_of`."""
+    """Tables of silver, as in `schemas`. Read `epochs` through `tolerances_of`.
+
+    `in_order` has the findings of `ordered_pass`; None: they are not computed.
+    """
 
     deliveries: "DataFrame"
     epochs: "DataFrame"
@@ -43,6 +46,8 @@ class Tables:
     segments: "DataFrame"
     dead_letters: "DataFrame"
     leaps: "DataFrame"
+    quarantine: "DataFrame"
+    in_order: "DataFrame | None" = None
 
 
 Rule = Callable[[Tables], "DataFrame"]

@@ -24,7 +24,7 @@ from ustreamer_pipeline.bronze.manifest import Manifest, Unit, lake_lock, list_r
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.recording.layout import SUFFIXES
 from ustreamer_pipeline.recording.rows import EPOCH, day_text
-from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, WIDE, Table
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, UNKNOWN_GATEWAY, WIDE, Table
 from ustreamer_pipeline.silver.silver import (
     UnitPlan,
     deliveries,
@@ -45,8 +45,6 @@ WAVE_FILES: Final = 10_000
 WAVE_UNITS: Final = 2_000
 """Gateway days that are rebuilt before the manifest is saved."""
 _TASK_BYTES: Final = 64 << 20
-UNKNOWN_GATEWAY: Final = "?"
-"""Partition of files with an unknown gateway; its date is 1970-01-01."""
 STREAMED: Final = ".streamed.jsonl"
 """A file in the lake: results of the batches of a running stream."""
 

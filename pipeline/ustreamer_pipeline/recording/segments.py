@@ -35,6 +35,9 @@ from ustreamer_pipeline.recording.layout import (
 RAW_MAX: Final = 4_096
 """Maximum damaged bytes per row of the quarantine; bronze has all bytes."""
 
+NO_HEADER: Final = "bytes of a header, or zeros"
+"""The reason of a file that a power cut left without a header."""
+
 _NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open)?")
 _US_PER_MS: Final = 1_000
 
@@ -156,7 +159,7 @@ def read_header(buffer: bytes | memoryview, name: str) -> Header:
     """Header of a file. Raises RecordingRefused for a damaged header, an unknown layout and a wrong file name."""
     run, number = parse_name(name)
     if len(buffer) < HEADER or not any(buffer[:HEADER]):
-        raise RecordingRefused(f"{min(len(buffer), HEADER)} bytes of a header, or zeros: expected {HEADER}")
+        raise RecordingRefused(f"{min(len(buffer), HEADER)} {NO_HEADER}: expected {HEADER}")
     head = np.frombuffer(buffer, HEADER_TYPE, 1)[0]
     if bytes(head["magic"]) != MAGIC:
         raise RecordingRefused(f"begins with {bytes(head['magic'])!r}: expected {MAGIC!r}")

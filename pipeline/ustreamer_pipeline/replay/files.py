@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pyarrow import fs
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.replay.order import KEY, Span, group_in_order, merge_files, span_of
 from ustreamer_pipeline.replay.rows import TEXTS
-from ustreamer_pipeline.schemas import DELIVERIES
+from ustreamer_pipeline.schemas import DELIVERIES, WIDE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +56,14 @@ def read_gateway(
         keyed = list(dict.fromkeys((*columns, *KEY)))
         for batch in merge_files([partial(_read_file, uri, keyed, batch_rows) for uri in files]):
             yield batch.select(list(columns))
+
+
+def read_small_tables(uris: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows of all small tables of one gateway. Raises DamagedError with the file name."""
+    for uri in uris:
+        with _open_parquet(uri, ()) as file:
+            _check(uri, file, columns)
+            yield from file.read(columns=list(columns), use_threads=False).to_pylist()
 
 
 def _span(uri: str) -> Span | None:
@@ -105,6 +113,17 @@ def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
     except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext, and says so in a type of its own
         cores = 16
     return max(1, min(len(gateways), 4 * cores))
+
+
+def event_files_of(spark: "SparkSession", lake: str) -> dict[str, list[str]]:
+    """Files of the small tables of a lake, by gateway; none if there are none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        uris = spark.read.schema(WIDE.ddl).parquet(WIDE.path(lake)).inputFiles()
+    except AnalysisException:
+        return {}
+    return files_by_gateway(uris)
 
 
 def files_of(spark: "SparkSession", lake: str, since: str = "", until: str = "9999") -> dict[str, list[str]]:
