@@ -3,6 +3,8 @@
 
 In: the tables of silver. Out: a count for each rule and example rows for each violated rule.
 
-A rule is a function from tables to a frame of findings. audit_rules.py has the rules on single messages;
-audit_ledger.py compares rows with the counters of the dispatcher; audit.py combines the rules. Read audit.py first.
+Most rules are functions from tables to a frame of findings. audit_rules.py has the rules on single messages;
+audit_ledger.py compares rows with the counters of the dispatcher. gateway_audit.py has the rules that need a gateway's
+rows in order, and compares targets with those that predicted_targets.py derives from subscriptions; ordered_pass.py
+runs it on Spark, once per gateway. audit.py combines all rules. Read audit.py first.
 """
