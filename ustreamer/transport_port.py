@@ -106,6 +106,21 @@ class ReceivingThread(NamedTuple):
     waiting: bool
 
 
+class SentStore(Protocol):
+    """Keeps sent messages on disk, so that they survive a kill. A durable endpoint has one."""
+
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+        """Keep these, in order of their sends on `route`, until `release(route)`. A message is kept once per route.
+
+        False: the store is busy, and the caller should try again. Waits 25 ms at most.
+        """
+        ...
+
+    def release(self, route: Hashable) -> bool:
+        """All messages kept for `route` have arrived, or are no longer owed. Returns as `keep`."""
+        ...
+
+
 class EndpointTransport(UTransport):
     """A UTransport with a life cycle: one object per section `[endpoints.<name>]`, with its own socket or session.
 
@@ -149,6 +164,12 @@ class EndpointTransport(UTransport):
         the messages on disk for the next start; others make dead letters of them. The default knows of none.
         """
         return Unconfirmed()
+
+    def keep_unconfirmed(self, store: SentStore) -> None:
+        """Keep sent messages in `store` while they may not have arrived: from the first doubt until the doubt ends.
+
+        The streamer calls this before `open`, for a durable endpoint. The default keeps none.
+        """
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         """The send function for one subscriber of a unicast transport; None: for the sink that each message names.

@@ -116,6 +116,17 @@ def test_prepended_messages_come_before_all_others_of_their_class(spool: Spool) 
     assert numbers(spool, 6)[-1] == 200
 
 
+def test_messages_are_deleted_in_the_transaction_that_prepends_others(spool: Spool) -> None:
+    sent = spool.commit([(spool_records.SENT, numbered(n)) for n in range(3)])
+    add(spool, 7, rank=1)
+    before = spool.statistics()["spool_transactions"]
+    spool.prepend([(1, numbered(5))], sent)
+    assert spool.statistics()["spool_transactions"] == before + 1
+    assert numbers(spool, spool_records.SENT) == []
+    assert numbers(spool, 1) == [5, 7]
+    assert (reopened(spool), spool.messages) == ([0, 2, 0, 0, 0, 0, 0], 2)
+
+
 def test_a_full_spool_refuses_prepended_messages(tmp_path: Path) -> None:
     spool = a_spool(tmp_path, SpoolLimits(3, 100_000))
     spool.open()
@@ -327,7 +338,7 @@ def test_damaged_records_are_skipped_counted_and_logged(
 ) -> None:
     spool = filled(tmp_path, 100)
     damage_record(spool, encode_key(1, 3), value)
-    damage_record(spool, b"\x07" + bytes(8), encode_value(b"\x07" + bytes(8), numbered(1)))
+    damage_record(spool, b"\x08" + bytes(8), encode_value(b"\x08" + bytes(8), numbered(1)))
     assert spool.open()[1] == 99
     assert (spool.lost, spool.quarantined, spool.messages) == (2, 0, 99)
     assert numbers(spool) == [n for n in range(100) if n != 2]  # sequences begin with 1
@@ -398,8 +409,8 @@ def test_the_summary_counts_by_class(spool: Spool) -> None:
     with StoreReader("walk", spool.path) as reader:
         found = spool_records.summarize(reader.records())
     assert (found.messages, found.last, found.damaged) == (
-        [0, 0, 3, 0, 0, 0, 1],
-        [0, 0, 3, 0, 0, 0, 1],
+        [0, 0, 3, 0, 0, 0, 1, 0],
+        [0, 0, 3, 0, 0, 0, 1, 0],
         [],
     )
     assert decode_key(keys[0]) == (6, 1)

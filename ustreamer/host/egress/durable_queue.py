@@ -12,13 +12,16 @@ written message stay in memory. Order, priorities, routes, expiry and subscriber
 because the queue class is the same. The spool has no subscriber queues: a record names its subscriber, and each
 subscriber's limits apply in the queue.
 
+A transport that cannot know yet whether a sent message arrived keeps it here too (`keep`), until it knows
+(`sent_records`). After a restart these messages are sent again before all others.
+
 A kill loses the messages accepted in the last `LINGER_S` and two commits. It duplicates at most `MAX_DUPLICATES`
-messages, with the same ids: those sent but not yet deleted.
+messages, with the same ids: those sent but not yet deleted. Those that the transport kept can come twice too.
 """
 
 import logging
 import random
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -38,9 +41,10 @@ from ustreamer.host.egress.answered_first import AnsweredFirst
 from ustreamer.host.egress.delete_buffer import DELETE_DELAY_NS, DeleteBuffer
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.egress.send_worker import OnUndelivered
+from ustreamer.host.egress.sent_records import SentRecords
 from ustreamer.host.egress.write_buffer import WriteBuffer
 from ustreamer.host.storage.spool import Spool, SpoolLimits
-from ustreamer.host.storage.spool_records import SpoolRecord
+from ustreamer.host.storage.spool_records import SENT, SpoolRecord
 from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -65,6 +69,7 @@ _END_WRITER_S: Final = 2.0
 _DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no linger
 _RETRY_S: Final = 0.5  # after a failed write
 _POLL_S: Final = 0.02
+_KEEP_LOCK_S: Final = 0.025  # a sender may hold the lock while its send waits
 _READ: Final = 1_000
 _READ_BYTES: Final = 16 << 20
 _SLACK_MESSAGES: Final = 4 * (_BATCH + MAX_DUPLICATES)  # on disk, in addition to the queue limit
@@ -150,6 +155,7 @@ class DurableQueue(EndpointQueue):
         self.write_buffer = WriteBuffer(limits)
         self._being_written: set[int] = set()
         self._deletes = DeleteBuffer(clock.monotonic_ns, delete_delay_ns)
+        self._sent_records = SentRecords(limits)
         self._undeleted = 0  # settled, and possibly still on disk
         # Sent Requests of these, with their keys; b"" while the send or the write is not over.
         self._sent_requests: dict[UUID, bytes] = {}
@@ -174,8 +180,9 @@ class DurableQueue(EndpointQueue):
         Raises UStatusError if the spool cannot be opened.
         """
         self._spool.open()
+        self._move_sent_in_front()
         known: dict[tuple[str, str | None, str | None], Delivery] = {}
-        for rank in range(CLASSES):
+        for rank in (SENT, *range(CLASSES)):
             for key, stored in self._read_stored(rank):
                 item = None if stored is None else self._restore_item(key, stored, known)
                 if item is None:
@@ -187,6 +194,31 @@ class DurableQueue(EndpointQueue):
         self._undeleted = len(self._deletes)
         if self._persisted:
             log.info("egress.restored", extra={"endpoint": self.name, "messages": self._persisted})
+
+    def _move_sent_in_front(self) -> None:
+        """Move the sent messages of earlier processes in front of those that wait, where they are in order.
+
+        A disk that refuses leaves them in their own class, which `restore` reads first.
+        """
+        keys, records = list[bytes](), list[tuple[int, SpoolRecord]]()
+        for key, stored in self._read_stored(SENT):
+            rank = None if stored is None else self._class_of(stored)
+            if stored is not None and rank is not None:
+                keys.append(key)
+                records.append((rank, stored))
+        if not keys:
+            return
+        try:
+            self._spool.prepend(records, keys)
+        except UStatusError as error:
+            extra = {"endpoint": self.name, "reason": str(error), "messages": len(keys)}
+            log.warning("egress.sent_not_moved", extra=extra)
+
+    def _class_of(self, stored: SpoolRecord) -> int | None:
+        try:
+            return self._decode(stored.attributes)[1].priority_class
+        except UStatusError:  # reported by `_restore_item`
+            return None
 
     def _read_stored(self, rank: int) -> Iterator[tuple[bytes, SpoolRecord | None]]:
         after = None
@@ -260,12 +292,15 @@ class DurableQueue(EndpointQueue):
 
         Ends the writer. Those that the disk refuses are returned, as by any queue.
         """
+        kept = self._sent_records.on_disk()
         left = list(sent)
-        if left and self._end_writer(_END_WRITER_S):
+        if (left or kept) and self._end_writer(_END_WRITER_S):
+            kept = self._sent_records.on_disk()
             try:
-                self._spool.prepend([self._record(item) for item in left])
+                self._spool.prepend([self._record(item) for item in left], list(kept.values()))
                 left.clear()
             except UStatusError as error:
+                left = [item for item in left if item.message.id not in kept]
                 self._write_error = error.status
                 extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
                 log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
@@ -280,6 +315,7 @@ class DurableQueue(EndpointQueue):
         with self._lock:
             super().set_limits(limits)
             self.write_buffer.set_limits(limits)
+            self._sent_records.set_limits(limits)
             self._new_limits = limits
             self._writer_work.notify_all()
 
@@ -288,9 +324,7 @@ class DurableQueue(EndpointQueue):
     def enqueue_write(self, item: QueuedMessage) -> None:
         item.spool_key = b""
         self.write_buffer.add_message(item)
-        if self._writer_idle:
-            self._writer_idle = False
-            self._writer_work.notify()
+        self._wake_writer()
 
     def _full_status_for(self, item: QueuedMessage) -> UStatus:
         subscriber = item.delivery.subscriber
@@ -336,9 +370,30 @@ class DurableQueue(EndpointQueue):
     def _schedule_delete(self, key: bytes) -> None:
         self._undeleted += 1
         self._deletes.add_key(key)
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
         if self._writer_idle:
             self._writer_idle = False
             self._writer_work.notify()
+
+    def keep(self, route: Hashable, items: Sequence[QueuedMessage]) -> bool:
+        """As `SentStore.keep`."""
+        return self._change_sent(lambda: self._sent_records.add(route, items))
+
+    def release(self, route: Hashable) -> bool:
+        """As `SentStore.release`."""
+        return self._change_sent(lambda: self._sent_records.release(route))
+
+    def _change_sent(self, change: Callable[[], None]) -> bool:
+        if not self._lock.acquire(timeout=_KEEP_LOCK_S):
+            return False
+        try:
+            change()
+            self._wake_writer()
+        finally:
+            self._lock.release()
+        return True
 
     def listener(self, ingress: BatchListener) -> BatchListener:
         return AnsweredFirst(ingress, self)
@@ -420,14 +475,12 @@ class DurableQueue(EndpointQueue):
     def _run_writer(self) -> None:
         while True:
             with self._lock:
-                while not (
-                    self.write_buffer or self._deletes or self._new_limits or self._stop_writing.is_set()
-                ):
+                while not (self._has_writes or self._new_limits or self._stop_writing.is_set()):
                     self._writer_idle = True
                     if not self._writer_work.wait(_RETRY_S if self._spool.is_degraded else None):
                         break
                 self._writer_idle = False
-                if self._stop_writing.is_set() and not (self.write_buffer or self._deletes):
+                if self._stop_writing.is_set() and not self._has_writes:
                     return
                 linger_s = LINGER_S
                 if len(self._deletes) >= _DELETE_BATCH:
@@ -439,6 +492,10 @@ class DurableQueue(EndpointQueue):
             if not self._write_once() and self._stop_writing.wait(_RETRY_S):
                 return
 
+    @property
+    def _has_writes(self) -> bool:
+        return bool(self.write_buffer or self._deletes or self._sent_records.has_work)
+
     def _write_once(self) -> bool:
         """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
         with self._lock:
@@ -446,15 +503,19 @@ class DurableQueue(EndpointQueue):
             deletes = self._deletes.pop_due(everything=self._stop_writing.is_set())
             batch = self.write_buffer.peek_batch(_BATCH, _BATCH_BYTES)
             self._being_written = set(map(id, batch))
+            sent = self._sent_records.peek_batch(_BATCH, _BATCH_BYTES)
+            obsolete = self._sent_records.pop_obsolete()
         write_error = None
         keys: list[bytes] = []
         try:
             if limits is not None:
                 self._spool.set_limits(_spool_limits(limits))
-            if batch:
-                keys = self._spool.commit([self._record(item) for item in batch], deletes)
-            elif deletes:
-                self._spool.delete_messages(deletes)
+            if batch or sent:
+                records = [self._record(item) for item in batch]
+                records += ((SENT, self._record(item)[1]) for _, item in sent)
+                keys = self._spool.commit(records, [*deletes, *obsolete])
+            elif deletes or obsolete:
+                self._spool.delete_messages([*deletes, *obsolete])
             else:
                 self._spool.retry()
         except UStatusError as error:
@@ -472,8 +533,10 @@ class DurableQueue(EndpointQueue):
             self._undeleted -= len(deletes)
             if self._sent_requests:
                 self._forget_sent(set(deletes))
-            for item, key in zip(batch, keys, strict=bool(keys)):
+            for item, key in zip(batch, keys, strict=False):  # no keys after an error
                 self._on_written(item, key)
+            for (record, _), key in zip(sent, keys[len(batch) :], strict=False):
+                self._sent_records.on_written(record, key)
             self._committed += len(keys)
             # After an error, messages that ended during the write are not on disk.
             if write_error is not None:
@@ -577,6 +640,8 @@ class DurableQueue(EndpointQueue):
             **self._spool.statistics(),
             "unwritten": len(self.write_buffer),
             "spool_committed": self._committed,
+            "spooled_sent": len(self._sent_records),
+            "spool_sent_refused": self._sent_records.refused,
         }
 
 
@@ -587,8 +652,9 @@ def _disk_limits(limits: EgressLimits) -> EgressLimits:
 
 
 def _spool_limits(limits: EgressLimits) -> SpoolLimits:
-    # The queue enforces the limits. A record is larger than the queue's count by the names in it.
-    return SpoolLimits(limits.spool_messages + _SLACK_MESSAGES, 2 * limits.spool_bytes + _BATCH_BYTES)
+    # The queue enforces the limits. A record is larger than the queue's count by the names in it. As much again is for
+    # sent messages: they must not take the room of those that wait.
+    return SpoolLimits(2 * limits.spool_messages + _SLACK_MESSAGES, 4 * limits.spool_bytes + _BATCH_BYTES)
 
 
 def _boot_id() -> bytes:

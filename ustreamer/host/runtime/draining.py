@@ -8,16 +8,12 @@ that were sent but may not have arrived.
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
-from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.dispatch.dispatcher import Dispatcher
-from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
+from ustreamer.host.runtime.sent_messages import SentMessages
 from ustreamer.transport_port import EndpointTransport
-from ustreamer.uprotocol.uattributes import UMessageType
-from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
@@ -99,10 +95,12 @@ def reclaim_unconfirmed(
     lost = 0
     for name, transport in transports.items():
         messages, forgotten = transport.finish()
+        status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
+        queue = queues[name]
+        # Without messages too: then the queue deletes what it kept on disk.
+        dead = queue.reclaim(SentMessages(dispatcher, queue, ingress_of).as_queued(messages), status)
         if not (messages or forgotten):
             continue
-        status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
-        dead = queues[name].reclaim(_as_queued(dispatcher, queues[name], messages, ingress_of), status)
         for item in dead:
             dispatcher.on_undelivered(item, status)
         lost += len(dead) + forgotten
@@ -112,22 +110,3 @@ def reclaim_unconfirmed(
         _wait_empty(list(queues.values()), monotonic_ns() + _RESPONSE_GRACE_NS)
         _dead_letter_rest(dispatcher, list(queues.values()))
     return lost
-
-
-def _as_queued(
-    dispatcher: Dispatcher,
-    queue: EndpointQueue,
-    messages: Sequence[UMessage],
-    ingress_of: Callable[[UUri], str],
-) -> list[QueuedMessage]:
-    """Messages that were sent by a queue, each with a delivery as it had then."""
-
-    @lru_cache(None)
-    def delivery_of(source: UUri, kind: UMessageType) -> Delivery:
-        topic = source if kind is UMessageType.PUBLISH else None
-        return dispatcher.restored_delivery(ingress_of(source), queue.name, topic, None)
-
-    return [
-        queue.sent_message(delivery_of(each.attributes.source, each.attributes.type), each)
-        for each in messages
-    ]

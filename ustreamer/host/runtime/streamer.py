@@ -73,6 +73,7 @@ from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
+from ustreamer.host.runtime.sent_messages import DurableSentStore, SentMessages
 from ustreamer.host.runtime.threads import TimerThread
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.storage.dead_letter_writer import DeadLetterWriter
@@ -178,7 +179,7 @@ class Streamer:
         # With the spool. Most configurations have no durable endpoint.
         from ustreamer.host.egress.durable_queue import DurableQueue
 
-        return DurableQueue(
+        queue = DurableQueue(
             name,
             transport,
             limits,
@@ -189,6 +190,9 @@ class Streamer:
             expiry=dispatcher.expiry,
             stores=self.context.stores,
         )
+        messages = SentMessages(dispatcher, queue, self._ingress_of)
+        transport.keep_unconfirmed(DurableSentStore(queue, messages))
+        return queue
 
     def _endpoint_of(self, authority: str) -> str | None:
         return self._authority_table.endpoint_of_authority(authority)

@@ -6,7 +6,7 @@ the layout. The directory is readable by its owner only: attributes can have a t
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, record
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
+    SENT,
     SpoolRecord,
     SpoolSummary,
     decode_key,
@@ -93,7 +94,7 @@ class Spool:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> list[int]:
-        """Open or create the spool; return the number of its messages of each class.
+        """Open or create the spool; return the number of its messages of each class, without sent ones.
 
         A damaged record is skipped, counted and logged. Raises as `LmdbStore.open`.
         """
@@ -121,7 +122,7 @@ class Spool:
             self._report_lost(
                 len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0].hex()}"
             )
-        return found.messages
+        return found.messages[:SENT]
 
     def close(self, *, orderly: bool = True) -> None:
         """Close the spool; added messages are on disk already. May be repeated."""
@@ -168,13 +169,14 @@ class Spool:
             self._flush_deletes()
         return [key for key, _ in records]
 
-    def prepend(self, added: Sequence[tuple[int, SpoolRecord]]) -> None:
-        """Add messages in front of their classes, in one transaction. Raises as `commit`.
+    def prepend(self, added: Sequence[tuple[int, SpoolRecord]], deleted_keys: Collection[bytes] = ()) -> None:
+        """Add messages in front of their classes and delete others, in one transaction. Raises as `commit`.
 
         The other messages of these classes move behind them: they get new keys.
         """
+        self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()
-        records, moved, deletes = list[Record](), list[Record](), list[bytes]()
+        records, moved, deletes = list[Record](), list[Record](), list(deleted_keys)
 
         def append(to: list[Record], rank: int, content: SpoolRecord) -> None:
             key = encode_key(rank, following[rank])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a spool, byte by byte. Messages in, keys and values out; no I/O.
 
-    key      class, 1 byte: 0 to 6 for CS0 to CS6; sequence, 8 bytes, big endian, which orders a class
+    key      class, 1 byte: 0 to 6 for CS0 to CS6, 7 for sent messages of all classes;
+             sequence, 8 bytes, big endian, which orders a class
     value    frame of version 1 (`framed_record`); its body is MessagePack
 
 The record `layout` is written at creation: a spool without it is damaged, not empty.
@@ -18,6 +19,9 @@ from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import LAYOUT_KEY, encode_frame, frame_body, layout_number
 
 LAYOUT: Final = 1
+SENT: Final = CLASSES
+"""The class of messages that were sent and may not have arrived. After a restart they precede all others."""
+RANKS: Final = CLASSES + 1
 _KEY: Final = struct.Struct(">BQ")
 
 
@@ -50,8 +54,8 @@ def encode_key(rank: int, sequence: int) -> bytes:
 
 def decode_key(key: bytes) -> tuple[int, int]:
     """Class and sequence of a key. Raises StoreDamaged for any other key."""
-    if len(key) != _KEY.size or key[0] >= CLASSES:
-        raise StoreDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
+    if len(key) != _KEY.size or key[0] >= RANKS:
+        raise StoreDamaged(f"record {key.hex()}: expected a class below {RANKS} and 8 bytes of sequence")
     rank, sequence = _KEY.unpack(key)
     return rank, sequence
 
@@ -75,9 +79,9 @@ RecordKey: TypeAlias = bytes  # `SpoolSummary` has a field of the name `bytes`
 class SpoolSummary(msgspec.Struct):
     """The contents of a spool by class: messages, bytes of keys and values, last sequence; and the damaged keys."""
 
-    messages: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
-    bytes: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
-    last: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    messages: list[int] = msgspec.field(default_factory=lambda: [0] * RANKS)
+    bytes: list[int] = msgspec.field(default_factory=lambda: [0] * RANKS)
+    last: list[int] = msgspec.field(default_factory=lambda: [0] * RANKS)
     damaged: list[RecordKey] = []
 
 

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sent messages that a durable queue keeps until the transport releases them: kills, restarts, limits, a full disk.
+
+The queue and its spool are real; the threads are removed. A naive model knows what is on disk.
+"""
+
+import errno
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.core.storage.refused_writes import with_refused_writes
+from tests.host.egress.durable_queue_rig import LIMITS, DurableQueueRig, with_limits
+from tests.host.egress.test_endpoint_queue import DOWN, ScriptedTransport
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
+from ustreamer.host.egress.sent_records import SentRecords
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UUID
+
+ROUTES = ("one", "two")
+STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
+
+
+class Life(DurableQueueRig):
+    """A process: `keep` and `release` are the calls of its transport."""
+
+    def __init__(self, path: Path, *, down: bool = False, limits: EgressLimits = LIMITS) -> None:
+        super().__init__(
+            path, ScriptedTransport(then=DOWN if down else None), limits, ManualClock(), quick=True
+        )
+        self._delivery = Delivery(self.gateway, self.queue, None, None)
+
+    def number(self, n: int, priority: UPriority = UPriority.CS1, *, ttl: int | None = None) -> UMessage:
+        message = super().number(n, priority, ttl=ttl)
+        return replace(message, id=UUID(message.id.msb, message.id.lsb + n))
+
+    def sent_items(self, *numbers: int) -> list[QueuedMessage]:
+        return [self.queue.sent_message(self._delivery, self.number(n)) for n in numbers]
+
+    def keep(self, route: str, *numbers: int) -> list[QueuedMessage]:
+        items = self.sent_items(*numbers)
+        assert self.queue.keep(route, items)
+        return items
+
+    def release(self, route: str) -> None:
+        assert self.queue.release(route)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Messages that are kept, and those that had no room."""
+        counters = self.queue.counters()
+        return counters["spooled_sent"], counters["spool_sent_refused"]
+
+    def all_sent(self) -> list[int]:
+        """Everything that the next life sends first."""
+        self.queue.on_link_up()
+        self.send()
+        return self.sent
+
+
+def test_kept_messages_are_sent_again_before_all_that_wait(tmp_path: Path) -> None:
+    first = Life(tmp_path, down=True)
+    first.offer(*first.numbers(3, 4))
+    first.write_all()
+    items = first.keep("one", 0, 1)
+    first.keep("two", 2)
+    first.queue.keep("one", items)  # again: kept once
+    first.write()
+    assert (first.kept, first.queue.persisted, first.queue.queued) == ((3, 0), 2, 2)
+    first.die()
+    second = Life(tmp_path)
+    assert (second.queue.queued, second.kept) == (5, (0, 0))
+    assert second.all_sent() == [0, 1, 2, 3, 4]
+    second.write_all()
+    second.die()
+    assert Life(tmp_path).queue.queued == 0
+
+
+def test_kept_messages_of_the_second_outage_are_before_those_of_the_first_that_wait(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.keep("one", *range(6))
+    first.write()
+    first.die()
+    second = Life(tmp_path)
+    second.send()
+    second.write_all()  # the sent ones leave the disk
+    second.keep("one", 0, 1, 2)
+    second.offer(second.number(6))
+    second.keep("one", 3, 4, 5)
+    second.write()
+    second.die()
+    assert Life(tmp_path).all_sent() == list(range(7))
+
+
+def test_each_kept_message_returns_to_its_class(tmp_path: Path) -> None:
+    first = Life(tmp_path, down=True)
+    first.offer(first.number(2, UPriority.CS1), first.number(3, UPriority.CS5))
+    first.write_all()
+    delivery = Delivery(first.gateway, first.queue, None, None)
+    sent = [first.number(0, UPriority.CS1), first.number(1, UPriority.CS5)]
+    first.queue.keep("one", [first.queue.sent_message(delivery, each) for each in sent])
+    first.write()
+    first.die()
+    assert Life(tmp_path).all_sent() == [1, 3, 0, 2]
+
+
+def test_a_stop_keeps_what_is_unconfirmed_and_deletes_the_rest(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.keep("one", 0, 1, 2)
+    first.write()
+    left = first.sent_items(1, 2)
+    assert first.queue.reclaim(left, STOPPED) == []
+    first.die()
+    assert Life(tmp_path).all_sent() == [1, 2]
+
+
+def test_a_stop_without_unconfirmed_messages_leaves_none_on_disk(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.keep("one", 0, 1, 2)
+    first.write()
+    assert first.queue.reclaim([], STOPPED) == []
+    first.die()
+    assert Life(tmp_path).queue.queued == 0
+
+
+def test_a_stop_on_a_full_disk_reports_only_what_is_not_on_disk(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    [zero, one] = first.keep("one", 0, 1)
+    first.write()
+    [two] = first.sent_items(2)
+    left = with_refused_writes(errno.ENOSPC, lambda: first.queue.reclaim([zero, one, two], STOPPED))
+    assert left == [two]
+    first.die()
+    assert Life(tmp_path).all_sent() == [0, 1]
+
+
+def test_kept_messages_take_no_room_from_those_that_wait(tmp_path: Path) -> None:
+    life = Life(tmp_path, down=True, limits=with_limits(spool_messages=5))
+    life.keep("one", *range(8))
+    life.write()
+    assert life.kept == (5, 3)
+    life.offer(*life.numbers(10, 11, 12, 13, 14))
+    life.write_all()
+    assert (life.queue.persisted, life.undelivered) == (5, [])
+    life.release("one")
+    life.keep("one", 8)
+    assert life.kept == (1, 3)
+
+
+def test_a_refusing_disk_is_tried_again(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.keep("one", 0, 1)
+    assert with_refused_writes(errno.EIO, life.write) is False
+    assert life.write()
+    life.die()
+    assert Life(tmp_path).all_sent() == [0, 1]
+
+
+def test_a_message_that_is_released_during_its_write_is_deleted(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    commit = life.queue._spool.commit
+
+    def slow_commit(*arguments: object) -> list[bytes]:
+        keys = commit(*arguments)  # type: ignore[arg-type]
+        life.release("one")
+        return keys
+
+    life.queue._spool.commit = slow_commit  # type: ignore[method-assign,assignment]
+    life.keep("one", 0, 1)
+    life.write()
+    assert life.queue.counters()["spooled"] == 2
+    life.write()
+    assert life.queue.counters()["spooled"] == 0
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("keep"), st.sampled_from(ROUTES), st.integers(1, 3)),
+        st.tuples(st.just("release"), st.sampled_from(ROUTES), st.just(0)),
+        st.tuples(st.just("wait"), st.just(""), st.integers(1, 3)),
+        st.tuples(st.just("write"), st.just(""), st.just(0)),
+        st.tuples(st.just("refuse"), st.just(""), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Model:
+    """What is on disk. A release takes effect on disk with the next write."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, int]] = []
+        self.sent_on_disk: list[tuple[str, int]] = []
+        self.waiting: list[int] = []
+        self.waiting_on_disk: list[int] = []
+
+    def write(self) -> None:
+        self.sent_on_disk = list(self.kept)
+        self.waiting_on_disk = list(self.waiting)
+
+    def after_a_kill(self) -> list[int]:
+        return [n for _, n in self.sent_on_disk] + self.waiting_on_disk
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_after_a_kill_the_disk_has_what_the_model_has(steps: list[tuple[str, str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        life, model, last = Life(Path(name), down=True), Model(), 0
+        for kind, route, count in steps:
+            numbers, last = list(range(last, last + count)), last + count
+            match kind:
+                case "keep":
+                    life.keep(route, *numbers)
+                    model.kept += ((route, n) for n in numbers)
+                case "release":
+                    life.release(route)
+                    model.kept = [each for each in model.kept if each[0] != route]
+                case "wait":
+                    life.offer(*life.numbers(*numbers))
+                    model.waiting += numbers
+                case "write":
+                    life.write()
+                    model.write()
+                case "refuse":
+                    with_refused_writes(errno.EIO, life.write)
+        life.die()
+        later = Life(Path(name))
+        assert later.all_sent() == model.after_a_kill()
+        later.die()
+
+
+def test_a_batch_is_bounded_by_messages_and_bytes(tmp_path: Path) -> None:
+    life, records = Life(tmp_path), SentRecords(LIMITS)
+    records.add("one", life.sent_items(0, 1, 2))
+    size = life.sent_items(0)[0].size
+    assert [len(records.peek_batch(*bounds)) for bounds in ((2, 9 * size), (9, 2 * size), (9, 1))] == [
+        2,
+        2,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 512, 513, 1_500])
+def test_any_number_of_messages_is_kept_in_order(tmp_path: Path, size: int) -> None:
+    life = Life(tmp_path)
+    life.keep("one", *range(size))
+    while life.queue._sent_records.has_work:
+        assert life.write()
+    life.die()
+    assert Life(tmp_path).queue.queued == size

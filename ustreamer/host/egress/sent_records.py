@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sent messages of a durable queue that may not have arrived. They stay on disk until the transport releases them.
+
+In: messages with the route on which they were sent (`add`), and the end of the doubt about a route (`release`). Out:
+batches to write (`peek_batch`), and keys to delete (`pop_obsolete`).
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
+from ustreamer.uprotocol.uuid import UUID
+
+_UNWRITTEN: Final = b""
+
+
+class SentRecord:
+    """A sent message; `item` is None when it is on disk at `key`."""
+
+    __slots__ = ("is_released", "item", "key", "size")
+
+    def __init__(self, item: QueuedMessage) -> None:
+        self.item: QueuedMessage | None = item
+        self.size = item.size
+        self.key = _UNWRITTEN
+        self.is_released = False
+
+
+class SentRecords:
+    """The sent messages by route, at most `spool_messages` and `spool_bytes`. Not thread-safe."""
+
+    def __init__(self, limits: EgressLimits) -> None:
+        self._limits = limits
+        self._by_route: dict[Hashable, dict[UUID, SentRecord]] = {}
+        self._unwritten: dict[SentRecord, None] = {}
+        self._obsolete: list[bytes] = []
+        self._messages = self._bytes = 0
+        self.refused = 0
+        """Messages that the limits kept out: a kill loses them, if they have not arrived."""
+
+    def set_limits(self, limits: EgressLimits) -> None:
+        self._limits = limits
+
+    def __len__(self) -> int:
+        return self._messages
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to write or to delete."""
+        return bool(self._unwritten or self._obsolete)
+
+    def on_disk(self) -> dict[UUID, bytes]:
+        """The ids of the messages on disk, with their keys."""
+        records = (each for records in self._by_route.values() for each in records.items())
+        return {id: record.key for id, record in records if record.key}
+
+    def add(self, route: Hashable, items: Sequence[QueuedMessage]) -> None:
+        """Add messages that were sent on `route`, in order. Those that it has already are ignored."""
+        records = self._by_route.setdefault(route, {})
+        for item in items:
+            if item.message.id in records:
+                continue
+            if (
+                self._messages >= self._limits.spool_messages
+                or self._bytes + item.size > self._limits.spool_bytes
+            ):
+                self.refused += 1
+                continue
+            record = records[item.message.id] = SentRecord(item)
+            self._unwritten[record] = None
+            self._messages += 1
+            self._bytes += record.size
+
+    def release(self, route: Hashable) -> None:
+        """Forget the messages of a route; their records become obsolete."""
+        for record in self._by_route.pop(route, {}).values():
+            record.is_released = True
+            self._messages -= 1
+            self._bytes -= record.size
+            self._unwritten.pop(record, None)
+            if record.key:
+                self._obsolete.append(record.key)
+
+    def peek_batch(self, limit: int, size: int) -> list[tuple[SentRecord, QueuedMessage]]:
+        """The oldest unwritten messages: at most `limit` and `size` bytes, but at least one."""
+        batch: list[tuple[SentRecord, QueuedMessage]] = []
+        for record in self._unwritten:
+            size -= record.size
+            if len(batch) == limit or (batch and size < 0):
+                break
+            assert record.item is not None
+            batch.append((record, record.item))
+        return batch
+
+    def on_written(self, record: SentRecord, key: bytes) -> None:
+        """The record is on disk. If it was released meanwhile, it is obsolete."""
+        self._unwritten.pop(record, None)
+        record.item, record.key = None, key
+        if record.is_released:
+            self._obsolete.append(key)
+
+    def pop_obsolete(self) -> list[bytes]:
+        """Remove and return the keys to delete."""
+        keys, self._obsolete = self._obsolete, []
+        return keys
