@@ -30,6 +30,18 @@ _CUT_THEN_SIGTERM: Final = (
     _events(250, 100, 8, at_ms=500),
     Step(2_000, "stop", (5_000,)),
 )
+_FROZEN_THEN_KILLED: Final = (
+    _events(1_600, 200, 8, at_ms=500),
+    Step(1_400, "freeze", (OUTSIDE, 20_000)),
+    Step(6_500, "kill", (1_000,)),
+    Step(8_000, "router", (OUTSIDE, 2_000)),
+)
+_ROUTER_THEN_STREAMER_KILLED: Final = (
+    _events(600, 200, 8),
+    Step(1_000, "freeze", (OUTSIDE, 3_000)),
+    Step(2_000, "router", (OUTSIDE, 12_000)),
+    Step(7_000, "kill", (1_000,)),
+)
 
 STORIES: Final[Mapping[str, Story]] = {
     "2 router frozen, SIGTERM": Story(1, _FROZEN_THEN_SIGTERM),
@@ -38,6 +50,8 @@ STORIES: Final[Mapping[str, Story]] = {
     "2 router killed, SIGTERM, durable": Story(1, _KILLED_THEN_SIGTERM, _DURABLE),
     "2 cable cut, SIGTERM": Story(1, _CUT_THEN_SIGTERM),
     "2 cable cut, SIGTERM, durable": Story(1, _CUT_THEN_SIGTERM, _DURABLE),
+    "4 router frozen, streamer killed, durable": Story(1, _FROZEN_THEN_KILLED, _DURABLE),
+    "4 router killed, streamer killed, durable": Story(1, _ROUTER_THEN_STREAMER_KILLED, _DURABLE),
     "3 router hangs for 12 s at 1 500/s": Story(
         1, (_events(15_000, 1_500, 8), Step(1_000, "freeze", (OUTSIDE, 12_000)))
     ),

@@ -24,6 +24,9 @@ _LETTERS_IN_A_BURST: Final = 5_000
 LOSS_VERDICTS: Final = ("expired", "dead_lettered", "throttled", "denied")
 _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
+_DOUBT_MS: Final = 3_600
+"""What a durable endpoint may lose at a kill in an outage: messages put in this time, and the commits in progress. A
+silent node is suspect after a third of the lease."""
 _EXPIRY_MARGIN_MS: Final = 20
 _CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
 _MAX_AHEAD_MS: Final = 60_000
@@ -195,9 +198,18 @@ class Oracle:
         )
 
     def _was_put_by_killed(self, id: bytes) -> bool:
-        """A killed process put it: `delivered` means that Zenoh took it, and the replay window died."""
-        put_by = self._host.networks[self._world.destination(id)].put_by.get(id)
-        return put_by is not None and put_by in self._host.killed_at_ns
+        """A killed process put it: `delivered` means that Zenoh took it, and the replay window died.
+
+        A durable endpoint has it on disk, unless it was put just before the kill.
+        """
+        destination = self._world.destination(id)
+        network = self._host.networks[destination]
+        killed_at_ns = self._host.killed_at_ns.get(network.put_by[id]) if id in network.put_by else None
+        if killed_at_ns is None:
+            return False
+        if destination == INSIDE or not self._host.config.durable or self._host.disk.was_refusing:
+            return True
+        return network.put_ns[id] > killed_at_ns - (_DOUBT_MS + 2 * self._host.disk.slowest_ms) * NS_PER_MS
 
     def _duplicates(self) -> Iterable[Violation]:
         """Only a lost link and a kill make duplicates."""

@@ -19,7 +19,11 @@ from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import USUBSCRIPTION, Metronome, SomeipNode, ZenohEntity
 from tests.e2e.rigs.streamer import START_S, VERDICTS, StreamerProcess, statistics
 from tests.e2e.rigs.vehicle import SPEED, free_ports
+from ustreamer.core.storage.framed_record import LAYOUT_KEY
+from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
+from ustreamer.host.storage.spool_records import decode_record
+from ustreamer.host.storage.stored_messages import SPOOL
 
 _CALL_S: Final = 2.0
 _CONFIG: Final = """\
@@ -165,6 +169,28 @@ class StopScenario:
             self._streamer.ledger,
             self._streamer.output,
         )
+
+    def wait_on_disk(self, numbers: range) -> None:
+        """Wait until the disk has these messages, whether they were sent or wait."""
+        until = time.monotonic() + START_S
+        while missing := set(numbers) - self._on_disk():
+            assert time.monotonic() < until, f"{len(missing)} are not on disk, {statistics(self._state)}"
+
+    def wait_disk_empty(self) -> None:
+        until = time.monotonic() + START_S
+        while found := self._on_disk():
+            assert time.monotonic() < until, f"{len(found)} are on disk, {statistics(self._state)}"
+
+    def _on_disk(self) -> set[int]:
+        with StoreReader("snapshot", self._state / SPOOL / "backbone") as reader:  # a process of its own
+            records = [decode_record(*each) for each in reader.records() if each[0] != LAYOUT_KEY]
+        return {int(each.payload) for each in records}
+
+    def kill(self) -> tuple[list[int], list[int]]:
+        """SIGKILL for the streamer and the router; what the first subscriber and one of the next start received."""
+        self._streamer.kill()
+        self.router.kill()
+        return self.subscriber.received, self._received_later()
 
     def _received_later(self) -> list[int]:
         """What a new subscriber receives from the next streamer, up to a new event."""

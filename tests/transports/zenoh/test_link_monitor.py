@@ -442,6 +442,20 @@ def test_one_stalled_node_of_several_keeps_the_link_up(kernel: Kernel) -> None:
     assert links.up
 
 
+def test_one_of_two_nodes_that_reads_nothing_is_suspect(kernel: Kernel) -> None:
+    links, there = monitor_of("stuck", "there"), Kernel()
+    links._lease_ns = 10_000 * MS
+    there.run(kernel.now_ms)
+    connect_kernel(links, "stuck", kernel)
+    connect_kernel(links, "there", there)
+    for is_cut in (False, True, False):
+        kernel.is_cut = is_cut
+        for _ in range(10):
+            there.run(50)
+            run(links, kernel, 50)
+        assert (links.suspect, links.has_suspect) == (False, is_cut)
+
+
 def test_a_node_joining_a_stalled_one_is_served_at_once(
     kernel: Kernel,
 ) -> None:

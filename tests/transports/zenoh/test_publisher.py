@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes that open and close, puts and retransmissions: with real sessions in this process."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event
 from time import monotonic_ns
@@ -74,6 +74,28 @@ every_iterable = pytest.mark.parametrize("together", ITERABLES.values(), ids=ITE
 every_batch = pytest.mark.parametrize("batch_of", BATCHES.values(), ids=BATCHES)
 
 
+class KeptMessages:
+    """A `SentStore` in memory."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self._routes: dict[Hashable, dict[UUID, UMessage]] = {}
+
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+        if not self.is_busy:
+            self._routes.setdefault(route, {}).update((each.id, each) for each in messages)
+        return not self.is_busy
+
+    def release(self, route: Hashable) -> bool:
+        if not self.is_busy:
+            del self._routes[route]
+        return not self.is_busy
+
+    @property
+    def numbers(self) -> list[int]:
+        return [int(each.payload) for kept in self._routes.values() for each in kept.values()]
+
+
 class Bench:
     """A sender on a real session with one connected client, `visitor`; tests set the clock and the start of a loss."""
 
@@ -88,7 +110,16 @@ class Bench:
         self.links = LinkMonitor(EndpointContext("backbone", ALPHA, CLOCK))
         self.opened: list[Hashable] = []
         self.answered = AnsweredRequests(10)
-        self.sender = ZenohSender(session, self.links, context, replay, self.answered, self.opened.append)
+        self.kept = KeptMessages()
+        self.sender = ZenohSender(
+            session,
+            self.links,
+            context,
+            replay,
+            self.answered,
+            self.opened.append,
+            sent_store=self.kept,
+        )
         stack.callback(self.links.close)
         self.links.start(session)
         self.lost_since_ns = LONG_AGO
@@ -479,6 +510,75 @@ def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> Non
     bench.put(numbered(5))
     assert received(subscriber, 4) == [2, 3, 4, 5]
     assert bench.sender.not_retransmitted == 2
+
+
+# --- puts that a kill of the process would lose -----------------------------------------------------------------------
+
+
+def test_puts_to_a_suspect_node_are_kept_until_they_have_arrived(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    answered = request(new_id(), REMOTE_CLIENT, METHOD, b"7", ttl=60_000)
+    bench.put(numbered(0), numbered(1, 1), answered)
+    assert len(received(subscriber, 3)) == 3
+    bench.answered.add_reqids([answered.id])
+    with bench.held_monitor() as tick:
+        tick()
+        assert bench.kept.numbers == []
+        bench.links.has_suspect = True
+        tick()
+        assert bench.kept.numbers == [0, 1]
+        bench.put(numbered(2))
+        tick()
+        assert sorted(bench.kept.numbers) == [0, 1, 2]
+        bench.links.has_suspect = False
+        tick()
+        assert sorted(bench.kept.numbers) == [0, 1, 2]
+        bench.links.confirmed_ns = monotonic_ns()
+        tick()
+        assert bench.kept.numbers == []
+        bench.links.has_suspect = True
+        tick()
+        assert bench.kept.numbers == []  # confirmed
+
+
+def test_a_busy_store_gets_the_same_puts_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]
+    with bench.held_monitor() as tick:
+        bench.links.has_suspect = bench.kept.is_busy = True
+        tick()
+        assert bench.kept.numbers == []
+        bench.kept.is_busy = False
+        tick()
+        assert bench.kept.numbers == [0]
+        bench.links.has_suspect, bench.links.confirmed_ns, bench.kept.is_busy = False, monotonic_ns(), True
+        tick()
+        assert bench.kept.numbers == [0]
+        bench.kept.is_busy = False
+        tick()
+        assert bench.kept.numbers == []
+
+
+def test_possibly_lost_puts_are_kept_until_they_were_put_again_and_have_arrived(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1), numbered(2))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    wait_until(lambda: bench.kept.numbers == [1, 2], "the kept puts")
+    subscriber = bench.listen()
+    bench.put(numbered(3))
+    assert received(subscriber, 3) == [1, 2, 3]
+    assert bench.kept.numbers == [1, 2]
+    bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]
+    wait_until(lambda: bench.kept.numbers == [], "the release")
 
 
 # --- topics that are declared before their first message --------------------------------------------------------------

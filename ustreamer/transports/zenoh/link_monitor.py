@@ -59,6 +59,8 @@ _ACKED_NS: Final = 300_000_000
 """An older acknowledgement is neither a delayed one (40 ms) nor a late sample."""
 _SAME_OUTAGE_NS: Final = 1_000_000_000
 """The maximum time between a publisher losing its subscribers and the session losing the node."""
+DETECTION_NS: Final = 2 * _SAME_OUTAGE_NS
+"""After this time `lost_since_ns` of a publisher that lost its subscribers does not change any more."""
 _CLOSE_BYTES: Final = 5
 """Bytes of Zenoh's Close message and of the end of the stream. After a keep-alive message a kill has 4: 3 and 1.
 
@@ -258,6 +260,8 @@ class LinkMonitor:
         """All puts before this time have arrived; 0 if unknown for one node."""
         self.suspect = False
         """True if each connected node may be frozen or cut off."""
+        self.has_suspect = False
+        """True if one of the connected nodes may be frozen or cut off."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -269,7 +273,7 @@ class LinkMonitor:
         self._unreported: dict[tuple[str, bool], _NodeLoss] = {}
         self._stalled = False
         self._lease_ns = 0
-        self._next_tick_ns = self._sampled_ns = 0
+        self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._held: list[tuple[socket.socket, int, bool]] = []
@@ -281,7 +285,7 @@ class LinkMonitor:
         self._watchers.append(on_change)
 
     def add_tick(self, on_tick: Callable[[], None]) -> None:
-        """Call `on_tick()` on the monitor thread every 50 ms, while a node is connected."""
+        """Call `on_tick()` on the monitor thread every 50 ms, while a node is connected and for 2 s after that."""
         self._ticks.append(on_tick)
 
     def run_on_monitor(self, task: Callable[[], None]) -> None:
@@ -325,7 +329,8 @@ class LinkMonitor:
     def _run(self) -> None:
         while True:
             try:
-                task = self._tasks.get(timeout=_SAMPLE_S if self._nodes else None)
+                ticks = self._nodes or self._monotonic_ns() < self._tick_until_ns
+                task = self._tasks.get(timeout=_SAMPLE_S if ticks else None)
                 if task is None:
                     return
                 task()
@@ -367,6 +372,7 @@ class LinkMonitor:
         loss = removed.loss(now_ns, self._lease_ns)
         removed.release()
         self._losses.append(loss)
+        self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
             loss.until_ns = _NEVER_NS
         self._update_state()
@@ -432,7 +438,8 @@ class LinkMonitor:
                     self._notify_watchers()
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
-        self.suspect = bool(nodes) and all(node.is_suspect(now_ns, self._lease_ns) for node in nodes)
+        suspects = [node.is_suspect(now_ns, self._lease_ns) for node in nodes]
+        self.suspect, self.has_suspect = bool(suspects) and all(suspects), any(suspects)
         # With several nodes a stalled one delays the others no longer than one put waits.
         self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
         if self._update_state():

@@ -25,11 +25,11 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
-from ustreamer.transport_port import EndpointContext, RouteUnavailable, Unconfirmed
+from ustreamer.transport_port import EndpointContext, RouteUnavailable, SentStore, Unconfirmed
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.link_monitor import LinkMonitor
+from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor
 from ustreamer.transports.zenoh.retransmit import (
     HEAD,
     AnsweredRequests,
@@ -37,6 +37,7 @@ from ustreamer.transports.zenoh.retransmit import (
     RetransmitBuffer,
     RetransmitConfig,
 )
+from ustreamer.transports.zenoh.sent_keeper import Put, SentKeeper
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
@@ -174,8 +175,12 @@ class ZenohSender:
         answered_requests: AnsweredRequests,
         on_route_opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
+        sent_store: SentStore | None = None,
     ) -> None:
-        """`answered_requests` are not retransmitted. `on_route_opened` is called on the thread of `link_monitor`."""
+        """`answered_requests` are not retransmitted. `on_route_opened` is called on the thread of `link_monitor`.
+
+        `sent_store` keeps puts while they may not have arrived.
+        """
         self.sent = 0
         self.retransmitted = 0
         self.not_retransmitted = 0
@@ -197,11 +202,17 @@ class ZenohSender:
         self._lock = Lock()
         # Zenoh's threads wait for this lock: never held for long, and never during a call of Zenoh.
         self._state_lock = Lock()
+        # Guards the retransmit buffer. The monitor thread reads it while a put waits and holds the other lock.
+        self._buffer_lock = Lock()
         # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
         self._evicted: list[tuple[int, int]] = []
         self._losses: dict[_RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `_collect_losses` empties it."""
         self._closing = Event()
+        self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
+        self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
+        self._new_losses: dict[_RoutePublisher, tuple[int, int]] = {}
+        """Publishers that lost their subscribers just now: until when, and since when puts may be lost."""
         self._publishers: dict[ZenohRoute, _RoutePublisher] = {}
         self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
         """The publishers, the least recently used one first."""
@@ -357,7 +368,8 @@ class ZenohSender:
         self.sent += 1
         self._by_use.move_to_end(header.publisher)
         if self._retransmit_buffer.is_enabled:
-            self._retransmit_buffer.append(header.origin, now_ns, head, reqid + payload)
+            with self._buffer_lock:
+                self._retransmit_buffer.append(header.origin, now_ns, head, reqid + payload)
 
     def _remember(
         self,
@@ -371,7 +383,8 @@ class ZenohSender:
             return
         self.sent += len(heads)
         if self._retransmit_buffer.is_enabled:
-            self._retransmit_buffer.append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)
+            with self._buffer_lock:
+                self._retransmit_buffer.append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
@@ -527,16 +540,20 @@ class ZenohSender:
             losses, self._losses = self._losses, {}
         if not losses:
             return
-        remembered = self._retransmit_buffer.messages_of(losses.keys())
-        self._evicted += self._retransmit_buffer.pop_evicted()
+        with self._buffer_lock:
+            remembered = self._retransmit_buffer.messages_of(losses.keys())
+            self._evicted += self._retransmit_buffer.pop_evicted()
         for publisher, noticed_ns in losses.items():
             if not publisher.to_retransmit:  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
             publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
+            if self._sent_keeper is not None:
+                self._new_losses[publisher] = noticed_ns + DETECTION_NS, _NEVER_NS
 
     def _on_monitor_tick(self) -> None:
+        self._keep_suspect()  # first: the rest may wait for a put
         if self._losses:
             with self._lock:
                 self._collect_losses()
@@ -544,13 +561,74 @@ class ZenohSender:
         # Until it fits again: the first sign of life confirms nothing yet.
         buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
         buffer.confirmed_ns = links.confirmed_ns
-        if self._lock.acquire(blocking=False):  # a put may wait for seconds
-            try:
-                buffer.drop_confirmed()
-            finally:
-                self._lock.release()
+        with self._buffer_lock:
+            buffer.drop_confirmed()
+        keeper = self._sent_keeper
+        if keeper is not None and (self._new_losses or keeper.has_puts):
+            self._keep_lost(keeper)
         if self._unprepared and self._link_monitor.is_idle:  # else `_prepare_next` may be among the tasks
             self._prepare_next()
+
+    # --- puts that a kill of this process would lose ------------------------------------------------------------------
+
+    def _keep_suspect(self) -> None:
+        """Store the unconfirmed puts while a node may be frozen or cut off."""
+        links, keeper = self._link_monitor, self._sent_keeper
+        if keeper is None or not links.has_suspect:
+            return
+        with self._buffer_lock:
+            puts = self._retransmit_buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
+        if puts and keeper.keep(each for each in puts if not self._is_answered(each[2])):
+            self._kept_until_ns = puts[-1][1]
+
+    def _keep_lost(self, keeper: SentKeeper) -> None:
+        """Store what the publishers without subscribers may have lost, and release what has arrived since."""
+        if not self._lock.acquire(blocking=False):  # a put may hold the lock for seconds
+            return
+        try:
+            lost = self._pop_lost_puts()
+            arrived = [each for each, last_ns in keeper.last_puts() if self._has_arrived(each, last_ns)]
+        finally:
+            self._lock.release()
+        # Without the lock: a sender holds the lock of the store and waits for ours.
+        if not keeper.keep(lost):
+            for publisher, (until_ns, _) in self._new_losses.items():
+                self._new_losses[publisher] = until_ns, _NEVER_NS  # again at the next tick
+        keeper.release(arrived)
+
+    def _pop_lost_puts(self) -> list[Put]:
+        """The puts of new losses, once. The time of a loss may be known later than the loss of the subscribers."""
+        now_ns = self._monotonic_ns()
+        lost: list[Put] = []
+        for publisher, (until_ns, known_since_ns) in list(self._new_losses.items()):
+            since_ns = self._lost_since_ns(publisher)
+            if since_ns < known_since_ns:
+                lost += (
+                    (publisher, put_ns, message)
+                    for put_ns, message in publisher.to_retransmit
+                    if put_ns >= since_ns and not self._is_answered(message)
+                )
+                self._new_losses[publisher] = until_ns, since_ns
+            elif now_ns > until_ns:
+                del self._new_losses[publisher]
+        return lost
+
+    def _has_arrived(self, publisher: Hashable, last_ns: int) -> bool:
+        """Whether all puts of `publisher` up to the time have arrived, or nothing sends them again."""
+        assert isinstance(publisher, _RoutePublisher)
+        if self._publishers.get(publisher.route) is not publisher:
+            return True  # evicted
+        links = self._link_monitor
+        if links.has_suspect or links.confirmed_ns <= last_ns:
+            return False
+        if publisher in self._new_losses or publisher in self._losses:
+            return False
+        return not publisher.to_retransmit or self._lost_since_ns(publisher) > last_ns
+
+    def _lost_since_ns(self, publisher: _RoutePublisher) -> int:
+        """The time since which puts of a publisher that lost its subscribers may be lost."""
+        # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
+        return self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
 
     def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
@@ -570,16 +648,17 @@ class ZenohSender:
         self._on_route_opened(publisher.route)
 
     def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
-        # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
         for put_ns, message in self._lost_of(publisher, to_retransmit):
             if not self._retransmit(publisher, put_ns, message):
                 self.not_retransmitted += 1
+        if self._sent_keeper is not None:
+            self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
 
     def _lost_of(
         self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
     ) -> list[tuple[int, UMessage]]:
         """The part of `to_retransmit` that may be lost, by the time of the loss; counts what was evicted of it."""
-        since_ns = self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
+        since_ns = self._lost_since_ns(publisher)
         self.not_retransmitted += _sum_since(self._evicted, since_ns)
         self._evicted.clear()
         return [each for each in to_retransmit if each[0] >= since_ns and not self._is_answered(each[1])]

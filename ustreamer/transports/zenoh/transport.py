@@ -23,6 +23,7 @@ from ustreamer.transport_port import (
     PeerTopicTransport,
     PeerTransport,
     ReceivingThread,
+    SentStore,
     Unconfirmed,
 )
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -80,6 +81,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._context = context
         self._session: zenoh.Session | None = None
         self._sender: ZenohSender | None = None
+        self._sent_store: SentStore | None = None
         self._link_monitor = LinkMonitor(context)
         self._answered_requests = AnsweredRequests(_ANSWERED_REQUESTS if config.retransmit_ms else 0)
         trusted = () if isinstance(config.peers, bool) else config.peers
@@ -135,6 +137,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             self._answered_requests,
             self._on_route_opened,
             self._config.max_publishers,
+            self._sent_store,
         )
         # After the sender: a watcher may send as soon as the link is up.
         self._link_monitor.start(session, lease_ms(config))
@@ -187,6 +190,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._link_monitor.hold_links()
         self.close()
         return sender.unconfirmed()
+
+    def keep_unconfirmed(self, store: SentStore) -> None:
+        """See EndpointTransport; needs the retransmit buffer."""
+        self._sent_store = store
 
     # --- sending ------------------------------------------------------------------------------------------------------
 

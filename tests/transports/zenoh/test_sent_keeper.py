@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The puts that a `SentStore` keeps, as the keeper counts them. With a sender: test_publisher.py."""
+
+from collections.abc import Hashable, Sequence
+
+from tests.transports.contract import TOPIC, new_id
+from ustreamer.transports.zenoh.sent_keeper import SentKeeper
+from ustreamer.uprotocol.umessage import UMessage, publish
+
+
+class Store:
+    """A store that is busy after `free` calls."""
+
+    def __init__(self, free: int = 100) -> None:
+        self.free = free
+        self.calls: list[tuple[Hashable, list[int]]] = []
+
+    def _is_free(self) -> bool:
+        self.free -= 1
+        return self.free >= 0
+
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+        free = self._is_free()
+        if free:
+            self.calls.append((route, [int(each.payload) for each in messages]))
+        return free
+
+    def release(self, route: Hashable) -> bool:
+        free = self._is_free()
+        if free:
+            self.calls.append((route, []))
+        return free
+
+
+def put(publisher: str, n: int) -> tuple[str, int, UMessage]:
+    return publisher, n, publish(new_id(), TOPIC, b"%d" % n)
+
+
+def test_the_puts_of_a_publisher_are_stored_together_in_order() -> None:
+    keeper = SentKeeper(store := Store())
+    assert not keeper.has_puts
+    assert keeper.keep([put("a", 1), put("b", 2), put("a", 3)])
+    assert store.calls == [("a", [1, 3]), ("b", [2])]
+    assert keeper.last_puts() == [("a", 3), ("b", 2)]
+
+
+def test_puts_made_again_count_with_their_new_time() -> None:
+    keeper = SentKeeper(Store())
+    keeper.keep([put("a", 1)])
+    keeper.on_put_again("a", 9)
+    keeper.on_put_again("unknown", 9)
+    assert keeper.last_puts() == [("a", 9)]
+
+
+def test_a_released_publisher_is_forgotten() -> None:
+    keeper = SentKeeper(store := Store())
+    keeper.keep([put("a", 1), put("b", 2)])
+    keeper.release(["a"])
+    assert store.calls[-1] == ("a", [])
+    assert keeper.last_puts() == [("b", 2)]
+
+
+def test_a_busy_store_is_left_alone_until_the_next_call() -> None:
+    keeper = SentKeeper(store := Store(free=1))
+    assert not keeper.keep([put("a", 1), put("b", 2), put("c", 3)])
+    assert (store.calls, store.free) == ([("a", [1])], -1)
+    store.free = 1
+    keeper.release(["a", "b", "c"])
+    assert [publisher for publisher, _ in keeper.last_puts()] == ["b", "c"]

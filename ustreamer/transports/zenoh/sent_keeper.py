@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the puts that may not have arrived to a `SentStore`, and releases them when they have.
+
+In: puts with their times, and the state of their publishers. Out: calls of the store. Used on the monitor thread only.
+"""
+
+from collections.abc import Hashable, Iterable
+
+from ustreamer.transport_port import SentStore
+from ustreamer.uprotocol.umessage import UMessage
+
+Put = tuple[Hashable, int, UMessage]
+"""The publisher, the time of the put, and the message."""
+
+
+class SentKeeper:
+    """The publishers with messages in the store, each with the time of its last put."""
+
+    def __init__(self, store: SentStore) -> None:
+        self._store = store
+        self._last_put_ns: dict[Hashable, int] = {}
+
+    @property
+    def has_puts(self) -> bool:
+        """Whether the store has messages."""
+        return bool(self._last_put_ns)
+
+    def last_puts(self) -> list[tuple[Hashable, int]]:
+        """The publishers with messages in the store, and the times of their last puts."""
+        return list(self._last_put_ns.items())
+
+    def keep(self, puts: Iterable[Put]) -> bool:
+        """Store these puts, which are in order. False if the store is busy: then they should be given again."""
+        by_publisher: dict[Hashable, list[UMessage]] = {}
+        for publisher, put_ns, message in puts:
+            by_publisher.setdefault(publisher, []).append(message)
+            self._last_put_ns[publisher] = max(put_ns, self._last_put_ns.get(publisher, 0))
+        return all(self._store.keep(publisher, messages) for publisher, messages in by_publisher.items())
+
+    def on_put_again(self, publisher: Hashable, now_ns: int) -> None:
+        """The messages of this publisher were put again: they arrive with puts of this time."""
+        if publisher in self._last_put_ns:
+            self._last_put_ns[publisher] = now_ns
+
+    def release(self, arrived: Iterable[Hashable]) -> None:
+        """Release these publishers: their messages have arrived. Where the store is busy, they stay."""
+        for publisher in arrived:
+            if not self._store.release(publisher):
+                return
+            del self._last_put_ns[publisher]
