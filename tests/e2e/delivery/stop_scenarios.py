@@ -32,7 +32,7 @@ state_dir = "state"
 
 [endpoints.backbone]
 transport = "zenoh"
-authorities = ["hpc.vin1"]
+authorities = ["hpc.vin1", "cloud"]
 connect = ["tcp/127.0.0.1:{ports.backbone}"]
 durable = {durable}
 
@@ -115,8 +115,13 @@ class StopScenario:
         self.subscriber = self.start_process("client")
         self.sent = 0
 
-    def start_process(self, mode: str) -> ZenohProcess:
-        process = ZenohProcess(mode, self._ports.backbone)
+    @property
+    def port(self) -> int:
+        """The port of the router."""
+        return self._ports.backbone
+
+    def start_process(self, mode: str, port: int | None = None) -> ZenohProcess:
+        process = ZenohProcess(mode, port or self.port)
         self._stack.callback(process.kill)
         return process.wait_ready()
 
@@ -171,12 +176,13 @@ class StopScenario:
         )
 
     def wait_on_disk(self, numbers: range) -> None:
-        """Wait until the disk has these messages, whether they were sent or wait."""
+        """Wait until the disk has these events, whether they were sent or wait."""
         until = time.monotonic() + START_S
         while missing := set(numbers) - self._on_disk():
             assert time.monotonic() < until, f"{len(missing)} are not on disk, {statistics(self._state)}"
 
     def wait_disk_empty(self) -> None:
+        """Wait until the disk has no event any more."""
         until = time.monotonic() + START_S
         while found := self._on_disk():
             assert time.monotonic() < until, f"{len(found)} are on disk, {statistics(self._state)}"
@@ -184,13 +190,20 @@ class StopScenario:
     def _on_disk(self) -> set[int]:
         with StoreReader("snapshot", self._state / SPOOL / "backbone") as reader:  # a process of its own
             records = [decode_record(*each) for each in reader.records() if each[0] != LAYOUT_KEY]
-        return {int(each.payload) for each in records}
+        return {int(each.payload) for each in records if each.payload.isdigit()}
 
     def kill(self) -> tuple[list[int], list[int]]:
         """SIGKILL for the streamer and the router; what the first subscriber and one of the next start received."""
         self._streamer.kill()
         self.router.kill()
         return self.subscriber.received, self._received_later()
+
+    def restart(self) -> None:
+        """SIGKILL for the streamer and the router, and a new start of both."""
+        self._streamer.kill()
+        self.router.kill()
+        self.router = self.start_process("router")
+        self._streamer = StreamerProcess(self._config).wait_ready()
 
     def _received_later(self) -> list[int]:
         """What a new subscriber receives from the next streamer, up to a new event."""

@@ -578,7 +578,7 @@ class ZenohSender:
             return
         with self._buffer_lock:
             puts = self._retransmit_buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
-        if puts and keeper.keep(each for each in puts if not self._is_answered(each[2])):
+        if puts and keeper.keep(each for each in puts if _is_repeatable(each[2])):
             self._kept_until_ns = puts[-1][1]
 
     def _keep_lost(self, keeper: SentKeeper) -> None:
@@ -606,7 +606,7 @@ class ZenohSender:
                 lost += (
                     (publisher, put_ns, message)
                     for put_ns, message in publisher.to_retransmit
-                    if put_ns >= since_ns and not self._is_answered(message)
+                    if put_ns >= since_ns and _is_repeatable(message)
                 )
                 self._new_losses[publisher] = until_ns, since_ns
             elif now_ns > until_ns:
@@ -752,6 +752,11 @@ def _cache_header(
         headers.pop(oldest).publisher.headers.pop(oldest, None)
     headers[attributes] = header
     header.publisher.headers[attributes] = None
+
+
+def _is_repeatable(message: UMessage) -> bool:
+    """Whether the next start may send it again. No call: it may be answered, and a second one can do harm."""
+    return message.attributes.type is not UMessageType.REQUEST
 
 
 def _sum_since(evicted: Iterable[tuple[int, int]], since_ns: int) -> int:
