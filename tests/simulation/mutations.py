@@ -50,13 +50,13 @@ MUTATIONS: Final = (
     Mutation(
         "a message is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._retransmit_buffer.append(header.origin, now_ns, head, reqid + payload)",
+        "self._append(header.origin, now_ns, head, reqid + payload)",
         "pass",
     ),
     Mutation(
         "a batch is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._retransmit_buffer.append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)",
+        "self._append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)",
         "pass",
     ),
     Mutation(
