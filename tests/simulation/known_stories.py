@@ -42,6 +42,12 @@ _ROUTER_THEN_STREAMER_KILLED: Final = (
     Step(2_000, "router", (OUTSIDE, 12_000)),
     Step(7_000, "kill", (1_000,)),
 )
+_CUT_THEN_KILLED: Final = (  # a put waits until Zenoh closes the link, long before Zenoh reports it
+    _events(2_400, 200, 100),
+    Step(2_477, "cut", (OUTSIDE, 12_323)),
+    Step(10_125, "kill", (1_591,)),
+    Step(10_475, "router", (OUTSIDE, 893)),
+)
 
 STORIES: Final[Mapping[str, Story]] = {
     "2 router frozen, SIGTERM": Story(1, _FROZEN_THEN_SIGTERM),
@@ -52,6 +58,9 @@ STORIES: Final[Mapping[str, Story]] = {
     "2 cable cut, SIGTERM, durable": Story(1, _CUT_THEN_SIGTERM, _DURABLE),
     "4 router frozen, streamer killed, durable": Story(1, _FROZEN_THEN_KILLED, _DURABLE),
     "4 router killed, streamer killed, durable": Story(1, _ROUTER_THEN_STREAMER_KILLED, _DURABLE),
+    "4 cable cut while a put waits, streamer killed, durable": Story(
+        53, _CUT_THEN_KILLED, _DURABLE, SMALL_SIZES
+    ),
     "3 router hangs for 12 s at 1 500/s": Story(
         1, (_events(15_000, 1_500, 8), Step(1_000, "freeze", (OUTSIDE, 12_000)))
     ),

@@ -200,7 +200,7 @@ class Oracle:
     def _was_put_by_killed(self, id: bytes) -> bool:
         """A killed process put it: `delivered` means that Zenoh took it, and the replay window died.
 
-        A durable endpoint has it on disk, unless it was put just before the kill.
+        A durable endpoint has it on disk, unless it was put just before the kill or is a call.
         """
         destination = self._world.destination(id)
         network = self._host.networks[destination]
@@ -208,6 +208,8 @@ class Oracle:
         if killed_at_ns is None:
             return False
         if destination == INSIDE or not self._host.config.durable or self._host.disk.was_refusing:
+            return True
+        if self._world.sent[id].flow == "call":
             return True
         return network.put_ns[id] > killed_at_ns - (_DOUBT_MS + 2 * self._host.disk.slowest_ms) * NS_PER_MS
 

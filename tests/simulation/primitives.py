@@ -54,7 +54,8 @@ class SimLock:
             while self._owner is not None:
                 self._waiters.append(me)
                 if not scheduler.block(deadline_ns) and self._owner is not None:
-                    self._waiters.remove(me)
+                    if me in self._waiters:  # a release at the same time has removed it
+                        self._waiters.remove(me)
                     return False
         self._owner = me
         return True

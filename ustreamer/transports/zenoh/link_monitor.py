@@ -261,7 +261,7 @@ class LinkMonitor:
         self.suspect = False
         """True if each connected node may be frozen or cut off."""
         self.has_suspect = False
-        """True if one of the connected nodes may be frozen or cut off."""
+        """True if one node may be frozen or cut off, or was lost and publishers may not have detected it yet."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -329,7 +329,7 @@ class LinkMonitor:
     def _run(self) -> None:
         while True:
             try:
-                ticks = self._nodes or self._monotonic_ns() < self._tick_until_ns
+                ticks = self._nodes or self._unreported or self._monotonic_ns() < self._tick_until_ns
                 task = self._tasks.get(timeout=_SAMPLE_S if ticks else None)
                 if task is None:
                     return
@@ -439,7 +439,9 @@ class LinkMonitor:
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
         suspects = [node.is_suspect(now_ns, self._lease_ns) for node in nodes]
-        self.suspect, self.has_suspect = bool(suspects) and all(suspects), any(suspects)
+        self.suspect = bool(suspects) and all(suspects)
+        losses = self._recent_losses(now_ns)
+        self.has_suspect = any(suspects) or any(each.since_ns < each.at_ns for each in losses)
         # With several nodes a stalled one delays the others no longer than one put waits.
         self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
         if self._update_state():
