@@ -142,6 +142,21 @@ def test_a_stop_on_a_full_disk_reports_only_what_is_not_on_disk(tmp_path: Path) 
     assert Life(tmp_path).all_sent() == [0, 1]
 
 
+def test_a_start_on_a_full_disk_loses_no_kept_message(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.keep("one", 0, 1)
+    first.write()
+    first.die()
+    second = with_refused_writes(errno.ENOSPC, lambda: Life(tmp_path, down=True))
+    assert isinstance(second, Life)
+    assert second.queue.queued == 2
+    second.offer(second.number(2))
+    second.write_all()
+    assert second.queue.persisted == 3
+    second.die()
+    assert Life(tmp_path).all_sent() == [0, 1, 2]
+
+
 def test_kept_messages_take_no_room_from_those_that_wait(tmp_path: Path) -> None:
     life = Life(tmp_path, down=True, limits=with_limits(spool_messages=5))
     life.keep("one", *range(8))

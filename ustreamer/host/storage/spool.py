@@ -174,7 +174,6 @@ class Spool:
 
         The other messages of these classes move behind them: they get new keys.
         """
-        self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()
         records, moved, deletes = list[Record](), list[Record](), list(deleted_keys)
 
@@ -190,7 +189,7 @@ class Spool:
                 if content_found is not None and key not in self._pending_deletes:
                     append(moved, rank, content_found)
                     deletes.append(key)
-        self._check_limits(records)
+        self._check_limits(records, replaced=len(deleted_keys))
         self._write([*records, *moved], deletes)
         self._next = following
 
@@ -223,9 +222,9 @@ class Spool:
         for key in deletes:
             self._pending_deletes.pop(key, None)
 
-    def _check_limits(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+    def _check_limits(self, records: Sequence[tuple[bytes, bytes]], replaced: int = 0) -> None:
         limits = self._limits
-        messages = self.messages + len(records) - len(self._pending_deletes)
+        messages = self.messages + len(records) - len(self._pending_deletes) - replaced
         size = self.bytes + _size(records)
         if records and (messages > limits.messages or size > limits.bytes):
             bounds = f"{limits.messages} messages or {limits.bytes} bytes"
