@@ -7,8 +7,9 @@ In: every record of the log, and the time. Out: the records to write now, and th
     one event about one thing   the first one at once, then the last one in PAUSE_NS   1 in PAUSE_NS
     one event about anything    EVENT_BURST at once, then one in EVENT_NS              1 in EVENT_NS
 
-The last line of a burst is always written, some seconds late. So the log ends with the state that holds. A written
-line has the field `suppressed`: how many lines of its event were left out before it.
+The last line about a thing is written some seconds late, so the log ends with the state that holds. Above MAX_TRACKED
+things the oldest is forgotten, and its waiting line is counted as left out. A written line has the field `suppressed`:
+how many lines of its event were left out before it.
 """
 
 import logging
