@@ -70,6 +70,7 @@ class Oracle:
             self._expiry(),
             self._order(),
             self._calls(),
+            self._waiting_calls(),
         )
         return [violation for check in checks for violation in check]
 
@@ -308,6 +309,12 @@ class Oracle:
             if not responses and not was_put and id not in self._spooled():
                 yield Violation("no response", f"call {sent.number} was not answered")
                 return
+
+    def _waiting_calls(self) -> Iterable[Violation]:
+        """Calls wait for their ttl while no Zenoh node is connected."""
+        refused = self._world.refused_while_down & self._world.sent.keys()
+        if refused and not self._faults & {"kill", "power", "stop", "stall"}:
+            yield Violation("refused", f"{len(refused)} calls got UNAVAILABLE while the router was down")
 
 
 _SPOOL_KEY: Final = 9

@@ -20,6 +20,7 @@ from ustreamer.transports.zenoh.keys import filter_key, message_key
 from ustreamer.transports.zenoh.retransmit import HEAD
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
+from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode, encode, encode_tail
@@ -110,6 +111,8 @@ class World:
         """The times at which the destination received a message."""
         self.responses: dict[bytes, int] = {}
         """How many responses a caller received, by the id of the request; error responses included."""
+        self.refused_while_down: set[bytes] = set()
+        """The calls that got UNAVAILABLE while the router of their provider was down."""
         self.answered: set[bytes] = set()
         """The calls that the provider answered."""
         self.made_ids: list[tuple[int, int]] = []
@@ -190,6 +193,8 @@ class World:
         if attributes.type is UMessageType.RESPONSE and attributes.reqid is not None:
             id = wire_id(attributes.reqid)
             self.responses[id] = self.responses.get(id, 0) + 1
+            if attributes.commstatus is UCode.UNAVAILABLE and self._outside.is_down:
+                self.refused_while_down.add(id)
 
     def destination(self, id: bytes) -> str:
         name = self.sent[id].flow
