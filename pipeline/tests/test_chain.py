@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from itertools import groupby
-from operator import itemgetter
+from operator import ge, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,11 +109,19 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
         Vehicle(ports, second.wait_ready(), ecu, receiver)
         with (
             ZenohEntity(ports.backbone, "hpc.vin1", 0x10A0) as app,
-            ZenohEntity(ports.cloud, "cloud", 0x2001),
+            ZenohEntity(ports.cloud, "cloud", 0x2001) as cloud,
         ):
+
+            def all_received() -> bool:
+                now = statistics(place / "state")
+                sent = [now["endpoints"][name]["sent"] for name in ("backbone", "cloud")]
+                received = [len(entity.inbox.items()) for entity in (app, cloud)]
+                return not now["ledger"]["queued"] and all(map(ge, received, sent))
+
             with Metronome(HZ_OF_ECU, beat):
                 app.wait_events(plain, 120)
-            second.stop()
+            eventually(all_received, True)
+        second.stop()
     return before_kill, second.ledger
 
 
