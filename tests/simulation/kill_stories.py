@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random stories of an outage in which a durable streamer is killed.
+
+    python -m tests.simulation.kill_stories FIRST END
+
+prints the violations of each story, and the number of stories without one.
+"""
+
+import sys
+from random import Random
+from typing import Final
+
+from tests.simulation.host import OUTSIDE, HostConfig
+from tests.simulation.story import DEFAULT_SIZES, SMALL_SIZES, Step, Story, run
+
+_CONFIG: Final = HostConfig(durable=True, max_age_ms=600_000)
+
+
+def kill_story(seed: int) -> Story:
+    """An outage at a random time, one or two kills at random times, and often a router that restarts."""
+    rng = Random(seed)
+    rate = rng.choice((50, 200, 1_000, 3_000))
+    events = "event", min(rate * 12, 15_000), 1_000_000 // rate, rng.choice((8, 100, 1_000)), 0
+    steps = [Step(0, "publish", events)]
+    if rng.random() < 0.4:
+        steps.append(Step(100, "publish", ("call", 60, 100_000, 8, 5_000)))
+    at_ms, outage_ms = rng.randrange(500, 3_000), rng.randrange(300, 14_000)
+    steps.append(Step(at_ms, rng.choice(("freeze", "router", "cut")), (OUTSIDE, outage_ms)))
+    if rng.random() < 0.3:
+        steps.append(Step(at_ms + rng.randrange(100, 5_000), "router", (OUTSIDE, rng.randrange(200, 6_000))))
+    kill_ms = at_ms + rng.randrange(200, 12_000)
+    steps.append(Step(kill_ms, "kill", (rng.randrange(100, 2_000),)))
+    if rng.random() < 0.5:
+        steps.append(
+            Step(kill_ms + rng.randrange(200, 3_000), "router", (OUTSIDE, rng.randrange(200, 3_000)))
+        )
+    if rng.random() < 0.4:
+        kind, again_ms = rng.choice(("kill", "stop")), kill_ms + rng.randrange(2_500, 9_000)
+        steps.append(Step(again_ms, kind, (rng.randrange(100, 2_000),)))
+    if rng.random() < 0.2:
+        slow = rng.choice((20, 100)), rng.randrange(500, 5_000)
+        steps.append(Step(rng.randrange(500, 6_000), "slow disk", slow))
+    return Story(seed, tuple(steps), _CONFIG, rng.choice((DEFAULT_SIZES, SMALL_SIZES)))
+
+
+def main(first: int, end: int) -> int:
+    failed = 0
+    for seed in range(first, end):
+        story = kill_story(seed)
+        violations = run(story).violations
+        failed += bool(violations)
+        for each in violations:
+            print(f"{story}\n  violates: {each.kind}: {each.text}", flush=True)
+    print(f"{end - first - failed} of {end - first} stories hold")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
