@@ -9,15 +9,15 @@ from typing import Final
 
 import pytest
 
-from ustreamer.host.cli.main import parser, run_parser
+from ustreamer.host.cli.main import parser
 
 CONFIG: Final = Path(__file__).parents[3] / "configs" / "minimal.toml"
 LOADED: Final = """\
 import json, sys
 from pathlib import Path
-from ustreamer.host.cli.main import run_parser
+from ustreamer.host.cli.main import parser
 from ustreamer.host.runtime import process
-arguments = run_parser().parse_args(["run", sys.argv[1]])
+arguments = parser("run").parse_args(["run", sys.argv[1]])
 process.load(arguments.config).streamer()
 print(json.dumps(list(sys.modules)))
 """
@@ -65,4 +65,4 @@ def test_a_streamer_loads_nothing_else(loaded: frozenset[str], module: str) -> N
 
 def test_run_has_the_same_options_alone_and_among_all_commands() -> None:
     words = ["run", "vehicle.toml", "--drain", "2", "--log", "json", "--log-level", "debug"]
-    assert vars(run_parser().parse_args(words)) == vars(parser().parse_args(words))
+    assert vars(parser("run").parse_args(words)) == vars(parser().parse_args(words))

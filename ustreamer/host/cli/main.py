@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: `ustreamer run | check | explain | plugins | demo | import`, `admin_commands`, and commands of
 plugins.
+
+Each function imports what its command needs, and `parser` adds one command if it can: half the time of a start is
+the import of modules.
 """
 
 import argparse
-import json
-import logging
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, TextIO
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from ustreamer import __version__
-from ustreamer.host.config.config import ConfigError
-from ustreamer.host.runtime import logs, plugins, process
-from ustreamer.host.runtime.plugins import PluginError
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+if TYPE_CHECKING:
+    from ustreamer.hooks import StoredMessages
+    from ustreamer.host.runtime.plugins import PluginError
+    from ustreamer.uprotocol.ustatus import UStatusError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The action to which commands are added."""
 
 _MAX_SECONDS: Final = 86_400
 
@@ -39,26 +43,38 @@ class ExitCode(IntEnum):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    words = sys.argv[1:] if argv is None else argv
     try:
-        words = sys.argv[1:] if argv is None else argv
-        only_run = bool(words) and words[0] == "run"
-        arguments = (run_parser() if only_run else parser()).parse_args(words)
+        arguments = parser(words[0] if words else "").parse_args(words)
         run: Callable[[argparse.Namespace], int] = arguments.run
         code = run(arguments)
         sys.stdout.flush()
-    except (ConfigError, PluginError) as error:
-        print(error, file=sys.stderr)
-        return ExitCode.BAD_CONFIG
-    except UStatusError as error:
-        print(error, file=sys.stderr)
-        return _exit_code_of(error)
     except BrokenPipeError:  # `ustreamer ... | head`
         _discard_output(sys.stdout)
         return ExitCode.FAILURE
+    except Exception as error:
+        exit_code = _exit_code_of(error)
+        if exit_code is None:
+            raise
+        print(error, file=sys.stderr)
+        return exit_code
     return code
 
 
-def _exit_code_of(error: UStatusError) -> ExitCode:
+def _exit_code_of(error: Exception) -> ExitCode | None:
+    """The exit code of an error that is a result of a command; None for a defect."""
+    from ustreamer.host.config.config import ConfigError
+    from ustreamer.host.runtime.plugins import PluginError
+    from ustreamer.uprotocol.ustatus import UStatusError
+
+    if isinstance(error, ConfigError | PluginError):
+        return ExitCode.BAD_CONFIG
+    return _exit_code_of_status(error) if isinstance(error, UStatusError) else None
+
+
+def _exit_code_of_status(error: "UStatusError") -> ExitCode:
+    from ustreamer.uprotocol.ustatus import UCode
+
     by_code = {
         UCode.UNAVAILABLE: ExitCode.UNAVAILABLE,
         UCode.DATA_LOSS: ExitCode.STORE_DAMAGED,
@@ -79,23 +95,80 @@ class _OneLineHelpFormatter(argparse.HelpFormatter):
         self._action_max_length = max([self._action_max_length, *(len(name) + 4 for name in names)])
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line, with the commands of all installed plugins."""
-    from ustreamer.host.cli.admin_commands import add_admin_commands
-    from ustreamer.host.cli.explain_command import add_explain
-    from ustreamer.host.cli.import_command import add_import_command
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """The command line with `command`, if it is one of the streamer's own; otherwise with all commands.
+
+    Only the latter imports the plugins, because they may add commands.
+    """
+    top = argparse.ArgumentParser(
+        prog="ustreamer",
+        description="The uProtocol dispatcher of a vehicle gateway.",
+        formatter_class=_OneLineHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
+    # `prog` as argparse would derive it, with an import of shutil and its compressors.
+    commands = top.add_subparsers(metavar="COMMAND", required=True, prog=top.prog)
+    if command in _COMMANDS:
+        _COMMANDS[command](commands)
+        return top
+    for add in dict.fromkeys(_COMMANDS.values()):
+        add(commands)
+    _add_plugin_commands(commands)
+    return top
+
+
+def _add_plugin_commands(commands: Commands) -> None:
+    from ustreamer.host.runtime import plugins
+
+    classes, broken = plugins.load_plugin_classes()
+    _warn(broken.values())
+    plugins.class_plugin_manager(classes).hook.ustreamer_commands(
+        commands=commands, read_stored_messages=_read_stored_messages
+    )
+
+
+def _read_stored_messages(state_dir: Path) -> "StoredMessages":
     from ustreamer.host.storage.stored_messages import read_stored_messages
 
-    top, commands = _start_parser()
+    return read_stored_messages(state_dir)
 
+
+def _warn(errors: Iterable["PluginError"]) -> None:
+    for error in errors:
+        print(f"warning: {error}", file=sys.stderr)
+
+
+# --- commands and their arguments ------------------------------------------------------------------------------------
+
+
+def _add_run(commands: Commands) -> None:
+    run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
+    run.add_argument("config", type=Path, metavar="CONFIG")
+    run.add_argument(
+        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
+    )
+    run.add_argument(
+        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
+    )
+    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    run.set_defaults(run=_run)
+
+
+def _add_check(commands: Commands) -> None:
     checking = commands.add_parser("check", help="check a configuration; changes nothing")
     checking.add_argument("config", type=Path, metavar="CONFIG")
     checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
     checking.add_argument("--json", action="store_true")
     checking.set_defaults(run=_check)
 
+
+def _add_explain(commands: Commands) -> None:
+    from ustreamer.host.cli.explain_command import add_explain
+
     add_explain(commands)
 
+
+def _add_plugins(commands: Commands) -> None:
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
     listing.add_argument(
         "config", type=Path, metavar="CONFIG", nargs="?", help="only those enabled in a running streamer"
@@ -103,6 +176,8 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true")
     listing.set_defaults(run=_plugins)
 
+
+def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser("demo", help="run a small simulated vehicle with a streamer, and report")
     demo.add_argument(
         "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
@@ -121,43 +196,33 @@ def parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(run=_demo)
 
+
+def _add_admin(commands: Commands) -> None:
+    from ustreamer.host.cli.admin_commands import add_admin_commands
+
     add_admin_commands(commands)
+
+
+def _add_import(commands: Commands) -> None:
+    from ustreamer.host.cli.import_command import add_import_command
+
     add_import_command(commands)
-    classes, broken = plugins.load_plugin_classes()
-    for error in broken.values():
-        print(f"warning: {error}", file=sys.stderr)
-    plugins.class_plugin_manager(classes).hook.ustreamer_commands(
-        commands=commands, read_stored_messages=read_stored_messages
-    )
-    return top
 
 
-def run_parser() -> argparse.ArgumentParser:
-    """The command line with `run` only: a streamer imports no other command, and only the plugins it enables."""
-    return _start_parser()[0]
-
-
-def _start_parser() -> "tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]":
-    """A parser with the command `run`, and the action to which other commands are added."""
-    top = argparse.ArgumentParser(
-        prog="ustreamer",
-        description="The uProtocol dispatcher of a vehicle gateway.",
-        formatter_class=_OneLineHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
-
-    run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
-    run.add_argument("config", type=Path, metavar="CONFIG")
-    run.add_argument(
-        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
-    )
-    run.add_argument(
-        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
-    )
-    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    run.set_defaults(run=_run)
-    return top, commands
+_COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
+    "run": _add_run,
+    "check": _add_check,
+    "explain": _add_explain,
+    "plugins": _add_plugins,
+    "demo": _add_demo,
+    "reload": _add_admin,
+    "routes": _add_admin,
+    "top": _add_admin,
+    "tap": _add_admin,
+    "dead-letters": _add_admin,
+    "import": _add_import,
+}
+"""The streamer's own commands in the order of the help text, and the function that adds each."""
 
 
 def _seconds(text: str) -> float:
@@ -176,9 +241,18 @@ def _port(text: str) -> int:
     return port
 
 
+# --- running them ----------------------------------------------------------------------------------------------------
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    logs.configure_logging(json_lines=arguments.log == "json", level=arguments.log_level)
-    undelivered = process.run(process.load(arguments.config), arguments.drain, _print_ready)
+    gc.disable()  # until READY: a start makes objects and drops few, and collections were a tenth of its CPU
+    try:
+        from ustreamer.host.runtime import logs, process
+
+        logs.configure_logging(json_lines=arguments.log == "json", level=arguments.log_level)
+        undelivered = process.run(process.load(arguments.config), arguments.drain, _print_ready)
+    finally:
+        gc.enable()
     if undelivered.unsent:
         print(f"{undelivered.unsent} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
     if undelivered.unconfirmed:
@@ -192,6 +266,8 @@ def _print_ready() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:  # a file on a full disk, which must not end the streamer
+        import logging
+
         extra = {"reason": str(error)}
         logging.getLogger("ustreamer.streamer").warning("streamer.ready_not_printed", extra=extra)
         _discard_output(sys.stdout)
@@ -203,7 +279,7 @@ def _discard_output(stream: TextIO) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from ustreamer.host.cli import check  # no other command needs it
+    from ustreamer.host.cli import check
 
     report = check.check(arguments.config, offline=arguments.offline)
     if arguments.json:
@@ -214,11 +290,11 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _plugins(arguments: argparse.Namespace) -> int:
-    from ustreamer.host.cli.admin_commands import (
-        running_plugins,
-    )  # loads what only clients of a streamer need
+    from ustreamer.host.cli.admin_commands import running_plugins
+    from ustreamer.host.runtime import plugins
 
-    classes, _ = plugins.load_plugin_classes()
+    classes, broken = plugins.load_plugin_classes()
+    _warn(broken.values())
     running = None if arguments.config is None else running_plugins(arguments.config)
     found = [
         plugins.describe(entry)
@@ -236,7 +312,7 @@ def _plugins(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from ustreamer.host.demo import command  # loads the simulated vehicle, which no other command needs
+    from ustreamer.host.demo import command
 
     return command.run(
         seconds=arguments.seconds,
@@ -247,4 +323,8 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _print_json(value: Any) -> None:
+    import json
+
+    import msgspec
+
     print(json.dumps(msgspec.to_builtins(value), indent=2, default=str))

@@ -142,6 +142,7 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivere
             server.start()
             if observe is not None:
                 observe.start()
+            gc.enable()  # the command line has disabled it for the start
             gc.freeze()  # what the start made stays: without it in each collection, a new topic costs a quarter less
             ready()
             signals.wait(control.on_sighup)
