@@ -9,9 +9,13 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from ustreamer.transport_port import EndpointConfig
 from ustreamer_wamp import uri
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.users import Name, Principal, User, check_prefixes
+
+KIND: Final = "wamp"
+"""The name of the transport kind, and of the endpoint that the section adds."""
 
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=3600)]
 
@@ -120,6 +124,12 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return None
         allowed = Anonymous() if self.anonymous is True else self.anonymous
         return Principal("anonymous", allowed.role, "anonymous", "static", allowed.subscribe, ())
+
+
+class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
+    """The endpoint that `[plugins.wamp]` adds."""
+
+    section: WampConfig
 
 
 def parse_listen(url: str) -> ListenAddress:

@@ -4,9 +4,15 @@
 from collections.abc import Mapping
 
 from ustreamer.hooks import PluginContext, hookimpl
-from ustreamer.transport_port import TransportKind
-from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.transport import KIND, WampEndpoint, make_wamp_transport
+from ustreamer.transport_port import EndpointContext, EndpointTransport, TransportKind
+from ustreamer_wamp.config import KIND, WampConfig, WampEndpoint
+
+
+def _make_wamp_transport(config: WampEndpoint, context: EndpointContext) -> EndpointTransport:
+    """The endpoint of a section. A command that opens none does not import asyncio and TLS."""
+    from ustreamer_wamp.transport import WampTransport
+
+    return WampTransport(config, context)
 
 
 class WampSection(WampConfig, frozen=True, kw_only=True):
@@ -32,6 +38,6 @@ class WampPlugin:
         """Its entities are sessions, which have no uSubscription: the streamer's serves them."""
         return {
             KIND: TransportKind(
-                WampEndpoint, make_wamp_transport, has_usubscription=False, outlives_streamer=False
+                WampEndpoint, _make_wamp_transport, has_usubscription=False, outlives_streamer=False
             )
         }

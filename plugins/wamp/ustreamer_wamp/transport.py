@@ -15,22 +15,20 @@ from typing import ClassVar, Final, NamedTuple
 
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
-from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, SubscriberEnded
+from ustreamer.transport_port import EndpointContext, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri, check_filters
-from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.config import WampEndpoint
 from ustreamer_wamp.router import WampRouter
 from ustreamer_wamp.vehicle.bridge import VehicleBridge
 from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
 from ustreamer_wamp.vehicle.patterns import PatternDirectory
 from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
-KIND: Final = "wamp"
-"""The name of the transport kind, and of the endpoint that the section adds."""
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
 """Messages queued for the loop at most; further ones stay in the egress queue, which is bounded."""
@@ -39,12 +37,6 @@ MAX_SEEN_TOPICS: Final = 1_024
 MAX_DRAIN_BATCH: Final = 2_048
 """Messages taken in one iteration of the loop, which serves clients in between."""
 _ROUTES_REBUILD_DELAY_S: Final = 0.02  # all pattern changes within it cost one rebuild of routes
-
-
-class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
-    """The endpoint that `[plugins.wamp]` adds."""
-
-    section: WampConfig
 
 
 class _Registration(NamedTuple):
@@ -260,8 +252,3 @@ _COUNTED: Final = dict.fromkeys(
     ),
     0,
 )
-
-
-def make_wamp_transport(config: WampEndpoint, context: EndpointContext) -> WampTransport:
-    """The endpoint of a section."""
-    return WampTransport(config, context)

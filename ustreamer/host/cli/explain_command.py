@@ -7,13 +7,11 @@ steps of the decision. Nothing is changed.
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any, Final
 
 from ustreamer.core.dispatch.explain import Explanation, explain, rate_text
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF, Router
-from ustreamer.host.cli.tap_command import uuri_pattern
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.plugins import PluginError
@@ -24,30 +22,12 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
-TYPES: Final = ("publish", "notification", "request", "response")
 _TTL_MS: Final = 10_000
 _OK: Final = 0
 
 
-def add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "explain", help="explain the routing of a message, rule by rule; changes nothing"
-    )
-    parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument(
-        "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
-    )
-    parser.add_argument(
-        "--sink", type=uuri_pattern, metavar="UURI", help="address of the receiver; none for a publication"
-    )
-    parser.add_argument("--type", choices=TYPES, help="message type (default: derived from source and sink)")
-    parser.add_argument("--at", metavar="ENDPOINT", help="ingress endpoint (default: the one of the source)")
-    parser.add_argument("--json", action="store_true")
-    parser.set_defaults(run=_explain, usage_error=parser.error)
-
-
-def _explain(arguments: argparse.Namespace) -> int:
+def run_explain(arguments: argparse.Namespace) -> int:
+    """Run the command."""
     loaded = process.load(arguments.config)
     try:
         streamer = loaded.streamer()

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from ustreamer.host.runtime.plugins import PluginError
     from ustreamer.uprotocol.ustatus import UStatusError
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 """The action to which commands are added."""
 
 _MAX_SECONDS: Final = 86_400
+_TYPES: Final = ("publish", "notification", "request", "response")
 
 
 class ExitCode(IntEnum):
@@ -163,9 +164,20 @@ def _add_check(commands: Commands) -> None:
 
 
 def _add_explain(commands: Commands) -> None:
-    from ustreamer.host.cli.explain_command import add_explain
-
-    add_explain(commands)
+    parser = commands.add_parser(
+        "explain", help="explain the routing of a message, rule by rule; changes nothing"
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG")
+    parser.add_argument(
+        "--source", type=_uuri_pattern, required=True, metavar="UURI", help="address of the sender"
+    )
+    parser.add_argument(
+        "--sink", type=_uuri_pattern, metavar="UURI", help="address of the receiver; none for a publication"
+    )
+    parser.add_argument("--type", choices=_TYPES, help="message type (default: derived from source and sink)")
+    parser.add_argument("--at", metavar="ENDPOINT", help="ingress endpoint (default: the one of the source)")
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=_explain, usage_error=parser.error)
 
 
 def _add_plugins(commands: Commands) -> None:
@@ -241,6 +253,13 @@ def _port(text: str) -> int:
     return port
 
 
+def _uuri_pattern(text: str) -> str:
+    """An address on the command line, which may have wildcards."""
+    from ustreamer.host.cli.tap_command import uuri_pattern
+
+    return uuri_pattern(text)
+
+
 # --- running them ----------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +306,12 @@ def _check(arguments: argparse.Namespace) -> int:
     else:
         print(check.render(report), file=sys.stderr if report.problems else sys.stdout)
     return ExitCode.BAD_CONFIG if report.problems else ExitCode.OK
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.explain_command import run_explain
+
+    return run_explain(arguments)
 
 
 def _plugins(arguments: argparse.Namespace) -> int:
