@@ -2,16 +2,22 @@
 """Finds, imports, creates and registers plugins."""
 
 import inspect
-from collections.abc import Callable, Container, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pluggy
 
 from ustreamer.hooks import PROJECT, Hooks, PluginContext
+from ustreamer.host.runtime.entry_points import PathEntryPoint, path_entry_points
 from ustreamer.transport_port import TransportKind
 from ustreamer.transports import BuiltinTransports
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+AnyEntryPoint: TypeAlias = "EntryPoint | PathEntryPoint"
+E = TypeVar("E", bound="EntryPoint | PathEntryPoint")
 
 GROUP: Final = "ustreamer"
 CLASS_HOOKS: Final = ("ustreamer_transports", "ustreamer_commands")
@@ -30,10 +36,22 @@ class PluginInfo(msgspec.Struct, frozen=True):
     hooks: tuple[str, ...]
 
 
-def installed_plugins() -> dict[str, EntryPoint]:
+def installed_plugins() -> "dict[str, EntryPoint]":
     """The entry points of all installed plugins, by name. Nothing is imported yet."""
-    found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=GROUP):
+    from importlib.metadata import entry_points
+
+    return _by_name(entry_points(group=GROUP))
+
+
+def _configured_plugins(names: Collection[str]) -> "Mapping[str, AnyEntryPoint]":
+    """As `installed_plugins`, if each of `names` is in it, but possibly without others."""
+    found = _by_name(path_entry_points(GROUP))
+    return found if all(name in found for name in names) else installed_plugins()
+
+
+def _by_name(entries: Iterable[E]) -> dict[str, E]:
+    found: dict[str, E] = {}
+    for entry in entries:
         if entry.name in found and found[entry.name].value != entry.value:
             raise PluginError(
                 f"plugin {entry.name!r} is defined twice: {found[entry.name].value} and {entry.value}"
@@ -42,7 +60,7 @@ def installed_plugins() -> dict[str, EntryPoint]:
     return found
 
 
-def plugin_class(entry: EntryPoint) -> type[Any]:
+def plugin_class(entry: "AnyEntryPoint") -> type[Any]:
     """Import a plugin's class. Raises PluginError if that fails or the class has no Config."""
     try:
         loaded = entry.load()
@@ -62,7 +80,7 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
 
 
 def load_plugin_classes(
-    names: Container[str] | None = None,
+    names: Collection[str] | None = None,
 ) -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
     """The classes of the installed plugins in `names`, of all without it, and the errors of unusable ones.
 
@@ -70,7 +88,8 @@ def load_plugin_classes(
     """
     classes: dict[str, type[Any]] = {}
     broken: dict[str, PluginError] = {}
-    for name, entry in installed_plugins().items():
+    entries = installed_plugins() if names is None else _configured_plugins(names)
+    for name, entry in entries.items():
         if names is not None and name not in names:
             continue
         try:
@@ -80,7 +99,7 @@ def load_plugin_classes(
     return classes, broken
 
 
-def describe(entry: EntryPoint) -> PluginInfo:
+def describe(entry: "EntryPoint") -> PluginInfo:
     """The name, distribution, version and hooks of an installed plugin."""
     loaded = plugin_class(entry)
     hooks = tuple(name for name in hook_names() if hasattr(loaded, name))

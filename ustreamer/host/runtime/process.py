@@ -4,7 +4,7 @@
 import gc
 import signal
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -61,7 +61,7 @@ def load(path: Path) -> Loaded:
         return _load(document, path, None)
 
 
-def _load(document: TomlDocument, path: Path, plugin_names: Container[str] | None) -> Loaded:
+def _load(document: TomlDocument, path: Path, plugin_names: Collection[str] | None) -> Loaded:
     """`load` with the plugins in `plugin_names`; with all installed plugins if it is None."""
     classes, broken = plugins.load_plugin_classes(plugin_names)
     for name in document.data.get("plugins", {}):
