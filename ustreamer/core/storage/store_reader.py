@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -69,6 +68,8 @@ class StoreReader:
         self._directory = directory
 
     def __enter__(self) -> Self:
+        import subprocess  # a first start has no store to read
+
         file = self._directory / DATA_FILE
         if os.access(file, os.F_OK) and not os.access(file, os.R_OK, effective_ids=True):  # no damage
             raise UStatusError(UCode.PERMISSION_DENIED, f"store {file}: user {os.geteuid()} may not read it")

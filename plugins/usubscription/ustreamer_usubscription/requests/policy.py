@@ -4,8 +4,6 @@
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from google.protobuf.wrappers_pb2 import StringValue
-
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.pb.usubscription_v3 import EventDeliveryConfig
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -136,6 +134,8 @@ def _overlap(first: UUri, second: UUri) -> bool:
 
 
 def _delivery_config(section: DeliveryConfig) -> EventDeliveryConfig:
+    from google.protobuf.wrappers_pb2 import StringValue  # most configurations have no delivery settings
+
     config = EventDeliveryConfig(id=section.id, type=section.type)
     for name, text in section.attributes.items():
         value = StringValue(value=text).SerializeToString()
