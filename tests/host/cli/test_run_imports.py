@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer run` imports only what its configuration needs."""
+"""A command imports only what it needs; `ustreamer run` also only what its configuration needs."""
 
 import json
 import subprocess
@@ -19,6 +19,21 @@ from ustreamer.host.cli.main import parser
 from ustreamer.host.runtime import process
 arguments = parser("run").parse_args(["run", sys.argv[1]])
 process.load(arguments.config).streamer()
+print(json.dumps(list(sys.modules)))
+"""
+
+HELP: Final = """\
+import json, sys
+from contextlib import suppress
+from ustreamer.host.cli.main import main
+with suppress(SystemExit):
+    main(["--help"])
+print(json.dumps(list(sys.modules)))
+"""
+CHECK: Final = """\
+import json, sys
+from ustreamer.host.cli.main import parser
+parser("check").parse_args(["check", "vehicle.toml"])
 print(json.dumps(list(sys.modules)))
 """
 
@@ -46,7 +61,11 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "_hashlib",  # OpenSSL
         "asyncio",
         "difflib",
+        "email",
+        "google.protobuf.wrappers_pb2",
+        "importlib.metadata",
         "prometheus_client",
+        "subprocess",
         "ustreamer.host.cli.admin_commands",
         "ustreamer.host.cli.check",
         "ustreamer.host.cli.explain_command",
@@ -61,6 +80,24 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
 )
 def test_a_streamer_loads_nothing_else(loaded: frozenset[str], module: str) -> None:
     assert module not in loaded
+
+
+@pytest.mark.parametrize(
+    "module", ["asyncio", "ssl", "subprocess", "ustreamer.host.runtime.streamer", "zenoh"]
+)
+def test_the_help_of_all_commands_loads_no_streamer(module: str) -> None:
+    command = [sys.executable, "-c", HELP]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "usage: ustreamer" in shown.stdout
+    assert module not in json.loads(shown.stdout.splitlines()[-1])
+
+
+def test_one_command_is_parsed_without_the_others_and_without_plugins() -> None:
+    command = [sys.executable, "-c", CHECK]
+    loaded = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert not [
+        name for name in loaded if name.startswith(("msgspec", "ustreamer.host.runtime", "ustreamer_"))
+    ]
 
 
 def test_run_has_the_same_options_alone_and_among_all_commands() -> None:

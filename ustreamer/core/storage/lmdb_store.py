@@ -17,6 +17,7 @@ it. A store that has no room for its reader table is opened for reading only. Ev
 in `StoreStates`, and changes nothing.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
@@ -43,7 +44,6 @@ from ustreamer.core.storage.reader_table import LOCK_FILE
 from ustreamer.core.storage.store_files import (
     DAMAGED,
     finish_replacement,
-    remove_tree,
     replace_store,
     sibling,
     sync_directory,
@@ -369,7 +369,7 @@ class LmdbStore(Generic[T]):
         """Create, read or salvage the store; return its contents."""
         self.quarantine = None
         finish_replacement(self.path)
-        remove_tree(sibling(self.path, "new"))
+        shutil.rmtree(sibling(self.path, "new"), ignore_errors=True)
         if not (self.path / DATA_FILE).exists() and not (self.path / LOCK_FILE).exists():
             return self._create()
         try:
@@ -390,17 +390,17 @@ class LmdbStore(Generic[T]):
     def _create(self) -> T:
         """Create an empty store, or nothing."""
         staging = self.path / "new"
-        remove_tree(staging)  # left by a crash
+        shutil.rmtree(staging, ignore_errors=True)  # left by a crash
         self.path.mkdir(mode=self._directory_mode, exist_ok=True)
         try:
             self._write_new(staging, ())
             (staging / DATA_FILE).rename(self.path / DATA_FILE)
         except BaseException:
-            remove_tree(staging)
+            shutil.rmtree(staging, ignore_errors=True)
             with suppress(OSError):
                 self.path.rmdir()  # commands take a directory without its file for a damaged store
             raise
-        staging.rmdir()  # empty without the file
+        shutil.rmtree(staging)
         for directory in (self.path, self.path.parent):
             sync_directory(directory)
         return self._empty_contents()
@@ -422,7 +422,7 @@ class LmdbStore(Generic[T]):
         try:
             self._write_new(new, records)
         except (lmdb.Error, OSError) as error:
-            remove_tree(new)
+            shutil.rmtree(new, ignore_errors=True)
             raise write_error(error, f"{self._name}: no room to keep its records") from error
         return replace_store(self.path, label, self._date())
 

@@ -10,6 +10,7 @@ The number and not a date orders the stores that were moved aside: the clock of 
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ def replace_store(path: Path, label: str = DAMAGED, date: str = "") -> Path:
     path.rename(quarantine)
     finish_replacement(path)
     for _, old in quarantined_stores(path, label)[:-MAX_QUARANTINED]:
-        remove_tree(old, ignore_errors=False)
+        shutil.rmtree(old)
     return quarantine
 
 
@@ -50,14 +51,6 @@ def quarantined_stores(path: Path, label: str = DAMAGED) -> list[tuple[int, Path
     named = re.compile(rf"{re.escape(path.name)}\.{label}-(\d{{1,9}})(-\w+)?")
     candidates = ((named.fullmatch(each.name), each) for each in path.parent.iterdir())
     return sorted((int(match[1]), each) for match, each in candidates if match)
-
-
-def remove_tree(path: Path, *, ignore_errors: bool = True) -> None:
-    """Remove a directory if it exists. A usual start has none to remove, and does without the imports of shutil."""
-    if path.exists():
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=ignore_errors)
 
 
 def sync_directory(path: Path) -> None:

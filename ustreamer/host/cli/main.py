@@ -107,8 +107,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         formatter_class=_OneLineHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
-    # `prog` as argparse would derive it, with an import of shutil and its compressors.
-    commands = top.add_subparsers(metavar="COMMAND", required=True, prog=top.prog)
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
     if command in _COMMANDS:
         _COMMANDS[command](commands)
         return top
