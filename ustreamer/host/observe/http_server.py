@@ -15,6 +15,7 @@ from http import HTTPStatus
 from threading import Thread
 from typing import Final, NamedTuple
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAX_CONNECTIONS: Final = 16
@@ -134,7 +135,7 @@ class HttpServer:
             response = self._respond(path)
         except Exception:
             # A defect in a metric must end neither the server nor the streamer. The log has its traceback.
-            log.exception("observe.failed", extra={"path": path})
+            log.exception("observe.failed", extra={"path": path, **limited()})
             response = _problem(HTTPStatus.INTERNAL_SERVER_ERROR)
         return response or _problem(HTTPStatus.NOT_FOUND), method == "GET"
 
