@@ -18,17 +18,29 @@ _PWRITE, _WRITEV, _FTRUNCATE, _FALLOCATE, _PWRITEV = 18, 20, 77, 285, 296  # sys
 _OPENAT, _NO_CALL = 257, 1 << 20
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
-_THIRD_ARGUMENT, _FOURTH_ARGUMENT = 32, 40  # in struct seccomp_data
+_FIRST_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 16, 32, 40  # in struct seccomp_data
 _META_BYTES = 8192
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 
-def refuse_writes(number: int, *, meta_pages_only: bool = False, open_too: bool = False) -> None:
+def refuse_writes(
+    number: int, *, meta_pages_only: bool = False, open_too: bool = False, descriptor: int | None = None
+) -> None:
     """Let the kernel refuse writes to files of this thread with errno `number`, until the thread ends.
 
-    `meta_pages_only`: only those to the first two pages; `open_too`: and to open a file for writing.
+    `meta_pages_only`: only those to the first two pages; `open_too`: and to open a file for writing. `descriptor`:
+    only `pwrite` through this one.
     """
-    if meta_pages_only:
+    if descriptor is not None:
+        program = [
+            (_LOAD, 0, 0, 0),
+            (_JUMP_IF_EQUAL, 0, 2, _PWRITE),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+            (_JUMP_IF_EQUAL, 1, 0, descriptor),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _ERRNO | number),
+        ]
+    elif meta_pages_only:
         program = [
             (_LOAD, 0, 0, 0),
             (_JUMP_IF_EQUAL, 0, 2, _PWRITE),
@@ -61,8 +73,28 @@ def refuse_writes(number: int, *, meta_pages_only: bool = False, open_too: bool 
     )
 
 
+def synced_descriptor(file: Path) -> int:
+    """The descriptor of this process whose writes to a file are synced: LMDB writes its meta pages through it."""
+    [found] = [
+        int(each.name)
+        for each in Path("/proc/self/fd").iterdir()
+        if os.path.lexists(each) and each.readlink() == file and _is_synced(each.name)
+    ]
+    return found
+
+
+def _is_synced(descriptor: str) -> bool:
+    flags = Path("/proc/self/fdinfo", descriptor).read_text().split()[3]
+    return bool(int(flags, 8) & os.O_DSYNC)
+
+
 def with_refused_writes(
-    number: int, call: Callable[[], object], *, meta_pages_only: bool = False, open_too: bool = False
+    number: int,
+    call: Callable[[], object],
+    *,
+    meta_pages_only: bool = False,
+    open_too: bool = False,
+    descriptor: int | None = None,
 ) -> object:
     """The result of `call`, or its UStatusError, in a thread whose writes the kernel refuses."""
     if os.uname().machine != "x86_64":
@@ -70,7 +102,7 @@ def with_refused_writes(
     results: list[object] = []
 
     def run() -> None:
-        refuse_writes(number, meta_pages_only=meta_pages_only, open_too=open_too)
+        refuse_writes(number, meta_pages_only=meta_pages_only, open_too=open_too, descriptor=descriptor)
         try:
             results.append(call())
         except UStatusError as error:

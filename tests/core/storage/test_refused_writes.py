@@ -12,8 +12,11 @@ from tests.core.storage.number_store import deletions, key_of, number_store, num
 from tests.core.storage.refused_writes import (
     run_on_small_disk,
     run_without_privileges,
+    synced_descriptor,
     with_refused_writes,
 )
+from ustreamer.core.storage.lmdb_store import Change
+from ustreamer.core.storage.lmdb_tree import DATA_FILE
 from ustreamer.core.storage.write_access import write_obstacle
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -55,6 +58,25 @@ def test_a_refused_meta_page_needs_no_restart(tmp_path: Path, name: str, open_to
     assert store.get(key_of(9)) == record(9)[1]  # before the next commit
     store.commit(records([11]))
     assert numbers_in(store) == [*range(10), 11]
+    store.close()
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("changes", [records([10]), deletions([3])])
+def test_a_transaction_whose_last_sync_failed_never_happened(
+    tmp_path: Path, changes: list[Change], orderly: bool
+) -> None:
+    """LMDB leaves its roots in a meta page, under the number of an older transaction."""
+    store = number_store(tmp_path / "s", refuse_damaged=True)
+    store.open()
+    for number in range(10):
+        store.commit(records([number]))
+    for _ in range(2):
+        descriptor = synced_descriptor(tmp_path / "s" / DATA_FILE)
+        error = with_refused_writes(errno.EIO, partial(store.commit, changes), descriptor=descriptor)
+        assert isinstance(error, UStatusError)
+    store.close(orderly=orderly)
+    assert store.open() == list(range(10))
     store.close()
 
 

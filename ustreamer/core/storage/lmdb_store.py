@@ -35,6 +35,8 @@ from ustreamer.core.storage.environment import (
     open_error,
     open_read_only,
     preallocate,
+    read_meta_pages,
+    restore_meta_pages,
     write_error,
 )
 from ustreamer.core.storage.errors import StoreDamaged
@@ -137,6 +139,7 @@ class LmdbStore(Generic[T]):
         self._is_read_only = False
         self._is_missing = False  # open, and without room on the disk for its files
         self._file_size = 0
+        self._meta_pages = b""  # as before the last transaction
         self._map_lock = Lock()  # no thread may read while the map grows or the environment is opened again
         self._reopened = Condition(self._map_lock)
 
@@ -263,6 +266,7 @@ class LmdbStore(Generic[T]):
                 return self._write_in_full_map(changes, exceed_map=exceed_map)
         except (lmdb.Error, OSError) as error:
             if self._has_panicked():
+                restore_meta_pages(self.path, self._meta_pages)
                 self._reopen()
             raise write_error(error, f"{self._name}: {len(changes)} changes not made") from error
 
@@ -271,6 +275,7 @@ class LmdbStore(Generic[T]):
         if added := list(filter(None, map(_VALUE, changes))):
             reserve = min(RESERVE, self.map_size // 8)
             self._file_size = preallocate(env, self.path, added, reserve, self._file_size)
+        self._meta_pages = read_meta_pages(env, self.path)
         with env.begin(write=True) as txn:
             for key, value in changes:
                 if value is not None:
