@@ -341,6 +341,24 @@ def test_a_durable_queue_works_from_memory_and_logs_an_error_while_the_disk_refu
     assert [record.message for record in caplog.records] == ["egress.not_persisted", "egress.not_persisted"]
 
 
+def test_messages_whose_deletion_the_disk_refused_are_deleted_without_further_traffic(
+    start: MakeDurableQueueRig,
+) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(5)))
+    first.write_all()
+    first.wire.then = None
+    first.send()
+    with_refused_writes(errno.EROFS, first.write)
+    assert first.queue.counters()["spooled"] == 5
+    assert first.write()
+    assert first.queue.counters()["spooled"] == 0
+    first.die()
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == []
+
+
 @pytest.mark.parametrize("name", ["EROFS", "EACCES", "ENOSPC"])
 def test_a_disk_that_takes_no_writes_loses_nothing_silently_and_is_used_again(
     start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture, name: str

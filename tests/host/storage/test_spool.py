@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -276,6 +276,17 @@ def test_a_deletion_that_the_disk_refuses_is_retried_with_the_next(
     assert numbers(spool) == [1, 2, 3]
     spool.delete_messages([])
     assert (spool.messages, numbers(spool)) == (1, [3])
+
+
+@pytest.mark.parametrize("retry", [Spool.retry, Spool.close])
+def test_a_refused_deletion_needs_no_further_change(spool: Spool, retry: Callable[[Spool], None]) -> None:
+    keys = add(spool, 1, 2, 3)
+    with_refused_writes(errno.EROFS, partial(spool.delete_messages, keys[:2]))
+    assert (spool.is_degraded, numbers(spool)) == (True, [1, 2, 3])
+    retry(spool)
+    spool.close()
+    assert spool.open()[1] == 1
+    assert numbers(spool) == [3]
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

@@ -125,7 +125,12 @@ class Spool:
         return found.messages[:SENT]
 
     def close(self, *, orderly: bool = True) -> None:
-        """Close the spool; added messages are on disk already. May be repeated."""
+        """Close the spool; added messages are on disk already. Deletions that the disk refused are tried once more.
+
+        May be repeated.
+        """
+        if orderly:
+            self._flush_deletes()
         self._store.close(orderly=orderly)
 
     def set_limits(self, limits: SpoolLimits) -> None:
@@ -136,12 +141,13 @@ class Spool:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether the disk refused the last write."""
-        return self._store.is_degraded
+        """Whether the disk refused the last write, or deletions that are still to be made."""
+        return self._store.is_degraded or bool(self._pending_deletes)
 
     def retry(self) -> None:
-        """As `LmdbStore.retry`."""
+        """As `LmdbStore.retry`, and make the deletions that the disk refused."""
         self._store.retry()
+        self._flush_deletes()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
