@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
 from tests.simulation.story import SMALL_SIZES, Step, Story
+from tests.simulation.zenoh_link import LinkSizes
 
 _DURABLE: Final = HostConfig(durable=True)
 
@@ -123,6 +124,18 @@ STORIES: Final[Mapping[str, Story]] = {
             Step(1_300, "publish", ("back", 250, 2_000, 8, 0)),
             Step(1_496, "router", (INSIDE, 1_654)),
         ),
+    ),
+    "12 router gone, disk fails to delete, durable": Story(
+        7436,
+        (
+            Step(420, "publish", ("call", 100, 40_000, 1_000, 0)),
+            Step(423, "router", (OUTSIDE, 12_547)),
+            Step(1_324, "disk", ("read-only", 8_356)),
+            Step(1_344, "router", (OUTSIDE, 5_848)),
+        ),
+        HostConfig(durable=True, retransmit_bytes=130_000),
+        LinkSizes(16_000, 64_000, 32_000),
+        commit_ms=1,
     ),
     "3 router hangs at 2 000/s of 1 kB, then killed": Story(
         1,
