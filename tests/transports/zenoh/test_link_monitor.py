@@ -95,6 +95,24 @@ def test_a_node_that_sent_and_closed_has_read_everything(kernel: Kernel) -> None
     assert kernel.lost_ms() == 0
 
 
+def test_a_close_that_a_sample_divides_is_a_close(kernel: Kernel) -> None:
+    """The Close message and the end of the stream come milliseconds apart."""
+    kernel.receive(CLOSE - 1)
+    kernel.run(50)
+    kernel.received += 1
+    kernel.ended = True
+    assert kernel.lost_ms() == 0
+
+
+def test_later_samples_judge_an_end_no_more(kernel: Kernel) -> None:
+    kernel.now_ms += 50
+    kernel.receive(200 + CLOSE)
+    kernel.ended = True
+    kernel.node.sample(kernel.now_ms * MS)
+    kernel.now_ms += 20
+    assert kernel.lost_ms() == 0
+
+
 def test_a_killed_node_loses_the_last_moments(kernel: Kernel) -> None:
     kernel.received += 1  # the end of the stream counts
     kernel.ended = True

@@ -135,7 +135,7 @@ class _PeerNode:
         self.is_aborted = False
         """True if the node's kernel ended the connection without a Close message."""
         self._was_reset = False
-        self._received = 0
+        self._received = self._newest = 0
         self._active_since_ns = self._active_ns = now_ns
         self._mark = _Mark(now_ns, 0, caught_up=True)
         self._marks: deque[_Mark] = deque(maxlen=_MAX_MARKS)
@@ -149,7 +149,7 @@ class _PeerNode:
             return
         self.closed = self.link.is_closed  # before the state, which may be of a later time
         state = self.link.state()
-        if state is None or self.is_aborted or (self.closed and state.peer_open):
+        if state is None or self.has_ended or (self.closed and state.peer_open):
             return  # what waited in Zenoh is gone: a later acknowledgement is none of it
         self._sampled_ns = now_ns
         self.has_ended = not state.peer_open
@@ -157,6 +157,7 @@ class _PeerNode:
             self._judge_end(state, now_ns)
             return
         if state.received != self._received:
+            self._newest = state.received - self._received
             if now_ns - self._active_ns > _ACTIVE_NS:
                 self._active_since_ns = now_ns
             self._active_ns = now_ns
@@ -168,6 +169,8 @@ class _PeerNode:
         """Distinguish a node that has closed the connection from one that was killed."""
         new = state.received - self._received
         self._was_reset = not new  # the end of a stream counts as a byte
+        if new == 1:
+            new += self._newest  # a Close message may have come before the previous sample
         if new == _CLOSE_BYTES:
             return
         # With other bytes before it a Close message has no known length: then it counts as a close if the node was
