@@ -125,6 +125,16 @@ STORIES: Final[Mapping[str, Story]] = {
             Step(1_496, "router", (INSIDE, 1_654)),
         ),
     ),
+    "11 cable cut while a router waits for an application": Story(
+        24_240,
+        (
+            _events(250, 500, 1_000),
+            Step(100, "stall", (9_000,)),
+            _events(200, 100, 100, at_ms=2_000),
+            Step(3_000, "cut", (OUTSIDE, 6_424)),
+        ),
+        sizes=SMALL_SIZES,
+    ),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
         (

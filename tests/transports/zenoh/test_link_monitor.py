@@ -227,6 +227,17 @@ def test_a_cable_cut_after_a_freeze_changes_nothing(kernel: Kernel) -> None:
     assert kernel.lost_ms() == 10_000 + 100
 
 
+def test_keep_alives_of_a_node_that_reads_nothing_confirm_no_puts(kernel: Kernel) -> None:
+    """A router waits for a stalled application: it sends, and its kernel answers probes. Then the cable is cut."""
+    kernel.is_full = True
+    kernel.run(3_000)
+    kernel.receive(3)
+    kernel.is_full, kernel.is_cut = False, True
+    kernel.run(6_300)
+    kernel.is_closed = True
+    assert kernel.lost_ms() == 3_000 + 6_300 + 100
+
+
 def test_puts_during_an_ecu_restart_are_lost(kernel: Kernel) -> None:
     kernel.is_cut = True
     kernel.run(2_000)

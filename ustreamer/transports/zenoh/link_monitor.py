@@ -233,12 +233,12 @@ class _PeerNode:
             return 0
         if self._is_silent(now_ns, lease_ns):
             # Cut off while alive: its kernel answered nothing afterwards. Frozen: its kernel kept acknowledging, or
-            # with a full buffer answers that nothing more fits.
+            # with a full buffer answers that nothing more fits. So does that of a router that waits for a receiver.
             has_answered = (
                 self._ack_ns > self._progress_ns + _MARK_NS
             )  # the kernel's times are inexact by its tick
             was_alive = self.acked_ns - self.received_ns < lease_ns // 3 and not has_answered
-            return (self.acked_ns if was_alive else self.received_ns) - _MARGIN_NS
+            return self.acked_ns - _MARGIN_NS if was_alive else self.confirmed_ns
         kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
         if kept_up and not self.is_aborted:
             return now_ns  # the node closed its session
