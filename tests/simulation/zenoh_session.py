@@ -98,11 +98,14 @@ class SimSubscriber:
 
 
 class SimPublisher:
-    """A declared publisher. `matching` is the session's view, which follows the network late."""
+    """A declared publisher. `matching` is the session's view, which follows the network late.
+
+    The streamer is informed of a change when its callback has returned.
+    """
 
     def __init__(self, session: "SimSession", key: str) -> None:
         self.key = key
-        self.matching = session.sees_subscriber(key)
+        self.matching = self._reported = session.sees_subscriber(key)
         self._session = session
         self._on_status: Callable[[Any], None] | None = None
 
@@ -123,11 +126,18 @@ class SimPublisher:
 
     def _report(self, matching: bool) -> None:
         on_status = self._on_status
-        if on_status is not None:
-            self._session.callbacks.put_unlocked(lambda: on_status(SimpleNamespace(matching=matching)))
+        if on_status is None:
+            self._reported = matching
+            return
+
+        def call() -> None:
+            on_status(SimpleNamespace(matching=matching))
+            self._reported = matching
+
+        self._session.callbacks.put_unlocked(call)
 
     def put(self, payload: bytes, *, attachment: bytes) -> None:
-        if not self.matching:
+        if not (self.matching or self._reported):
             self._session.network.put_without_subscriber.add(attachment[: HEAD.size])
         self._session.put(wire_message(self.key, payload, attachment, attachment[: HEAD.size]))
 
