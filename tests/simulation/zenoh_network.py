@@ -119,6 +119,8 @@ class SimNetwork:
         self._held: deque[tuple[WireMessage, SimApp]] = deque()
         self._refresh_scheduled = False
         self._frozen_ns = 0
+        self._frozen_unread: set[bytes] = set()
+        """The messages that the router had not read when it froze, because it waited for an application."""
         self._is_any_full = False
         """True if an application may be full: a test for each message would cost more."""
 
@@ -176,9 +178,9 @@ class SimNetwork:
         return self._is_any_full and any(app.is_full and app.connected for app in self.apps)
 
     def on_unread(self, messages: Iterable[WireMessage]) -> None:
-        """The router ends with unread messages. Documented: it may wait for an application, and send keep-alives."""
-        if self._waits_for_app:
-            self.lost_at_apps.update(each.id for each in messages)
+        """Messages were never read. Documented: the router may have waited for an application and sent keep-alives."""
+        waits = self._waits_for_app
+        self.lost_at_apps.update(each.id for each in messages if waits or each.id in self._frozen_unread)
 
     def from_app(self, message: WireMessage, app: SimApp) -> None:
         if self.can_read:
@@ -246,6 +248,9 @@ class SimNetwork:
         if self.is_running:
             self.is_running = False
             self._frozen_ns = self.scheduler.now_ns
+            # If it does not wait, it has read everything.
+            links = [each.link for each in self.sessions if each.link is not None] + self.orphans
+            self._frozen_unread = {each.id for link in links for each in link.received.messages}
             self._update_links()
 
     def thaw(self) -> None:
