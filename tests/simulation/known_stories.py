@@ -135,6 +135,30 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
         sizes=SMALL_SIZES,
     ),
+    "11 SIGTERM while a router waits for an application, then frozen, durable": Story(
+        1_169,
+        (
+            _events(250, 500, 1_000),
+            Step(108, "stall", (5_201,)),
+            _events(200, 50, 8, at_ms=1_721),
+            Step(3_116, "stop", (3_000,)),
+            Step(5_231, "freeze", (OUTSIDE, 11_196)),
+        ),
+        _DURABLE,
+        LinkSizes(16_000, 64_000, 32_000),
+    ),
+    "11 SIGTERM while a router waits for an application, then cut off, durable": Story(
+        2_656,
+        (
+            _events(250, 500, 1_000),
+            Step(164, "stall", (7_984,)),
+            Step(2_188, "publish", ("notice", 200, 2_000, 100, 0)),
+            Step(2_665, "stop", (3_000,)),
+            Step(4_501, "cut", (OUTSIDE, 8_178)),
+        ),
+        _DURABLE,
+        SMALL_SIZES,
+    ),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
         (

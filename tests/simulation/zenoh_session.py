@@ -307,7 +307,9 @@ class SimSession:
         while link and not link.dead and (link.queue.messages or (link.sent.messages and not link.is_held)):
             self.scheduler.block(min(deadline_ns, self.scheduler.now_ns + 10 * NS_PER_MS))
             if self.scheduler.now_ns >= deadline_ns:
-                link.sent.clear()
+                if not link.is_held:
+                    link.sent.clear()
+                break
         self._leave()
         self.callbacks.put_unlocked(None)
 
