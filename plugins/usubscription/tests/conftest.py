@@ -129,12 +129,12 @@ class ServiceRig:
         """The subscribers to which the core would route `topic`, with their periods."""
         return [(each.subscriber, each.period_ns) for each in self.plugin.directory.subscribers(topic)]
 
-    @staticmethod
-    def wait_until(condition: Callable[[], bool], what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Let other threads run until `condition` is true. Fails with `what` after DEADLINE_S."""
         end = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
+            self.advance()  # the service may have set its timer after the time advanced
             time.sleep(0.001)
 
     @contextmanager

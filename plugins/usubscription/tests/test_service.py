@@ -1033,5 +1033,6 @@ def test_a_subscription_ends_in_memory_although_the_disk_is_full_and_later_in_th
         rig.advance(ms=501)
         assert rig.pairs() == []  # and the question is answered
         assert rig.statistics("transactions") == before
+        rig.wait_until(lambda: len(rig._timers) == 1, "the next try to be planned")
     rig.advance(s=1)
     rig.wait_until(lambda: rig.statistics("transactions") == before + 1, "the deletion to be tried again")
