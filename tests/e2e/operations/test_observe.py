@@ -144,8 +144,8 @@ def test_the_process_is_alive_and_ready_when_its_links_are_up(
         ready = (200, {"status": "ready", "reasons": []})
         wait_until(lambda: observed.report("/readyz") == ready, "a ready streamer")
     reason = "endpoint 'cloud' reaches no receiver any more"
-    degraded = (503, {"status": "degraded", "reasons": [reason]})
-    wait_until(lambda: observed.report("/readyz") == degraded, "a streamer without the cloud")
+    not_ready = (503, {"status": "not_ready", "reasons": [reason]})
+    wait_until(lambda: observed.report("/readyz") == not_ready, "a streamer without the cloud")
     assert observed.report("/healthz")[0] == 200
 
 

@@ -38,7 +38,7 @@ def test_a_lost_link_is_named_and_the_process_stays_alive(bench: Bench) -> None:
     streamer = bench.started(fake("a", "car"), fake("b", "cloud"))
     link(streamer, "b").set_link(up=False)
     reason = "endpoint 'b' has reached no receiver yet"
-    assert report(streamer, "/readyz") == (503, HealthReport("degraded", (reason,)))
+    assert report(streamer, "/readyz") == (503, HealthReport("not_ready", (reason,)))
     assert report(streamer, "/healthz") == (200, HealthReport("alive"))
     link(streamer, "b").set_link(up=True)
     assert report(streamer, "/readyz") == (200, HealthReport("ready"))
@@ -51,7 +51,7 @@ def test_a_store_that_refuses_writes_is_named_until_it_accepts_one(bench: Bench)
     path = str(streamer.dead_letter_writer.store.path)
     streamer.context.stores.on_refused(path, "no space left on the device")
     reason = "store 'dead-letters' accepts no writes: no space left on the device"
-    assert report(streamer, "/readyz") == (503, HealthReport("degraded", (reason,)))
+    assert report(streamer, "/readyz") == (503, HealthReport("not_ready", (reason,)))
     streamer.context.stores.on_written(path)
     assert report(streamer, "/readyz") == (200, HealthReport("ready"))
 
@@ -97,4 +97,4 @@ def test_a_hanging_thread_makes_the_process_neither_alive_nor_ready(bench: Bench
     streamer = bench.started(fake("a", "car"))
     assert STALLED_NS == 10 * S
     assert liveness(HANGS) == HealthReport("stalled", tuple(HANGS))
-    assert readiness(streamer.metrics_snapshot(0), HANGS) == HealthReport("degraded", tuple(HANGS))
+    assert readiness(streamer.metrics_snapshot(0), HANGS) == HealthReport("not_ready", tuple(HANGS))

@@ -66,7 +66,7 @@ def liveness(stalled: Iterable[str]) -> HealthReport:
 def readiness(snapshot: MetricsSnapshot, stalled: Iterable[str]) -> HealthReport:
     """The report of /readyz."""
     reasons = (*stalled, *_closed_links(snapshot), *_refusing_stores(snapshot))
-    return HealthReport("degraded" if reasons else "ready", reasons)
+    return HealthReport("not_ready" if reasons else "ready", reasons)
 
 
 def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:

@@ -40,6 +40,7 @@ _PRESENT: Final = frozenset(
         "sd_undecided",
         "sd_wanted",
         "spooled",
+        "spooled_sent",
         "unwritten",
     }
 )
@@ -148,12 +149,12 @@ _PER_ENDPOINT: Final = (
     ),
     _PerEndpoint(
         "ustreamer_queue_limit_messages",
-        "Most messages in the egress queue.",
+        "Configured limit of messages in the egress queue.",
         lambda each: each.limits.queue_messages,
     ),
     _PerEndpoint(
         "ustreamer_queue_limit_bytes",
-        "Most bytes in the egress queue.",
+        "Configured limit of bytes in the egress queue.",
         lambda each: each.limits.queue_bytes,
     ),
     _PerEndpoint(
@@ -175,7 +176,7 @@ _PER_ENDPOINT: Final = (
     ),
     _PerEndpoint(
         "ustreamer_backpressure_refused",
-        "How often the input waited no longer for a slow receiver.",
+        "How often the input gave up waiting for a slow receiver.",
         lambda each: each.counters.get("backpressure_refused", 0),
         counts=True,
     ),
@@ -362,11 +363,11 @@ def _dead_letters(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield _single(
         _gauge,
         "ustreamer_dead_letters_limit_messages",
-        "Most dead letters in the store.",
+        "Configured limit of stored dead letters.",
         limits.messages,
     )
     yield _single(
-        _gauge, "ustreamer_dead_letters_limit_bytes", "Most bytes of stored dead letters.", limits.bytes
+        _gauge, "ustreamer_dead_letters_limit_bytes", "Configured limit of their bytes.", limits.bytes
     )
 
 
