@@ -570,7 +570,9 @@ class TransportContract(ABC):
         pair.b.register_listener(TOPIC, None, hang)
         self.wait_connected(pair)
         has_threads = bool(pair.b.receiving_threads())
-        pair.a.send(publish(new_id(), TOPIC))
+        # Without receiving threads the sender's thread runs the listener.
+        sender = threading.Thread(target=lambda: pair.a.send(publish(new_id(), TOPIC)))
+        sender.start()
         try:
             assert entered.wait(DEADLINE_S)
             hanging, until = working(), time.monotonic() + 1.5  # without input SOME/IP has a turn each second
@@ -579,6 +581,7 @@ class TransportContract(ABC):
                 time.sleep(0.05)
         finally:
             go.set()
+            sender.join(DEADLINE_S)
         assert bool(hanging) is has_threads
         wait_until(lambda: not hanging & working(), "its progress")
         pair.b.close()
