@@ -2,7 +2,7 @@
 """`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 6 minutes on two quiet cores.
 
 Tests that measure time run first, alone. Then three suites run that start whole processes; those wait for each other
-three quarters of the time. All other tests run next to them in three suites with a lower priority. Named paths
+three quarters of the time. All other tests run next to them in four suites with a lower priority. Named paths
 (`python -m tests tests/core`) go to one pytest.
 """
 
@@ -46,6 +46,7 @@ COMMANDS: Final = (BENCHMARKS, OPERATIONS)
 PLUGINS: Final = "plugins"
 LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """Together they take as long as the pipeline."""
+TRANSPORTS: Final = "tests/transports"
 
 WAITING_SUITES: Final = (
     (*MULTI_STREAMER, *CLOCK_STEPS),
@@ -54,7 +55,8 @@ WAITING_SUITES: Final = (
 )
 """Whole processes, which wait for each other three quarters of the time."""
 CPU_BOUND_SUITES: Final = (
-    ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, *LARGEST_SUITES)),
+    ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, TRANSPORTS, *LARGEST_SUITES)),
+    (TRANSPORTS,),
     ("pipeline/tests",),
     LARGEST_SUITES,
 )

@@ -28,6 +28,7 @@ from tests.__main__ import (
     NICE,
     STAGES,
     TIMING_SENSITIVE,
+    TRANSPORTS,
     WAITING_SUITES,
     child_environment,
     exit_code_of,
@@ -220,7 +221,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # A place that one suite ignores is a place of its own in another suite.
-    known = [*TIMING_SENSITIVE, *MULTI_STREAMER, *CLOCK_STEPS, *COMMANDS, *LARGEST_SUITES, E2E]
+    known = [*TIMING_SENSITIVE, *MULTI_STREAMER, *CLOCK_STEPS, *COMMANDS, *LARGEST_SUITES, TRANSPORTS, E2E]
     assert sorted(left_out) == sorted(known)
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
     assert all((REPO / each).exists() for each in run)
@@ -249,8 +250,8 @@ def test_only_the_selected_places_are_run() -> None:
 def test_cpu_bound_tests_use_the_cores_that_waiting_tests_leave_idle() -> None:
     assert [
         pytest_command(where, ())[:3] == list(NICE) for where in (*WAITING_SUITES, *CPU_BOUND_SUITES)
-    ] == [False] * 3 + [True] * 3
-    assert pytest_command(CPU_BOUND_SUITES[2], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
+    ] == [False] * 3 + [True] * 4
+    assert pytest_command(CPU_BOUND_SUITES[-1], ("-x",))[-2:] == [LARGEST_SUITES[1], "-x"]
 
 
 def test_bytecode_is_cached_where_none_may_be_next_to_the_sources() -> None:
