@@ -74,7 +74,9 @@ def test_problems_are_printed_one_per_line_with_line_numbers(
     add(config, "colour = 1\n[plugins.trottle]\n")
     report = check(config, offline=False)
     assert report.stages == ()
-    assert [problem.split(": ")[0] for problem in report.problems] == [f"{config}:{line}" for line in (7, 8)]
+    assert [problem.split(": ")[0] for problem in report.problems] == [
+        f"{config}:{place}" for place in ("7:1", "8:1")
+    ]
     assert "colour" in report.problems[0]
     assert "throttle" in report.problems[1]  # the intended directory
 
@@ -120,7 +122,7 @@ def test_a_pattern_that_a_plugin_cannot_read_is_a_problem_with_its_line(config: 
     report = check(config, offline=False)
     assert report.stages == ()
     [problem] = report.problems
-    assert problem.startswith(f"{config}:8: ")
+    assert problem.startswith(f"{config}:8:11: ")
     assert "//chassis/1234" in problem
 
 
@@ -135,19 +137,19 @@ members = [
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "problem"),
+    ("text", "place", "problem"),
     [
-        (WHEEL, 11, "types.Wheel.members[0].type: there is no type 'f33' (did you mean 'f32'?)"),
-        (WHEEL.replace('"struct"', '"strukt"'), 9, "types.Wheel.kind: 'strukt' is not one of: 'struct', 'tlv', 'array'"),
-        (TOPIC + 'type = "u8"\n' + TOPIC + 'type = "u8"\n', 11, "topics[1].topic: what is published on up://hpc/1/1/8001"),
-        (TOPIC + 'type = "u8"\nklass = 1\n', 10, "topics[0].klass: unknown key (have: class, topic, type); did you mean 'class'?"),
+        (WHEEL, "11:23", "types.Wheel.members[0].type: there is no type 'f33' (did you mean 'f32'?)"),
+        (WHEEL.replace('"struct"', '"strukt"'), "9:1", "types.Wheel.kind: 'strukt' is not one of: 'struct', 'tlv', 'array'"),
+        (TOPIC + 'type = "u8"\n' + TOPIC + 'type = "u8"\n', "11:1", "topics[1].topic: what is published on up://hpc/1/1/8001"),
+        (TOPIC + 'type = "u8"\nklass = 1\n', "10:1", "topics[0].klass: unknown key (have: class, topic, type); did you mean 'class'?"),
     ],
 )  # fmt: skip
 def test_a_payload_that_is_described_wrongly_is_a_problem_with_its_line(
-    config: Path, text: str, line: int, problem: str
+    config: Path, text: str, place: str, problem: str
 ) -> None:
     [found] = check(add(config, text), offline=True).problems
-    assert found.startswith(f"{config}:{line}: plugins.payloads.{problem}")
+    assert found.startswith(f"{config}:{place}: plugins.payloads.{problem}")
 
 
 def test_a_payload_class_that_cannot_be_imported_is_a_problem_of_the_second_stage(config: Path) -> None:

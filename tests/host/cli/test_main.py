@@ -279,7 +279,7 @@ def test_an_invalid_configuration_ends_with_78_and_prints_its_problems_to_stderr
     assert ended("check", path) == 78
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{path}:9", f"{path}:10"]
+    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{path}:9:1", f"{path}:10:1"]
 
 
 @pytest.mark.parametrize(("text", "code", "problems"), [(LOCAL, 0, 0), (LOCAL + "colour = 1", 78, 1)])
@@ -387,7 +387,7 @@ def test_every_problem_of_a_configuration_is_a_line_on_stderr(written: Written, 
     assert ended("run", path) == 78
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{path}:9", f"{path}:10"]
+    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{path}:9:1", f"{path}:10:1"]
 
 
 def test_an_endpoint_that_cannot_be_opened_ends_with_69_and_there_is_no_ready(

@@ -436,8 +436,8 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("an inline table over several lines", [("sd = { ", "sd = { #!\n")], "", "an inline table is on one line, without a comma at its end; or make it a [table]"),
     ("a comment of another language", [("[egress", "// egress #!\n[egress")], "", "a comment begins with #"),
     ("a backslash", [('"/var/lib/ustreamer/recordings"', '"C:\\data" #!')], "", "write \\\\ for each \\, or put the string in 'single quotes'"),
-    ("a key twice", [("major = 1", "major = 1\nservice = 3 #!")], "endpoints.chassis.services[0].service", "the first is on line 19"),
-    ("an endpoint twice", [("[endpoints.chassis]", "[endpoints.backbone] #!")], "endpoints.backbone", "the first is on line 4"),
+    ("a key twice", [("major = 1", "major = 1\nservice = 3 #!")], "endpoints.chassis.services[0].service", "leave this one out: the first is on line 19"),
+    ("an endpoint twice", [("[endpoints.chassis]", "[endpoints.backbone] #!")], "endpoints.backbone", "leave this one out: the first is on line 4"),
     # --- keys
     ("a misspelt key at the top", [('state_dir = "/var/lib/ustreamer"', 'statedir = "x" #!')], "statedir", "did you mean 'state_dir'?"),
     ("a misspelt section", [("[egress.default]", "[egres.default] #!")], "egres", "did you mean 'egress'?"),
@@ -513,73 +513,76 @@ SENTENCES = [
     (
         [('transport = "zenoh"', 'transport = "zenho"')],
         (
-            "vehicle.toml:5: endpoints.backbone.transport: 'zenho' is not a transport (have: local, someip, zenoh); "
+            "vehicle.toml:5:1: endpoints.backbone.transport: 'zenho' is not a transport (have: local, someip, zenoh); "
             "did you mean 'zenoh'?"
         ),
     ),
     (
         [("port = 30500", 'port = "30500"')],
         (
-            "vehicle.toml:16: endpoints.chassis.port: expected an integer, got the string '30500'; "
+            "vehicle.toml:16:1: endpoints.chassis.port: expected an integer, got the string '30500'; "
             "write 30500, without quotes"
         ),
     ),
     (
         [("service = 0x1234", "service = 0x1_2345")],
-        "vehicle.toml:19: endpoints.chassis.services[0].service: 0x12345 is out of range; choose 0x1 to 0xfffe",
+        "vehicle.toml:19:1: endpoints.chassis.services[0].service: 0x12345 is out of range; choose 0x1 to 0xfffe",
     ),
     (
         [('mode = "peer"', 'mode = "pier"')],
         (
-            "vehicle.toml:8: endpoints.backbone.mode: 'pier' is not one of: 'client', 'peer', 'router'; "
+            "vehicle.toml:8:1: endpoints.backbone.mode: 'pier' is not one of: 'client', 'peer', 'router'; "
             "did you mean 'peer'?"
         ),
     ),
     (
         [("tolerance = 0.1", "tolerance = nan")],
-        "vehicle.toml:35: plugins.throttle.tolerance: nan is out of range; choose 0 to 0.5",
+        "vehicle.toml:35:1: plugins.throttle.tolerance: nan is out of range; choose 0 to 0.5",
     ),
     (
         [('"127.0.0.1:30501"', '"127.0.0.1"')],
         (
-            "vehicle.toml:24: endpoints.chassis.services[0].remote: '127.0.0.1': expected an address and a port, "
+            "vehicle.toml:24:1: endpoints.chassis.services[0].remote: '127.0.0.1': expected an address and a port, "
             "such as 10.0.0.2:30501"
         ),
     ),
     (
         [('["chassis"]', '["cloud"]')],
         (
-            "vehicle.toml:14: endpoints.chassis.authorities[0]: 'cloud' lives behind endpoint 'backbone' (line 6); "
+            "vehicle.toml:14:16: endpoints.chassis.authorities[0]: 'cloud' lives behind endpoint 'backbone' (line 6); "
             "keep it in one place"
         ),
     ),
     (
         [("[plugins.wamp]", "[plugins.dashboard]")],
         (
-            "vehicle.toml:38: plugins.dashboard: 'dashboard' is not a plugin that is installed "
+            "vehicle.toml:38:1: plugins.dashboard: 'dashboard' is not a plugin that is installed "
             "(have: recorder, throttle, usubscription, wamp)"
         ),
     ),
     (
         [("state_dir = ", "state_dir = 1 #")],
-        'vehicle.toml:2: state_dir: expected a string, got the integer 1; write "1", in quotes',
+        'vehicle.toml:2:1: state_dir: expected a string, got the integer 1; write "1", in quotes',
     ),
     (
         [("bind = ", "# bind = ")],
-        'vehicle.toml:12: endpoints.chassis.bind: is missing; add bind = "..."',
+        'vehicle.toml:12:1: endpoints.chassis.bind: is missing; add bind = "..."',
     ),
     (
         [('transport = "zenoh"', "")],
-        'vehicle.toml:4: endpoints.backbone.transport: is missing (have: local, someip, zenoh); add transport = "..."',
+        'vehicle.toml:4:1: endpoints.backbone.transport: is missing (have: local, someip, zenoh); add transport = "..."',
     ),
     (
         [("port = 30490", "prot = 30490")],
         (
-            "vehicle.toml:17: endpoints.chassis.sd.prot: unknown key (have: interface, multicast, port); "
+            "vehicle.toml:17:39: endpoints.chassis.sd.prot: unknown key (have: interface, multicast, port); "
             "did you mean 'port'?"
         ),
     ),
-    ([('state_dir = "/var/lib/ustreamer"', 'state_dir = ""')], "vehicle.toml:2: state_dir: '' is not a path"),
+    (
+        [('state_dir = "/var/lib/ustreamer"', 'state_dir = ""')],
+        "vehicle.toml:2:1: state_dir: '' is not a path",
+    ),
 ]
 
 

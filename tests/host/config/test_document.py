@@ -83,9 +83,9 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_invalid_utf8_is_refused_on_its_line(tmp_path: Path) -> None:
     assert refusal(holding(tmp_path, b"a = 1\nb = '\xe9'\n")) == (
-        "FILE:2: byte 0xe9 is not UTF-8; save the file as UTF-8"
+        "FILE:2:6: byte 0xe9 is not UTF-8; save the file as UTF-8"
     )
-    assert refusal(holding(tmp_path, "a = 1".encode("utf-16"))).startswith("FILE:1: byte 0xff is not UTF-8")
+    assert refusal(holding(tmp_path, "a = 1".encode("utf-16"))).startswith("FILE:1:1: byte 0xff is not UTF-8")
 
 
 def test_a_file_of_a_megabyte_is_read_and_a_larger_one_refused(tmp_path: Path) -> None:
@@ -95,10 +95,11 @@ def test_a_file_of_a_megabyte_is_read_and_a_larger_one_refused(tmp_path: Path) -
 
 def test_invalid_toml_is_refused_with_line_and_suggestion(tmp_path: Path) -> None:
     assert (
-        refusal(holding(tmp_path, b"a = 1\r\n\r\nb = x\r\n")) == 'FILE:3: Invalid value; write "x" in quotes'
+        refusal(holding(tmp_path, b"a = 1\r\n\r\nb = x\r\n"))
+        == 'FILE:3:5: Invalid value; write "x" in quotes'
     )
     assert refusal(holding(tmp_path, b"[t]\na = 1\na = 2\n")) == (
-        "FILE:3: t.a: is defined twice; the first is on line 2"
+        "FILE:3:1: t.a: is defined twice; leave this one out: the first is on line 2"
     )
 
 
@@ -125,13 +126,13 @@ DOCUMENT = TomlDocument(Path("v.toml"), "[t]\nid = 0x8001\nn = 5\ns = 'a\\nb'\nl
 @pytest.mark.parametrize(
     ("problem", "line", "value", "sentence"),
     [
-        (DOCUMENT.problem(("t", "n"), "is odd", "write 6"), 3, "5", "v.toml:3: t.n: is odd; write 6"),
-        (DOCUMENT.problem(("t", "n"), "is odd"), 3, "5", "v.toml:3: t.n: is odd"),
-        (DOCUMENT.problem(("t", "id"), "x"), 2, "0x8001", "v.toml:2: t.id: x"),
-        (DOCUMENT.problem(("t", "s"), "two\n lines"), 4, "'a\\\\nb'", "v.toml:4: t.s: two lines"),
-        (DOCUMENT.problem(("t", "l", 0), "x"), 6, "1", "v.toml:6: t.l[0]: x"),
-        (DOCUMENT.problem(("t", "new"), "x"), 1, "", "v.toml:1: t.new: x"),
-        (DOCUMENT.problem(("a b", "é"), "x"), 7, "a table", 'v.toml:7: "a b"."é": x'),
+        (DOCUMENT.problem(("t", "n"), "is odd", "write 6"), 3, "5", "v.toml:3:1: t.n: is odd; write 6"),
+        (DOCUMENT.problem(("t", "n"), "is odd"), 3, "5", "v.toml:3:1: t.n: is odd"),
+        (DOCUMENT.problem(("t", "id"), "x"), 2, "0x8001", "v.toml:2:1: t.id: x"),
+        (DOCUMENT.problem(("t", "s"), "two\n lines"), 4, "'a\\\\nb'", "v.toml:4:1: t.s: two lines"),
+        (DOCUMENT.problem(("t", "l", 0), "x"), 6, "1", "v.toml:6:1: t.l[0]: x"),
+        (DOCUMENT.problem(("t", "new"), "x"), 1, "", "v.toml:1:1: t.new: x"),
+        (DOCUMENT.problem(("a b", "é"), "x"), 7, "a table", 'v.toml:7:1: "a b"."é": x'),
         (Problem("v.toml", 0, "", "", "is empty"), 0, "", "v.toml: is empty"),
     ],
 )

@@ -81,14 +81,14 @@ def test_a_loopback_address_is_accepted(tmp_path: Path, listen: str, address: tu
 )
 def test_anything_else_is_refused_with_the_form(tmp_path: Path, listen: str) -> None:
     text = problem(tmp_path, f'[observe]\nlisten = "{listen}"')
-    assert "ustreamer.toml:7: observe.listen: " in text
+    assert "ustreamer.toml:7:1: observe.listen: " in text
     assert "an IP address and a port, such as 127.0.0.1:9464" in text
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9464", "192.168.1.2:9464", "[::]:9464"])
 def test_an_address_that_other_machines_reach_needs_a_setting(tmp_path: Path, listen: str) -> None:
     text = problem(tmp_path, f'[observe]\nlisten = "{listen}"')
-    assert "ustreamer.toml:7: observe.listen: " in text
+    assert "ustreamer.toml:7:1: observe.listen: " in text
     assert "without authentication" in text
     assert "allow_remote = true" in text
     allowed = loaded(tmp_path, f'[observe]\nlisten = "{listen}"\nallow_remote = true')
@@ -103,7 +103,7 @@ def test_without_the_extra_the_section_is_refused_with_the_command(
 
     monkeypatch.setattr(observe, "find_spec", only_others)
     text = problem(tmp_path, '[observe]\nlisten = "127.0.0.1:0"')
-    assert "ustreamer.toml:7: observe.listen: " in text
+    assert "ustreamer.toml:7:1: observe.listen: " in text
     assert "pip install 'ustreamer[observe]'" in text
     assert loaded(tmp_path, "").observe is None
 

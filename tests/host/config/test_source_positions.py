@@ -27,6 +27,10 @@ def paths_in(value: object, path: KeyPath = ()) -> Iterator[KeyPath]:
         yield from paths_in(item, (*path, step))
 
 
+def lines_of(text: str) -> dict[KeyPath, int]:
+    return {path: line for path, (line, _) in SourcePositions.from_text(text).positions.items()}
+
+
 # ------------------------------------------------------------------------------------------------ each construct
 
 CONSTRUCTS: list[tuple[str, str, dict[KeyPath, int]]] = [
@@ -112,8 +116,27 @@ CONSTRUCTS: list[tuple[str, str, dict[KeyPath, int]]] = [
 )
 def test_the_locator_finds_the_line_of(text: str, lines: dict[KeyPath, int]) -> None:
     places = SourcePositions.from_text(text)
-    assert {path: places.lines[path] for path in lines} == lines
-    assert set(places.lines) == set(paths_in(tomllib.loads(text)))
+    assert {path: places.line_of(path) for path in lines} == lines
+    assert set(places.positions) == set(paths_in(tomllib.loads(text)))
+
+
+COLUMNS: list[tuple[str, str, dict[KeyPath, int]]] = [
+    ("a key", "a = 1\n  b = 2", {("a",): 1, ("b",): 3}),
+    ("a header", " [t]\n[[u]]\n", {("t",): 2, ("u",): 1, ("u", 0): 1}),
+    ("a dotted key", "\n a . b = 1", {("a",): 2, ("a", "b"): 2}),
+    ("elements", "a = [1, 'x',\n   [2] ]", {("a", 0): 6, ("a", 1): 9, ("a", 2): 4, ("a", 2, 0): 5}),
+    ("an inline table", "a = { b = 1, c = 2 }", {("a", "b"): 7, ("a", "c"): 14}),
+    ("characters and not bytes", "'é' = [ 'ü', 1]\n", {("é",): 1, ("é", 1): 14}),
+    ("the line after a multi-line string", 'a = """\n\n""" \n b = 1', {("b",): 2}),
+    ("CRLF and tabs", "a = 1\r\n\tb = 2\r\n", {("b",): 2}),
+    ("what is absent, as its nearest ancestor", "  [t]\n", {("t", "x"): 3, ("y",): 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "columns"), [row[1:] for row in COLUMNS], ids=[row[0] for row in COLUMNS])
+def test_the_locator_finds_the_column_of(text: str, columns: dict[KeyPath, int]) -> None:
+    places = SourcePositions.from_text(text)
+    assert {path: places.position_of(path).column for path in columns} == columns
 
 
 def test_a_path_that_is_not_there_is_where_its_nearest_ancestor_is() -> None:
@@ -141,7 +164,8 @@ def test_a_path_that_is_not_there_is_where_its_nearest_ancestor_is() -> None:
     ],
 )
 def test_an_unclosed_bracket_or_string_is_found(text: str, line: int | None) -> None:
-    assert first_unclosed(text) == line
+    found = first_unclosed(text)
+    assert (found and found.line) == line
 
 
 # -------------------------------------------------------------------------------- documents written with known lines
@@ -290,7 +314,7 @@ def test_every_path_of_a_written_document_is_found_on_its_line(data: st.DataObje
     document = Document(data)
     document.table((), 3)
     assert set(document.lines) == set(paths_in(tomllib.loads(document.text))), document.text
-    assert SourcePositions.from_text(document.text).lines == document.lines, document.text
+    assert lines_of(document.text) == document.lines, document.text
 
 
 @settings(max_examples=15)
@@ -298,7 +322,7 @@ def test_every_path_of_a_written_document_is_found_on_its_line(data: st.DataObje
 def test_windows_line_ends_change_no_line(data: st.DataObject) -> None:
     document = Document(data)
     document.table((), 2)
-    assert SourcePositions.from_text(document.text.replace("\n", "\r\n")).lines == document.lines
+    assert lines_of(document.text.replace("\n", "\r\n")) == document.lines
 
 
 # --- random texts ----------------------------------------------------------------------------------------------------
@@ -359,7 +383,7 @@ PARTS = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=6).map("".join
 @settings(max_examples=50)
 @given(st.lists(PARTS, max_size=10).map(accepted))
 def test_text_accepted_by_tomllib_is_located_completely(text: str) -> None:
-    assert set(SourcePositions.from_text(text).lines) == set(paths_in(tomllib.loads(text)))
+    assert set(lines_of(text)) == set(paths_in(tomllib.loads(text)))
     assert first_unclosed(text) is None
     assert find_duplicate(text) is None
 
@@ -396,4 +420,5 @@ REPEATS: list[tuple[str, tuple[KeyPath, int, int] | None]] = [
 def test_a_duplicate_definition_is_found_with_both_lines(
     text: str, repeat: tuple[KeyPath, int, int] | None
 ) -> None:
-    assert find_duplicate(text) == repeat
+    found = find_duplicate(text)
+    assert (found and (found.path, found.first.line, found.second.line)) == repeat

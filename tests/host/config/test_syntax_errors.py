@@ -63,11 +63,11 @@ REFUSED: list[tuple[str, int, str]] = [
     ("a = ['x', y]", 1, 'write "y" in quotes'),
     ("a = [\n[1],\n[True],\n]", 3, "write true and false in small letters"),
     ("// a\n", 1, "a comment begins with #"),
-    ("a = 1\nb = [\n1]\na = [\n2]\n", 4, "the first is on line 1"),
-    ("[a]\n[b]\n[a]\n", 3, "the first is on line 1"),
-    ("a.b = 1\n[a]\n", 2, "the first is on line 1"),
-    ("[a.b]\n[[a.b]]\n", 2, "the first is on line 1"),
-    ("t = { a = 1, a = 2 }", 1, "the first is on line 1"),
+    ("a = 1\nb = [\n1]\na = [\n2]\n", 4, "leave this one out: the first is on line 1"),
+    ("[a]\n[b]\n[a]\n", 3, "leave this one out: the first is on line 1"),
+    ("a.b = 1\n[a]\n", 2, "leave this one out: the first is on line 1"),
+    ("[a.b]\n[[a.b]]\n", 2, "leave this one out: the first is on line 1"),
+    ("t = { a = 1, a = 2 }", 1, "leave this one out: the first is on line 1"),
     ("a = 1\nb = " + "1" * 5000, 2, "put it in quotes"),
     ("a = " + "[" * 50_000, 0, ""),
     ("a = 1\x00", 1, ""),
@@ -80,8 +80,25 @@ def test_a_text_that_is_not_toml_is_refused_where_the_mistake_is(
 ) -> None:
     with pytest.raises(TomlSyntaxError) as caught:
         parse(text)
-    assert (caught.value.line, caught.value.suggestion) == (line, suggestion)
+    assert (caught.value.position.line, caught.value.suggestion) == (line, suggestion)
     assert caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("a = 1\nbc = zenoh", 6),
+        ("a = [1,\n2", 5),
+        ("a = 1\n  a = 2", 3),
+        ("é = 1", 1),
+        ("a = " + "1" * 5000, 5),
+        ("a = 'x\n", 5),
+    ],
+)
+def test_the_column_is_that_of_the_mistake(text: str, column: int) -> None:
+    with pytest.raises(TomlSyntaxError) as caught:
+        parse(text)
+    assert caught.value.position.column == column
 
 
 def test_a_duplicate_definition_is_named() -> None:
@@ -111,6 +128,8 @@ def test_every_text_is_parsed_as_tomllib_does_or_refused_on_a_line_of_it(text: s
     except tomllib.TOMLDecodeError:
         with pytest.raises(TomlSyntaxError) as caught:
             parse(text)
-        assert 1 <= caught.value.line <= text.count("\n") + 1
+        line, column = caught.value.position
+        assert 1 <= line <= text.count("\n") + 1
+        assert 1 <= column <= len((text + "\n").split("\n")[line - 1]) + 1
     else:
         assert parse(text) == accepted

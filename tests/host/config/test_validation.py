@@ -63,13 +63,14 @@ class Outer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def found(text: str, shape: type[Any] = Outer) -> list[str]:
-    """The problems of a text, without the file's name."""
+    """The problems of a text, without the file's name and the columns."""
     document = TomlDocument(Path("/etc/f"), text)
     findings = Problems(document)
     section = findings.convert_section((), shape)
     assert (section is None) is bool(findings.problems)
     assert document.data == TomlDocument(document.file, text).data
-    return [str(problem).removeprefix("/etc/") for problem in findings.problems]
+    without_columns = [msgspec.structs.replace(each, column=0) for each in findings.problems]
+    return [str(problem).removeprefix("/etc/") for problem in without_columns]
 
 
 WORDS = [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parsed TOML file, and the format of its problems: file, line, key path, value and suggestion.
+"""A parsed TOML file, and the format of its problems: file, line, column, key path, value and suggestion.
 
-vehicle.toml:14: endpoints.chassis.transport: 'zenho' is not a transport (have: local, zenoh); did you mean 'zenoh'?
+vehicle.toml:14:1: endpoints.chassis.transport: 'zenho' is not a transport (have: local, zenoh); did you mean 'zenoh'?
 """
 
 import datetime as dt
@@ -33,7 +33,7 @@ _ABSENT: Final = object()
 class Problem(msgspec.Struct, frozen=True):
     """One problem of a file; `str` is one line of text.
 
-    `line` counts from 1; 0 is the file as a whole. `path` is the key path as in TOML, "" for the whole file. `value`
+    `line` and `column` count from 1, in characters; 0 is the file, or the line, as a whole. `path` is the key path as in TOML, "" for the whole file. `value`
     is the shortened value, "" if absent. `suggestion` is a clause, such as "did you mean 'zenoh'?", or "".
     """
 
@@ -43,9 +43,10 @@ class Problem(msgspec.Struct, frozen=True):
     value: str
     text: str
     suggestion: str = ""
+    column: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        place = ":".join([self.file, *(str(number) for number in (self.line, self.column) if number)])
         words = ": ".join(part for part in (place, self.path, self.text) if part)
         return f"{words}; {self.suggestion}" if self.suggestion else words
 
@@ -56,7 +57,7 @@ class ConfigError(Exception):
     exit_code: ClassVar[int] = os.EX_CONFIG
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Final = tuple(sorted(problems, key=lambda problem: problem.line))
+        self.problems: Final = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
         super().__init__(self.problems)
 
     def __str__(self) -> str:
@@ -141,8 +142,9 @@ class TomlDocument:
         try:
             self.data: Final[dict[str, Any]] = parse(self.text)
         except TomlSyntaxError as error:
+            line, column = error.position
             problem = Problem(
-                str(file), error.line, format_path(error.path), "", error.text, error.suggestion
+                str(file), line, format_path(error.path), "", error.text, error.suggestion, column
             )
             raise ConfigError([problem]) from error
 
@@ -162,8 +164,9 @@ class TomlDocument:
         """A problem with the value at `path`, or with its absence."""
         value = value_at(self.data, path, _ABSENT)
         words = "" if value is _ABSENT else format_value(value, as_hex=self.writes_hex(path))
-        line = self.positions.line_of(path)
-        return Problem(str(self.file), line, format_path(path), words, " ".join(text.split()), suggestion)
+        line, column = self.positions.position_of(path)
+        text = " ".join(text.split())
+        return Problem(str(self.file), line, format_path(path), words, text, suggestion, column)
 
     def writes_hex(self, path: KeyPath) -> bool:
         """Whether the integer at `path` is written as 0x..., as is usual for SOME/IP."""
@@ -177,8 +180,8 @@ class TomlDocument:
 def read(file: Path) -> TomlDocument:
     """Read a TOML file in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; no side effects."""
 
-    def refused(text: str, line: int = 0, suggestion: str = "") -> ConfigError:
-        return ConfigError([Problem(str(file), line, "", "", text, suggestion)])
+    def refused(text: str, line: int = 0, suggestion: str = "", column: int = 0) -> ConfigError:
+        return ConfigError([Problem(str(file), line, "", "", text, suggestion, column)])
 
     try:
         with file.open("rb") as stream:
@@ -193,8 +196,9 @@ def read(file: Path) -> TomlDocument:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        column = len(content[content.rfind(b"\n", 0, error.start) + 1 : error.start].decode()) + 1
         what = f"byte 0x{content[error.start]:02x} is not UTF-8"
-        raise refused(what, line, "save the file as UTF-8") from error
+        raise refused(what, line, "save the file as UTF-8", column) from error
     return TomlDocument(file, text)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of every key in a TOML text: tomllib knows it while parsing, but does not return it.
+"""The position of every key in a TOML text: tomllib knows it while parsing, but does not return it.
 
-In flow a TOML text. Out flow a line for every table, array, element and value of a text that tomllib accepts. For any
-other text the lines are meaningless, but no function fails.
+In flow a TOML text. Out flow line and column of every table, array, element and value of a text that tomllib accepts.
+For any other text the positions are meaningless, but no function fails.
 """
 
 import re
@@ -32,39 +32,50 @@ _TOKEN: Final = re.compile(
 )
 
 
-class SourcePositions(msgspec.Struct, frozen=True):
-    """The line (from 1) of every key path of one TOML text."""
+class Position(NamedTuple):
+    """A line, and a column in characters; both count from 1."""
 
-    lines: Mapping[KeyPath, int]
+    line: int
+    column: int
+
+
+class SourcePositions(msgspec.Struct, frozen=True):
+    """The position of every key path of one TOML text."""
+
+    positions: Mapping[KeyPath, Position]
 
     @classmethod
     def from_text(cls, text: str) -> "SourcePositions":
         """The positions in a text that tomllib has accepted."""
         return cls(_Scanner(text).scan())
 
-    def line_of(self, path: KeyPath) -> int:
-        """The line of `path` or, if absent, of its nearest ancestor; 1 without one.
+    def position_of(self, path: KeyPath) -> Position:
+        """The position of `path` or, if absent, of its nearest ancestor; the first character without one.
 
-        The line of a key is that of its name; of an array element, its beginning; of a table or an array of tables,
-        its header. The line of an implicit table is that of the first key or header below it.
+        The position of a key is that of its name; of an array element, its beginning; of a table or an array of tables,
+        its header. The position of an implicit table is that of the first key or header below it.
         """
         for length in range(len(path), 0, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return 1
+            if path[:length] in self.positions:
+                return self.positions[path[:length]]
+        return Position(1, 1)
+
+    def line_of(self, path: KeyPath) -> int:
+        """The line of `position_of`."""
+        return self.position_of(path).line
 
 
-def first_unclosed(text: str) -> int | None:
-    """The line of the first bracket still open at the end of `text`, or else of the open string."""
-    brackets: list[int] = []
+def first_unclosed(text: str) -> Position | None:
+    """The position of the first bracket still open at the end of `text`, or else of the open string."""
+    brackets: list[Position] = []
     for token in _tokens(text):
         match token.text:
             case "[" | "{":
-                brackets.append(token.line)
+                brackets.append(token.position)
             case "]" | "}" if brackets:
                 brackets.pop()
             case '"""' | "'''" | '"' | "'":
-                brackets.append(token.line)
+                brackets.append(token.position)
                 break
     return brackets[0] if brackets else None
 
@@ -73,8 +84,8 @@ class DuplicateKey(NamedTuple):
     """A key or table defined twice, which tomllib refuses."""
 
     path: KeyPath
-    first: int
-    second: int
+    first: Position
+    second: Position
 
 
 def find_duplicate(text: str) -> DuplicateKey | None:
@@ -86,19 +97,25 @@ def find_duplicate(text: str) -> DuplicateKey | None:
 
 class _Token(NamedTuple):
     text: str
-    line: int
+    position: Position
 
 
 def _tokens(text: str) -> Iterator[_Token]:
     """All tokens except blanks and comments; ends at an unterminated multi-line string."""
-    line = 1
+    line, line_start = 1, 0
     for match in _TOKEN.finditer(text):
         token = match.group()
         if match.lastgroup != "blank":
-            yield _Token(token, line)
+            yield _Token(token, Position(line, match.start() - line_start + 1))
         if match.lastgroup == "unclosed":
             return
-        line += token.count("\n")
+        breaks = token.count("\n")
+        if breaks:
+            line += breaks
+            line_start = match.start() + token.rindex("\n") + 1
+
+
+_END: Final = _Token("\n", Position(0, 0))
 
 
 class _Container:
@@ -118,23 +135,23 @@ class _Scanner:
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
-        self._lines: dict[KeyPath, int] = {}
+        self._positions: dict[KeyPath, Position] = {}
         self._sizes: dict[KeyPath, int] = {}  # of arrays of tables
         self._defined: set[KeyPath] = set()  # by its own key or header
         self.duplicate: DuplicateKey | None = None
 
-    def scan(self) -> dict[KeyPath, int]:
+    def scan(self) -> dict[KeyPath, Position]:
         table: KeyPath = ()
         for token in self._tokens:
             if token.text == "[":
-                table = self._header()
+                table = self._header(token.position)
             elif token.text != "\n":
                 path = self._key(table, token)
                 self._skip_rest_of_line(self._value(path))
-        return self._lines
+        return self._positions
 
     def _next(self) -> _Token:
-        return next(self._tokens, _Token("\n", 0))
+        return next(self._tokens, _END)
 
     def _skip_rest_of_line(self, token: _Token) -> None:
         while token.text != "\n":
@@ -142,42 +159,41 @@ class _Scanner:
 
     # --- tables and keys ---------------------------------------------------------------------------------------------
 
-    def _header(self) -> KeyPath:
-        """Pass a table's header after its first bracket; returns the path of the table."""
+    def _header(self, position: Position) -> KeyPath:
+        """Pass a table's header after its first bracket, at `position`; returns the path of the table."""
         token = self._next()
         is_array = token.text == "["
         if is_array:
             token = self._next()
-        line = token.line
         names = self._names(token, "]")
         self._skip_rest_of_line(self._next())
-        path = (*self._descend((), names[:-1], line), *names[-1:])
+        path = (*self._descend((), names[:-1], position), *names[-1:])
         if not is_array:
             # A table implied by other headers may still get its own header.
-            self._define(path, line, is_duplicate=path in self._defined)
+            self._define(path, position, is_duplicate=path in self._defined)
             return path
         if path not in self._sizes:
-            self._define(path, line, is_duplicate=path in self._lines)
+            self._define(path, position, is_duplicate=path in self._positions)
         index = self._sizes.get(path, 0)
         self._sizes[path] = index + 1
         path = (*path, index)
-        self._lines[path] = line
+        self._positions[path] = position
         return path
 
     def _key(self, table: KeyPath, first: _Token) -> KeyPath:
         """Pass a key and its equals sign; returns the path of its value."""
         names = self._names(first, "=")
-        parent = self._descend(table, names[:-1], first.line)
+        parent = self._descend(table, names[:-1], first.position)
         # A table named in a dotted key is defined by it, and gets no header.
         self._defined.update(parent[:length] for length in range(len(table) + 1, len(parent) + 1))
         path = (*parent, *names[-1:])
-        self._define(path, first.line, is_duplicate=path in self._lines)
+        self._define(path, first.position, is_duplicate=path in self._positions)
         return path
 
-    def _define(self, path: KeyPath, line: int, *, is_duplicate: bool) -> None:
+    def _define(self, path: KeyPath, position: Position, *, is_duplicate: bool) -> None:
         if is_duplicate and self.duplicate is None:
-            self.duplicate = DuplicateKey(path, self._lines[path], line)
-        self._lines[path] = line
+            self.duplicate = DuplicateKey(path, self._positions[path], position)
+        self._positions[path] = position
         self._defined.add(path)
 
     def _names(self, token: _Token, end: str) -> list[str]:
@@ -189,12 +205,12 @@ class _Scanner:
             token = self._next()
         return names
 
-    def _descend(self, table: KeyPath, names: list[str], line: int) -> KeyPath:
+    def _descend(self, table: KeyPath, names: list[str], position: Position) -> KeyPath:
         """The table at `names`; of an array of tables, the last one."""
         path = table
         for name in names:
             path = (*path, name)
-            self._lines.setdefault(path, line)
+            self._positions.setdefault(path, position)
             if path in self._sizes:
                 path = (*path, self._sizes[path] - 1)
         return path
@@ -210,7 +226,7 @@ class _Scanner:
                 containers.append(_Container(path, token.text))
             elif token.text in {"]", "}"} and containers:
                 containers.pop()
-            if not containers or not token.line:
+            if not containers or token is _END:
                 return token
             token = self._next()
             inner = containers[-1]
@@ -221,7 +237,7 @@ class _Scanner:
                 if inner.is_array:
                     path = (*inner.path, inner.size)
                     inner.size += 1
-                    self._lines[path] = token.line
+                    self._positions[path] = token.position
                 else:
                     path = self._key(inner.path, token)
                     token = self._next()

@@ -9,7 +9,7 @@ import re
 import tomllib
 from typing import Any, Final
 
-from ustreamer.host.config.source_positions import KeyPath, find_duplicate, first_unclosed
+from ustreamer.host.config.source_positions import KeyPath, Position, find_duplicate, first_unclosed
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000,}")  # int() refuses more than 4300 digits, and gives no line
@@ -59,12 +59,15 @@ _ADVICE: Final = [
 ]
 
 
-class TomlSyntaxError(ValueError):
-    """A text that is not TOML. `line` counts from 1; 0 if no line is at fault. `path` is () if unknown."""
+NOWHERE: Final = Position(0, 0)
 
-    def __init__(self, line: int, path: KeyPath, text: str, suggestion: str) -> None:
-        super().__init__(line, path, text, suggestion)
-        self.line = line
+
+class TomlSyntaxError(ValueError):
+    """A text that is not TOML. `position` is NOWHERE if no line is at fault. `path` is () if unknown."""
+
+    def __init__(self, position: Position, path: KeyPath, text: str, suggestion: str) -> None:
+        super().__init__(position, path, text, suggestion)
+        self.position = position
         self.path = path
         self.text = text
         self.suggestion = suggestion
@@ -78,30 +81,37 @@ def parse(text: str) -> dict[str, Any]:
         raise _syntax_error(text, str(error)) from error
     except ValueError as error:
         long = _LONG_NUMBER.search(text)
-        line = text.count("\n", 0, long.start()) + 1 if long else 0
-        raise TomlSyntaxError(line, (), "a number has too many digits", "put it in quotes") from error
+        position = _position_at(text, long.start()) if long else NOWHERE
+        raise TomlSyntaxError(position, (), "a number has too many digits", "put it in quotes") from error
     except RecursionError as error:
-        raise TomlSyntaxError(0, (), "arrays or tables are nested too deeply", "") from error
+        raise TomlSyntaxError(NOWHERE, (), "arrays or tables are nested too deeply", "") from error
 
 
 def _syntax_error(text: str, error: str) -> TomlSyntaxError:
     reason = _PLACE.sub("", error)
     offset = _offset(text, error)
     text_before = text[:offset]
-    line = text_before.count("\n") + 1
+    position = _position_at(text, offset)
     if _TWICE.match(reason) and (duplicate := find_duplicate(text_before)):
         return TomlSyntaxError(
-            duplicate.second, duplicate.path, "is defined twice", f"the first is on line {duplicate.first}"
+            duplicate.second,
+            duplicate.path,
+            "is defined twice",
+            f"leave this one out: the first is on line {duplicate.first.line}",
         )
     source = text[text.rfind("\n", 0, offset) + 1 :].partition("\n")[0]
     advice = _advice(reason, source, text[offset:].partition("\n")[0])
     opened = first_unclosed(text_before)
     if opened is not None:
-        if reason == "Invalid value" and opened < line and _HEADER_OR_KEY.match(source):
+        if reason == "Invalid value" and opened.line < position.line and _HEADER_OR_KEY.match(source):
             return TomlSyntaxError(opened, (), "Unclosed array", _advice("Unclosed array", "", ""))
         if _OPEN.match(reason) and advice != _COMMA:
-            line = opened
-    return TomlSyntaxError(line, (), reason, advice)
+            position = opened
+    return TomlSyntaxError(position, (), reason, advice)
+
+
+def _position_at(text: str, offset: int) -> Position:
+    return Position(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
 def _offset(text: str, error: str) -> int:
