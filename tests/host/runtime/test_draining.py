@@ -22,9 +22,10 @@ from tests.host.streamer_bench import (
     new_id,
 )
 from tests.host.waiting import DEADLINE_S, eventually
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot
 from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import drain
+from ustreamer.host.runtime.draining import drain, stop_summary
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
 from ustreamer.transport_port import Unconfirmed
 from ustreamer.uprotocol.umessage import (
@@ -223,3 +224,25 @@ def test_a_message_that_arrives_after_the_drain_is_a_dead_letter_and_not_queued(
     assert (ledger.queued, ledger.unaccounted) == (0, 0), ledger
     letters = [each.message for _, each in read_letters(streamer.context.state_dir / DIRECTORY)]
     assert [each.id for each in letters][: len(late)] == [each.id for each in late]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "left", "sentence"),
+    [
+        (EMPTY_LEDGER, (0, 0, 0), "0 received: nothing to deliver; 0 unaccounted"),
+        (
+            LedgerSnapshot(9, 6, 2, 0, 0, 0, 1, 0),
+            (0, 0, 0),
+            "9 received: 6 delivered, 2 throttled, 1 no_subscriber; 0 unaccounted",
+        ),
+        (
+            LedgerSnapshot(9, 6, 0, 0, 2, 0, 0, 0),
+            (2, 3, 4),
+            "9 received: 6 delivered, 2 dead_lettered; 1 unaccounted, 2 not sent in time, 3 not confirmed, 4 kept on disk",
+        ),
+    ],
+)
+def test_the_end_of_a_run_is_one_sentence(
+    ledger: LedgerSnapshot, left: tuple[int, int, int], sentence: str
+) -> None:
+    assert stop_summary(ledger, *left) == sentence

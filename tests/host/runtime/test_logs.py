@@ -253,3 +253,20 @@ def test_streamer_log_lines_do_not_reach_the_root_logger(caplog: pytest.LogCaptu
         LOGGER.info("ours")
         logging.getLogger("another.component").warning("theirs")
     assert [each.getMessage() for each in caplog.records] == ["theirs"]
+
+
+def test_on_the_console_a_summary_stands_for_all_other_fields() -> None:
+    stopped = record("streamer.stopped", summary="7 received", endpoints={"a": {"sent": 7}})
+    assert Console().format(stopped) == "23:59:58.007 INFO streamer.stopped: 7 received"
+    assert Console(verbose=True).format(stopped) == (
+        "23:59:58.007 INFO streamer.stopped: 7 received endpoints={'a': {'sent': 7}}"
+    )
+    assert as_json(stopped)["endpoints"] == {"a": {"sent": 7}}
+
+
+@pytest.mark.parametrize(("level", "shown"), [("INFO", False), ("DEBUG", True)])
+def test_the_log_level_debug_shows_the_fields_next_to_a_summary(level: str, shown: bool) -> None:
+    stream = io.StringIO()
+    logs.configure_logging(json_lines=False, level=level, stream=stream)
+    LOGGER.info("streamer.stopped", extra={"summary": "7 received", "ledger": {"received": 7}})
+    assert ("ledger" in stream.getvalue()) is shown

@@ -10,6 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
+from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.sent_messages import SentMessages
@@ -23,6 +26,17 @@ _RESPONSE_GRACE_NS: Final = 500_000_000
 """Time to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
 _POLL_S: Final = 0.005
 STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
+
+
+def stop_summary(ledger: LedgerSnapshot, unsent: int, unconfirmed: int, persisted: int) -> str:
+    """The end of a run in one sentence, for people: the counts of the ledger that are not 0, and what is left."""
+    counts = {
+        name: count for name, count in msgspec.to_builtins(ledger).items() if count and name != "received"
+    }
+    settled = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing to deliver"
+    left = {"not sent in time": unsent, "not confirmed": unconfirmed, "kept on disk": persisted}
+    rest = "".join(f", {count} {name}" for name, count in left.items() if count)
+    return f"{ledger.received} received: {settled}; {ledger.unaccounted} unaccounted{rest}"
 
 
 def drain(

@@ -56,20 +56,36 @@ def _to_json_value(value: object) -> object:
         return _safe_text(value)
 
 
+SUMMARY: Final = "summary"
+"""The field of an event with many fields that has a sentence for people in place of the others."""
+
+
 class Console(logging.Formatter):
-    """`12:34:56.789 WARNING egress.unavailable endpoint=backbone`: for a serial console, without colour."""
+    """`12:34:56.789 WARNING egress.unavailable endpoint=backbone`: for a serial console, without colour.
+
+    An event with a `summary` shows only this sentence, unless `verbose`.
+    """
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        super().__init__()
+        self._verbose = verbose
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        fields = "".join(f" {name}={_safe_text(value)}" for name, value in _fields(record).items())
-        line = f"{clock} {record.levelname} {record.getMessage()}{fields}".replace("\n", "\\n")
+        values = _fields(record)
+        summary = values.pop(SUMMARY, "")
+        shown = {} if summary and not self._verbose else values
+        fields = "".join(f" {name}={_safe_text(value)}" for name, value in shown.items())
+        sentence = f": {_safe_text(summary)}" if summary else ""
+        line = f"{clock} {record.levelname} {record.getMessage()}{sentence}{fields}".replace("\n", "\\n")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def configure_logging(*, json_lines: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Write the log of all loggers below `ustreamer` to `stream` (default stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if json_lines else Console())
+    is_verbose = level.upper() == "DEBUG"
+    handler.setFormatter(JsonLines() if json_lines else Console(verbose=is_verbose))
     handler.addFilter(LogLimiter(SYSTEM_CLOCK.monotonic_ns))
     root = logging.getLogger("ustreamer")
     root.handlers[:] = [handler]

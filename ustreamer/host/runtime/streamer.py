@@ -69,7 +69,7 @@ from ustreamer.host.runtime.advertiser import (
     TopicAdvertiser,
 )
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed
+from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed, stop_summary
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
@@ -527,11 +527,13 @@ class Streamer:
             endpoints = self.endpoints()
         finally:
             self._close()
-        ledger = msgspec.to_builtins(self.ledger())
+        counts = self.ledger()
+        ledger = msgspec.to_builtins(counts)
         logs.write_due(at_end=True)
         log.info(
             "streamer.stopped",
             extra={
+                logs.SUMMARY: stop_summary(counts, unsent, self.unconfirmed, persisted),
                 "unsent": unsent,
                 "unconfirmed": self.unconfirmed,
                 "persisted": persisted,
