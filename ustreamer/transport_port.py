@@ -69,13 +69,17 @@ class RouteUnavailable(UStatusError):
 
     `route` is the transport's own key of the blocked route. Messages refused with an equal key wait for the same route.
     A transport that knows whether a receiver exists gives `absent_from_ns`. From this monotonic time on, a refused
-    Request gets an error Response instead of another try.
+    Request gets an error Response instead of another try. Before `expected_until_ns` the refusal is ordinary, because
+    the receiver was not found yet: it is logged at level info.
     """
 
-    def __init__(self, route: Hashable, message: str, absent_from_ns: int | None = None) -> None:
+    def __init__(
+        self, route: Hashable, message: str, absent_from_ns: int | None = None, expected_until_ns: int = 0
+    ) -> None:
         super().__init__(UCode.UNAVAILABLE, message)
         self.route = route
         self.absent_from_ns = absent_from_ns
+        self.expected_until_ns = expected_until_ns
 
 
 class SubscriberEnded(UStatusError):

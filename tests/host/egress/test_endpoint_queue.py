@@ -842,6 +842,30 @@ def test_a_closed_route_is_logged_once_while_any_is_closed(
     assert vars(record)["reason"] == f"UNAVAILABLE: no listener for {HERE}"
 
 
+def test_a_closed_route_is_ordinary_while_its_receiver_is_expected(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = threading.Event()
+    expected.set()
+
+    class NewRoute(RoutedTransport):
+        def send(self, message: UMessage) -> None:
+            until_ns = time.monotonic_ns() + 60 * 10**9 if expected.is_set() else time.monotonic_ns()
+            raise RouteUnavailable(HERE, "no listener yet", None, until_ns)
+
+    def levels() -> list[str]:
+        return [each.levelname for each in caplog.records if each.message == "egress.route_unavailable"]
+
+    quick = EgressLimits(retry_first_ms=1, retry_max_ms=5, max_age_ms=3_600_000)
+    rig = make_rig(NewRoute(HERE), quick).start()
+    with caplog.at_level("INFO", "ustreamer.egress"):
+        rig.offer(on(HERE, 0))
+        eventually(lambda: rig.queue.statistics().retries >= 2, "a retry")
+        assert levels() == ["INFO"]
+        expected.clear()
+        eventually(lambda: levels() == ["INFO", "WARNING"], "the warning")
+
+
 def test_opening_an_unused_route_has_no_effect(make_rig: MakeRig) -> None:
     rig = make_rig(RoutedTransport()).start()
     rig.queue.on_route_open(THERE)

@@ -80,7 +80,7 @@ class SendWorker:
         self._no_retry_status: UStatus | None = None
         self._link_ups = 0
         self._reopened_routes: set[Hashable] = set()  # routes opened during the current send
-        self._route_warning_logged = False
+        self._route_logged = 0  # the highest log level of a closed route, since all routes were open
         self._retries = 0
         self._logged_errors: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
@@ -298,11 +298,8 @@ class SendWorker:
         """
         is_pause = isinstance(refusal, _DeliveryPaused)
         with self._lock:
-            if not self._route_warning_logged and not is_pause:
-                self._route_warning_logged = True
-                log.warning(
-                    "egress.route_unavailable", extra=self._log_fields(subscriber_queue, refusal.status)
-                )
+            if not is_pause:
+                self._log_closed_route(subscriber_queue, refusal)
             self._retries += not is_pause
             try_ns = self._clock.monotonic_ns()
             if link_ups == self._link_ups and refusal.route not in self._reopened_routes:
@@ -312,6 +309,19 @@ class SendWorker:
                     try_ns = min(try_ns, absent_from_ns)
             self._queue.block(subscriber_queue, item, refusal.route, try_ns)
             self._in_flight -= 1
+
+    def _log_closed_route(self, subscriber_queue: SubscriberQueue, refusal: RouteUnavailable) -> None:
+        """Log the first closed route: at info while its receiver is expected, at warning once it is late."""
+        is_ordinary = self._clock.monotonic_ns() < refusal.expected_until_ns
+        level = logging.INFO if is_ordinary else logging.WARNING
+        if level <= self._route_logged:
+            return
+        self._route_logged = level
+        fields = self._log_fields(subscriber_queue, refusal.status)
+        if is_ordinary:
+            log.info("egress.route_unavailable", extra=fields)
+        else:
+            log.warning("egress.route_unavailable", extra=fields)
 
     def _expire_blocked(self, subscriber_queue: SubscriberQueue) -> None:
         """Expire the messages at the head of blocked streams whose deadline has passed."""
@@ -338,7 +348,8 @@ class SendWorker:
             if refusal is None:
                 with self._lock:
                     self._queue.release_route(subscriber_queue, route)
-                    self._route_warning_logged = self._queue.closed_routes > 0
+                    if not self._queue.closed_routes:
+                        self._route_logged = 0
                 subscriber_queue.failures = 0
                 return
             if isinstance(refusal, RouteUnavailable):

@@ -736,15 +736,19 @@ class ZenohSender:
         return True
 
     def _route_unavailable(self, publisher: _RoutePublisher) -> RouteUnavailable:
-        absent_from_ns = None
+        now_ns = self._monotonic_ns()
+        expected_until_ns = max(publisher.absent_from_ns, self._link_monitor.settled_ns)
+        absent_from_ns: int | None = expected_until_ns
         if _has_subscriber(publisher.zenoh):
             self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
-        else:
-            absent_from_ns = max(publisher.absent_from_ns, self._link_monitor.settled_ns)
+            absent_from_ns = None
+            expected_until_ns = now_ns + _DISCOVERY_NS
         source, sink, _ = publisher.route
         address = f"{source}" if sink is None else f"{sink} from {source}"
         text = f"endpoint {self._context.name!r}: no subscriber for {address}"
-        return RouteUnavailable(publisher.route, text, absent_from_ns)
+        if now_ns < expected_until_ns:
+            text += " yet: Zenoh still announces the topic or the link"
+        return RouteUnavailable(publisher.route, text, absent_from_ns, expected_until_ns)
 
     def _put_error(self, attributes: UAttributes, error: zenoh.ZError) -> UStatusError:
         """The error of a failed put: UNAVAILABLE (retry) if the session is closed, else INTERNAL (no retry)."""
