@@ -17,6 +17,7 @@ from ustreamer.transport_port import EndpointContext, EndpointTransport, Transpo
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 # A transport library is imported when an endpoint of its kind is created: an ECU without Zenoh installs no Zenoh.
 
@@ -28,7 +29,13 @@ def _make_local_transport(config: Any, context: EndpointContext) -> EndpointTran
 
 
 def _make_zenoh_transport(config: Any, context: EndpointContext) -> EndpointTransport:
-    from ustreamer.transports.zenoh.transport import ZenohTransport
+    try:
+        from ustreamer.transports.zenoh.transport import ZenohTransport
+    except ModuleNotFoundError as error:
+        if error.name != "zenoh":
+            raise
+        text = f"endpoint {context.name!r}: transport zenoh needs the package eclipse-zenoh (pip install 'ustreamer[zenoh]')"
+        raise UStatusError(UCode.UNIMPLEMENTED, text) from error
 
     return ZenohTransport(config, context)
 

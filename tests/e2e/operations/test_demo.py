@@ -10,7 +10,7 @@ from tests.e2e.rigs.streamer import VERDICTS, assert_ledger_balanced, run_comman
 
 
 def run_demo(recordings: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    shown = run_command("demo", "--seconds", "4", "--json", "--recordings", recordings, within=60)
+    shown = run_command("demo", "--seconds", "4", "--json", "--strict", "--recordings", recordings, within=90)
     return shown, json.loads(shown.stdout)
 
 

@@ -352,9 +352,15 @@ def test_an_unloadable_plugin_is_reported_and_blocks_no_command(tester: Path, ca
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", {"seconds": 10.0, "as_json": False, "recordings": None, "web": None}),
-        ("--seconds 0.5 --json", {"seconds": 0.5, "as_json": True, "recordings": None, "web": None}),
-        ("--recordings kept", {"seconds": 10.0, "as_json": False, "recordings": Path("kept"), "web": None}),
+        ("", {"seconds": 10.0, "as_json": False, "recordings": None, "web": None, "strict": False}),
+        (
+            "--seconds 0.5 --json",
+            {"seconds": 0.5, "as_json": True, "recordings": None, "web": None, "strict": False},
+        ),
+        (
+            "--recordings kept --strict",
+            {"seconds": 10.0, "as_json": False, "recordings": Path("kept"), "web": None, "strict": True},
+        ),
     ],
 )
 @pytest.mark.parametrize("code", [0, 1])
@@ -551,3 +557,53 @@ def test_output_to_a_file_on_a_full_disk_ends_no_streamer(written: Written) -> N
         running.wait()
     assert (events, running.returncode) == (["streamer.started", "streamer.ready_not_printed"], 0)
     assert json.loads(err)["event"] == "streamer.stopped"
+
+
+# ------------------------------------------------------------------------------------------------- the base installation
+
+
+WITHOUT: str = """\
+import sys
+sys.modules.update({name: None for name in ("zenoh", "rich")})
+from ustreamer.host.cli.main import main
+from ustreamer.host.runtime import plugins
+plugins.installed_plugins = dict
+sys.exit(main())
+"""
+"""The command line as if only the distribution `ustreamer` were installed, without extras and plugins."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (
+            ["demo"],
+            69,
+            (
+                "the demo needs more packages: pip install 'ustreamer[zenoh,cli]' ustreamer-payloads "
+                "ustreamer-recorder ustreamer-throttle ustreamer-usubscription\n"
+            ),
+        ),
+        (
+            ["run", "CONFIG"],
+            78,
+            "endpoint 'b': transport zenoh needs the package eclipse-zenoh (pip install 'ustreamer[zenoh]')\n",
+        ),
+        (["check", "CONFIG"], 78, "needs the package eclipse-zenoh (pip install 'ustreamer[zenoh]')\n"),
+        (["plugins"], 0, ""),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_without_extras_a_command_ends_with_a_sentence(
+    written: Written, arguments: list[str], code: int, sentence: str
+) -> None:
+    zenoh = '[endpoints.b]\ntransport = "zenoh"\nauthorities = ["hpc"]\nlisten = ["tcp/127.0.0.1:0"]\n'
+    path = written(zenoh)
+    words = [path if each == "CONFIG" else each for each in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+    assert done.stderr.endswith(sentence)
+    assert bool(done.stderr) is bool(sentence)

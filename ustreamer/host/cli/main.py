@@ -193,6 +193,11 @@ def _add_demo(commands: Commands) -> None:
     demo.add_argument(
         "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
     )
+    demo.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with 1 if a rate or a call is wrong; needs a quiet machine",
+    )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.add_argument(
         "--recordings", type=Path, metavar="DIR", help="keep the recordings there (`ustreamer recordings`)"
@@ -336,10 +341,16 @@ def _plugins(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.demo.requirements import missing_packages
+
+    if missing := missing_packages(web=arguments.web is not None):
+        print(f"the demo needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
+        return ExitCode.UNAVAILABLE
     from ustreamer.host.demo import command
 
     return command.run(
         seconds=arguments.seconds,
+        strict=arguments.strict,
         as_json=arguments.json,
         recordings=arguments.recordings,
         web=arguments.web,

@@ -6,8 +6,8 @@ optionally recordings and a web page of live values.
 
 A simulated ECU (chassis.py) sends SOME/IP events over UDP and serves a climate method. Applications (apps.py)
 subscribe through uSubscription at their own rates and call the climate method over Zenoh. The run fails if a message
-is unaccounted for, a rate is wrong, or a call has no response.
+is unaccounted for; with `--strict` also if a rate is wrong or a call has no response.
 
 Read vehicle.py first: it connects networks, streamer and applications. command.py is the command line; rates.py
-measures rates.
+measures rates; requirements.py names the packages that are missing.
 """

@@ -16,7 +16,9 @@ from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 
 _SUBSCRIBE: Final = 1
-_CONNECT_NS: Final = 5_000_000_000
+_CONNECT_NS: Final = 30_000_000_000
+_SUBSCRIBE_MS: Final = 30_000
+"""Long, so that the demo starts on a busy machine, too."""
 _MAX_FREQUENCY_TAG: Final = b"\x19"  # field 3 as a double: max_frequency of the dispatching specification
 
 
@@ -38,7 +40,7 @@ class DemoApp:
         self.requested: dict[UUri, float | None] = {}
 
     def start(self) -> None:
-        """Connect. Raises UStatusError(UNAVAILABLE) if no peer appears within 5 s."""
+        """Connect. Raises UStatusError(UNAVAILABLE) if no peer appears within 30 s."""
         self.transport.open()
         deadline_ns = SYSTEM_CLOCK.monotonic_ns() + _CONNECT_NS
         pause = Event()
@@ -59,14 +61,19 @@ class DemoApp:
             self._usubscription.with_resource(_SUBSCRIBE),
             request.SerializeToString(),
             UPayloadFormat.PROTOBUF,
+            _SUBSCRIBE_MS,
         )
         self.requested[topic] = max_frequency
 
     def call(
-        self, method: UUri, payload: bytes, payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
+        self,
+        method: UUri,
+        payload: bytes,
+        payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
+        ttl: int = 5_000,
     ) -> UMessage:
         assert self._rpc is not None, "start() comes first"
-        return self._rpc.call(method, payload, payload_format)
+        return self._rpc.call(method, payload, payload_format, ttl=ttl)
 
     def _on_event(self, message: UMessage) -> None:
         now_ns = SYSTEM_CLOCK.monotonic_ns()

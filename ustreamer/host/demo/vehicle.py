@@ -161,15 +161,18 @@ class DemoOutcome(msgspec.Struct, frozen=True):
     endpoints: dict[str, dict[str, int]]
 
     @property
-    def problems(self) -> list[str]:
-        """The violated expectations, as text."""
+    def defects(self) -> list[str]:
+        """What no slow machine explains, as text."""
+        return [f"{self.unaccounted} deliveries are unaccounted for"] if self.unaccounted else []
+
+    @property
+    def deviations(self) -> list[str]:
+        """Rates and calls that differ from what was asked for, as text. A busy machine can cause them."""
         found = [
             f"{row.topic} for {row.subscriber}: {row.delivered_hz:.2f} Hz delivered, {row.expected_hz:.2f} expected"
             for row in self.targets
             if not row.is_right
         ]
-        if self.unaccounted:
-            found.append(f"{self.unaccounted} deliveries are unaccounted for")
         if not 0 < self.rpc.sent == self.rpc.answered:
             found.append(f"{self.rpc.sent} calls sent, {self.rpc.answered} answered")
         return found

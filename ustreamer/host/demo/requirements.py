@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packages that the demo needs and that are not installed, as arguments of pip."""
+
+from importlib.util import find_spec
+from typing import Final
+
+from ustreamer.host.runtime.plugins import installed_plugins
+
+_PLUGINS: Final = ("payloads", "recorder", "throttle", "usubscription")
+
+
+def missing_packages(*, web: bool) -> list[str]:
+    """What pip has to install for the demo; `web`: with its page."""
+    missing = [] if find_spec("zenoh") is not None else ["'ustreamer[zenoh,cli]'"]
+    installed = installed_plugins()
+    wanted = (*_PLUGINS, "wamp") if web else _PLUGINS
+    return [*missing, *(f"ustreamer-{name}" for name in wanted if name not in installed)]
