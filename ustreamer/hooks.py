@@ -32,7 +32,7 @@ from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory, SubscriptionWatch
 from ustreamer.core.storage.store_states import StoreStates
-from ustreamer.transport_port import EndpointConfig, TransportKind
+from ustreamer.transport_port import ConfigWarning, EndpointConfig, NamedPattern, TransportKind
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.utransport import UTransport
@@ -102,6 +102,18 @@ class EndpointProvider(Protocol):
 
     def endpoints(self, authority: str) -> Mapping[str, EndpointConfig]:
         """The endpoints by name, for a streamer of this authority. They count as if the file had them."""
+        ...
+
+
+class ReviewedConfig(Protocol):
+    """A plugin's Config that helps `ustreamer check` to warn. Each method is optional."""
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        """The UUris in the section, to warn of an authority that lives behind no endpoint."""
+        ...
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """Settings of the section that are probably mistakes."""
         ...
 
 

@@ -8,7 +8,7 @@ implement `PeerTransport` and `PeerTopicTransport`.
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -27,19 +27,77 @@ from ustreamer.uprotocol.uuri import UUri
 UNBOUNDED: Final = 1 << 62
 
 
+class BoundAddress(NamedTuple):
+    """An address that an endpoint binds. `key` is its place in the section, such as "listen[0]".
+
+    Port 0 is any free port. `host` is an IP address, or a name, which is not resolved. Two sockets that both are
+    `shared` can bind one address.
+    """
+
+    key: str
+    protocol: Literal["tcp", "udp"]
+    host: str
+    port: int
+    shared: bool = False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`, an IP address or a name."""
+    return host == "localhost" or host.startswith("127.") or host in {"::1", "[::1]"}
+
+
+class ConfigWarning(NamedTuple):
+    """A setting that works and is probably a mistake; `advice` is a clause or "".
+
+    `key` is its place in the section, "" for the section. A warning about a key that the file does not have is left out.
+    """
+
+    key: str
+    text: str
+    advice: str = ""
+
+
+class NamedPattern(NamedTuple):
+    """A UUri or UUri pattern in a section. `key` is its place, such as "access[0].sink"."""
+
+    key: str
+    pattern: UUri
+
+
 class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys of every section `[endpoints.<name>]`. Each transport adds its own keys.
 
     `authorities` live behind the endpoint; `"*"` stands for all authorities that no other endpoint names.
     `access` has the rules for incoming messages. The endpoint accepts one copy of a message whose id repeats within
     `duplicate_window` other messages. The egress queue of a `durable` endpoint is kept on disk.
+
+    The methods tell the configuration check what the keys mean. A transport extends them for its own keys.
     """
 
     transport: str
-    authorities: tuple[str, ...]
+    authorities: Annotated[tuple[str, ...], msgspec.Meta(examples=[["vehicle"]])]
     access: AccessRules = ()
     duplicate_window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     durable: bool = False
+
+    def bound_addresses(self) -> Sequence[BoundAddress]:
+        """The addresses that `open` binds, as far as this section names them. No two endpoints may bind one address."""
+        return ()
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        """The UUris in the section, to warn of an authority that lives behind no endpoint."""
+        return [
+            NamedPattern(f"access[{index}].{key}", pattern)
+            for index, rule in enumerate(self.access)
+            for key, text, pattern in zip(
+                ("source", "sink"), (rule.source, rule.sink), rule.patterns, strict=True
+            )
+            if text is not None
+        ]
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """Settings of the section that are probably mistakes."""
+        return ()
 
 
 def _no_decoder(topic: UUri) -> Decoder | None:

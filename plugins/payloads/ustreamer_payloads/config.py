@@ -156,3 +156,18 @@ Shape: TypeAlias = (
 )
 TypeRef: TypeAlias = str | Shape
 """The name of a scalar, "string", "bytes", the name of a type in `types`, or an inline description."""
+
+
+def type_names(shape: Shape) -> set[str]:
+    """The names of types in a description, at any depth."""
+    tree = msgspec.to_builtins(shape)
+    found: set[str] = set()
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            found |= {node[key] for key in ("type", "of") if isinstance(node.get(key), str)}
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+    return found

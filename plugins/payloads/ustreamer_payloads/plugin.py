@@ -11,6 +11,7 @@ from msgspec import Meta
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.routing.sublist import Sublist
 from ustreamer.hooks import PluginContext, hookimpl
+from ustreamer.transport_port import ConfigWarning, NamedPattern
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import (
     ANY_AUTHORITY,
@@ -21,7 +22,7 @@ from ustreamer.uprotocol.uuri import (
     UUri,
 )
 from ustreamer_payloads.compiler import Compiler
-from ustreamer_payloads.config import MAX_BYTES, Name, Shape
+from ustreamer_payloads.config import MAX_BYTES, Name, Shape, type_names
 from ustreamer_payloads.description import Description
 from ustreamer_payloads.errors import PayloadError
 from ustreamer_payloads.external_decoders import class_decoder, payload_class
@@ -33,7 +34,7 @@ MAX_TOPICS: Final = 1024
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """The payloads of `topic`, which can contain wildcards: a type of `types`, or a class "module:Name"."""
 
-    topic: str
+    topic: Annotated[str, Meta(examples=["//chassis/1234/1/8001"])]
     type: str | None = None
     class_: str | None = None
 
@@ -52,6 +53,29 @@ class PayloadsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         self.descriptions()
         _check_overlaps([_pattern(each.topic, index) for index, each in enumerate(self.topics)])
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        return [
+            NamedPattern(f"topics[{index}].topic", _pattern(each.topic, index))
+            for index, each in enumerate(self.topics)
+        ]
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        if not self.topics:
+            return (ConfigWarning("", "there are no topics, so no payload is decoded"),)
+        used = {each.type for each in self.topics}
+        waiting = [self.types[name] for name in used if name in self.types]
+        while waiting:
+            found = type_names(waiting.pop()) - used
+            used |= found
+            waiting += [self.types[name] for name in found if name in self.types]
+        return [
+            ConfigWarning(f"types.{name}", "no topic uses this type", f"leave types.{name} out")
+            for name in self.types
+            if name not in used
+        ]
 
     def descriptions(self) -> Mapping[str, Description]:
         """The descriptions of the types that topics use, by name. Raises ValueError with the place of an error."""

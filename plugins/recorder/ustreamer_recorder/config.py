@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section `[plugins.recorder]`."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from ustreamer.transport_port import ConfigWarning
 from ustreamer_recorder.encoder import MAX_PAYLOAD
 from ustreamer_recorder.layout import MAX_RECORDS, RECORD
 
+DEFAULT_PAYLOAD_BYTES: Final = 1_024
 LARGEST_BLOCK = RECORD * (1 + MAX_RECORDS)
 
 
@@ -17,7 +20,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     directory: str = "recordings"
     payloads: bool = False
-    payload_bytes: Annotated[int, Meta(ge=0, le=MAX_PAYLOAD)] = 1_024
+    payload_bytes: Annotated[int, Meta(ge=0, le=MAX_PAYLOAD)] = DEFAULT_PAYLOAD_BYTES
     flush_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
     sync_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
     segment_bytes: Annotated[int, Meta(ge=4 * LARGEST_BLOCK, le=1 << 30)] = 16_777_216
@@ -28,7 +31,20 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer_rows: Annotated[int, Meta(ge=1_024, le=1_000_000)] = 65_536
 
     def __post_init__(self) -> None:
+        if self.directory.startswith("~"):
+            raise ValueError(
+                f"directory: {self.directory!r}: only a shell expands ~: expected a path below state_dir, "
+                "such as recordings, or the whole path"
+            )
         if self.max_bytes < 2 * self.segment_bytes:
             raise ValueError(
-                f"max_bytes {self.max_bytes}: expected at least twice segment_bytes ({self.segment_bytes})"
+                f"max_bytes: {self.max_bytes}: expected at least twice segment_bytes ({self.segment_bytes}), "
+                f"such as {2 * self.segment_bytes}"
             )
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        if self.payloads or self.payload_bytes == DEFAULT_PAYLOAD_BYTES:
+            return ()
+        text = "never applies: payloads is false, so no payload is recorded"
+        return (ConfigWarning("payload_bytes", text, "leave payload_bytes out, or add payloads = true"),)

@@ -5,7 +5,7 @@ One gate per delivery target and topic, never one for a wildcard or a rule, so t
 Messages that a gate drops are counted as throttled and never dead-lettered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 from weakref import WeakKeyDictionary, proxy
 
@@ -16,6 +16,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.routing.sublist import Sublist
 from ustreamer.hooks import PluginContext, hookimpl
+from ustreamer.transport_port import ConfigWarning, NamedPattern
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -40,6 +41,17 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 UUri.parse(pattern)
             except UStatusError as error:
                 raise ValueError(f"latest[{index}]: {error.message}") from error
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        return [NamedPattern(f"latest[{index}]", UUri.parse(each)) for index, each in enumerate(self.latest)]
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        if self.mode != "latest" or not self.latest:
+            return ()
+        text = 'changes nothing: with mode = "latest" every topic is treated so'
+        return (ConfigWarning("latest", text, "leave latest out"),)
 
 
 class Throttle(Filter):

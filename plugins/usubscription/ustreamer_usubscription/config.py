@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section `[plugins.usubscription]`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from ustreamer.transport_port import NamedPattern
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -16,14 +17,14 @@ LifecycleMode: TypeAlias = Literal["off", "track", "enforce"]
 class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Callers of at most this permission level may subscribe the topics of this pattern."""
 
-    topic: str
+    topic: Annotated[str, Meta(examples=["//*/FFFFFFFF/FF/FFFF"])]
     level: Annotated[int, Meta(ge=0)]
 
 
 class DeliveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The EventDeliveryConfig of the topics of this pattern; `attributes` go out as StringValue."""
 
-    topic: str
+    topic: Annotated[str, Meta(examples=["//*/FFFFFFFF/FF/FFFF"])]
     id: str = ""
     type: str = ""
     attributes: dict[str, str] = {}
@@ -70,9 +71,13 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         for index, permission in enumerate(self.permissions):
             if permission.level > self.permission_levels:
                 raise ValueError(
-                    f"permissions[{index}].level: {permission.level} is above "
-                    f"permission_levels, {self.permission_levels}"
+                    f"permissions[{index}].level: {permission.level} is above permission_levels: "
+                    f"expected at most {self.permission_levels}"
                 )
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        return [NamedPattern(place, UUri.parse(text)) for place, text in self._patterns()]
 
     def _patterns(self) -> Iterator[tuple[str, str]]:
         """(place, text) of every address pattern in the section."""

@@ -2,6 +2,7 @@
 """The section `[plugins.wamp]`."""
 
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -9,7 +10,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ustreamer.transport_port import EndpointConfig
+from ustreamer.transport_port import BoundAddress, ConfigWarning, EndpointConfig, is_loopback
 from ustreamer_wamp import uri
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.users import Name, Principal, User, check_prefixes
@@ -45,8 +46,8 @@ class ListenAddress(NamedTuple):
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Certificate chain and key as PEM files, replaceable at any time; `client_ca`: clients need one, too."""
 
-    certificate: Path
-    key: Path
+    certificate: Annotated[Path, Meta(examples=["server.pem"])]
+    key: Annotated[Path, Meta(examples=["server.key"])]
     client_ca: Path | None = None
 
 
@@ -63,7 +64,7 @@ class Anonymous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """README.md explains each key. Without `users` and `anonymous` every client is refused."""
 
-    listen: str | tuple[str, ...]
+    listen: Annotated[str | tuple[str, ...], Meta(examples=["ws://127.0.0.1:8080/ws"])]
     realm: Name = "realm1"
     users: tuple[User, ...] = ()
     anonymous: bool | Anonymous = False
@@ -83,8 +84,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     outbox: OutboxLimits = OutboxLimits()
 
     def __post_init__(self) -> None:
-        for index, url in enumerate(self.urls):
-            where = "listen" if isinstance(self.listen, str) else f"listen[{index}]"
+        for where, url in zip(self.listen_keys, self.urls, strict=True):
             try:
                 listen = parse_listen(url)
             except ValueError as error:
@@ -114,6 +114,32 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (self.listen,) if isinstance(self.listen, str) else self.listen
 
     @property
+    def listen_keys(self) -> tuple[str, ...]:
+        """The place of each of `urls` in the section."""
+        return (
+            ("listen",)
+            if isinstance(self.listen, str)
+            else tuple(f"listen[{n}]" for n in range(len(self.listen)))
+        )
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        found = []
+        if self.anonymous is not False:
+            text = "any host that reaches this address can subscribe without authentication: anonymous is on"
+            advice = "listen on a loopback address, or set anonymous = false and add [[plugins.wamp.users]]"
+            found = [
+                ConfigWarning(key, text, advice)
+                for key, each in zip(self.listen_keys, self.listeners, strict=True)
+                if not each.socket and not is_loopback(each.host)
+            ]
+        if self.max_sessions_per_address > self.max_sessions:
+            text = f"{self.max_sessions_per_address} never applies: max_sessions, {self.max_sessions}, is reached before"
+            advice = f"choose at most {self.max_sessions}"
+            found.append(ConfigWarning("max_sessions_per_address", text, advice))
+        return found
+
+    @property
     def listeners(self) -> tuple[ListenAddress, ...]:
         return tuple(map(parse_listen, self.urls))
 
@@ -130,6 +156,13 @@ class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
     """The endpoint that `[plugins.wamp]` adds."""
 
     section: WampConfig
+
+    def bound_addresses(self) -> Sequence[BoundAddress]:
+        return [
+            BoundAddress(key, "tcp", each.host, each.port)
+            for key, each in zip(self.section.listen_keys, self.section.listeners, strict=True)
+            if not each.socket
+        ]
 
 
 def parse_listen(url: str) -> ListenAddress:

@@ -11,7 +11,7 @@ from ustreamer_wamp import uri
 from ustreamer_wamp.uri import Match
 
 KEY_BYTES: Final = 32  # of an Ed25519 public key
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=256, examples=["dashboard"])]
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,12 +2,14 @@
 """`ustreamer check`: the stages a configuration passes, and the problems of the last stage."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.host.cli.check import CheckReport, check, render
+from ustreamer.host.config.document import Problem
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
@@ -74,18 +76,18 @@ def test_problems_are_printed_one_per_line_with_line_numbers(
     add(config, "colour = 1\n[plugins.trottle]\n")
     report = check(config, offline=False)
     assert report.stages == ()
-    assert [problem.split(": ")[0] for problem in report.problems] == [
+    assert [str(problem).split(": ")[0] for problem in report.problems] == [
         f"{config}:{place}" for place in ("7:1", "8:1")
     ]
-    assert "colour" in report.problems[0]
-    assert "throttle" in report.problems[1]  # the intended directory
+    assert report.problems[0].path == "endpoints.a.colour"
+    assert report.problems[1].suggestion == "did you mean 'throttle'?"
 
 
 def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     report = check(tmp_path / "none.toml", offline=False)
     assert report.stages == ()
     [problem] = report.problems
-    assert "none.toml" in problem
+    assert "none.toml" in str(problem)
 
 
 def test_a_plugin_that_cannot_be_loaded_is_a_problem(
@@ -99,7 +101,9 @@ def test_a_plugin_that_cannot_be_loaded_is_a_problem(
     add(config, "[plugins.radar]\n")
     report = check(config, offline=False)
     assert report.stages == ()
-    assert report.problems[0].startswith("plugin 'radar': cannot load 'no_such_module:Plugin'")
+    assert str(report.problems[0]).startswith(
+        f"{config}:7:1: plugins.radar: cannot load 'no_such_module:Plugin'"
+    )
 
 
 def test_a_plugin_config_error_is_a_problem_of_the_second_stage(
@@ -113,8 +117,8 @@ def test_a_plugin_config_error_is_a_problem_of_the_second_stage(
     report = check(config, offline=False)
     assert report.stages == ("file",)
     [problem] = report.problems
-    assert problem.startswith(f"{config}: ")
-    assert "topic_lifecycle" in problem
+    assert str(problem).startswith(f"{config}: ")
+    assert "topic_lifecycle" in str(problem)
 
 
 def test_a_pattern_that_a_plugin_cannot_read_is_a_problem_with_its_line(config: Path) -> None:
@@ -122,8 +126,8 @@ def test_a_pattern_that_a_plugin_cannot_read_is_a_problem_with_its_line(config: 
     report = check(config, offline=False)
     assert report.stages == ()
     [problem] = report.problems
-    assert problem.startswith(f"{config}:8:11: ")
-    assert "//chassis/1234" in problem
+    assert str(problem).startswith(f"{config}:8:11: ")
+    assert "//chassis/1234" in str(problem)
 
 
 TOPIC = '[[plugins.payloads.topics]]\ntopic = "//hpc/1/1/8001"\n'
@@ -149,17 +153,17 @@ def test_a_payload_that_is_described_wrongly_is_a_problem_with_its_line(
     config: Path, text: str, place: str, problem: str
 ) -> None:
     [found] = check(add(config, text), offline=True).problems
-    assert found.startswith(f"{config}:{place}: plugins.payloads.{problem}")
+    assert str(found).startswith(f"{config}:{place}: plugins.payloads.{problem}")
 
 
 def test_a_payload_class_that_cannot_be_imported_is_a_problem_of_the_second_stage(config: Path) -> None:
     report = check(add(config, TOPIC + 'class = "no_such_payloads:Wheel"\n'), offline=True)
     assert report.stages == ("file",)
     [problem] = report.problems
-    assert problem.startswith(
-        f"{config}: plugin 'payloads': topics[0].class: cannot import 'no_such_payloads': "
+    assert str(problem).startswith(
+        f"{config}:9:1: plugins.payloads.topics[0].class: cannot import 'no_such_payloads': "
     )
-    assert problem.endswith("ModuleNotFoundError: No module named 'no_such_payloads'")
+    assert str(problem).endswith("ModuleNotFoundError: No module named 'no_such_payloads'")
 
 
 def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(config: Path) -> None:
@@ -167,8 +171,8 @@ def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(co
     report = check(config, offline=False)
     assert report.stages == ("file", "routes")
     [problem] = report.problems
-    assert problem.startswith(f"{config}: endpoints.chassis: ")
-    assert NOT_OURS in problem
+    assert str(problem).startswith(f"{config}:11:1: endpoints.chassis.port: cannot bind UDP")
+    assert NOT_OURS in str(problem)
 
 
 def test_a_check_does_not_create_the_state_directory(config: Path) -> None:
@@ -187,8 +191,8 @@ def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     report = check(config, offline=False)
     assert report.stages == ("file", "routes")
     [problem] = report.problems
-    assert problem.startswith(f"{config}: state_dir: {config.parent / state_dir} ")
-    assert problem.endswith(f"{config.parent}/file is a file: expected a directory")
+    assert str(problem).startswith(f"{config}:2:1: state_dir: {config.parent / state_dir} ")
+    assert str(problem).endswith(f"{config.parent}/file is a file: expected a directory")
 
 
 def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,16 +203,41 @@ def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "access", denied)  # root, in containers, may write anywhere
     [problem] = check(config, offline=False).problems
-    assert f"{config.parent}/state has owner" in problem
+    assert f"{config.parent}/state has owner" in str(problem)
 
 
 def test_all_problems_of_the_environment_are_reported(config: Path) -> None:
     (config.parent / "state").touch()
     add(config, SOMEIP.format(bind=NOT_OURS))
-    assert [problem.split(": ")[1] for problem in check(config, offline=False).problems] == [
-        "endpoints.chassis",
+    assert [problem.path for problem in check(config, offline=False).problems] == [
+        "endpoints.chassis.port",
         "state_dir",
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "place"),
+    [
+        (
+            '[observe]\nlisten = "127.0.0.1:{port}"\n',
+            "8:1: observe.listen: cannot listen on 127.0.0.1:{port}: ",
+        ),
+        (
+            '[plugins.wamp]\nlisten = "ws://127.0.0.1:{port}/ws"\n[[plugins.wamp.users]]\nauthid = "a"\nticket = "b"\n',
+            "8:1: plugins.wamp.listen: cannot listen on ws://127.0.0.1:{port}/ws: ",
+        ),
+    ],
+)
+def test_a_listening_port_in_use_is_a_problem_of_the_environment(
+    config: Path, section: str, place: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as user:
+        port = user.getsockname()[1]
+        add(config, section.format(port=port))
+        [problem] = check(config, offline=False).problems
+        assert str(problem).startswith(f"{config}:{place.format(port=port)}")
+        assert check(config, offline=True).problems == ()
+    assert check(config, offline=False).problems == ()
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
@@ -232,5 +261,9 @@ def test_a_report_without_problems_has_five_lines() -> None:
 
 
 def test_a_report_of_problems_contains_only_them() -> None:
-    report = CheckReport("vehicle.toml", stages=("file",), problems=("a: one", "b: two"), authority="hpc")
+    report = CheckReport(
+        "vehicle.toml",
+        stages=("file",),
+        problems=(Problem("a", 0, "", "", "one"), Problem("b", 0, "", "", "two")),
+    )
     assert render(report) == "a: one\nb: two"

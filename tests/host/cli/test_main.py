@@ -259,11 +259,24 @@ def test_the_exit_codes_match_the_conventions_of_supervisors() -> None:
 
 
 def test_a_valid_configuration_is_ok(written: Written, capsys: Output) -> None:
-    path = written(LOCAL, "[plugins.throttle]")
-    assert ended("check", path) == 0
+    path = written(LOCAL, "[plugins.throttle]\n[plugins.usubscription]")
+    assert ended("check", path, "--strict") == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == f"{path}: OK (file, routes, environment)"
     assert err == ""
+
+
+def test_a_warning_is_printed_and_fails_a_strict_check_only(written: Written, capsys: Output) -> None:
+    path = written(LOCAL)
+    assert ended("check", path) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"{path}: OK (file, routes, environment)"
+    assert err == (
+        f"{path}:1:1: plugins.usubscription: warning: no plugin holds subscriptions, so no publication is forwarded; "
+        "add [plugins.usubscription]\n"
+    )
+    assert ended("check", path, "--strict") == 78
+    assert capsys.readouterr() == ("", err)
 
 
 def test_offline_is_passed_on(written: Written, capsys: Output) -> None:
@@ -293,7 +306,19 @@ def test_a_report_for_machines_is_one_json_object_on_stdout(
     assert report["file"] == path
     assert report["stages"] == ([] if problems else ["file", "routes", "environment"])
     assert len(report["problems"]) == problems
-    assert report.keys() == {"file", "stages", "problems", "authority", "serves", "endpoints", "plugins"}
+    assert report.keys() == {
+        *("file", "stages", "problems", "warnings", "authority", "serves", "endpoints", "plugins")
+    }
+    for each in report["problems"]:
+        assert each == {
+            "file": path,
+            "line": 8,
+            "column": 1,
+            "path": "endpoints.a.colour",
+            "value": "1",
+            "text": "unknown key (have: access, authorities, duplicate_window, durable, network, transport)",
+            "suggestion": "leave colour out",
+        }
     assert err == ""
 
 

@@ -452,10 +452,10 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("a key of the top at the end", [(LAST, LAST + 'state_dir = "/tmp" #!\n'), ("state_dir", "# state_dir")], "plugins.wamp.state_dir", "move state_dir up above the first [section]: a key belongs to the header above it"),
     ("an endpoint outside of endpoints", [("[endpoints.backbone] ", "[backbone] #!")], "backbone", "did you mean [endpoints.backbone]?"),
     ("a plugin outside of plugins", [("[plugins.throttle]", "[throttle] #!")], "throttle", "did you mean [plugins.throttle]?"),
-    ("no authority", [("authority", "#! authority")], "authority", 'add authority = "..."'),
-    ("no transport", [('transport = "zenoh"', ""), ("[endpoints.backbone] ", "[endpoints.backbone] #!")], "endpoints.backbone.transport", 'add transport = "..."'),
-    ("no authorities", [('authorities = ["chassis"]', ""), ("[endpoints.chassis]", "[endpoints.chassis] #!")], "endpoints.chassis.authorities", "add authorities = [ ... ]"),
-    ("a service without a version", [("major = 1", ""), (SERVICE, SERVICE + " #!")], "endpoints.chassis.services[0].major", "add major = ..."),
+    ("no authority", [("authority", "#! authority")], "authority", 'add authority = "hpc.vin1"'),
+    ("no transport", [('transport = "zenoh"', ""), ("[endpoints.backbone] ", "[endpoints.backbone] #!")], "endpoints.backbone.transport", 'add transport = "zenoh"'),
+    ("no authorities", [('authorities = ["chassis"]', ""), ("[endpoints.chassis]", "[endpoints.chassis] #!")], "endpoints.chassis.authorities", 'add authorities = ["vehicle"]'),
+    ("a service without a version", [("major = 1", ""), (SERVICE, SERVICE + " #!")], "endpoints.chassis.services[0].major", "add major = 0"),
     # --- values
     ("an unknown transport", [('transport = "zenoh"', 'transport = "zenho" #!')], "endpoints.backbone.transport", "did you mean 'zenoh'?"),
     ("a transport in capitals", [('transport = "someip"', 'transport = "SOME/IP" #!')], "endpoints.chassis.transport", "did you mean 'someip'?"),
@@ -481,13 +481,13 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("wildcard in two places", [('"cloud"]', '"*"]'), ('["chassis"]', '["*"] #!')], "endpoints.chassis.authorities[0]", "keep it in one place"),
     ("no authority behind an endpoint", [('["chassis"]', "[] #!")], "endpoints.chassis.authorities", 'name its authorities, or write ["*"] for all not named elsewhere'),
     ("an endpoint with capitals", [("[endpoints.backbone] ", "[endpoints.Back_Bone] #!")], "endpoints.Back_Bone", "did you mean 'back_bone'?"),
-    ("an endpoint with a reserved name", [("[endpoints.backbone] ", "[endpoints.self] #!")], "endpoints.self", ""),
-    ("an endpoint called default", [("[endpoints.backbone] ", "[endpoints.default] #!")], "endpoints.default", ""),
+    ("an endpoint with a reserved name", [("[endpoints.backbone] ", "[endpoints.self] #!")], "endpoints.self", "rename it, for example to [endpoints.self-network]"),
+    ("an endpoint called default", [("[endpoints.backbone] ", "[endpoints.default] #!")], "endpoints.default", "rename it, for example to [endpoints.default-network]"),
     ("an authority twice", [('["chassis"]', '["chassis",\n"chassis"] #!')], "endpoints.chassis.authorities[1]", "keep it in one place"),
     ("limits for an endpoint that is none", [("[egress.default] ", "[egress.chasis] #!")], "egress.chasis", "did you mean 'chassis'?"),
     ("a first pause longer than the longest", [("first_ms = 100, max_ms = 5000 }", "first_ms = 9000, max_ms = 5000 } #!")], "egress.default.retry.first_ms", "choose at most 5000"),
     ("a spool where nothing is kept", [("[plugins.usub", "[egress.backbone]\nspool_messages = 5 #!\n[plugins.usub")], "egress.backbone.spool_messages", "add durable = true to [endpoints.backbone]"),
-    ("durable for subscribers in this process", [("[egress.default] ", '[endpoints.inside]\ntransport = "local"\nauthorities = ["x"]\ndurable = true #!\n[egress.default] ')], "endpoints.inside.durable", ""),
+    ("durable for subscribers in this process", [("[egress.default] ", '[endpoints.inside]\ntransport = "local"\nauthorities = ["x"]\ndurable = true #!\n[egress.default] ')], "endpoints.inside.durable", "leave durable out"),
     ("a plugin that is not installed", [("[plugins.recorder]", "[plugins.recoder] #!")], "plugins.recoder", "did you mean 'recorder'?"),
 ]  # fmt: skip
 
@@ -557,7 +557,7 @@ SENTENCES = [
         [("[plugins.wamp]", "[plugins.dashboard]")],
         (
             "vehicle.toml:38:1: plugins.dashboard: 'dashboard' is not a plugin that is installed "
-            "(have: recorder, throttle, usubscription, wamp)"
+            "(have: recorder, throttle, usubscription, wamp); leave [plugins.dashboard] out"
         ),
     ),
     (
@@ -570,7 +570,7 @@ SENTENCES = [
     ),
     (
         [('transport = "zenoh"', "")],
-        'vehicle.toml:4:1: endpoints.backbone.transport: is missing (have: local, someip, zenoh); add transport = "..."',
+        'vehicle.toml:4:1: endpoints.backbone.transport: is missing (have: local, someip, zenoh); add transport = "zenoh"',
     ),
     (
         [("port = 30490", "prot = 30490")],
@@ -581,7 +581,7 @@ SENTENCES = [
     ),
     (
         [('state_dir = "/var/lib/ustreamer"', 'state_dir = ""')],
-        "vehicle.toml:2:1: state_dir: '' is not a path",
+        "vehicle.toml:2:1: state_dir: '' is not a path; leave state_dir out",
     ),
 ]
 

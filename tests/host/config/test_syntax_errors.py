@@ -16,7 +16,8 @@ QUOTED_NAME = "put a name of other characters than A-Z a-z 0-9 - _ in quotes"
 
 REFUSED: list[tuple[str, int, str]] = [
     ("a = 1\nb = zenoh # x\n", 2, 'write "zenoh" in quotes'),
-    ("a = “x”", 1, 'write "“x”" in quotes'),
+    ("a = “x”", 1, 'write "x", with straight quotes'),
+    ("a = „x“", 1, 'write "x", with straight quotes'),
     ("a = False\n", 1, "write true and false in small letters"),
     ("a = yes", 1, "write true or false"),
     ("a = null", 1, "leave the key out"),
@@ -28,7 +29,10 @@ REFUSED: list[tuple[str, int, str]] = [
     ("a = 1,\n", 1, "leave out the ','"),
     ("a = 1;\n", 1, "leave out the ';'"),
     ("a = 10.0.0.1:80", 1, 'write "10.0.0.1:80" in quotes'),
-    ("a = 10ms # x", 1, 'write "10ms" in quotes'),
+    ("a = 10ms # x", 1, "write 10, without a unit"),
+    ("a_ms = 0.5 s", 1, "write 500, without a unit"),
+    ("t = { a_bytes = 16MB, b = 1 }", 1, "write 16000000, without a unit"),
+    ("a = 10ms9", 1, 'write "10ms9" in quotes'),
     ("a = 2021-99-01", 1, 'write "2021-99-01" in quotes'),
     ("a = 1 b = 2", 1, "begin a new line"),
     ("a: 1 # one\n", 1, "write a = 1"),

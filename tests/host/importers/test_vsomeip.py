@@ -536,7 +536,7 @@ def test_without_discovery_the_result_passes_the_whole_check(
     state = f'state_dir = "{tmp_path}/state"\n'
     config.write_text(state + capsys.readouterr().out, encoding="utf-8")
     problems = check.check(config, offline=False).problems
-    assert [problem for problem in problems if "cannot bind" not in problem] == []
+    assert [problem for problem in problems if "cannot bind" not in problem.text] == []
 
 
 def test_the_text_names_its_origin_safely(tmp_path: Path) -> None:

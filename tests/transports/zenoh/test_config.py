@@ -59,8 +59,8 @@ def test_keys_override_those_of_the_file(tmp_path: Path) -> None:
     [
         ("", "config, listen, connect and scouting has no connection"),
         ("listen = []\nconnect = []", "has no connection"),
-        ('listen = ["127.0.0.1:7447"]', "listen: '127.0.0.1:7447' is no Zenoh endpoint; expected protocol/address"),
-        ('connect = ["tcp/"]', "connect: 'tcp/' is no Zenoh endpoint"),
+        ('listen = ["127.0.0.1:7447"]', r"listen\[0\]: '127.0.0.1:7447' is no Zenoh endpoint: expected protocol/address"),
+        ('connect = ["tcp/"]', r"connect\[0\]: 'tcp/' is no Zenoh endpoint"),
         ('connect = "tcp/127.0.0.1:7447"', r"Expected `array \| null`, got `str` - at `\$.connect`"),
         ('mode = "cloud"', r"\$.mode"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 100', r">= 1024 - at `\$.queue`"),
@@ -95,9 +95,9 @@ def test_an_invalid_file_names_its_error(tmp_path: Path, content: str | None, co
 
 def test_a_locator_refused_by_zenoh_is_named() -> None:
     with pytest.raises(
-        UStatusError, match=r"'backbone': Zenoh's listen/endpoints = \[\"tcp/a#b\?c\"\]: .*<protocol>"
+        UStatusError, match=r"'backbone': Zenoh's listen/endpoints = \[\"tcp/a:1#b\?c\"\]: .*<protocol>"
     ):
-        zenoh_config(section('listen = ["tcp/a#b?c"]'), "backbone")
+        zenoh_config(section('listen = ["tcp/a:1#b?c"]'), "backbone")
 
 
 def test_a_section_can_be_checked_where_zenoh_is_not_installed() -> None:

@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer check`: checks file, routes and environment. It writes nothing and leaves nothing open."""
 
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.write_access import write_obstacle
-from ustreamer.host.config.config import ConfigError, StreamerConfig, served_authorities
+from ustreamer.host.config.config import ConfigError, Problem, TomlDocument, read, served_authorities
+from ustreamer.host.config.review import review
+from ustreamer.host.config.section_schema import parse_steps
+from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.host.runtime.process import Loaded
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import LOCK
 from ustreamer.uprotocol.ustatus import UStatusError
 
+_OF_PLUGIN: Final = re.compile(r"plugin '([^']+)': (.*)", re.DOTALL)
+_OF_KEY: Final = re.compile(r"([a-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
+
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """The result of a check: the stages passed, and one line per problem."""
+    """The result of a check: the stages passed, the problems of the next one, and the warnings."""
 
     file: str
     stages: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
     authority: str = ""
     serves: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
@@ -30,11 +43,15 @@ class CheckReport(msgspec.Struct, frozen=True):
 def check(path: Path, *, offline: bool) -> CheckReport:
     """Check a configuration in up to three stages. A stage with problems is the last one."""
     try:
-        loaded = process.load(path)
+        document = read(path)
     except ConfigError as error:
-        return CheckReport(str(path), problems=tuple(str(problem) for problem in error.problems))
+        return CheckReport(str(path), problems=error.problems)
+    try:
+        loaded = process.load_document(document)
+    except ConfigError as error:
+        return CheckReport(str(path), problems=error.problems)
     except PluginError as error:
-        return CheckReport(str(path), problems=(str(error),))
+        return CheckReport(str(path), problems=(_locate(document, (), str(error)),))
     config = loaded.config
     report = CheckReport(
         file=str(path),
@@ -44,34 +61,89 @@ def check(path: Path, *, offline: bool) -> CheckReport:
         endpoints=tuple(config.endpoints),
         plugins=tuple(config.plugins),
     )
-    try:
-        streamer = loaded.streamer()
-    except (UStatusError, PluginError, ValueError) as error:
-        return msgspec.structs.replace(report, problems=(f"{path}: {error}",))
-    report = msgspec.structs.replace(report, stages=("file", "routes"))
-    if offline:
-        return report
-    problems = tuple(f"{path}: {problem}" for problem in _environment(config, streamer))
+    with ExitStack() as closing:
+        try:
+            streamer = loaded.streamer()
+            for transport in streamer.transports.values():
+                closing.callback(transport.close)
+            streamer.register_listeners()
+        except (UStatusError, PluginError, ValueError) as error:
+            return msgspec.structs.replace(report, problems=(_locate(document, (), str(error)),))
+        warnings = review(document, config, has_subscriptions=_has_subscriptions(loaded, streamer))
+        report = msgspec.structs.replace(report, stages=("file", "routes"), warnings=tuple(warnings))
+        return report if offline else _with_environment(report, document, loaded, streamer)
+
+
+def _with_environment(
+    report: CheckReport, document: TomlDocument, loaded: Loaded, streamer: Streamer
+) -> CheckReport:
+    problems = tuple(_locate(document, at, text) for at, text in _environment(loaded, streamer))
     stages = report.stages if problems else (*report.stages, "environment")
     return msgspec.structs.replace(report, stages=stages, problems=problems)
 
 
-def _environment(config: StreamerConfig, streamer: Streamer) -> list[str]:
-    problems = [
-        f"endpoints.{name}: {problem}"
-        for name, transport in streamer.transports.items()
-        if name != SELF
-        for problem in transport.problems()
-    ]
+def _has_subscriptions(loaded: Loaded, streamer: Streamer) -> bool:
+    """Whether a plugin holds subscriptions, or an endpoint has configured ones."""
+    hook = "ustreamer_subscription_directory"
+    held = any(hasattr(each, hook) for each in loaded.plugin_classes.values())
+    return held or any(transport.subscriptions() for transport in streamer.transports.values())
+
+
+def _locate(document: TomlDocument, at: KeyPath, text: str) -> Problem:
+    """The problem in a text like "plugin 'payloads': topics[0].class: ...", at its key below `at`."""
+    if match := _OF_PLUGIN.fullmatch(text):
+        at, text = ("plugins", match[1]), match[2]
+    if at and (match := _OF_KEY.fullmatch(text)):
+        at, text = (*at, *parse_steps(match[1])), match[2]
+    if not at:
+        return Problem(str(document.file), 0, "", "", " ".join(text.split()))
+    return document.problem(at, text)
+
+
+def _environment(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, str]]:
+    """The problems of addresses and directories: the place of each, and its text."""
+    config = loaded.config
+    for name, transport in streamer.transports.items():
+        for problem in transport.problems() if name != SELF else ():
+            yield _section_of(loaded, name), problem
+    if config.observe is not None and (obstacle := _listen_obstacle(*config.observe.address)):
+        yield ("observe", "listen"), obstacle
     if obstacle := write_obstacle(config.state_dir) or write_obstacle(config.state_dir / LOCK):
-        problems.append(f"state_dir: {config.state_dir} cannot be used: {obstacle}")
-    return problems
+        yield ("state_dir",), f"{config.state_dir} cannot be used: {obstacle}"
+
+
+def _section_of(loaded: Loaded, endpoint: str) -> KeyPath:
+    """The section of an endpoint: its own, or that of the plugin that provides it."""
+    config = loaded.config
+    for name, section in config.plugins.items():
+        if hasattr(section, "endpoints") and endpoint in section.endpoints(config.authority):
+            return "plugins", name
+    return "endpoints", endpoint
+
+
+def _listen_obstacle(host: str, port: int) -> str:
+    """The reason why a TCP address cannot be bound; "" if it can."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port closed just now is free
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return f"cannot listen on {host}:{port}: {error.strerror}"
+    return ""
+
+
+def render_warnings(report: CheckReport) -> str:
+    """The warnings for people, one per line."""
+    return "\n".join(
+        str(msgspec.structs.replace(each, text=f"warning: {each.text}")) for each in report.warnings
+    )
 
 
 def render(report: CheckReport) -> str:
-    """The report for people."""
+    """The report for people, without its warnings."""
     if report.problems:
-        return "\n".join(report.problems)
+        return str(ConfigError(report.problems))
     return "\n".join(
         (
             f"{report.file}: OK ({', '.join(report.stages)})",

@@ -10,7 +10,7 @@ authority, state_dir        the streamer's authority, and the directory for its 
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,16 +26,18 @@ from ustreamer.host.config.document import (
     closest_name,
     did_you_mean,
     format_names,
+    format_path,
     read,
     value_at,
 )
 from ustreamer.host.config.observe import ObserveConfig
+from ustreamer.host.config.section_schema import parse_steps
 from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.host.config.validation import Problems, suggest_move_up
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
-from ustreamer.transport_port import EndpointConfig, TransportKind
+from ustreamer.transport_port import BoundAddress, EndpointConfig, TransportKind
 from ustreamer.uprotocol.ustatus import UStatusError
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
 __all__ = [
     "ConfigError",
@@ -175,7 +177,7 @@ _Table = dict[str, Any]  # a section as parsed by tomllib; its own Struct checks
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The top level of the file, with its sections unchecked."""
 
-    authority: str
+    authority: Annotated[str, Meta(examples=["hpc.vin1"])]
     endpoints: dict[str, _Table]
     state_dir: Path = Path("/var/lib/ustreamer")
     egress: dict[str, _Table] = {}
@@ -197,10 +199,14 @@ def check(
     _check_authority_placement(problems)
     _check_access(problems, endpoints)
     plugins = _plugins(problems, plugin_configs)
-    endpoints |= _plugin_endpoints(problems, plugins)
+    provided = _plugin_endpoints(problems, plugins)
+    endpoints |= {name: endpoint for name, (_, endpoint) in provided.items()}
     egress = _egress(problems, endpoints)
     dead_letters = _dead_letters(problems)
     observe = _observe(problems)
+    sections: dict[str, KeyPath] = {name: ("endpoints", name) for name in endpoints}
+    sections |= {name: ("plugins", plugin) for name, (plugin, _) in provided.items()}
+    _check_bound_addresses(problems, endpoints, sections, observe)
     problems.raise_if_any()
     assert file is not None  # otherwise a problem was noted
     return StreamerConfig(
@@ -267,13 +273,18 @@ def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> d
                 problems.add_problem(
                     ("endpoints", name, "durable"),
                     f"those behind a {table['transport']!r} endpoint end with the streamer: their messages cannot be persisted",
+                    "leave durable out",
                 )
     return endpoints
 
 
 def _check_endpoint_name(problems: Problems, name: str) -> None:
     if name in {SELF, DEFAULT_SECTION}:
-        problems.add_problem(("endpoints", name), f"{name!r} is not a name for an endpoint: it is reserved")
+        problems.add_problem(
+            ("endpoints", name),
+            f"{name!r} is not a name for an endpoint: it is reserved",
+            f"rename it, for example to [endpoints.{name}-network]",
+        )
     elif not _ENDPOINT_NAME.fullmatch(name):
         better = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:64]
         problems.add_problem(
@@ -294,18 +305,69 @@ def _transport(
         if misspelt is not None:
             problems.add_problem((*path[:-1], misspelt), "unknown key", "did you mean 'transport'?")
         else:
-            problems.add_problem(path, f"is missing {available}", 'add transport = "..."')
+            likely = _likely_transport(table, transports)
+            problems.add_problem(path, f"is missing {available}", f'add transport = "{likely}"')
         return None
     transport = table["transport"]
+    write_likely = f'write transport = "{_likely_transport(table, transports)}"'
     if not isinstance(transport, str):
-        problems.add_problem(path, f"expected the name of a transport {available}")
+        problems.add_problem(path, f"expected the name of a transport {available}", write_likely)
     elif transport not in transports:
         problems.add_problem(
-            path, f"{transport!r} is not a transport {available}", did_you_mean(transport, transports)
+            path,
+            f"{transport!r} is not a transport {available}",
+            did_you_mean(transport, transports) or write_likely,
         )
     else:
         return transports[transport]
     return None
+
+
+def _likely_transport(table: _Table, transports: Mapping[str, TransportKind]) -> str:
+    """The transport that has most of the keys in a section."""
+    return max(
+        transports,
+        key=lambda name: len(table.keys() & {*transports[name].config.__struct_encode_fields__}),
+        default="...",
+    )
+
+
+def _check_bound_addresses(
+    problems: Problems,
+    endpoints: Mapping[str, EndpointConfig],
+    sections: Mapping[str, KeyPath],
+    observe: ObserveConfig | None,
+) -> None:
+    """Check that no two sections bind one address: the second one could not open."""
+    bound = [
+        ((*sections[name], *parse_steps(address.key)), address)
+        for name, endpoint in endpoints.items()
+        for address in endpoint.bound_addresses()
+    ]
+    if observe is not None:
+        bound.append((("observe", "listen"), BoundAddress("listen", "tcp", *observe.address)))
+    by_port: dict[tuple[str, int], list[tuple[KeyPath, BoundAddress]]] = {}
+    for path, address in bound:
+        others = by_port.setdefault((address.protocol, address.port), [])
+        taken = next((other for other, each in others if _is_same_address(address, each)), None)
+        others.append((path, address))
+        if taken is not None:
+            first, second = sorted((path, taken), key=problems.document.positions.position_of)
+            line = problems.document.positions.line_of(first)
+            problems.add_problem(
+                second,
+                f"{address.protocol.upper()} {address.host}:{address.port} is bound by {format_path(first)} (line {line})",
+                "choose another port",
+            )
+
+
+def _is_same_address(one: BoundAddress, other: BoundAddress) -> bool:
+    """Whether two sockets with these addresses, of one protocol and port, cannot be open at once."""
+    if one.port == 0 or (one.shared and other.shared):
+        return False
+    hosts = {"127.0.0.1" if each.host == "localhost" else each.host for each in (one, other)}
+    family = {":" in host for host in hosts}
+    return len(hosts) == 1 or (len(family) == 1 and not hosts.isdisjoint({"0.0.0.0", "::"}))
 
 
 def _top_level_advice(path: KeyPath) -> str:
@@ -322,7 +384,8 @@ def _check_own_authority(problems: Problems) -> None:
     if isinstance(authority, str):
         if authority == ANY_AUTHORITY:
             problems.add_problem(
-                ("authority",), "'*' stands for other authorities: name the streamer's own authority"
+                ("authority",),
+                "'*' stands for other authorities: expected the streamer's own authority, such as hpc.vin1",
             )
         else:
             _check_authority(problems, ("authority",), authority)
@@ -358,14 +421,21 @@ def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -
     """Check that a rule concerns sources behind its endpoint: other sources are refused regardless of rules."""
     for name, endpoint in endpoints.items():
         authorities = endpoint.authorities
-        for index, rule in enumerate(endpoint.access):
+        for index, rule in enumerate(endpoint.access if authorities else ()):
             authority = rule.patterns[0].authority_name
             if authority not in {ANY_AUTHORITY, *authorities} and ANY_AUTHORITY not in authorities:
                 problems.add_problem(
                     ("endpoints", name, "access", index, "source"),
                     f"{authority!r} does not live behind endpoint {name!r} (have: {format_names(authorities)})",
-                    did_you_mean(authority, authorities),
+                    suggest_authority(rule.patterns[0], authorities)
+                    or f"write //{authorities[0]}/... or //*/...",
                 )
+
+
+def suggest_authority(pattern: UUri, authorities: Iterable[str]) -> str:
+    """The suggestion of the pattern with the nearest authority, or ""."""
+    name = closest_name(pattern.authority_name, authorities)
+    return "" if name is None else f"did you mean '{msgspec.structs.replace(pattern, authority_name=name)}'?"
 
 
 def _check_authority(problems: Problems, path: KeyPath, authority: str) -> None:
@@ -403,7 +473,7 @@ def _egress(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> dict
             problems.add_problem(
                 ("egress", name),
                 f"{name!r} is not an endpoint (have: {format_names(known)})",
-                did_you_mean(name, known),
+                did_you_mean(name, known) or f"leave [{format_path(('egress', name))}] out",
             )
         if name != DEFAULT_SECTION:
             limits[name] = _limits(problems, name, default)
@@ -486,7 +556,7 @@ def _plugins(
             problems.add_problem(
                 path,
                 f"{name!r} is not a plugin that is installed (have: {format_names(plugin_configs)})",
-                did_you_mean(name, plugin_configs),
+                did_you_mean(name, plugin_configs) or f"leave [{format_path(path)}] out",
             )
             continue
         section = problems.convert_section(path, plugin_configs[name], _top_level_advice)
@@ -495,8 +565,10 @@ def _plugins(
     return plugins
 
 
-def _plugin_endpoints(problems: Problems, plugins: Mapping[str, msgspec.Struct]) -> dict[str, EndpointConfig]:
-    """The endpoints that plugin sections provide (`ustreamer.hooks.EndpointProvider`)."""
+def _plugin_endpoints(
+    problems: Problems, plugins: Mapping[str, msgspec.Struct]
+) -> dict[str, tuple[str, EndpointConfig]]:
+    """The endpoints that plugin sections provide (`ustreamer.hooks.EndpointProvider`), each with its plugin."""
     own = problems.document.data.get("authority")
     configured = _tables(problems, "endpoints")
     homes = {
@@ -506,7 +578,7 @@ def _plugin_endpoints(problems: Problems, plugins: Mapping[str, msgspec.Struct])
         for authority in table["authorities"]
         if isinstance(authority, str)
     }
-    added: dict[str, EndpointConfig] = {}
+    added: dict[str, tuple[str, EndpointConfig]] = {}
     for plugin, section in plugins.items():
         endpoints = getattr(section, "endpoints", None)
         if endpoints is None or not isinstance(own, str):
@@ -524,5 +596,5 @@ def _plugin_endpoints(problems: Problems, plugins: Mapping[str, msgspec.Struct])
                     problems.add_problem(
                         path, f"{authority!r} lives behind endpoint {home!r}", "choose another authority"
                     )
-            added[name] = endpoint
+            added[name] = plugin, endpoint
     return added

@@ -21,7 +21,7 @@ class ObserveAddress(NamedTuple):
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`listen` is a loopback address unless `allow_remote` is set. `top` bounds the series of targets and subscribers."""
 
-    listen: str
+    listen: Annotated[str, Meta(examples=["127.0.0.1:9464"])]
     allow_remote: bool = False
     top: Annotated[int, Meta(ge=0, le=5_000)] = 20
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The types and keys permitted in a section, from msgspec Structs, by path. Error texts use them."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +14,7 @@ from ustreamer.host.config.source_positions import KeyPath
 PATH_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 _FIELD: Final = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.+)", re.DOTALL)
 
-_EXAMPLES: Final[dict[type, str]] = {
+_FORMS: Final[dict[type, str]] = {
     inspect.BoolType: "true",
     inspect.StrType: '"..."',
     inspect.ListType: "[ ... ]",
@@ -56,12 +57,51 @@ class SectionSchema:
         match = _FIELD.fullmatch(text)
         if match is None:
             return None
-        steps = tuple(int(index) if index else key for key, index in PATH_STEP.findall(f".{match[1]}"))
+        steps = parse_steps(match[1])
         return (steps, match[2]) if steps[0] in self.keys_at(path) else None
 
     def example(self, path: KeyPath) -> str:
-        """The expected form of a value at `path`."""
-        return next((_EXAMPLES[type(node)] for node in self.types_at(path) if type(node) in _EXAMPLES), "...")
+        """A value for `path` as TOML: a valid one if the type has an example, choices or a minimum; else its form."""
+        if written := self.written_example(path):
+            return written
+        nodes = self.types_at(path)
+        for node in nodes:
+            match node:
+                case inspect.LiteralType():
+                    return json.dumps(node.values[0])
+                case inspect.IntType() if node.ge is not None:
+                    return str(node.ge)
+        return next((_FORMS[type(node)] for node in nodes if type(node) in _FORMS), "...")
+
+    def written_example(self, path: KeyPath) -> str:
+        """The example in the type of the value at `path` (`msgspec.Meta.examples`), as TOML; "" without one."""
+        field = self._field_at(path)
+        return "" if field is None else next((json.dumps(each) for each in _examples(field.type)), "")
+
+    def is_optional(self, path: KeyPath) -> bool:
+        """Whether `path` is a key of a Struct that may be absent."""
+        field = self._field_at(path)
+        return field is not None and not field.required
+
+    def _field_at(self, path: KeyPath) -> inspect.Field | None:
+        """The field of a Struct at `path`; None if it is no field."""
+        structs = (node for node in self.types_at(path[:-1]) if isinstance(node, inspect.StructType))
+        fields = (field for struct in structs for field in struct.fields)
+        return next((field for field in fields if path and field.encode_name == path[-1]), None)
+
+
+def parse_steps(text: str) -> KeyPath:
+    """The path in a text like "services[0].remote"."""
+    return tuple(int(index) if index else key for key, index in PATH_STEP.findall(f".{text}"))
+
+
+def _examples(node: inspect.Type) -> Iterator[object]:
+    match node:
+        case inspect.UnionType():
+            for each in node.types:
+                yield from _examples(each)
+        case inspect.Metadata():
+            yield from (node.extra_json_schema or {}).get("examples", ())
 
 
 def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:

@@ -17,6 +17,8 @@ _TWICE: Final = re.compile(r"Cannot (?:overwrite|declare|redefine|mutate)|Duplic
 _OPEN: Final = re.compile(r"Unclosed array|Unterminated string|Expected (?:['\"]{4,}|\"'\")")
 _HEADER_OR_KEY: Final = re.compile(r"\s*(?:\[{1,2}[\w. \"'-]+\]{1,2}\s*(?:#.*)?$|[\w.\"'-]+\s*=)")
 
+_WITH_UNIT: Final = re.compile(r"([\w-]+)\s*=\s*(\d[\d_]*(?:\.\d+)?)(\s*[A-Za-zµ]+)\s*(?=[,}\]#]|$)")
+
 _QUOTE: Final = 'write "{0}" in quotes'
 _COMMA: Final = "put a comma between its elements"
 _KEY: Final = "a key is made of A-Z a-z 0-9 - _, or is in quotes"
@@ -28,6 +30,7 @@ _ADVICE: Final = [
     ("Invalid value", r"@(\.\d+)", "write 0{0}"),
     ("Invalid value", r"@\s*(?:#|$)", "write a value after the ="),
     ("Invalid value", r"@=", "write one ="),
+    ("Invalid value", r"@[“”„‟«‘’‚]([^“”„‟»‘’\"']*)", 'write "{0}", with straight quotes'),
     ("Invalid value", r"@([^\s,\[\]{}#\"'=]+)", _QUOTE),
     ("Expected newline", r".*=\s*[+-]?0\d+\s*(?:#|$)", "write the number without leading zeros"),
     ("Expected newline", r"@([,;])", "leave out the {0!r}"),
@@ -100,7 +103,9 @@ def _syntax_error(text: str, error: str) -> TomlSyntaxError:
             f"leave this one out: the first is on line {duplicate.first.line}",
         )
     source = text[text.rfind("\n", 0, offset) + 1 :].partition("\n")[0]
-    advice = _advice(reason, source, text[offset:].partition("\n")[0])
+    advice = _unit_advice(source, position.column - 1) or _advice(
+        reason, source, text[offset:].partition("\n")[0]
+    )
     opened = first_unclosed(text_before)
     if opened is not None:
         if reason == "Invalid value" and opened.line < position.line and _HEADER_OR_KEY.match(source):
@@ -123,6 +128,17 @@ def _offset(text: str, error: str) -> int:
     for _ in range(int(place[1]) - 1):
         start = text.index("\n", start) + 1
     return start + int(place[2]) - 1
+
+
+def _unit_advice(line: str, stopped: int) -> str:
+    """The advice for a number with a unit, after whose digits tomllib stopped; "" for anything else."""
+    from ustreamer.host.config.units import without_unit  # only for a file with problems
+
+    for match in _WITH_UNIT.finditer(line):
+        amount = without_unit(match[1], match[2] + match[3])
+        if match.end(2) <= stopped < match.end(3) and amount is not None:
+            return f"write {amount}, without a unit"
+    return ""
 
 
 def _advice(reason: str, line: str, rest: str) -> str:

@@ -6,8 +6,9 @@ copy and the conversion repeats until it succeeds.
 """
 
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -40,7 +41,7 @@ _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _RANGE: Final = re.compile(r"Expected `(?:int|float)` (?:[<>]=?|that's a multiple of) .*")
 _ENUM: Final = re.compile(r"Invalid (?:enum )?value .*", re.DOTALL)
-_NUMBER: Final = re.compile(r"[+-]?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d+)?)")
+_NUMBER: Final = re.compile(r"[+-]?(?:0x[0-9A-Fa-f]{1,30}|\d{1,30}(?:\.\d{1,30})?)")
 
 # TOML names of msgspec's types, as expected and as found.
 _WANTED: Final = {
@@ -108,6 +109,8 @@ class Problems:
             raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
         if not value or "\0" in value:
             raise ValueError(f"{value!r} is not a path")
+        if trouble := home_problem(value):
+            raise ValueError(trouble)
         return self.document.base / value
 
     def _add_fault(
@@ -120,7 +123,11 @@ class Problems:
             intended = closest_name(fault.unknown, names)
             if intended is not None:
                 remaining.removed_paths.add((*owner, intended))  # present but invalid
-            suggestion = _suggest_key(at, owner, fault.unknown, remaining.schema) or advice(path)
+            suggestion = (
+                _suggest_key(at, owner, fault.unknown, remaining.schema)
+                or advice(path)
+                or f"leave {format_path(path[-1:])} out"
+            )
             self.add_problem(path, f"unknown key (have: {format_names(names)})", suggestion)
         elif fault.missing is not None:
             example = remaining.schema.example((*fault.path, fault.missing))
@@ -130,14 +137,31 @@ class Problems:
         elif named := remaining.schema.split_field_error(fault.path, fault.text):
             self.add_problem((*path, *named[0]), named[1])
         else:
-            value = value_at(self.document.data, path)
-            as_hex = self.document.writes_hex(path)
-            self.add_problem(
-                path,
-                *_explain_type_error(
-                    fault.text, path, value, remaining.schema.types_at(fault.path), as_hex=as_hex
-                ),
-            )
+            self._add_refused_value(path, fault, remaining)
+
+    def _add_refused_value(self, path: KeyPath, fault: "_Fault", remaining: "_RemainingSection") -> None:
+        """Note a value of a wrong type, or out of its range, with the first advice that makes it valid."""
+        value = value_at(self.document.data, path)
+        as_hex = self.document.writes_hex(path)
+        nodes = remaining.schema.types_at(fault.path)
+        text, repairs = _explain_type_error(fault.text, path, value, nodes, as_hex=as_hex)
+        words = next((each.words for each in repairs if remaining.accepts(fault, each.value)), "")
+        if not words and (example := remaining.schema.written_example(fault.path)):
+            words = f"write {_key_of(path)} = {example}"
+        is_wrong_type = _EXPECTED.fullmatch(fault.text) is not None or not isinstance(value, dict)
+        if not words and is_wrong_type and remaining.schema.is_optional(fault.path):
+            words = f"leave {format_path(path[-1:])} out"
+        self.add_problem(path, text, words)
+
+
+class _Repair(NamedTuple):
+    """Advice, and the value that it leads to; ANY_VALUE if it leads to no single one."""
+
+    words: str
+    value: object
+
+
+_ANY_VALUE: Final = object()
 
 
 class _Fault(NamedTuple):
@@ -177,6 +201,22 @@ class _RemainingSection:
         except msgspec.ValidationError as error:
             return str(error)
         return None
+
+    def accepts(self, fault: _Fault, value: object) -> bool:
+        """Whether `value` in the place of a refused one causes no problem there."""
+        if value is _ANY_VALUE:
+            return True
+        place = fault.remaining_path
+        trial = _RemainingSection(_replaced(self._tree, place, value), self._shape, self._hook)
+        error = trial.next_error()
+        if error is None:
+            return True
+        found = trial.locate(error)
+        if found.missing is not None or found.unknown is not None:
+            return found.path[: len(place)] != place
+        named = self.schema.split_field_error(found.path, found.text)
+        path = (*found.path, *(named[0] if named else ()))
+        return path[: len(place)] != place and path != place[: len(path)]
 
     def locate(self, error: str) -> _Fault:
         match = _MESSAGE.fullmatch(error)
@@ -282,21 +322,32 @@ def _suggest_key(at: KeyPath, owner: KeyPath, word: str, schema: SectionSchema) 
 
 def _explain_type_error(
     text: str, path: KeyPath, value: object, nodes: list[inspect.Type], *, as_hex: bool
-) -> tuple[str, str]:
-    """msgspec's message in terms of TOML, and the suggestion."""
+) -> tuple[str, list[_Repair]]:
+    """msgspec's message in terms of TOML, and the possible repairs, the likely one first."""
     if expected := _EXPECTED.fullmatch(text):
         wanted = [name for name in expected[1].split(" | ") if name != "null"]
         expected_types = " or ".join(_WANTED.get(name, name) for name in wanted)
         found = f"{_FOUND.get(expected[2], '')}{format_value(value, as_hex=as_hex)}"
-        return f"expected {expected_types}, got {found}", _suggest_type(set(wanted), path, value)
+        bounds = _suggest_range(nodes, as_hex=as_hex) or _suggest_choice(nodes)
+        repairs = [*_repairs(set(wanted), path, value), _Repair(bounds, _ANY_VALUE)]
+        return f"expected {expected_types}, got {found}", repairs
     if _RANGE.fullmatch(text):
-        return f"{format_value(value, as_hex=as_hex)} is out of range", _suggest_range(nodes, as_hex=as_hex)
+        words = _suggest_range(nodes, as_hex=as_hex)
+        return f"{format_value(value, as_hex=as_hex)} is out of range", [_Repair(words, _ANY_VALUE)]
     if _ENUM.fullmatch(text):
         choices = [choice for node in nodes for choice in _choices(node)]
         names = [choice for choice in choices if isinstance(choice, str)]
-        suggestion = did_you_mean(value, names) if isinstance(value, str) else ""
-        return f"{format_value(value)} is not one of: {', '.join(map(format_value, choices))}", suggestion
-    return re.sub(r"`(\w+)`", lambda m: _WANTED.get(m[1], m[1]), text), ""
+        words = (did_you_mean(value, names) if isinstance(value, str) else "") or "choose one of them"
+        problem = f"{format_value(value)} is not one of: {', '.join(map(format_value, choices))}"
+        return problem, [_Repair(words, _ANY_VALUE)]
+    return re.sub(r"`(\w+)`", lambda m: _WANTED.get(m[1], m[1]), text), []
+
+
+def home_problem(path: str) -> str:
+    """The problem of a path that begins with ~, which only a shell expands; "" for any other path."""
+    if not path.startswith("~"):
+        return ""
+    return f"{path!r}: only a shell expands ~: expected the whole path, such as {os.path.expanduser(path)}"  # noqa: PTH111 - no Path: it may name no user
 
 
 def _choices(node: inspect.Type) -> list[object]:
@@ -331,33 +382,53 @@ def _suggest_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
     return ""
 
 
-def _suggest_type(wanted: set[str], path: KeyPath, value: object) -> str:
-    """The suggestion for a value of a wrong type; "" if there is none."""
-    key = next((step for step in reversed(path) if isinstance(step, str)), "")
+def _suggest_choice(nodes: list[inspect.Type]) -> str:
+    choices = [choice for node in nodes for choice in _choices(node)]
+    return f"write one of: {', '.join(map(_format_toml, choices))}" if choices else ""
+
+
+def _repairs(wanted: set[str], path: KeyPath, value: object) -> Iterator[_Repair]:
+    """The possible repairs of a value of a wrong type."""
+    key = "" if path and isinstance(path[-1], int) else f"{_key_of(path)} = "
+    if isinstance(value, str):
+        yield from _repairs_of_text(wanted, _key_of(path), value)
     match value:
-        case str() if wanted & {"int", "float"} and _NUMBER.fullmatch(value):
-            return f"write {value}, without quotes"
-        case str() if "bool" in wanted and value.lower() in {"true", "false"}:
-            return f"write {value.lower()}, without quotes"
         case float() if "int" in wanted and value.is_integer():
-            return f"write {int(value)}"
+            yield _Repair(f"write {int(value)}", int(value))
         case [only] if not wanted & {"array", "object"} and not isinstance(only, dict | list):
-            return f"write {key} = {_format_toml(only)}"
-        case [dict(), *_] if "object" in wanted:
-            return f"write [{format_path(path)}], with one bracket on each side"
+            yield _Repair(f"write {key}{_format_toml(only)}", only)
+        case [dict() as first, *_] if "object" in wanted:
+            yield _Repair(f"write [{format_path(path)}], with one bracket on each side", first)
         case dict() if "array" in wanted:
-            return f"write [[{format_path(path)}]], with two brackets on each side"
-        case dict() | list():
-            return ""
+            yield _Repair(f"write [[{format_path(path)}]], with two brackets on each side", [value])
     if wanted == {"bool"}:
-        return "write true or false"
+        yield _Repair("write true or false", _ANY_VALUE)
+    if isinstance(value, dict | list):
+        return
     if "array" in wanted:
-        return f"write {key} = [{_format_toml(value)}]"
+        yield _Repair(f"write {key}[{_format_toml(value)}]", [value])
     if "str" in wanted:
-        return f'write "{format_value(value)}", in quotes'
+        yield _Repair(f'write "{format_value(value)}", in quotes', format_value(value))
     if wanted == {"object"} and not any(isinstance(step, int) for step in path):
-        return f"write [{format_path(path)}] and its keys below"
-    return ""
+        yield _Repair(f"write [{format_path(path)}] and its keys below", _ANY_VALUE)
+
+
+def _repairs_of_text(wanted: set[str], key: str, value: str) -> Iterator[_Repair]:
+    """The possible repairs of a string in place of a number or a bool."""
+    if wanted & {"int", "float"}:
+        from ustreamer.host.config.units import without_unit  # only for a file with problems
+
+        if _NUMBER.fullmatch(value):
+            number = float(value) if "." in value else int(value, 16 if "x" in value else 10)
+            yield _Repair(f"write {value if 'x' in value else number}, without quotes", number)
+        elif (amount := without_unit(key, value)) is not None:
+            yield _Repair(f"write {amount}, without quotes and unit", amount)
+    if "bool" in wanted and value.lower() in {"true", "false"}:
+        yield _Repair(f"write {value.lower()}, without quotes", value.lower() == "true")
+
+
+def _key_of(path: KeyPath) -> str:
+    return next((step for step in reversed(path) if isinstance(step, str)), "")
 
 
 def _format_toml(value: object) -> str:

@@ -54,14 +54,18 @@ def load(path: Path) -> Loaded:
     Imports the plugins that have a section. All installed plugins are imported only if the check fails with these: an
     endpoint can use a transport of a plugin without a section, and errors list everything installed.
     """
-    document = configuration.read(path)
+    return load_document(configuration.read(path))
+
+
+def load_document(document: TomlDocument) -> Loaded:
+    """As `load`, from a file that has been read."""
     try:
-        return _load(document, path, document.data.get("plugins", {}))
+        return _load(document, document.data.get("plugins", {}))
     except ConfigError:
-        return _load(document, path, None)
+        return _load(document, None)
 
 
-def _load(document: TomlDocument, path: Path, plugin_names: Collection[str] | None) -> Loaded:
+def _load(document: TomlDocument, plugin_names: Collection[str] | None) -> Loaded:
     """`load` with the plugins in `plugin_names`; with all installed plugins if it is None."""
     classes, broken = plugins.load_plugin_classes(plugin_names)
     for name in document.data.get("plugins", {}):
@@ -69,7 +73,7 @@ def _load(document: TomlDocument, path: Path, plugin_names: Collection[str] | No
             raise broken[name]
     kinds = plugins.transport_kinds(plugins.class_plugin_manager(classes))
     config = configuration.check(document, kinds, {name: cls.Config for name, cls in classes.items()})
-    return Loaded(config, kinds, {name: classes[name] for name in config.plugins}, path.absolute())
+    return Loaded(config, kinds, {name: classes[name] for name in config.plugins}, document.file.absolute())
 
 
 class Undelivered(NamedTuple):

@@ -289,7 +289,7 @@ class Streamer:
             self._dead_letter_writer.start()
             self.dispatcher.watch_clock()
             self._write_due_log_lines()
-            self._register_listeners()
+            self.register_listeners()
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
@@ -349,7 +349,8 @@ class Streamer:
             self.transports[each.endpoint].prepare_topic(topic)
         return bool(targets)
 
-    def _register_listeners(self) -> None:
+    def register_listeners(self) -> None:
+        """Register the listeners of all endpoints. Opens nothing. Raises UStatusError if a transport refuses one."""
         for name, transport in self.transports.items():
             self._listeners[name] = self._egress_queues[name].listener(self.dispatcher.ingress(name))
             for source, sink in self._listener_filters(name, self._config):

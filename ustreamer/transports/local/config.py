@@ -11,4 +11,4 @@ from ustreamer.transport_port import EndpointConfig
 class LocalEndpoint(EndpointConfig, frozen=True, kw_only=True):
     """An endpoint on the in-process network `LocalNetwork.named(network)`."""
 
-    network: Annotated[str, msgspec.Meta(min_length=1)]
+    network: Annotated[str, msgspec.Meta(min_length=1, examples=["vehicle"])]

@@ -6,13 +6,13 @@ A configuration with ambiguous identities is refused, with the keys that collide
 """
 
 import ipaddress
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
 from ustreamer.core.routing.subscriptions import UNLIMITED, period_of
-from ustreamer.transport_port import EndpointConfig
+from ustreamer.transport_port import BoundAddress, ConfigWarning, EndpointConfig, NamedPattern
 from ustreamer.transports.someip.protocol.addresses import (
     Address,
     TcpAddress,
@@ -72,7 +72,7 @@ class EventgroupConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     id: Id
-    multicast: str
+    multicast: Annotated[str, Meta(examples=["239.1.1.1:30600"])]
     threshold: Annotated[int, Meta(ge=0, le=1_000)] = 1
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class MethodConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class ReceiverConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A static receiver of the events of an offered service; `max_frequency` in Hz."""
 
-    address: str
+    address: Annotated[str, Meta(examples=["10.0.0.2:30501"])]
     max_frequency: float | None = None
 
     def __post_init__(self) -> None:
@@ -184,7 +184,8 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def _check_offered(self) -> None:
         if self.provider is None:
             raise ValueError(
-                'provider: missing; an offered service needs the uEntity behind it, such as "//hpc.vin1/1234/1/0"'
+                "provider: missing; an offered service needs the uEntity behind it; "
+                'add provider = "//hpc.vin1/1234/1/0"'
             )
         try:
             uuri = UUri.parse(self.provider)
@@ -302,7 +303,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `receive_buffer`: bytes requested from the kernel, which silently limits them to net.core.rmem_max.
     """
 
-    bind: str
+    bind: Annotated[str, Meta(examples=["127.0.0.1"])]
     port: Annotated[int, Meta(ge=0, le=0xFFFF)]
     port_tcp: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
     tcp: TcpConfig = TcpConfig()
@@ -321,7 +322,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         if not self.authorities or self.authorities[0] == ANY_AUTHORITY:
             raise ValueError(
-                'authorities: expected a name in the first place, such as "chassis": services and clients get it'
+                'authorities: expected a name in the first place, such as ["chassis"]: services and clients get it'
             )
         if self.sd is True:
             raise ValueError("sd: true: expected false, or a table with multicast, port and interface")
@@ -394,6 +395,36 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 f"{where}.eventgroups: expected a bind other than {self.bind}: it selects the interface of a group"
             )
 
+    def bound_addresses(self) -> Sequence[BoundAddress]:
+        """The addresses of `port`, of `port_tcp` if an offered service uses TCP, and of service discovery."""
+        found = [BoundAddress("port", "udp", self.bind, self.port)]
+        if self.listens_over_tcp:
+            key = "port" if self.port_tcp is None else "port_tcp"
+            found.append(BoundAddress(key, "tcp", self.bind, self.tcp_port))
+        if not isinstance(self.sd, bool):
+            found.append(BoundAddress("sd.port", "udp", *self.sd.own_address, shared=True))
+        return found
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        providers = [
+            NamedPattern(f"services[{index}].provider", service.provider_uuri)
+            for index, service in enumerate(self.services)
+            if service.provider_uuri is not None
+        ]
+        return [*super().patterns(), *providers]
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        found = []
+        if self.port_tcp is not None and not self.listens_over_tcp:
+            text = "is not used: no offered service uses TCP"
+            found.append(ConfigWarning("port_tcp", text, "leave port_tcp out"))
+        if self.tcp != TcpConfig() and not any(each.uses_protocol("tcp") for each in self.services):
+            found.append(ConfigWarning("tcp", "is not used: no service uses TCP", "leave tcp out"))
+        found += _unreachable_limits("tcp", self.tcp, ("connections_per_host", "connections"))
+        if not isinstance(self.sd, bool):
+            found += _unreachable_limits("sd.limits", self.sd.limits, ("peer_subscriptions", "subscriptions"))
+        return found
+
     @property
     def authority(self) -> str:
         """The authority of every service and client on the network: the first configured one."""
@@ -414,6 +445,15 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         own = ipaddress.IPv4Network(self.bind)
         peers = sorted({host for service in self.services for host, _ in _remote_addresses(service)})
         return (_LOOPBACK if own.subnet_of(_LOOPBACK) else own, *map(ipaddress.IPv4Network, peers))
+
+
+def _unreachable_limits(place: str, limits: Struct, keys: tuple[str, str]) -> list[ConfigWarning]:
+    """The warning that the limit of one peer is above that of all peers."""
+    one, every = (getattr(limits, key) for key in keys)
+    if one <= every:
+        return []
+    text = f"{one} never applies: {keys[1]}, {every}, is reached before"
+    return [ConfigWarning(f"{place}.{keys[0]}", text, f"choose at most {every}")]
 
 
 def _remote_addresses(service: ServiceConfig) -> list[Address]:

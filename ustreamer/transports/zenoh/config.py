@@ -2,16 +2,42 @@
 """`[endpoints.<name>] transport = "zenoh"`. Imports no Zenoh, so `check` runs where Zenoh is not installed."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
-from ustreamer.transport_port import EndpointConfig
+from ustreamer.transport_port import BoundAddress, ConfigWarning, EndpointConfig, is_loopback
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 
-_LOCATOR: Final = re.compile(r"[a-z0-9_-]+/[^/].*")
+DEFAULT_RETRANSMIT_BYTES: Final = 16_000_000
+LEASE_MS: Final = 10_000
+"""The lease of a Zenoh session without a configuration file."""
+
+_IP_PROTOCOLS: Final[Mapping[str, Literal["tcp", "udp"]]] = {
+    "tcp": "tcp",
+    "tls": "tcp",
+    "ws": "tcp",
+    "udp": "udp",
+    "quic": "udp",
+}
+"""Zenoh's protocols with an address host:port, and the protocol of the port."""
+_OTHER_PROTOCOLS: Final = frozenset({"unixsock-stream"})
+"""Zenoh's other protocols, as far as the package eclipse-zenoh has them."""
+_ENCRYPTED: Final = frozenset({"tls", "quic"})
+_LOCATOR: Final = re.compile(r"([a-z0-9_-]+)/([^?#]+)(?:[?#].*)?")
+_HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_FORM: Final = "expected protocol/address, such as tcp/127.0.0.1:7447"
+
+
+class _Locator(NamedTuple):
+    """A Zenoh endpoint. `port` is None for a protocol without ports."""
+
+    protocol: str
+    host: str
+    port: int | None
 
 
 class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
@@ -39,24 +65,98 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     connect: tuple[str, ...] | None = None
     scouting: bool | None = None
     retransmit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
-    retransmit_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
+    retransmit_bytes: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RETRANSMIT_BYTES
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
     peers: tuple[str, ...] | bool = True
     max_publishers: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 16_384
 
     def __post_init__(self) -> None:
-        for key, locators in (("listen", self.listen), ("connect", self.connect)):
-            for locator in locators or ():
-                if not _LOCATOR.fullmatch(locator):
-                    raise ValueError(
-                        f"{key}: {locator!r} is no Zenoh endpoint; expected protocol/address, like tcp/127.0.0.1:7447"
-                    )
+        for key, locators, lowest in (("listen", self.listen, 0), ("connect", self.connect, 1)):
+            for index, text in enumerate(locators or ()):
+                try:
+                    _parse_locator(text, lowest)
+                except ValueError as error:
+                    raise ValueError(f"{key}[{index}]: {error}") from error
         for authority in () if isinstance(self.peers, bool) else self.peers:
             _check_peer_authority(authority)
+        if self.config is None:
+            self._check_without_file()
         if self.config is None and not (self.listen or self.connect or self.scouting):
             raise ValueError(
-                "a Zenoh endpoint without config, listen, connect and scouting has no connection"
+                "a Zenoh endpoint without config, listen, connect and scouting has no connection; "
+                'add listen = ["tcp/127.0.0.1:7447"]'
             )
+
+    def _check_without_file(self) -> None:
+        """Check what Zenoh refuses at the start, unless a Zenoh configuration file gives the missing settings."""
+        if self.mode == "client" and not (self.connect or self.scouting):
+            raise ValueError(
+                "mode: a Zenoh client without connect and scouting finds no router; "
+                'add connect = ["tcp/127.0.0.1:7447"]'
+            )
+        for index, text in enumerate(self.listen or ()):
+            if _parse_locator(text, 0).protocol in _ENCRYPTED and "#" not in text:
+                raise ValueError(
+                    f"listen[{index}]: {text!r} needs a certificate: set config to a Zenoh configuration file with it"
+                )
+
+    def bound_addresses(self) -> Sequence[BoundAddress]:
+        """The addresses of `listen`. Those in a Zenoh configuration file are not read."""
+        found = []
+        for index, text in enumerate(self.listen or ()):
+            locator = _parse_locator(text, 0)
+            if locator.port is not None:
+                protocol = _IP_PROTOCOLS[locator.protocol]
+                found.append(BoundAddress(f"listen[{index}]", protocol, locator.host, locator.port))
+        return found
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        found = []
+        if self.config is None and 0 < self.retransmit_ms <= LEASE_MS:
+            text = (
+                f"{self.retransmit_ms} ms is not longer than Zenoh's lease of {LEASE_MS} ms, after which an outage is "
+                "detected: messages at its beginning are not sent again"
+            )
+            found.append(ConfigWarning("retransmit_ms", text, f"choose more than {LEASE_MS}"))
+        if not self.retransmit_ms and self.retransmit_bytes != DEFAULT_RETRANSMIT_BYTES:
+            text = "never applies: retransmit_ms is 0, so no message is kept"
+            found.append(ConfigWarning("retransmit_bytes", text, "leave retransmit_bytes out"))
+        return [*found, *self._open_listeners()]
+
+    def _open_listeners(self) -> Sequence[ConfigWarning]:
+        """Listeners that any host can use without authentication: a Zenoh configuration file could require one."""
+        if self.config is not None or self.access:
+            return ()
+        text = "any host that reaches this address can send and receive: it needs no authentication"
+        advice = (
+            "listen on a loopback address, add [[access]] rules, or set config to a file with authentication"
+        )
+        return [
+            ConfigWarning(f"listen[{index}]", text, advice)
+            for index, locator in enumerate(_parse_locator(each, 0) for each in self.listen or ())
+            if locator.port is not None
+            and not is_loopback(locator.host)
+            and locator.protocol not in _ENCRYPTED
+        ]
+
+
+def _parse_locator(text: str, lowest_port: int) -> _Locator:
+    """Parse a Zenoh endpoint. Raises ValueError with the expected form."""
+    match = _LOCATOR.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no Zenoh endpoint: {_FORM}")
+    protocol, address = match[1], match[2]
+    if protocol in _OTHER_PROTOCOLS:
+        return _Locator(protocol, address, None)
+    if protocol not in _IP_PROTOCOLS:
+        names = ", ".join(sorted({*_IP_PROTOCOLS, *_OTHER_PROTOCOLS}))
+        raise ValueError(f"{text!r}: {protocol!r} is no protocol of Zenoh (have: {names}): {_FORM}")
+    inner = _HOST_PORT.fullmatch(address)
+    if inner is None:
+        raise ValueError(f"{text!r}: {address!r} is no host and port: {_FORM}")
+    if not lowest_port <= int(inner[2]) <= 0xFFFF:
+        raise ValueError(f"{text!r}: port {inner[2]} is not in {lowest_port} to 65535: {_FORM}")
+    return _Locator(protocol, inner[1].strip("[]"), int(inner[2]))
 
 
 def _check_peer_authority(authority: str) -> None:

@@ -53,7 +53,7 @@ _RUNTIME: Final = "(rx: (worker_threads: 16))"
 stopped reading blocks such a thread for up to 10 s (SO_LINGER). Two stalled peers stopped all endpoints (for 7.3 s)."""
 _ANSWERED_REQUESTS: Final = 32_768  # 1 MB, filled by calls only
 _AGGREGATION: Final = "aggregation/publishers"
-_TCP: Final = re.compile(r"tcp/(.+):(\d+)")
+_LISTENER: Final = re.compile(r"(tcp|tls|ws|udp|quic)/([^?#]+):(\d+)")
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
 
@@ -100,7 +100,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
-        """Settings that Zenoh refuses, and TCP ports to listen on that are in use."""
+        """Settings that Zenoh refuses, and ports to listen on that are in use."""
         try:
             listen = json.loads(zenoh_config(self._config, self._context.name).get_json("listen/endpoints"))
         except UStatusError as error:
@@ -416,16 +416,18 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
 
 
 def _port_in_use(locator: str) -> str | None:
-    """The reason why a TCP locator cannot be listened on; None if it can, or if it is not TCP."""
-    match = _TCP.match(locator)
+    """The reason why a locator cannot be listened on; None if it can, or if it has no port."""
+    match = _LISTENER.match(locator)
     if match is None:
         return None
-    host, port = match[1].strip("[]"), int(match[2])
+    host, port = match[2].strip("[]"), int(match[3])
+    if port > 0xFFFF:
+        return f"listen: port {port} of {locator} is not in 0 to 65535"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # a port closed just now is free, as for Zenoh
+    is_udp = match[1] in {"udp", "quic"}
+    with socket.socket(family, socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM) as probe:
+        if not is_udp:  # a port closed just now is free, as for Zenoh
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:

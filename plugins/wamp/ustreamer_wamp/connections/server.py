@@ -173,8 +173,14 @@ class WampServer:
         self._loop.call_later(seconds, function)
 
     def problems(self) -> list[str]:
-        """The problems of certificate files that would make `open` fail."""
+        """The problems of addresses and certificate files that would make `open` fail."""
         found = []
+        for each in self._config.listeners:
+            try:
+                if not each.socket:
+                    _listening_network_socket(each).close()
+            except OSError as error:
+                found.append(f"listen: cannot listen on {each.url}: {error.strerror or error}")
         tls = self._config.tls
         if tls is not None:
             files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]

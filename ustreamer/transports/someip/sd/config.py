@@ -32,8 +32,8 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
     * `dynamic_services`: request services that are in no `services` table as soon as they are subscribed or called.
     """
 
-    multicast: str
-    interface: str
+    multicast: Annotated[str, Meta(examples=["224.244.224.245"])]
+    interface: Annotated[str, Meta(examples=["127.0.0.1"])]
     port: Annotated[int, Meta(ge=1, le=0xFFFF)] = 30490
     networks: tuple[str, ...] | None = None
     initial_data: bool = False

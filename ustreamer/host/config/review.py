@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings: settings of a valid configuration that are probably mistakes.
+
+In flow a document and its checked configuration. Out flow warnings in the form of problems, each with its line and advice.
+Each transport and each plugin judges its own section (`EndpointConfig.warnings`, `ustreamer.hooks.ReviewedConfig`). This
+module adds what only the whole file shows: authorities behind no endpoint, limits of egress queues, and empty sections.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.core.egress.limits import OVERHEAD_BYTES
+from ustreamer.host.config.config import StreamerConfig, configured_authorities, suggest_authority
+from ustreamer.host.config.document import (
+    Problem,
+    TomlDocument,
+    format_names,
+    format_path,
+    value_at,
+)
+from ustreamer.host.config.section_schema import parse_steps
+from ustreamer.host.config.source_positions import KeyPath
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY
+
+_ABSENT: Final = object()
+Finding = tuple[KeyPath, str, str]
+"""A place, what is wrong there, and advice or ""."""
+
+
+def review(document: TomlDocument, config: StreamerConfig, *, has_subscriptions: bool) -> list[Problem]:
+    """The warnings about a configuration, in the order of their lines.
+
+    `has_subscriptions`: a plugin holds subscriptions, or the configuration names receivers.
+    """
+    findings = [
+        *_sections(document, config),
+        *_egress(document, config),
+        *([] if has_subscriptions else [_no_subscriptions()]),
+    ]
+    problems = [document.problem(path, text, advice) for path, text, advice in findings]
+    return sorted(problems, key=lambda problem: (problem.line, problem.column))
+
+
+def _no_subscriptions() -> Finding:
+    return (
+        ("plugins", "usubscription"),
+        "no plugin holds subscriptions, so no publication is forwarded",
+        "add [plugins.usubscription]",
+    )
+
+
+def _sections(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:
+    """What the sections say of themselves, and the authorities that they name."""
+    known = configured_authorities(config)
+    any_is_known = any(ANY_AUTHORITY in each.authorities for each in config.endpoints.values())
+    for at, section in _reviewed(document, config):
+        for key, text, advice in _call(section, "warnings"):
+            path = (*at, *parse_steps(key))
+            if value_at(document.data, path, _ABSENT) is not _ABSENT:  # not about a default
+                yield path, text, advice
+        for key, pattern in () if any_is_known else _call(section, "patterns"):
+            authority = pattern.authority_name
+            if authority not in {"", ANY_AUTHORITY, *known}:
+                yield (
+                    (*at, *parse_steps(key)),
+                    f"{authority!r} lives behind no endpoint (have: {format_names(known)})",
+                    suggest_authority(pattern, known)
+                    or f"add {authority!r} to the authorities of its endpoint",
+                )
+
+
+def _reviewed(document: TomlDocument, config: StreamerConfig) -> Iterator[tuple[KeyPath, msgspec.Struct]]:
+    in_file = value_at(document.data, ("endpoints",))
+    for name, endpoint in config.endpoints.items():
+        if isinstance(in_file, Mapping) and name in in_file:
+            yield ("endpoints", name), endpoint
+    for name, plugin in config.plugins.items():
+        yield ("plugins", name), plugin
+
+
+def _call(section: msgspec.Struct, method: str) -> Any:
+    """The result of an optional method of a section."""
+    found = getattr(section, method, None)
+    return found() if found is not None else ()
+
+
+def _egress(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:
+    """Sections without keys, limits that another one precedes, and limits of spools where there is none."""
+    written = value_at(document.data, ("egress",), {})
+    assert isinstance(written, Mapping)  # otherwise the check has refused it
+    is_durable = any(endpoint.durable for endpoint in config.endpoints.values())
+    for name, section in written.items():
+        path: KeyPath = ("egress", name)
+        if not section:
+            yield path, "is empty and changes nothing", f"leave [{format_path(path)}] out"
+        limits = config.limits(name)
+        if "queue_messages" in section and limits.queue_messages * OVERHEAD_BYTES > limits.queue_bytes:
+            most = limits.queue_bytes // OVERHEAD_BYTES
+            yield (
+                (*path, "queue_messages"),
+                f"{limits.queue_messages} never applies: queue_bytes, {limits.queue_bytes}, is reached after {most} messages",
+                f"choose at most {most}",
+            )
+        for key in () if is_durable else ("spool_messages", "spool_bytes"):
+            if key in section:
+                yield (*path, key), "is not used: no endpoint is durable", f"leave {key} out"
