@@ -27,6 +27,7 @@ DEADLINE_S = 30.0
 COMMANDS = (
     "run",
     "check",
+    "config",
     "explain",
     "plugins",
     "demo",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | explain | plugins | demo | import`, `admin_commands`, and commands of
+"""The command line: `ustreamer run | check | config | explain | plugins | demo | import`, `admin_commands`, and commands of
 plugins.
 
 Each function imports what its command needs, and `parser` adds one command if it can: half the time of a start is
@@ -103,11 +103,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     """
     top = argparse.ArgumentParser(
         prog="ustreamer",
-        description="The uProtocol dispatcher of a vehicle gateway.",
         formatter_class=_OneLineHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    title = "commands of the uProtocol dispatcher of a vehicle gateway"
+    commands = top.add_subparsers(title=title, metavar="COMMAND", required=True)
     if command in _COMMANDS:
         _COMMANDS[command](commands)
         return top
@@ -161,6 +161,22 @@ def _add_check(commands: Commands) -> None:
     checking.add_argument("--strict", action="store_true", help="count a warning as an error")
     checking.add_argument("--json", action="store_true")
     checking.set_defaults(run=_check)
+
+
+def _add_config(commands: Commands) -> None:
+    parser = commands.add_parser("config", help="show the configuration in force, or its JSON Schema")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    showing = actions.add_parser("show", help="every key with its value; changes nothing")
+    showing.add_argument("config", type=Path, metavar="CONFIG")
+    showing.add_argument(
+        "--origin", action="store_true", help="with the place of each value: a line, or a default"
+    )
+    showing.add_argument("--json", action="store_true")
+    showing.set_defaults(run=_config_show)
+    schema = actions.add_parser(
+        "schema", help="the JSON Schema of the file, with all installed plugins, for editors"
+    )
+    schema.set_defaults(run=_config_schema)
 
 
 def _add_explain(commands: Commands) -> None:
@@ -229,6 +245,7 @@ def _add_import(commands: Commands) -> None:
 _COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
     "run": _add_run,
     "check": _add_check,
+    "config": _add_config,
     "explain": _add_explain,
     "plugins": _add_plugins,
     "demo": _add_demo,
@@ -319,6 +336,18 @@ def _check(arguments: argparse.Namespace) -> int:
         if report.problems or not failed:
             print(check.render(report), file=sys.stderr if failed else sys.stdout)
     return ExitCode.BAD_CONFIG if failed else ExitCode.OK
+
+
+def _config_show(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.config_command import show_config
+
+    return show_config(arguments.config, origin=arguments.origin, as_json=arguments.json)
+
+
+def _config_schema(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.config_command import print_schema
+
+    return print_schema()
 
 
 def _explain(arguments: argparse.Namespace) -> int:
