@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer check` refuses a configuration exactly if `ustreamer run` cannot start with it."""
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.rigs.ports import tcp_ports, udp_ports
+from ustreamer.host.cli.check import check
+from ustreamer.host.config.config import ConfigError
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.uprotocol.ustatus import UStatusError
+
+CONFIG: Final = """\
+authority = "hpc"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc", "ivi"]
+mode = "peer"
+listen = ["tcp/127.0.0.1:{zenoh}"]
+retransmit_ms = 15000
+
+[endpoints.inside]
+transport = "local"
+authorities = ["apps"]
+network = "agreement"
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {someip}
+sd = false
+clients = ["127.0.0.0/8"]
+
+[[endpoints.chassis.services]]
+service = 0x1234
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+methods = [0x0001]
+remote = "127.0.0.1:{ecu}"
+
+[[endpoints.chassis.services]]
+service = 0x4001
+major = 1
+methods = [{{ id = 0x0001, protocol = "tcp" }}]
+offered = true
+provider = "//hpc/4001/1/0"
+
+[observe]
+listen = "127.0.0.1:{observe}"
+
+[egress.default]
+queue_messages = 10000
+retry = {{ first_ms = 100, max_ms = 5000 }}
+
+[plugins.throttle]
+tolerance = 0.1
+latest = ["//chassis/1234/1/8001"]
+"""
+VALUES: Final = (
+    "0", "-1", "1", "70000", "0.5", "true", '"x"', '""', '"*"', '"~/x"', '"/dev/null"', "[]", '["*"]', "{}", "1979-05-27",
+    '"127.0.0.1"', '"127.0.0.1:0"', '"192.0.2.1"', '["tcp/127.0.0.1:0"]', '["tcp/127.0.0.1:99999"]', '["udp/0.0.0.0:0"]',
+    '["tcp/192.0.2.1:1"]', '"client"', '"router"', '"//*/FFFF/1/8001"', '["hpc", "cloud"]', '"local"', '"zenoh"',
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_process() -> Iterator[None]:
+    """Restores the process settings that a streamer changes."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    interval = sys.getswitchinterval()
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.setswitchinterval(interval)
+
+
+def broken(text: str, rng: random.Random) -> str:
+    """The text after one to three changes of its lines. `state_dir` stays: its default is not for tests."""
+    lines = text.splitlines()
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        index = rng.choice([n for n, line in enumerate(lines) if not line.startswith("state_dir")])
+        name, equals, value = lines[index].partition(" = ")
+        match rng.randrange(6):
+            case 0:
+                lines[index] = ""
+            case 1:
+                lines.insert(rng.randrange(len(lines)), lines[index])
+            case 2 if equals:
+                lines[index] = f"{name} = {rng.choice(VALUES)}"
+            case 3 if equals:
+                other = rng.choice([line for line in lines if " = " in line])
+                lines[index] = f"{name} = {other.partition(' = ')[2]}"
+            case 4 if lines[index]:
+                at = rng.randrange(len(lines[index]))
+                lines[index] = (
+                    lines[index][:at] + rng.choice(("", "x", '"', "7", "]")) + lines[index][at + 1 :]
+                )
+            case _ if equals:
+                lines[index] = f"{name} = {value.replace('127.0.0.1', '127.0.0.2').replace('7', '8')}"
+    return "\n".join(lines)
+
+
+def start_error(path: Path) -> Exception | None:
+    """The refusal of a start with this file; None after a start and a stop."""
+    try:
+        process.run(process.load(path), 0.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    except (ConfigError, PluginError, UStatusError) as error:
+        return error
+    return None
+
+
+def verdicts(path: Path) -> tuple[list[str], Exception | None]:
+    """The problems of a check, and the refusal of a start.
+
+    If they differ, both run again: another process may have used a port of a changed number meanwhile.
+    """
+    problems: list[str] = []
+    error: Exception | None = None
+    for _ in range(3):
+        problems = [str(each) for each in check(path, offline=False).problems]
+        error = start_error(path)
+        if bool(problems) is (error is not None):
+            break
+    return problems, error
+
+
+@pytest.mark.parametrize("files", [50, pytest.param(500, marks=pytest.mark.soak)])
+def test_check_and_the_start_of_run_agree_on_random_broken_files(tmp_path: Path, files: int) -> None:
+    rng = random.Random(files)
+    zenoh, observe, *_ = tcp_ports(2)
+    someip, ecu = udp_ports(2)
+    text = CONFIG.format(zenoh=zenoh, observe=observe, someip=someip, ecu=ecu)
+    accepted = 0
+    for number in range(files):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(text if number == 0 else broken(text, rng), encoding="utf-8")
+        problems, error = verdicts(path)
+        assert bool(problems) is (error is not None), f"{path.read_text()}\n{problems}\n{error!r}"
+        accepted += not problems
+    assert 0 < accepted < files
