@@ -294,6 +294,13 @@ class EndpointTransport(UTransport):
         egress queue retries a blocked route by its retry delay.
         """
 
+    def call_when_read(self, action: Callable[[], None]) -> None:
+        """Call `action` once, when the listeners have received all publications that have arrived by now.
+
+        From any thread; does not wait. `action` runs on any thread and is quick. It may come late or never: only further
+        messages show that a receiving thread has read all earlier ones. The default never calls it.
+        """
+
     def receiving_threads(self) -> Sequence[ReceivingThread]:
         """The progress of the receiving threads, for health checks. From any thread, without a lock of the path.
 

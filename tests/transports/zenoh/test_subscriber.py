@@ -200,6 +200,57 @@ def test_all_received_samples_are_delivered_wherever_the_channel_ends(count: int
     ]
 
 
+@pytest.mark.parametrize(
+    ("count", "delivered_first"), [(1, 1), (5, 5), (MAX_BATCH - 1, MAX_BATCH - 1), (MAX_BATCH, MAX_BATCH + 1)]
+)
+def test_an_action_runs_when_all_samples_of_the_channel_are_delivered(
+    count: int, delivered_first: int
+) -> None:
+    """A batch of full size may have left samples in the channel. The next sample comes after the channel was empty."""
+    receiving, messages, seen = SubscriptionRig(), published(count + 1), list[int]()
+    receiving.subscription.call_when_read(lambda: seen.append(len(receiving.inbox.messages)))
+    samples = deque(map(sample, messages))
+
+    class Arriving(Channel):
+        def try_recv(self) -> Sample | None:
+            return None if len(self._left) == 1 else self.recv()
+
+    receiving.subscription._run(cast("zenoh.Handler[zenoh.Sample]", Arriving(samples)))
+    assert receiving.inbox.messages == messages
+    assert seen == [delivered_first]
+
+
+def test_an_action_that_comes_while_a_batch_is_delivered_runs_after_the_next_one() -> None:
+    """The channel was empty before the action came, so samples may have arrived since."""
+    receiving, messages, seen = SubscriptionRig(), published(3), list[int]()
+
+    class Acting(BatchRecorder):
+        def __call__(self, message: UMessage) -> None:
+            super().__call__(message)
+            if len(self.messages) == 1:
+                receiving.subscription.call_when_read(lambda: seen.append(len(self.messages)))
+
+    receiving.inbox = Acting()
+    receiving.subscription.set_listeners((ListenerEntry(receiving.inbox, DeliveredFilters()),))
+
+    class OneByOne(Channel):
+        def try_recv(self) -> Sample | None:
+            return None
+
+    receiving.subscription._run(cast("zenoh.Handler[zenoh.Sample]", OneByOne(list(map(sample, messages)))))
+    assert receiving.inbox.messages == messages
+    assert seen == [2]
+
+
+def test_the_number_of_waiting_actions_is_bounded() -> None:
+    receiving, [message] = SubscriptionRig(), published(1)
+    calls: list[int] = []
+    for number in range(1_000):
+        receiving.subscription.call_when_read(lambda number=number: calls.append(number))  # type: ignore[misc]
+    receiving.run_samples([sample(message)], pauses=True)
+    assert calls == list(range(subscriber._MAX_ACTIONS))
+
+
 def test_an_unknown_header_is_decoded_one_by_one_and_then_in_batches() -> None:
     receiving = SubscriptionRig()
     messages = published(2 * MAX_BATCH, TOPIC.with_resource(0x8077))

@@ -11,7 +11,7 @@ A send calls the listeners of all other attachments before it returns, on the th
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import ClassVar, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -123,6 +123,9 @@ class LocalTransport(EndpointTransport):
         if self._state == "new":
             self.network._attach(self)  # noqa: SLF001 - network and attachment are one unit
             self._state = "open"
+
+    def call_when_read(self, action: Callable[[], None]) -> None:
+        action()
 
     def stop_receiving(self) -> None:
         if self._state == "open":

@@ -8,7 +8,8 @@ queue: 153 000 messages/s from Zenoh to UDP, against 36 000 with a callback on Z
 """
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import islice
 from threading import RLock, Thread, current_thread
 from typing import Final, NamedTuple, cast
@@ -30,6 +31,7 @@ log = logging.getLogger("ustreamer.zenoh")
 
 _MAX_SAMPLES: Final = MAX_BATCH
 _MAX_CACHED_MATCHES: Final = 32_768  # pairs of source and sink with a cached match
+_MAX_ACTIONS: Final = 64  # peers choose how many, while no sample comes
 _PUBLICATION: Final = f"/{NO_SINK}"
 
 
@@ -132,6 +134,7 @@ class ZenohSubscription:
         self._decoder = SampleDecoder()
         self._reported: set[type[Exception]] = set()
         self._delivery_lock = RLock()
+        self._when_read: deque[Callable[[], None]] = deque()
         self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
         self._thread: Thread | None = None
 
@@ -149,6 +152,14 @@ class ZenohSubscription:
     def set_listeners(self, listeners: tuple[ListenerEntry, ...]) -> None:
         """Replace the listeners, from the next message on."""
         self._listeners = listeners
+
+    def call_when_read(self, action: Callable[[], None]) -> None:
+        """Call `action` on the receiving thread when it has delivered the samples that are in the channel now.
+
+        It is called after the next samples: without any, the thread waits in Zenoh and cannot see an empty channel.
+        """
+        if len(self._when_read) < _MAX_ACTIONS:
+            self._when_read.append(action)
 
     def receiving_thread(self) -> ReceivingThread | None:
         """The progress of the thread; None before `start` and after `stop`. From any thread."""
@@ -180,8 +191,10 @@ class ZenohSubscription:
         open = True
         while open:
             received: list[zenoh.Sample] = []
+            actions = 0
             try:
                 received.append(recv())
+                actions = len(self._when_read)  # before the channel is emptied
                 # On an error `extend` keeps the samples received before it.
                 received.extend(islice(iter(try_recv, None), _MAX_SAMPLES - 1))
             except zenoh.ZError:  # undeclared or session closed, and the channel is empty
@@ -192,6 +205,9 @@ class ZenohSubscription:
             else:
                 batch = _sample_batch(received)
                 self._deliver_batch(self._decode_batch(batch) or self._decode_each(batch))
+            if actions and len(received) < _MAX_SAMPLES:  # else the channel may not be empty
+                for _ in range(actions):
+                    self._when_read.popleft()()
             self.turns += 1
 
     # Fast path of _sample_batch, _decode_each and _deliver_batch (oracles); compared by

@@ -345,6 +345,13 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
+    def call_when_read(self, action: Callable[[], None]) -> None:
+        """See EndpointTransport; needs one subscription for all publications, as the streamer has."""
+        with self._lock:
+            publications = [each for filters, each in self._subscriptions.items() if filters.sink is None]
+        if len(publications) == 1:
+            publications[0].call_when_read(action)
+
     def receiving_threads(self) -> Sequence[ReceivingThread]:
         subscriptions = list(self._subscriptions.values())
         found = (each.receiving_thread() for each in subscriptions)
