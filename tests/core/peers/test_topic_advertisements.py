@@ -15,7 +15,6 @@ from ustreamer.core.peers import topic_advertisements as advertisements_module
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters, RouterId
 from ustreamer.core.peers.topic_advertisements import (
     GRACE_PERIOD_NS,
-    YIELD_DELAY_NS,
     TopicAdvertisement,
     TopicAdvertisements,
 )
@@ -188,17 +187,56 @@ def test_a_running_topic_stays_at_its_streamer_when_another_is_asked_for_it(numb
     assert second.topic_advertisements.advertised("two") == frozenset()
 
 
-def test_a_streamer_that_advertises_yields_a_little_later_and_one_that_does_not_defers_at_once() -> None:
+def test_a_streamer_that_advertises_yields_later_and_one_that_does_not_defers_at_once() -> None:
     """A slow streamer may still read messages that the peer read before it was asked."""
     for period_ns, at_once in ((5, False), (None, True)):
         one, other = connected_streamers(2)
         one.period_ns = period_ns
         one.assign(0)
         one.period_ns = 5
-        faster = advertisement(other.name, other.peers.local_id.instance, 4)
-        one.topic_advertisements.on_advertisements("two", [faster], [], YIELD_DELAY_NS)
-        assert (one.period(YIELD_DELAY_NS - 1) is None) is at_once
-        assert one.period(YIELD_DELAY_NS) is None
+        faster = [advertisement(other.name, other.peers.local_id.instance, 4)]
+        one.topic_advertisements.on_advertisements("two", faster, [], 7)
+        assert (one.period(10**9) is None) is at_once
+        assert one.topic_advertisements.yield_to("two", faster, 7) == {TOPIC}
+        assert one.period(10**9) is None
+        assert one.topic_advertisements.yield_to("two", faster, 7) == frozenset()
+
+
+def test_an_advertisement_that_was_withdrawn_and_returns_waits_again() -> None:
+    one, other = connected_streamers(2)
+    one.period_ns = 5
+    one.assign()
+    faster = [advertisement(other.name, other.peers.local_id.instance, 4)]
+    one.topic_advertisements.on_advertisements("two", faster, [], 7)
+    one.topic_advertisements.on_advertisements("two", [], faster)
+    assert one.topic_advertisements.yield_to("two", faster, 7) == frozenset()
+    one.topic_advertisements.on_advertisements("two", faster, [], 8)
+    assert one.topic_advertisements.yield_to("two", faster, 7) == frozenset()
+    assert one.period() == 5
+    one.topic_advertisements.yield_to("two", faster, 8)
+    assert one.period() is None
+
+
+@pytest.mark.parametrize("why", ["it has started", "it is at the limit"])
+def test_a_streamer_that_forwards_without_advertising_yields_later_too(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = connected_streamers(2)
+    one.period_ns = 5
+    if why == "it has started":
+        one.topic_advertisements.on_peer_joined(100)
+    else:
+        monkeypatch.setattr(advertisements_module, "MAX_ADVERTISEMENTS", 1)
+        one.assign(topic=TOPIC.with_resource(0x8002))
+    assert one.period(9) == 5
+    equal = [advertisement(other.name, other.peers.local_id.instance, 5)]
+    one.topic_advertisements.on_advertisements("two", equal, [], 10)
+    for now_ns in (10, 200):
+        assert one.period(now_ns) == 5
+        # Else it would take the topic over if it has precedence.
+        assert TOPIC not in {each.topic for each in one.topic_advertisements.advertised("two")}
+    one.topic_advertisements.yield_to("two", equal, 10)
+    assert one.period(200) is None
 
 
 def test_a_streamer_that_starts_forwards_without_advertising_until_it_knows_the_advertisements() -> None:

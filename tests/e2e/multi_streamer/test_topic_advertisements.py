@@ -7,6 +7,7 @@ tests/core/peers/test_topic_advertisements.py tests which streamer that is.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -249,6 +250,31 @@ def publish_during_subscribes(
             subscribe_at(listener_at, gateway, topic)
             wait_received(HZ // 10)
     return sent
+
+
+def test_two_subscribes_at_the_same_time_lose_no_message_and_one_streamer_forwards_in_the_end(
+    make: Make,
+) -> None:
+    """Both streamers forward at first: neither knows what the other has read before it was asked."""
+    nets = make("one", "two")
+    gateways = launch_side_by_side(nets)
+    near = nets.connect_entity("one", "a.vin1")
+    listeners = [nets.connect_entity("two", who) for who in FAR_AUTHORITIES[:2]]
+    for first in (0, 1):  # both advertise, so both have settled after their start
+        shared_topic(near, listeners, gateways, 0x8001 + first, first)
+    topic = near.address.at(0x9000)
+    sent: list[Id] = []
+    with ThreadPoolExecutor(2) as both, Metronome(HZ, lambda _: sent.append(near.publish(topic))):
+        list(both.map(subscribe_at, listeners, gateways, [topic] * 2))
+        acknowledged = len(sent) + 1  # a publication may be in progress
+        eventually(lambda: any(deferred_count(each, "one") for each in gateways), True)
+        deferred = len(sent) + 1
+        eventually(lambda: len(sent) >= deferred + MESSAGES_EACH, True)
+    stop_and_drain(nets.connect_entity("two", FAR_AUTHORITIES[0]), listeners[0], *gateways)
+    counts = receive_counts(listeners[0], sent)
+    print(f"{len(counts) - acknowledged} messages, {counts[acknowledged:].count(2)} twice")
+    assert set(counts[acknowledged:deferred]) <= {1, 2}
+    assert set(counts[deferred:]) == {1}
 
 
 @pytest.mark.parametrize("rates", [(20.0, 50.0), (50.0, 20.0)], ids=["the second", "the first"])

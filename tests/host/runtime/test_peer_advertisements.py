@@ -2,7 +2,7 @@
 """A streamer that receives topic advertisements of a peer, and sends its own."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +11,9 @@ import pytest
 from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, new_id
 from tests.host.waiting import eventually
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
-from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.core.peers.topic_advertisements import MAX_YIELD_DELAY_NS, TopicAdvertisement
 from ustreamer.host.runtime import process
+from ustreamer.host.runtime import streamer as streamer_module
 from ustreamer.host.runtime.advertiser import HANDOVER_S, NEW_LINK_NS, PEER_SETTLE_NS
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
@@ -22,6 +23,8 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("car", 0x1234, 1, 0x8001)
+DEADLINE_NS: Final = 60_000_000_000
+"""Longer than the test."""
 PLUGINS: Final = "[plugins.usubscription]\nmap_size_mb = 1"
 
 
@@ -61,6 +64,19 @@ class Scene:
     def publish(self) -> None:
         self._car.send(publish(new_id(), TOPIC))
 
+    def wait_deferred(self) -> int:
+        """Publish until a message is deferred; returns how many were published."""
+        sent = 0
+
+        def is_deferred() -> bool:
+            nonlocal sent
+            self.publish()
+            sent += 1
+            return self.deferred > 0
+
+        eventually(is_deferred, "a message to be left to the other")
+        return sent
+
     @property
     def advertised(self) -> set[UUri]:
         return {each.topic for each in self.streamer._advertisements.advertised(OUTSIDE)}
@@ -83,21 +99,44 @@ def test_a_peer_advertisement_applies_after_the_delay_and_its_withdrawal_from_th
     scene.publish()
     eventually(lambda: len(scene.received) == 1, "the first, which no other streamer forwards")
     word = scene.peer_advertises()
-    sent = 1
-
-    def is_deferred() -> bool:
-        nonlocal sent
-        scene.publish()
-        sent += 1
-        return scene.deferred > 0
-
-    eventually(is_deferred, "a message to be left to the other")
+    sent = 1 + scene.wait_deferred()
     eventually(lambda: len(scene.received) + scene.deferred == sent, "the others")
     deferred = scene.deferred
     scene.streamer._on_advertisements_changed(OUTSIDE, frozenset(), word)
     scene.publish()
     eventually(lambda: len(scene.received) + deferred == sent + 1, "the next")
     assert scene.deferred == deferred
+
+
+def test_a_streamer_yields_when_it_has_read_what_had_arrived(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among it can be messages that the peer read before it was asked, so that no streamer would forward them."""
+    reading: list[Callable[[], None]] = []
+    monkeypatch.setattr(scene.streamer.transports[INSIDE], "call_when_read", reading.append)
+    monkeypatch.setattr(streamer_module, "MAX_YIELD_DELAY_NS", DEADLINE_NS)
+    scene.add_peer()
+    scene.publish()
+    eventually(lambda: len(scene.received) == 1, "the first, which no other streamer forwards")
+    scene.peer_advertises()
+    eventually(lambda: bool(reading), "the end of the delay")
+    scene.publish()
+    assert scene.deferred == 0
+    [action] = reading
+    action()
+    scene.wait_deferred()
+
+
+def test_a_streamer_that_cannot_know_what_it_has_read_yields_after_the_maximum_delay(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scene.streamer.transports[INSIDE], "call_when_read", lambda _: None)
+    scene.add_peer()
+    scene.publish()
+    began_ns = time.monotonic_ns()
+    scene.peer_advertises()
+    scene.wait_deferred()
+    assert time.monotonic_ns() - began_ns >= MAX_YIELD_DELAY_NS
 
 
 @pytest.mark.parametrize(("link_age_ns", "waits"), [(0, True), (NEW_LINK_NS, False)], ids=["new", "old"])

@@ -11,8 +11,8 @@ highest rate forwards, because a multicast domain gets the highest subscribed ra
 No message is lost: a streamer defers a topic only to a peer with an advertisement, and only if the peer is trusted to
 receive the topic at its source (`PeerRouters.is_trusted`). All streamers that advertise use one order, so the peer
 either forwards or defers to one with higher precedence. A streamer that withdraws an advertisement, or lowers its
-rate, keeps its share for `GRACE_PERIOD_NS`. One that advertises yields to a peer with precedence after
-`YIELD_DELAY_NS`. A hand-over can duplicate messages but loses none.
+rate, keeps its share for `GRACE_PERIOD_NS`. One that forwards already yields to a peer when it has read the messages
+that the peer may have read before its own subscription (`yield_to`). A hand-over can duplicate messages but loses none.
 """
 
 from collections import Counter
@@ -35,11 +35,18 @@ MAX_ADVERTISEMENTS_PER_TOPIC: Final = 16
 could send thousands. An honest streamer has one, and two while its rate changes."""
 
 YIELD_DELAY_NS: Final = 20_000_000
-"""The time to keep forwarding after the advertisement of a peer with precedence arrived. This streamer may read later
-than the peer, and then has messages that the peer read before it was asked."""
+"""The time from the advertisement of a peer until the messages that the peer read before have arrived here too.
+
+A peer that is asked for a topic advertises it, and does not forward what it read before. This streamer may read those
+messages later than the peer. To defer them would lose them."""
+
+MAX_YIELD_DELAY_NS: Final = 1_000_000_000
+"""The time after which the messages that had arrived by `YIELD_DELAY_NS` are read. A busy machine took 0.2 s."""
 
 GRACE_PERIOD_NS: Final = 1_000_000_000
 """The time to keep forwarding after a withdrawal. Peers receive it within 50 ms, on a busy machine later."""
+
+_NEVER_NS: Final = 1 << 62
 
 
 class TopicAdvertisement(msgspec.Struct, frozen=True):
@@ -87,7 +94,7 @@ class TopicAdvertisements:
         self._advertised: dict[str, dict[UUri, int]] = {}
         self._grace: dict[UUri, dict[str, _Grace]] = {}
         self._peer_advertisements: dict[str, dict[UUri, dict[TopicAdvertisement, int]]] = {}
-        """With the time when this streamer yields to each."""
+        """With the time when each was received; 0 as soon as this streamer yields to it."""
 
     # --- own advertisements -------------------------------------------------------------------------------------------
 
@@ -107,16 +114,16 @@ class TopicAdvertisements:
                 advertised_ns = self._advertised.get(name, {}).get(topic)
                 until_ns = self._start_grace(name, topic, advertised_ns, wanted_ns, now_ns) or until_ns
                 offered_ns = None if self._shutting_down or name not in contested else wanted_ns
-                if advertised_ns is None and self._is_covered(name, topic, offered_ns, now_ns):
-                    deferred.add(name)
-                    continue
-                if advertised_ns is None and now_ns < self._settled_ns:
-                    offered_ns = None
+                if advertised_ns is None:
+                    covering = self._covering(name, topic, offered_ns, now_ns)
+                    if covering and self._may_defer_at_once(name, max(covering)):
+                        deferred.add(name)
+                        continue
+                    if covering or now_ns < self._settled_ns:
+                        offered_ns = None
                 if self._advertise(name, topic, advertised_ns, offered_ns):
                     changed_endpoints.append((name, offered_ns is not None))
-                if self._peer_has_precedence(
-                    name, topic, self._graced_period(name, topic, wanted_ns), now_ns
-                ):
+                if self._peer_has_precedence(name, topic, self._graced_period(name, topic, wanted_ns)):
                     deferred.add(name)
             grace = dict(self._grace.get(topic, {}))
         for name, urgent in changed_endpoints:
@@ -166,35 +173,45 @@ class TopicAdvertisements:
             return wanted_ns
         return grace.period_ns if wanted_ns is None else min(grace.period_ns, wanted_ns)
 
-    def _is_covered(self, endpoint: str, topic: UUri, wanted_ns: int | None, now_ns: int) -> bool:
-        """Whether a trusted peer advertises the topic there at this rate or a higher one, and so forwards it.
+    def _covering(self, endpoint: str, topic: UUri, wanted_ns: int | None, now_ns: int) -> list[int]:
+        """The arrival times of trusted advertisements at this rate or a higher one; _NEVER_NS after `yield_to`.
 
-        Not right after an own advertisement ended: that peer may still defer to it.
+        Empty right after an own advertisement ended: those peers may still defer to it.
         """
         if wanted_ns is None or now_ns < self._relied_on_until_ns or endpoint in self._grace.get(topic, ()):
-            return False
-        return any(
-            each.period_ns <= wanted_ns for each, _, _ in self._trusted_advertisements(endpoint, topic)
-        )
+            return []
+        return [
+            received_ns or _NEVER_NS
+            for each, _, received_ns in self._trusted_advertisements(endpoint, topic)
+            if each.period_ns <= wanted_ns
+        ]
 
-    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None, now_ns: int) -> bool:
+    def _may_defer_at_once(self, endpoint: str, received_ns: int) -> bool:
+        """Whether this streamer yields to an advertisement, or cannot have forwarded the topic before it arrived.
+
+        It forwards without advertising while it starts, and at the limit.
+        """
+        is_full = len(self._advertised.get(endpoint, ())) >= MAX_ADVERTISEMENTS
+        return received_ns == _NEVER_NS or (received_ns >= self._settled_ns and not is_full)
+
+    def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None) -> bool:
         """Whether this streamer yields to a trusted peer there, which has precedence at this rate."""
         if period_ns is None or not self._peer_advertisements.get(endpoint, {}).get(topic):
             return False
         text = str(topic)
         own_key = (-period_ns, *election_key(self._peers.local_id, text))
         return any(
-            now_ns >= yield_ns and (-each.period_ns, *election_key(router, text)) > own_key
-            for each, router, yield_ns in self._trusted_advertisements(endpoint, topic)
+            not received_ns and (-each.period_ns, *election_key(router, text)) > own_key
+            for each, router, received_ns in self._trusted_advertisements(endpoint, topic)
         )
 
     def _trusted_advertisements(
         self, endpoint: str, topic: UUri
     ) -> Iterator[tuple[TopicAdvertisement, RouterId, int]]:
-        for each, yield_ns in self._peer_advertisements.get(endpoint, {}).get(topic, {}).items():
+        for each, received_ns in self._peer_advertisements.get(endpoint, {}).get(topic, {}).items():
             router = RouterId(each.authority, each.instance)
             if self._peers.is_trusted(endpoint, router, topic.authority_name):
-                yield each, router, yield_ns
+                yield each, router, received_ns
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         """End the grace periods of `topic` that are over."""
@@ -263,12 +280,12 @@ class TopicAdvertisements:
         endpoint: str,
         added: Iterable[TopicAdvertisement],
         removed: Iterable[TopicAdvertisement],
-        yield_ns: int = 0,
+        received_ns: int = 0,
     ) -> frozenset[UUri]:
         """Record added and removed advertisements on the network of `endpoint`; returns the changed topics.
 
-        The caller builds the routes of those topics again, now and at `yield_ns`: a streamer that advertises a topic
-        yields to the added ones then. Own advertisements are ignored.
+        The caller builds the routes of those topics again, and later calls `yield_to` for the added ones, with the same
+        `received_ns`; 0 yields at once. Own advertisements are ignored.
         """
         own_instance = self._peers.local_id.instance
         changed = set()
@@ -288,8 +305,27 @@ class TopicAdvertisements:
                 if len(advertisements) >= MAX_ADVERTISEMENTS_PER_TOPIC:
                     self.over_limit[endpoint] += 1
                     continue
-                advertisements[each] = yield_ns
+                advertisements[each] = received_ns
                 changed.add(each.topic)
+        return frozenset(changed)
+
+    def yield_to(
+        self, endpoint: str, advertisements: Iterable[TopicAdvertisement], received_ns: int
+    ) -> frozenset[UUri]:
+        """Let these, received at `received_ns`, take over topics that this streamer forwards; returns changed topics.
+
+        For the time when this streamer has read all messages that had arrived `YIELD_DELAY_NS` later, or after
+        `MAX_YIELD_DELAY_NS`. The caller builds the routes of the returned topics again.
+        """
+        changed = set()
+        with self._lock:
+            by_topic = self._peer_advertisements.get(endpoint, {})
+            for each in advertisements:
+                known = by_topic.get(each.topic, {})
+                # Else it was withdrawn meanwhile, or this is a repeated call.
+                if received_ns and known.get(each) == received_ns:
+                    known[each] = 0
+                    changed.add(each.topic)
         return frozenset(changed)
 
 

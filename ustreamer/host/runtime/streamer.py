@@ -28,6 +28,7 @@ from ustreamer.core.peers.election import Announcement, PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import (
     MAX_ADVERTISEMENTS,
+    MAX_YIELD_DELAY_NS,
     YIELD_DELAY_NS,
     TopicAdvertisement,
 )
@@ -423,12 +424,26 @@ class Streamer:
     def _on_advertisements_changed(
         self, name: str, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
     ) -> None:
-        yield_ns = self._clock.monotonic_ns() + YIELD_DELAY_NS
-        topics = self._advertisements.on_advertisements(name, added, removed, yield_ns)
-        if topics:
-            self.dispatcher.invalidate_topics(topics)
-            self._timers.schedule(yield_ns, partial(self.dispatcher.invalidate_topics, topics))
-            self._subscribed_topics.on_advertisements(topics)
+        now_ns = self._clock.monotonic_ns()
+        topics = self._advertisements.on_advertisements(name, added, removed, now_ns)
+        if not topics:
+            return
+        self.dispatcher.invalidate_topics(topics)
+        self._subscribed_topics.on_advertisements(topics)
+        by_home: dict[str, list[TopicAdvertisement]] = {}
+        for each in added:
+            home = self._endpoint_of(each.topic.authority_name)
+            by_home.setdefault(home or SELF, []).append(each)
+        for home, advertisements in by_home.items():
+            yield_to = partial(self._yield_to, name, advertisements, now_ns)
+            when_read = partial(
+                self.transports[home].call_when_read, partial(self._timers.schedule, now_ns, yield_to)
+            )
+            self._timers.schedule(now_ns + YIELD_DELAY_NS, when_read)
+            self._timers.schedule(now_ns + MAX_YIELD_DELAY_NS, yield_to)
+
+    def _yield_to(self, name: str, advertisements: Sequence[TopicAdvertisement], received_ns: int) -> None:
+        self.dispatcher.invalidate_topics(self._advertisements.yield_to(name, advertisements, received_ns))
 
     def _listener_filters(self, endpoint: str, config: StreamerConfig) -> list[FilterPair]:
         behind = {SELF: (), **_authorities_by_endpoint(config)}
