@@ -361,10 +361,11 @@ def node_loss(at_ms: int, since_ms: int) -> _NodeLoss:
     return _NodeLoss(at_ms * MS, since_ms * MS, is_receiver_gone=False)
 
 
-def event(name: str, *, here: bool) -> zenoh.TransportEvent:
+def event(name: str, *, here: bool, is_router: bool = False) -> zenoh.TransportEvent:
+    whatami = zenoh.WhatAmI.ROUTER if is_router else zenoh.WhatAmI.CLIENT
     happened: Any = SimpleNamespace(
         kind=zenoh.SampleKind.PUT if here else zenoh.SampleKind.DELETE,
-        transport=SimpleNamespace(zid=name, is_multicast=False, whatami=zenoh.WhatAmI.CLIENT),
+        transport=SimpleNamespace(zid=name, is_multicast=False, whatami=whatami),
     )
     return happened  # type: ignore[no-any-return]
 
@@ -513,6 +514,102 @@ def test_a_lost_last_connection_is_reported_once() -> None:
     assert notified == [False]
     assert links._apply_event(event("only", here=True), 21_000 * MS)
     assert links.up
+
+
+class TwoLinks:
+    """A node with two links: both peers connect to each other. The session lists the first one first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_router: bool = False) -> None:
+        self.kernels = {"first": Kernel(), "second": Kernel()}
+        self.listed = ["first", "second"]
+        monkeypatch.setattr(link_monitor, "find_link", lambda src, _: self.kernels.get(src))
+        self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
+        self.links._lease_ns = LEASE_NS
+        ends = SimpleNamespace(
+            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed]
+        )
+        self.links._session = SimpleNamespace(info=ends)  # type: ignore[assignment]
+        self.links._apply_event(event("node", here=True, is_router=is_router), 0)
+
+    @property
+    def now_ns(self) -> int:
+        return self.kernels["first"].now_ms * MS
+
+    def run(self, ms: int) -> None:
+        for _ in range(ms // 50):
+            for each in self.kernels.values():
+                each.run(50)
+            self.links._tick(self.now_ns)
+
+    def leave(self) -> None:
+        self.links._apply_event(event("node", here=False), self.now_ns)
+
+
+def test_a_node_with_two_links_that_closes_its_session_has_read_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everything is sent over the first link, so the state of that one counts."""
+    two = TwoLinks(monkeypatch)
+    two.run(20_700)
+    assert two.now_ns - two.links.confirmed_ns == (700 + 100) * MS
+    for kernel in two.kernels.values():
+        kernel.receive(CLOSE)
+        kernel.ended = True
+    two.links._sample_nodes(two.now_ns)
+    two.leave()
+    assert two.links.lost_since_ns(two.now_ns) == two.now_ns
+    assert two.links.unconfirmed_spans() == []
+
+
+def test_a_cut_of_a_node_with_two_links_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = TwoLinks(monkeypatch)
+    two.run(20_700)
+    for kernel in two.kernels.values():
+        kernel.is_cut = True
+    two.run(9_300)
+    two.leave()
+    assert [each.begin_ns for each in two.links.unconfirmed_spans()] == [(20_700 - 100) * MS]
+
+
+@pytest.mark.parametrize("is_router", [False, True])
+def test_a_node_that_loses_one_of_two_links_stays_connected_over_the_other(
+    is_router: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = TwoLinks(monkeypatch, is_router=is_router)
+    two.run(20_700)
+    two.kernels["first"].is_cut = True
+    two.run(1_000)
+    two.kernels["first"].is_closed = True
+    two.run(50)
+    assert (two.links.up, len(two.links)) == (False, 0)  # until Zenoh has the other one as the first
+    two.listed.remove("first")
+    two.run(50)
+    assert (two.links.up, len(two.links)) == (True, 1)
+    assert two.links.lost_since_ns(two.now_ns) == (20_700 - 100) * MS
+    assert two.links._nodes["node", False].is_router is is_router
+    two.run(5_000)
+    assert two.now_ns - two.links.confirmed_ns < 3_000 * MS
+    two.leave()
+    assert len(two.links) == 0
+
+
+def test_a_further_link_that_was_cut_with_the_first_one_is_reported_since_the_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Zenoh may close the two links seconds apart, and sends over the second one meanwhile."""
+    two = TwoLinks(monkeypatch)
+    two.run(20_700)
+    for kernel in two.kernels.values():
+        kernel.is_cut = True
+    two.run(9_300)
+    two.kernels["first"].is_closed = True
+    two.listed.remove("first")
+    two.run(2_000)
+    assert two.links.suspect
+    two.leave()
+    spans = two.links.unconfirmed_spans()
+    assert min(each.begin_ns for each in spans) <= (20_700 - 100) * MS
+    assert max(each.end_ns for each in spans) > two.now_ns
 
 
 def test_the_descriptors_of_lost_nodes_are_closed() -> None:

@@ -105,6 +105,7 @@ class Simulation:
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
             add_tick=self._ticks.append,
+            add_link_watcher=lambda on_replaced: None,
             lost_since_ns=lambda noticed_ns: None,
         )
         context = EndpointContext("backbone", "hpc.vin1", clock)

@@ -567,6 +567,49 @@ def test_a_link_is_up_while_one_node_remains_and_joins_are_reported() -> None:
         transport.close()
 
 
+def test_when_the_first_of_two_links_breaks_no_message_is_lost() -> None:
+    """Two peers that connect to each other have two links. Zenoh goes on with the other one and reports nothing."""
+    here, there = free_locator(), free_locator()
+    sender = endpoint(ALPHA, listen=(here,), connect=(there,))
+    receiver, inbox = endpoint(BETA, listen=(there,), connect=(here,)), Mailbox()
+    receiver.register_listener(ANY, None, inbox)
+    sent: list[UMessage] = []
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            sent.append(publish(new_id(), TOPIC, b"%d" % len(sent)))
+            wait_until(lambda: is_sent(sender, sent[-1]), "an accepted message")
+
+    with closing(sender), closing(receiver):
+        sender.open()
+        receiver.open()
+        assert sender._session is not None
+        info = sender._session.info
+        wait_until(lambda: len(info.links()) == 2, "two links")
+        [node] = sender._link_monitor._nodes.values()
+        wait_until(lambda: node.link is not None, "the kernel's state")
+        send(100)
+        assert node.link is not None
+        node.link._second.shutdown(socket.SHUT_RDWR)
+        send(100)
+        wait_until(
+            lambda: node not in sender._link_monitor._nodes.values() and len(sender._link_monitor), "a link"
+        )
+        send(100)
+        wait_until(
+            lambda: {each.id for each in inbox.messages} == {each.id for each in sent}, "every message"
+        )
+
+
+def is_sent(transport: ZenohTransport, message: UMessage) -> bool:
+    """Send `message`; False if no node is connected."""
+    try:
+        transport.send(message)
+    except UStatusError:
+        return False
+    return True
+
+
 def test_a_link_up_at_open_is_reported_once_and_accepts_messages_in_the_call() -> None:
     here = free_locator()
     with plain_session("router", listen=[here]) as router:

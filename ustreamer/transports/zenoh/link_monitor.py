@@ -18,6 +18,8 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 * A frozen node, or a cut link: detected when the lease is over (10 s). All messages since its last sign of life may be
   lost. Zenoh then closes the connection but may accept messages for another lease (measured: 12.5 s and 22.5 s after a
   cut). So a node counts as gone as soon as its connection is closed.
+* Two peers that connect to each other have two links, and Zenoh sends everything over the first one. If that one
+  breaks, Zenoh uses the other one and reports nothing. What the first one may have lost is put again.
 * A node whose kernel restarts (an ECU reset): detected after seconds, by a TCP reset. All messages since its last
   acknowledgement are lost.
 
@@ -95,10 +97,11 @@ class _Mark(NamedTuple):
 class _NodeLoss:
     """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
 
-    __slots__ = ("at_ns", "is_receiver_gone", "since_ns", "until_ns")
+    __slots__ = ("at_ns", "is_receiver_gone", "is_router", "since_ns", "until_ns")
 
-    def __init__(self, at_ns: int, since_ns: int, *, is_receiver_gone: bool) -> None:
+    def __init__(self, at_ns: int, since_ns: int, *, is_receiver_gone: bool, is_router: bool = False) -> None:
         self.at_ns = self.until_ns = at_ns
+        self.is_router = is_router
         self.since_ns = since_ns
         self.is_receiver_gone = is_receiver_gone
         """True if the process that was to receive the puts has ended or left, and not only a router before it."""
@@ -225,7 +228,9 @@ class _PeerNode:
         """What is lost with this node, lost at `now_ns`."""
         has_left = not (self._is_silent(now_ns, lease_ns) or self.is_stalled(now_ns))
         since_ns = self._lost_since_ns(now_ns, lease_ns)
-        return _NodeLoss(now_ns, since_ns, is_receiver_gone=has_left and not self.is_router)
+        return _NodeLoss(
+            now_ns, since_ns, is_receiver_gone=has_left and not self.is_router, is_router=self.is_router
+        )
 
     def _lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
         """The time since which puts may be lost with this node; 0 if unknown."""
@@ -269,6 +274,7 @@ class LinkMonitor:
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
         self._ticks: list[Callable[[], None]] = []
+        self._link_watchers: list[Callable[[int], None]] = []
         self._reported: set[type[Exception]] = set()
         self._nodes: dict[tuple[str, bool], _PeerNode] = {}
         self._losses: deque[_NodeLoss] = deque(maxlen=_MAX_LOSSES)
@@ -290,6 +296,10 @@ class LinkMonitor:
     def add_tick(self, on_tick: Callable[[], None]) -> None:
         """Call `on_tick()` on the monitor thread every 50 ms, while a node is connected and for 2 s after that."""
         self._ticks.append(on_tick)
+
+    def add_link_watcher(self, on_replaced: Callable[[int], None]) -> None:
+        """Call `on_replaced(at_ns)` on the monitor thread when a node lost a link at that time and has another one."""
+        self._link_watchers.append(on_replaced)
 
     def run_on_monitor(self, task: Callable[[], None]) -> None:
         """Run `task` on the monitor thread, in order of submission."""
@@ -439,6 +449,8 @@ class LinkMonitor:
                 self._unreported[key] = self._remove_node(key, now_ns)
                 if was_up and not self.up:
                     self._notify_watchers()
+        for key in tuple(self._unreported):
+            self._rejoin_by_further_link(key, now_ns)
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
         suspects = [node.is_suspect(now_ns, self._lease_ns) for node in nodes]
@@ -450,14 +462,36 @@ class LinkMonitor:
         if self._update_state():
             self._notify_watchers()
 
+    def _rejoin_by_further_link(self, key: tuple[str, bool], now_ns: int) -> None:
+        """Follow a node whose connection is closed, and to which Zenoh has another one: it sends over that from now on.
+
+        The node's subscribers stay, so no publisher detects the loss of the closed connection.
+        """
+        link = None if self._held else self._link_to(key[0])  # a held socket is none of Zenoh's
+        if link is None:
+            return
+        if link.is_closed:
+            link.release()
+            return
+        loss = self._unreported.pop(key)
+        loss.until_ns = now_ns
+        self._nodes[key] = node = _PeerNode(now_ns, is_router=loss.is_router)
+        node.link = link
+        node.sample(now_ns)
+        for on_replaced in self._link_watchers:  # before new messages
+            on_replaced(loss.at_ns)
+        self._update_state()
+        self._notify_watchers()
+
     def _link_to(self, zid: str) -> TcpLink | None:
-        assert self._session is not None
+        if self._session is None:
+            return None
         try:
             ends = [(each.src, each.dst) for each in self._session.info.links() if str(each.zid) == zid]
         except zenoh.ZError:  # the session is closing
             return None
-        # With several links to one node the link of a message is unknown.
-        return find_link(*ends[0]) if len(ends) == 1 else None
+        # Two peers that connect to each other can have two links. Zenoh sends everything over the first one.
+        return find_link(*ends[0]) if ends else None
 
     def lost_since_ns(self, noticed_ns: int) -> int:
         """The time since which messages to a subscriber that was gone by `noticed_ns` may be lost; 0 if unknown.

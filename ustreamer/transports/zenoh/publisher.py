@@ -220,6 +220,7 @@ class ZenohSender:
         self._by_use: OrderedDict[_RoutePublisher, None] = OrderedDict()
         """The publishers, the least recently used one first."""
         link_monitor.add_tick(self._on_monitor_tick)
+        link_monitor.add_link_watcher(self._on_link_replaced)
         self._unprepared: OrderedDict[UUri, None] = OrderedDict()
         """Subscribed topics whose publishers may not be declared yet."""
         self._has_new_topics = False
@@ -546,6 +547,20 @@ class ZenohSender:
                 self._losses.setdefault(publisher, now_ns)
         if matching:
             self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
+
+    def _on_link_replaced(self, at_ns: int) -> None:
+        """A link was lost at that time, and its node has another one: put again what may be lost, before new messages.
+
+        The publishers kept their subscribers. Messages to other nodes can come twice.
+        """
+        with self._lock:
+            publishers = [each for each in self._publishers.values() if each.open]
+        with self._state_lock:
+            for each in publishers:
+                each.open = False
+                self._losses.setdefault(each, at_ns)
+        for each in publishers:
+            self._on_subscriber_found(each)
 
     def _collect_losses(self) -> None:
         """Collect what all publishers without subscribers may have lost, in one pass over the buffer.
