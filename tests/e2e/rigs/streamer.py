@@ -20,7 +20,6 @@ START_S: Final = 30.0
 COMMAND_S: Final = 60.0
 """A command takes a second of CPU time with its processes; on an overloaded machine one took 30 s."""
 DRAIN_S: Final = 20.0
-UNCONFIRMED: Final = 75
 """Less than the deadline of its exit."""
 VERDICTS: Final = ("delivered", "throttled", "expired", "dead_lettered", "denied", "no_subscriber", "queued")
 
@@ -111,14 +110,14 @@ class StreamerProcess:
             if pipe:
                 pipe.close()
 
-    def stop(self, *, may_report: bool = False) -> None:
-        """SIGTERM; the process must exit with 0 and a balanced ledger; `may_report`: or 75, with unconfirmed messages."""
+    def stop(self) -> None:
+        """SIGTERM; the process must exit with 0 and a balanced ledger."""
         if not self.is_alive:
             self.close_pipes()
             raise AssertionError(f"exited unexpectedly with {self._process.returncode}\n{self.output}")
         self.send_sigterm()
         code = self.wait_exit()
-        assert code == 0 or (may_report and code == UNCONFIRMED), self.output
+        assert code == 0, self.output
         assert_ledger_balanced(self.ledger)
 
     @property

@@ -170,12 +170,12 @@ class StreamerSide:
         assert not self.running
         shutil.rmtree(self._directory / "state")
 
-    def stop(self, *, may_report: bool = False) -> None:
-        """End it as a supervisor does; its ledger must balance. `may_report`: as for `StreamerProcess.stop`."""
+    def stop(self) -> None:
+        """End it as a supervisor does; its ledger must balance."""
         self.thaw()
         if self.running:
             self._was_stopped = True
-            self.process.stop(may_report=may_report)
+            self.process.stop()
 
     def kill_and_describe(self) -> str:
         """Kill it if it runs; returns its output."""
@@ -257,9 +257,8 @@ class TwoStreamers:
                 lambda: self.near.topics_of(FAR_AUTHORITY) == self.far.topics_subscribed_by(NEAR_AUTHORITY),
                 True,
             )
-        self.near.stop()
-        # It may report messages that the near side received shortly before its end: docs/delivery.md.
-        self.far.stop(may_report=True)
+        for side in sides:
+            side.stop()
 
     @contextmanager
     def spy(self) -> Iterator[ZenohEntity]:
