@@ -41,7 +41,7 @@ A peer that is asked for a topic advertises it, and does not forward what it rea
 messages later than the peer. To defer them would lose them."""
 
 MAX_YIELD_DELAY_NS: Final = 1_000_000_000
-"""The time after which the messages that had arrived by `YIELD_DELAY_NS` are read. A busy machine took 0.2 s."""
+"""The longest wait for the receiving thread. Only further messages show what it has read, and there may be none."""
 
 GRACE_PERIOD_NS: Final = 1_000_000_000
 """The time to keep forwarding after a withdrawal. Peers receive it within 50 ms, on a busy machine later."""
