@@ -111,6 +111,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     `serves` lists the authorities whose uSubscription is in this streamer. `topics()` returns the topics that the
     configuration names at any endpoint (`EndpointTransport.topics`); call it in `open` or later.
     `instance` is the id of the streamer's process in its announcements; "" if there is none.
+    `sibling_authorities` live behind the other endpoints of the streamer that have the same transport.
     """
 
     name: str
@@ -120,6 +121,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     serves: tuple[str, ...] = ()
     topics: Callable[[], Collection[UUri]] = tuple
     instance: str = ""
+    sibling_authorities: frozenset[str] = frozenset()
 
 
 class RouteUnavailable(UStatusError):

@@ -30,6 +30,7 @@ def test_a_dead_letter_is_stored_and_redriven_as_a_new_message(bench: Bench) -> 
     [(_, sent)] = chassis.sent
     assert (sent.attributes, sent.payload) == (lost.attributes, lost.payload)
     assert sent.id.time_ms >= lost.id.time_ms
+    assert sent.id.lsb & 0xFFFF_FFFF == lost.id.lsb & 0xFFFF_FFFF  # the request id of a SOME/IP header
     assert (redriven.id, redriven.new_id) == (str(lost.id), str(sent.id)) != (str(sent.id), str(lost.id))
     assert streamer.statistics().dead_letters["stored"] == 1  # a successful redrive by the control deletes it
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Collection
 from threading import Lock
+from typing import Final
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -10,14 +11,16 @@ from ustreamer.host.admin.status import Redriven
 from ustreamer.host.storage.dead_letter_store import DeadLetterStore
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+
+_KEPT_BITS: Final = 0xFFFF_FFFF
 
 
 class Redriver:
     """Dispatches a dead letter as if its ingress received it now. The dead letter stays in the store.
 
     The message gets a new id with the current time. With the old id its ttl would be over, and receivers would drop it
-    as a duplicate.
+    as a duplicate. Its last 32 bits stay: a SOME/IP endpoint keeps the request id of a header in them.
     """
 
     def __init__(
@@ -44,7 +47,8 @@ class Redriver:
         else:
             before = letter.message
             with self._lock:
-                id = self._ids.next()
+                new = self._ids.next()
+            id = UUID(new.msb, new.lsb & ~_KEPT_BITS | before.id.lsb & _KEPT_BITS)
             message = UMessage(id, before.attributes, before.payload)
             self._dispatcher.ingress(letter.ingress).dispatch(message)
             return Redriven(number, str(before.id), str(id))

@@ -146,6 +146,7 @@ class Streamer:
                 self.context.serves,
                 self._configured_topics,
                 instance,
+                _sibling_authorities(config, name),
             )
             self.transports[name] = kind.factory(section, endpoint_context)
         self._pause_file = PauseFile(config.state_dir)
@@ -707,6 +708,15 @@ def _endpoint_by_authority(config: StreamerConfig) -> dict[str, str]:
     return {
         authority: name for name, section in config.endpoints.items() for authority in section.authorities
     }
+
+
+def _sibling_authorities(config: StreamerConfig, name: str) -> frozenset[str]:
+    """The authorities behind the other endpoints that have the transport of endpoint `name`."""
+    transport = config.endpoints[name].transport
+    others = (each for other, each in config.endpoints.items() if other != name)
+    return frozenset(
+        authority for each in others if each.transport == transport for authority in each.authorities
+    )
 
 
 def _authorities_by_endpoint(config: StreamerConfig) -> dict[str, tuple[str, ...]]:

@@ -4,15 +4,17 @@
 import socket
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.endpoint.outbound import Outbound
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.protocol.codec import MessageType, split
-from ustreamer.transports.someip.protocol.mapping import EventReceiver, EventTemplate
+from ustreamer.transports.someip.protocol.mapping import EventReceiver, EventTemplate, id_with_request_id
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
-from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
@@ -40,12 +42,16 @@ def theirs() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def sending() -> Outbound:
+    return outbound()
+
+
+def outbound(bridged: frozenset[str] = frozenset()) -> Outbound:
     callbacks = TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None)
     connections = TcpConnections(
         TcpConfig(), SYSTEM_CLOCK.monotonic_ns, lambda: 0.5, lambda _: True, callbacks
     )
     no_event = lambda topic: UStatusError(UCode.NOT_FOUND, f"{topic}: no event")  # noqa: E731
-    return Outbound(TpLimits(), connections, SYSTEM_CLOCK, lambda _: None, no_event)
+    return Outbound(TpLimits(), connections, SYSTEM_CLOCK, lambda _: None, no_event, bridged)
 
 
 def receiver(at: socket.socket) -> EventReceiver:
@@ -78,6 +84,35 @@ def test_single_events_and_batches_share_the_session_counter(
     one_by_one(event(b"d"))
     assert sessions(theirs, 4) == [1, 2, 3, 4]
     assert sending.statistics()["sent"] == 4
+
+
+@pytest.mark.parametrize("how", ["one by one", "list", "column batch", "in segments"])
+def test_an_event_of_another_someip_network_keeps_its_request_id(
+    ours: socket.socket, theirs: socket.socket, how: str
+) -> None:
+    bridge = outbound(frozenset({TOPIC.authority_name}))
+    bridge.open(ours)
+    segmentation = TpSegmentation(segment_bytes=16) if how == "in segments" else None
+    template = msgspec.structs.replace(EVENT, segmentation=segmentation)
+    to = msgspec.structs.replace(receiver(theirs), events={TOPIC: template})
+    transmit = bridge.event_transmitter(to, with_batch=True)
+    transmit_batch = bridge.batch_transmitter(to)
+    request_ids = [0x4711, 1, 0xFFFF, 0, 0x0063_8000]
+    events = [
+        UMessage(id_with_request_id(IDS.next(), each), event(b"").attributes, b"0123456789abcdef+")
+        for each in request_ids
+    ]
+    if transmit_batch is None or how == "one by one":
+        for each in events:
+            transmit(each)
+    else:
+        batch = MessageBatch.from_messages(events) if how == "column batch" else events
+        assert batch is not None
+        assert transmit_batch(batch) == len(events)
+    bridge.flush(30.0)
+    datagrams = len(events) * (2 if how == "in segments" else 1)
+    received = [split(theirs.recv(65_535))[0][0].request_id for _ in range(datagrams)]
+    assert list(dict.fromkeys(received)) == request_ids
 
 
 def test_an_unknown_topic_is_refused_with_the_error_of_the_services(

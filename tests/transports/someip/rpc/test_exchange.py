@@ -54,7 +54,7 @@ SERVICES = [
 class Bench:
     """An exchange with a manual clock."""
 
-    def __init__(self, **keys: Any) -> None:
+    def __init__(self, bridged: frozenset[str] = frozenset(), **keys: Any) -> None:
         base = {
             "transport": "someip",
             "authorities": ["chassis"],
@@ -65,7 +65,8 @@ class Bench:
         }
         self.time = ManualClock()
         self.clock = self.time.clock()
-        self.exchange = Exchange(msgspec.convert(base | keys, SomeipEndpoint), "hpc.vin1", self.clock)
+        config = msgspec.convert(base | keys, SomeipEndpoint)
+        self.exchange = Exchange(config, "hpc.vin1", self.clock, bridged)
         self.ids = UuidSource(self.clock.wall_ms)
 
     def request(self, ttl: int = 1000, source: UUri = APP, sink: UUri = METHOD) -> UMessage:
@@ -828,14 +829,24 @@ def check_ids(exchange: Exchange, messages: Sequence[UMessage]) -> None:
     assert [*ids, following] == sorted({*ids, following})
 
 
-@settings(max_examples=100, deadline=None)
-@given(cases=st.lists(EVENT_BATCHES, min_size=1, max_size=3), host=HOSTS)
-def test_a_decoded_batch_equals_its_datagrams_one_by_one(
-    loop: LoopbackReceiver,
-    cases: list[EventBatchCase],
-    host: str,
+def check_request_ids(
+    messages: Sequence[UMessage], datagrams: Sequence[bytes], bridged: frozenset[str]
 ) -> None:
-    exchange, oracle = (Bench(services=TWO_EVENTS).exchange for _ in range(2))
+    """The ids end with the request ids of the headers, if the streamer has another SOME/IP network."""
+    if bridged:
+        assert [each.id.lsb.to_bytes(8)[4:] for each in messages] == [each[8:12] for each in datagrams]
+        assert len({each.id.lsb >> 32 for each in messages}) > 1 or len(messages) < MIN_BATCH  # still random
+
+
+BRIDGED = st.sampled_from([frozenset[str](), frozenset({"body"})])
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases=st.lists(EVENT_BATCHES, min_size=1, max_size=3), host=HOSTS, bridged=BRIDGED)
+def test_a_decoded_batch_equals_its_datagrams_one_by_one(
+    loop: LoopbackReceiver, cases: list[EventBatchCase], host: str, bridged: frozenset[str]
+) -> None:
+    exchange, oracle = (Bench(bridged, services=TWO_EVENTS).exchange for _ in range(2))
     for case in cases:
         datagrams = case.datagrams()
         sent_batch = exchange.decode_batch(loop.receive_batch(datagrams, [host] * len(datagrams)))
@@ -852,6 +863,7 @@ def test_a_decoded_batch_equals_its_datagrams_one_by_one(
             assert [each.attributes for each in sent_batch] == expected
             assert [each.payload for each in sent_batch] == [each[HEADER_LENGTH:] for each in datagrams]
             check_ids(exchange, sent_batch)
+            check_request_ids(sent_batch, datagrams, bridged)
 
 
 @pytest.mark.parametrize("flaw", [each for each in FLAWS if each != "none"])
@@ -886,14 +898,17 @@ TOPICS = [0x80CD, 0x80CE]
         ),
         min_size=1,
         max_size=3,
-    )
+    ),
+    bridged=BRIDGED,
 )
-def test_event_messages_equal_single_event_messages(batches: list[list[tuple[int, bytes]]]) -> None:
-    exchange = Bench(services=TWO_EVENTS).exchange
+def test_event_messages_equal_single_event_messages(
+    batches: list[list[tuple[int, bytes]]], bridged: frozenset[str]
+) -> None:
+    exchange = Bench(bridged, services=TWO_EVENTS).exchange
     for message_batch in batches:
         datagrams = [
-            encode(SomeIpMessage(0x00CD, event, 0, 1, 4, MessageType.NOTIFICATION, 0, payload))
-            for event, payload in message_batch
+            encode(SomeIpMessage(0x00CD, event, 3, number, 4, MessageType.NOTIFICATION, 0, payload))
+            for number, (event, payload) in enumerate(message_batch)
         ]
         found = [exchange.match_event(each, ECU[0]) for each in datagrams]
         attributes = [each for each in found if each is not None]
@@ -908,6 +923,7 @@ def test_event_messages_equal_single_event_messages(batches: list[list[tuple[int
             (each.attributes, each.payload) for each in made
         ]
         check_ids(exchange, [*made, *singles])
+        check_request_ids([*made, *singles], datagrams * 2, bridged)
         check_ids(exchange, made)
 
 

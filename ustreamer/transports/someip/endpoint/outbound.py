@@ -3,7 +3,7 @@
 
 import errno
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import count
 
 from ustreamer.core.base.clock import Clock
@@ -15,7 +15,12 @@ from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.io.udp import send_error
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
-from ustreamer.transports.someip.protocol.mapping import NO_CLIENT, EventReceiver, EventTemplate, encode_event
+from ustreamer.transports.someip.protocol.mapping import (
+    REQUEST_ID_BITS,
+    EventReceiver,
+    EventTemplate,
+    encode_event,
+)
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
@@ -35,12 +40,15 @@ class Outbound:
         clock: Clock,
         wake_by: Callable[[int], None],
         no_event_error: NoEventError,
+        bridged: frozenset[str] = frozenset(),
     ) -> None:
+        """`bridged` are the authorities of other SOME/IP networks: their events keep their request ids."""
         self.sendto: Callable[[bytes, Address], object] = _not_open
         self._connections = connections
         self._monotonic_ns = clock.monotonic_ns
         self._expiry = Expiry(clock)
         self._no_event_error = no_event_error
+        self._bridged = bridged
         self._tp_sender = TpSender(limits, self._send_segment, clock.monotonic_ns, wake_by)
         self._gso_sender = GsoSender()
         self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
@@ -129,10 +137,8 @@ class Outbound:
         `batch_transmitter`.
         """
         address = receiver.address
-        # One session counter for each event and receiver: a receiver of every tenth event sees no gaps. next() of an
-        # itertools.count is atomic, so two threads never send the same number.
         events: dict[UUri, EventHeaderTemplate] = {
-            topic: (*_header_around_session(event), count())
+            topic: (*_header_around_request_id(event), self._session_counter(topic))
             for topic, event in receiver.events.items()
             if event.segmentation is None and topic not in receiver.over_tcp
         }
@@ -147,9 +153,8 @@ class Outbound:
                 return
             head, tail, sent = event
             payload = message.payload
-            header = EVENT_HEADER.pack(
-                head, len(payload) + MIN_LENGTH, NO_CLIENT, next(sent) % MAX_SESSION + 1, tail
-            )
+            request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
+            header = EVENT_HEADER.pack(head, len(payload) + MIN_LENGTH, request_id, tail)
             try:
                 self.sendto(header + payload, address)
             except OSError as error:
@@ -158,11 +163,19 @@ class Outbound:
 
         return transmit
 
+    def _session_counter(self, topic: UUri) -> Iterator[int] | None:
+        """A counter for one event and one receiver: a receiver of every tenth event sees no gaps. None: the events of
+        another SOME/IP network keep their request ids.
+
+        next() of an itertools.count is atomic, so two threads never send the same number.
+        """
+        return None if topic.authority_name in self._bridged else count()
+
     def _slow_path_transmitter(self, receiver: EventReceiver) -> SendOne:
         """The sender of events that use TCP or segments. It raises for a topic that is no event of the receiver."""
         over_tcp = receiver.over_tcp
         events = {
-            topic: (event, count(), event.segmentation)
+            topic: (event, self._session_counter(topic), event.segmentation)
             for topic, event in receiver.events.items()
             if event.segmentation is not None or topic in over_tcp
         }
@@ -172,7 +185,8 @@ class Outbound:
             if found is None:
                 raise self._no_event_error(message.attributes.source)
             event, sent, how = found
-            datagram = encode_event(event, next(sent) % MAX_SESSION + 1, message.payload)
+            request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
+            datagram = encode_event(event, request_id, message.payload)
             if message.attributes.source in over_tcp:
                 self._connections.send(datagram, receiver.tcp_address, self._deadline_of(message))
                 self._sent += 1
@@ -197,7 +211,7 @@ class Outbound:
         return {"sent": self._sent + self._gso_sender.sent_count, **self._tp_sender.statistics()}
 
 
-def _header_around_session(event: EventTemplate) -> tuple[bytes, bytes]:
+def _header_around_request_id(event: EventTemplate) -> tuple[bytes, bytes]:
     """The parts of an event's header that are the same in every message: message id, and versions to return code."""
     header = encode_event(event, 0, b"")
     return header[:4], header[12:]

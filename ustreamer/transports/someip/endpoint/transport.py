@@ -67,7 +67,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._config = config
         self._name = context.name
         self._monotonic_ns = context.clock.monotonic_ns
-        self._exchange = Exchange(config, context.authority, context.clock)
+        bridged = context.sibling_authorities
+        self._exchange = Exchange(config, context.authority, context.clock, bridged)
         self._listeners = Listeners(context.authority)
         self._inbound = Inbound(
             self._name,
@@ -97,7 +98,12 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         )
         services = self._exchange.services
         self._outbound = Outbound(
-            config.tp, self._connections, context.clock, receive_loop.wake_by, services.no_event_error
+            config.tp,
+            self._connections,
+            context.clock,
+            receive_loop.wake_by,
+            services.no_event_error,
+            bridged,
         )
         self._receivers = {each.subscriber: each for each in services.receivers}
         self._groups = MulticastGroups(config.bind, config.receive_buffer, self._make_reader)

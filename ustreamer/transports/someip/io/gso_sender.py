@@ -23,17 +23,20 @@ from typing import Final
 from ustreamer.core.delivery.ports import SendBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MAX_SESSION, MIN_LENGTH
+from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
-EVENT_HEADER: Final = Struct(">4sIHH4s")
-"""Message id, length, client, session, versions to return code."""
-NO_CLIENT: Final = 0
-"""Events do not belong to a client (SIP-7)."""
+EVENT_HEADER: Final = Struct(">4sII4s")
+"""Message id, length, request id, versions to return code.
 
-EventHeaderTemplate = tuple[bytes, bytes, Iterator[int]]
-"""The header before the length, the header after the session, and the session counter."""
+Events do not belong to a client (SIP-7), so the request id is the session id. An event of another SOME/IP network keeps
+its own.
+"""
+
+EventHeaderTemplate = tuple[bytes, bytes, Iterator[int] | None]
+"""The header before the length, the header after the session, and the session counter; None: a kept request id."""
 
 _UDP_SEGMENT: Final = 103  # linux/udp.h; not in the socket module
 _GSO_SIZE: Final = Struct("H")
@@ -81,9 +84,12 @@ class GsoSender:
             if event is None or sizes.count(size) < len(sizes):
                 return transmit_all(iter(batch))
             head, tail, counted = event
-            fields = map(repeat, (head, size + MIN_LENGTH, NO_CLIENT))
-            sessions = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
-            datagrams = list(map(_event_struct(size).pack, *fields, sessions, repeat(tail), payloads))
+            fields = map(repeat, (head, size + MIN_LENGTH))
+            if counted is None:
+                request_ids = [each & REQUEST_ID_BITS for each in batch.ids.msb_lsb_columns()[1]]
+            else:
+                request_ids = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
+            datagrams = list(map(_event_struct(size).pack, *fields, request_ids, repeat(tail), payloads))
             taken = 0
             for begin in range(0, len(datagrams), _MAX_SEGMENTS):
                 chunk = datagrams[begin : begin + _MAX_SEGMENTS]
@@ -101,7 +107,7 @@ class GsoSender:
                 event = events.get(message.attributes.source)
                 if event is None:
                     break
-                head, tail, sessions = event
+                head, tail, counted = event
                 payload = message.payload
                 length = len(payload) + MIN_LENGTH
                 if (length != size or len(batch) == _MAX_SEGMENTS) and batch:
@@ -111,7 +117,10 @@ class GsoSender:
                         return taken
                     batch = []
                 size = length
-                batch.append(pack(head, length, NO_CLIENT, next(sessions) % MAX_SESSION + 1, tail) + payload)
+                request_id = (
+                    message.id.lsb & REQUEST_ID_BITS if counted is None else next(counted) % MAX_SESSION + 1
+                )
+                batch.append(pack(head, length, request_id, tail) + payload)
             return taken + self.send_equal_sized(batch, address)
 
         return transmit_all

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.protocol.codec import next_session
+from ustreamer.transports.someip.protocol.codec import MAX_SESSION, next_session
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
@@ -165,8 +165,12 @@ class DeadlineTable(Generic[K, V]):
 class PendingCalls:
     """The open requests of one endpoint, both directions, under one lock. Every reader and writer holds `lock`."""
 
-    def __init__(self, limit: int) -> None:
-        """At most `limit` are open in each direction. One host has at most half of the inbound requests."""
+    def __init__(self, limit: int, bridged: frozenset[str] = frozenset()) -> None:
+        """At most `limit` are open in each direction. One host has at most half of the inbound requests.
+
+        `bridged` are the authorities of other SOME/IP networks. Their calls keep the session ids of their requests.
+        """
+        self._bridged = bridged
         self.lock = Lock()
         self.accepts_calls = True
         self.calls: DeadlineTable[int, OutboundCall] = DeadlineTable(
@@ -182,6 +186,8 @@ class PendingCalls:
         # One counter for all clients: one per client would be 65 536 counters that clients choose. The loop ends
         # because max_pending is less than the number of sessions.
         session = next_session(self._session)
+        if self._bridged and call.request.attributes.source.authority_name in self._bridged:
+            session = call.request.id.lsb & MAX_SESSION
         while (request_id := client << 16 | session) in self.calls:
             session = next_session(session)
         self.calls.add_entry(request_id, call, deadline_ns)

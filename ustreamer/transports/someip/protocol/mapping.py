@@ -15,7 +15,8 @@ identifies it. A header has no priority: events are CS1 and requests CS4. It has
 a configured one. It has no payload format, so the format is UNSPECIFIED.
 """
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -42,13 +43,32 @@ from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, response_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_PAYLOAD: Final = 65_507 - HEADER_LENGTH
 """The largest payload behind the header in one UDP datagram over IPv4."""
 
-NO_CLIENT: Final = 0
-"""The client id of events, which belong to no client (SIP-7)."""
+# --- bridges ----------------------------------------------------------------------------------------------------------
+
+REQUEST_ID_BITS: Final = 0xFFFF_FFFF
+"""The bits of a message id's lsb that keep a request id, see `id_with_request_id`."""
+
+
+def id_with_request_id(id: UUID, request_id: int) -> UUID:
+    """The message id whose last 32 bits are the request id (client and session) of a SOME/IP header.
+
+    Between two SOME/IP endpoints of one streamer a header keeps its request id in this way: the CRC of an E2E profile
+    covers it. 30 random bits of the message id remain.
+    """
+    return UUID(id.msb, id.lsb & ~REQUEST_ID_BITS | request_id)
+
+
+def lsbs_with_request_ids(lsbs: Iterable[int], request_ids: Iterable[int]) -> "array[int]":
+    """As `id_with_request_id`, for the column of lsbs."""
+    keep = ~REQUEST_ID_BITS
+    return array("Q", [lsb & keep | each for lsb, each in zip(lsbs, request_ids, strict=True)])
+
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
@@ -171,13 +191,13 @@ def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttri
     return response_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(status, failure)
 
 
-def encode_event(event: EventTemplate, session: int, payload: bytes) -> bytes:
+def encode_event(event: EventTemplate, request_id: int, payload: bytes) -> bytes:
     """The NOTIFICATION of a publication."""
     header = pack_header(
         event.service,
         event.event,
-        NO_CLIENT,
-        session,
+        request_id >> 16,
+        request_id & 0xFFFF,
         event.major,
         MessageType.NOTIFICATION,
         ReturnCode.E_OK,

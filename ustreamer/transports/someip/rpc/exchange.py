@@ -45,6 +45,8 @@ from ustreamer.transports.someip.protocol.mapping import (
     encode_refusal,
     encode_request,
     encode_response,
+    id_with_request_id,
+    lsbs_with_request_ids,
 )
 from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason, TpRefused
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
@@ -60,7 +62,7 @@ from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, response_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
-from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 _NS_PER_MS: Final = 1_000_000
@@ -111,7 +113,15 @@ class ExpiredRequests(NamedTuple):
 class Exchange:
     """Decides for one endpoint. `decode_*` and `expire_*` belong to the receiving thread, the rest to any thread."""
 
-    def __init__(self, config: SomeipEndpoint, own_authority: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: SomeipEndpoint,
+        own_authority: str,
+        clock: Clock,
+        bridged: frozenset[str] = frozenset(),
+    ) -> None:
+        """`bridged` are the authorities of other SOME/IP networks. With any, message ids keep the request ids."""
+        self._keeps_request_ids = bool(bridged)
         self.services = ServiceRegistry(config, own_authority)
         self._events = self.services.events_by_host
         self.calls_expired = self.requests_expired = 0
@@ -124,10 +134,15 @@ class Exchange:
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._reassembly = Reassembly(config.tp)
-        self._pending = pending = PendingCalls(config.max_pending)
+        self._pending = pending = PendingCalls(config.max_pending, bridged)
         self._lock, self._calls, self._requests = pending.lock, pending.calls, pending.requests
         self.fast_in = FastInbound(
-            pending, self.services, self._ids, clock.monotonic_ns, self._request_ttl_ns
+            pending,
+            self.services,
+            self._ids,
+            clock.monotonic_ns,
+            self._request_ttl_ns,
+            keeps_request_ids=self._keeps_request_ids,
         )
         """Decodes single messages that repeat an accepted request or answer a call; `decode_message` decodes the
         rest.
@@ -149,7 +164,10 @@ class Exchange:
 
     def event_message(self, attributes: UAttributes, datagram: bytes) -> UMessage:
         """The message of a datagram with the attributes of `match_event`."""
-        return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
+        id = self._ids.next()
+        if self._keeps_request_ids:
+            id = id_with_request_id(id, *_REQUEST_ID.unpack_from(datagram, _REQUEST_ID_AT))
+        return UMessage(id, attributes, datagram[HEADER_LENGTH:])
 
     def event_messages(
         self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]
@@ -158,9 +176,18 @@ class Exchange:
         same.
         """
         payloads = [datagram[HEADER_LENGTH:] for datagram in datagrams]
+        request_ids: Sequence[int] = ()
+        if self._keeps_request_ids:
+            request_ids = [_REQUEST_ID.unpack_from(each, _REQUEST_ID_AT)[0] for each in datagrams]
+        ids = self._event_ids(len(payloads), request_ids)
         if len(payloads) >= MIN_BATCH and attributes.count(attributes[0]) == len(payloads):
-            return MessageBatch(attributes[0], IdColumns(*self._ids.next_n_columns(len(payloads))), payloads)
-        return list(map(UMessage, self._ids.next_n(len(payloads)), attributes, payloads))
+            return MessageBatch(attributes[0], ids, payloads)
+        return list(map(UMessage, map(UUID, ids.msbs, ids.lsbs), attributes, payloads))
+
+    def _event_ids(self, number: int, request_ids: Sequence[int]) -> IdColumns:
+        """New ids of `number` events. Between SOME/IP networks they keep the request ids; else these are not read."""
+        msbs, lsbs = self._ids.next_n_columns(number)
+        return IdColumns(msbs, lsbs_with_request_ids(lsbs, request_ids) if self._keeps_request_ids else lsbs)
 
     def decode_batch(self, batch: DatagramBatch) -> Sequence[UMessage] | None:
         """The messages of a batch in which all are of one kind and size; None if each must be decoded alone.
@@ -180,7 +207,7 @@ class Exchange:
         if sender is not None:
             attributes = self.match_event(begin + bytes(4) + end + payloads[0], sender[0])
             if attributes is not None:
-                ids = IdColumns(*self._ids.next_n_columns(number))
+                ids = self._event_ids(number, request_ids)
                 return MessageBatch(attributes, ids, payloads, size=len(payloads[0]))
         senders = batch.senders() if sender is None else [sender] * number
         return self.fast_in.decode_batch(begin + bytes(4) + end, request_ids, payloads, senders)
@@ -191,7 +218,7 @@ class Exchange:
         if kind == _NOTIFICATION:
             event = self.services.event_attributes(message, *address)
             if isinstance(event, UAttributes):
-                return UMessage(self._ids.next(), event, message.payload)
+                return UMessage(self._next_id(message), event, message.payload)
             return RefusedMessage(event)
         if kind in _REQUESTS:
             return self._request(message, address)
@@ -200,6 +227,10 @@ class Exchange:
         if kind & TP_BIT:
             return self._segment(message, address)
         return RefusedMessage(SomeipRefusal.MESSAGE_TYPE)
+
+    def _next_id(self, message: SomeIpMessage) -> UUID:
+        id = self._ids.next()
+        return id_with_request_id(id, message.request_id) if self._keeps_request_ids else id
 
     def malformed_reply(self, datagram: bytes, error: MalformedMessage, address: Address) -> bytes | None:
         """The reply to a malformed message; None if the sender is not an accepted client."""
@@ -227,7 +258,7 @@ class Exchange:
             address=address,
             expects_response=message.message_type == MessageType.REQUEST,
         )
-        id = self._ids.next()
+        id = self._next_id(message)
         with self._lock:
             try:
                 self._requests.add_entry(id, inbound_request, self._monotonic_ns() + self._request_ttl_ns)

@@ -33,7 +33,11 @@ from ustreamer.transports.someip.protocol.codec import (
     SomeIpMessage,
 )
 from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall, PendingCalls
-from ustreamer.transports.someip.protocol.mapping import RequestTemplate
+from ustreamer.transports.someip.protocol.mapping import (
+    RequestTemplate,
+    id_with_request_id,
+    lsbs_with_request_ids,
+)
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
 from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, check_attributes
@@ -81,7 +85,11 @@ class FastInbound:
         ids: UuidSource,
         monotonic_ns: Callable[[], int],
         request_ttl_ns: int,
+        *,
+        keeps_request_ids: bool = False,
     ) -> None:
+        """`keeps_request_ids`: the ids of requests keep them, as in `Exchange`."""
+        self._keeps_request_ids = keeps_request_ids
         self._pending = pending
         self._services = services
         self._ids = ids
@@ -182,8 +190,10 @@ class FastInbound:
         payloads: Sequence[bytes],
         senders: Sequence[Address],
     ) -> Sequence[UMessage] | None:
-        halves = self._ids.next_n_columns(len(request_ids))
-        ids, requests = list(map(UUID, *halves)), self._pending.requests
+        msbs, lsbs = self._ids.next_n_columns(len(request_ids))
+        if self._keeps_request_ids:
+            lsbs = lsbs_with_request_ids(lsbs, request_ids)
+        ids, requests = list(map(UUID, msbs, lsbs)), self._pending.requests
         with self._pending.lock:
             deadline_ns = self._monotonic_ns() + self._request_ttl_ns
             for number, (id, request_id, address) in enumerate(zip(ids, request_ids, senders, strict=True)):
@@ -195,7 +205,7 @@ class FastInbound:
                     for opened in ids[:number]:
                         requests.remove_entry(opened)
                     return None
-        return MessageBatch(attributes, IdColumns(*halves), payloads)
+        return MessageBatch(attributes, IdColumns(msbs, lsbs), payloads)
 
     def _decode_response(
         self, message_id: int, request_id: int, datagram: bytes, host: str
@@ -221,6 +231,8 @@ class FastInbound:
     ) -> UMessage | None:
         inbound_request = _inbound_request(message_id, request_id, versions_and_type, address)
         id = self._ids.next()
+        if self._keeps_request_ids:
+            id = id_with_request_id(id, request_id)
         with self._pending.lock:
             try:
                 self._pending.requests.add_entry(
