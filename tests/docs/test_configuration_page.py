@@ -23,6 +23,7 @@ from ustreamer.host.config import config as host
 from ustreamer.transport_port import EndpointConfig
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip import config as someip
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
 from ustreamer.transports.someip.sd.config import DynamicServicesConfig, SdConfig
@@ -73,6 +74,7 @@ SECTIONS = [
             SdTimings,
             SdLimits,
             DynamicServicesConfig,
+            E2eConfig,
         )
         - BASE,
         fields(

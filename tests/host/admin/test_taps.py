@@ -269,3 +269,16 @@ def test_a_released_message_is_consistent_after_a_tap_closes(
     assert delivery._arrival_ns
     reader.close()
     assert not delivery._arrival_ns
+
+
+def test_a_publication_that_failed_its_e2e_check_shows_its_commstatus(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    world.directory.subscribe(SPEED, APP)
+    reader = open_reader()
+    plain = event(world)
+    attributes = msgspec.structs.replace(plain.attributes, commstatus=UCode.DATA_LOSS)
+    world.receive("chassis", UMessage(plain.id, attributes, plain.payload))
+    world.run()
+    [line] = seen(reader)
+    assert (line.verdict, line.code, line.reason) == ("delivered", "DATA_LOSS", None)

@@ -19,7 +19,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.host.admin.payload_decoding import MAX_DECODED, DecodedPayload, FindDecoder, PayloadDecoder
-from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
@@ -206,7 +206,7 @@ class TapReader:
             ingress=note.ingress,
             egress=note.egress,
             verdict=note.verdict.name.lower(),
-            code=None if reason is None else reason.code.name,
+            code=_code(attributes, reason),
             reason=None if reason is None else reason.message,
             attempts=note.attempts,
             latency_ms=(note.settled_ns - note.arrived_ns) / _NS_PER_MS,
@@ -269,6 +269,14 @@ class _SlotReader(TapReader):
         release, self._release = self._release, None
         if release is not None:
             release()
+
+
+def _code(attributes: UAttributes, reason: UStatus | None) -> str | None:
+    """The code of `reason`, or else the commstatus of a publication: that of an event that failed its E2E check."""
+    if reason is not None:
+        return reason.code.name
+    marked = attributes.commstatus if attributes.type is UMessageType.PUBLISH else None
+    return None if marked is None else marked.name
 
 
 def _text(value: Any) -> str | None:

@@ -23,6 +23,7 @@ from ustreamer.transports.someip.protocol.addresses import (
     parse_address,
     parse_group,
 )
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation, resolve_segmentation
 from ustreamer.transports.someip.sd.config import SdConfig
@@ -44,7 +45,8 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     list.
 
     The defaults of `protocol` and `tp` are those of the service; `tp` sends a long event in segments. A `field`
-    always has a value: a new subscriber of an offered one receives the last value.
+    always has a value: a new subscriber of an offered one receives the last value. `e2e` checks an event of the network
+    and protects an offered one.
     """
 
     id: EventId
@@ -52,6 +54,7 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     protocol: Protocol | None = None
     tp: bool | TpSegmentation | None = None
     field: bool = False
+    e2e: E2eConfig | None = None
 
     def __post_init__(self) -> None:
         _check_distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.eventgroup_ids])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The services of an endpoint, as lookup tables: the attributes of events, the permitted requests, the destinations."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
@@ -17,6 +17,7 @@ from ustreamer.transports.someip.protocol.codec import (
     SomeIpMessage,
 )
 from ustreamer.transports.someip.protocol.correlation import InboundRequest
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.mapping import (
     EventKey,
     EventReceiver,
@@ -54,8 +55,12 @@ class ServiceRegistry:
         )
         offered = [each for each in config.services if each.offered]
         remote = [each for each in config.services if not each.offered]
+        self._e2e_events = e2e_events(config)
         self.events_by_host, self._events_by_address = _events_by_source(config.authority, remote)
-        """The expected events of each host; `set_located_services` updates the dict in place."""
+        """The expected events of each host, without those with E2E protection; `set_located_services` updates the dict in
+        place.
+        """
+        self._e2e_events_by_host = _pop_e2e_events(self.events_by_host, self._e2e_events)
         self.static_groups = tuple(dict.fromkeys(group for each in remote for group in each.multicast_groups))
         """The configured multicast groups of events."""
         self._static_services = [each for each in remote if not each.needs_discovery]
@@ -88,6 +93,7 @@ class ServiceRegistry:
         """
         services = [*self._static_services, *located]
         events, self._events_by_address = _events_by_source(self._authority, services)
+        self._e2e_events_by_host = _pop_e2e_events(events, self._e2e_events)
         self.events_by_host.clear()
         self.events_by_host.update(events)
         self._remote = _remote(self._authority, services)
@@ -108,8 +114,10 @@ class ServiceRegistry:
     ) -> UAttributes | SomeipRefusal:
         """The attributes of a NOTIFICATION from `host`, one object per event; the return code is ignored."""
         key = _event_key(message.message_id, message.interface_version)
-        attributes = self.events_by_host.get(host, {}).get(key) or self._events_by_address.get(
-            ((host, port), key)
+        attributes = (
+            self.events_by_host.get(host, {}).get(key)
+            or self._e2e_events_by_host.get(host, {}).get(key)
+            or self._events_by_address.get(((host, port), key))
         )
         if attributes is not None:
             return attributes
@@ -256,6 +264,28 @@ def _events_by_source(
     }
 
 
+def e2e_events(config: SomeipEndpoint) -> dict[UUri, E2eConfig]:
+    """The events of the network that are checked by E2E protection, by topic."""
+    return {
+        UUri(config.authority, service.ue_id, service.major, event.id): event.e2e
+        for service in config.services
+        if not service.offered
+        for event in service.events
+        if event.e2e is not None
+    }
+
+
+def _pop_e2e_events(
+    events_by_host: dict[str, dict[EventKey, UAttributes]], e2e_events: Container[UUri]
+) -> dict[str, dict[EventKey, UAttributes]]:
+    """Take the events with E2E protection out of the table of the fast path."""
+    popped: dict[str, dict[EventKey, UAttributes]] = {}
+    for host, events in events_by_host.items():
+        for key in [key for key, each in events.items() if each.source in e2e_events]:
+            popped.setdefault(host, {})[key] = events.pop(key)
+    return popped
+
+
 def _hosts(services: Iterable[ServiceConfig]) -> set[str]:
     return {each[0] for service in services for each in (service.remote_address, service.tcp_address) if each}
 
@@ -325,7 +355,7 @@ def _wire_events(
     """The events that use multicast group `group`, or (None) none of `groups`."""
     return {
         provider.with_resource(event.id): EventTemplate(
-            service.service, event.id, service.major, service.segmentation_of(event)
+            service.service, event.id, service.major, service.segmentation_of(event), event.e2e
         )
         for event in service.events
         if group in ((service.multicast_groups_of(event) if groups else ()) or (None,))

@@ -9,6 +9,7 @@ from itertools import count
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendBatch, SendOne
+from ustreamer.transports.someip.endpoint.e2e_sender import E2eSender
 from ustreamer.transports.someip.endpoint.tp_sender import TpSender
 from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, EventHeaderTemplate, GsoSender
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
@@ -140,7 +141,7 @@ class Outbound:
         events: dict[UUri, EventHeaderTemplate] = {
             topic: (*_header_around_request_id(event), self._session_counter(topic))
             for topic, event in receiver.events.items()
-            if event.segmentation is None and topic not in receiver.over_tcp
+            if event.segmentation is None and event.e2e is None and topic not in receiver.over_tcp
         }
         if with_batch:
             self._fast_path_events[receiver.subscriber] = events
@@ -172,26 +173,38 @@ class Outbound:
         return None if topic.authority_name in self._bridged else count()
 
     def _slow_path_transmitter(self, receiver: EventReceiver) -> SendOne:
-        """The sender of events that use TCP or segments. It raises for a topic that is no event of the receiver."""
+        """The sender of events with TCP, segments or E2E protection. It raises for a topic that is no event of the
+        receiver.
+        """
         over_tcp = receiver.over_tcp
         events = {
-            topic: (event, self._session_counter(topic), event.segmentation)
+            topic: (event, self._session_counter(topic), None if event.e2e is None else E2eSender(event.e2e))
             for topic, event in receiver.events.items()
-            if event.segmentation is not None or topic in over_tcp
+            if event.segmentation is not None or event.e2e is not None or topic in over_tcp
         }
 
-        def transmit(message: UMessage) -> None:
-            found = events.get(message.attributes.source)
-            if found is None:
-                raise self._no_event_error(message.attributes.source)
-            event, sent, how = found
-            request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
-            datagram = encode_event(event, request_id, message.payload)
+        def send(datagram: bytes, message: UMessage, how: TpSegmentation | None) -> None:
             if message.attributes.source in over_tcp:
                 self._connections.send(datagram, receiver.tcp_address, self._deadline_of(message))
                 self._sent += 1
             else:
                 self.send(datagram, receiver.address, how)
+
+        def transmit(message: UMessage) -> None:
+            found = events.get(message.attributes.source)
+            if found is None:
+                raise self._no_event_error(message.attributes.source)
+            event, sent, protected = found
+            request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
+            if protected is None:
+                send(encode_event(event, request_id, message.payload), message, event.segmentation)
+                return
+            protected.send(
+                event,
+                request_id,
+                message,
+                lambda datagram: send(datagram, message, event.segmentation),
+            )
 
         return transmit
 

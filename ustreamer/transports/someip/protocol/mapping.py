@@ -31,6 +31,7 @@ from ustreamer.transports.someip.protocol.codec import (
     pack_header,
 )
 from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.return_codes import (
     SomeipFailure,
     decode_failure,
@@ -79,6 +80,9 @@ class SomeipRefusal(StrEnum):
     EVENT_UNKNOWN = "event_unknown"
     EVENT_ADDRESS = "event_address"  # a configured event, but not from the address of its service
     EVENT_VERSION = "event_version"
+    E2E_ERROR = "e2e_error"  # these three with `on_error = "drop"`
+    E2E_REPEATED = "e2e_repeated"
+    E2E_WRONG_SEQUENCE = "e2e_wrong_sequence"
     REQUEST_ADDRESS = "request_address"  # not in `clients`
     REQUEST_SERVICE = "request_service"
     REQUEST_VERSION = "request_version"
@@ -147,6 +151,7 @@ class EventTemplate(Struct, frozen=True):
     event: int
     major: int
     segmentation: TpSegmentation | None = None
+    e2e: E2eConfig | None = None
 
 
 class EventReceiver(Struct, frozen=True):

@@ -26,7 +26,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
+from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry, e2e_events
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import (
@@ -56,6 +56,7 @@ from ustreamer.transports.someip.rpc.call_failures import (
     streamer_stopped,
     ttl_expired,
 )
+from ustreamer.transports.someip.rpc.e2e_events import E2eEvents
 from ustreamer.transports.someip.rpc.error_reply import error_reply
 from ustreamer.transports.someip.rpc.fast_path import FastInbound, FastOutbound, SendEqualSized
 from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
@@ -130,6 +131,7 @@ class Exchange:
         self.responses_not_wanted = 0
         """Responses to REQUEST_NO_RETURN, which are dropped."""
         self._monotonic_ns = clock.monotonic_ns
+        self._e2e = E2eEvents(e2e_events(config))
         self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
@@ -217,9 +219,11 @@ class Exchange:
         kind = message.message_type
         if kind == _NOTIFICATION:
             event = self.services.event_attributes(message, *address)
-            if isinstance(event, UAttributes):
-                return UMessage(self._next_id(message), event, message.payload)
-            return RefusedMessage(event)
+            if not isinstance(event, UAttributes):
+                return RefusedMessage(event)
+            if event.source in self._e2e:
+                return self._e2e_event(message, event)
+            return UMessage(self._next_id(message), event, message.payload)
         if kind in _REQUESTS:
             return self._request(message, address)
         if kind in _RESPONSES:
@@ -227,6 +231,12 @@ class Exchange:
         if kind & TP_BIT:
             return self._segment(message, address)
         return RefusedMessage(SomeipRefusal.MESSAGE_TYPE)
+
+    def _e2e_event(self, message: SomeIpMessage, attributes: UAttributes) -> UMessage | RefusedMessage:
+        checked = self._e2e.check(message, attributes)
+        if isinstance(checked, SomeipRefusal):
+            return RefusedMessage(checked)
+        return UMessage(self._next_id(message), *checked)
 
     def _next_id(self, message: SomeIpMessage) -> UUID:
         id = self._ids.next()
@@ -484,6 +494,7 @@ class Exchange:
             "requests_expired": self.requests_expired,
             "responses_not_wanted": self.responses_not_wanted,
             **self._reassembly.statistics(),
+            **self._e2e.statistics(),
         }
 
 

@@ -77,7 +77,9 @@ def _offered_eventgroups(service: ServiceConfig, own_authority: str) -> OfferedE
         key=ServiceKey(service.service, service.instance, service.major),
         minor=service.minor,
         events={
-            topic: EventTemplate(service.service, event.id, service.major, service.segmentation_of(event))
+            topic: EventTemplate(
+                service.service, event.id, service.major, service.segmentation_of(event), event.e2e
+            )
             for event, topic in topics.items()
         },
         over_tcp=frozenset(t for event, t in topics.items() if service.protocol_of(event) == _TCP),
