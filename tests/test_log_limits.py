@@ -41,6 +41,7 @@ BOUNDED = {
         "egress.failed",
         "recorder.row_not_encodable",
         "someip.listener_failed",
+        "someip.oversized",
         "someip.refused",
         "someip.segments_abandoned",
         "usubscription.%s_not_sent",

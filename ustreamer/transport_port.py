@@ -209,6 +209,10 @@ class EndpointTransport(UTransport):
         """Reasons why `open` would fail, as far as a check without side effects can find them."""
         return ()
 
+    def warnings(self) -> Sequence[str]:
+        """Faults of the configuration with which `open` succeeds. `ustreamer check` shows them."""
+        return ()
+
     @abstractmethod
     def open(self) -> None:
         """Bind, connect, start to receive. Raises UStatusError(UNAVAILABLE) that names the missing resource."""

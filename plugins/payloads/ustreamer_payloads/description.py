@@ -13,6 +13,8 @@ class Description:
 
     def __init__(self, name: str, codec: Codec, max_bytes: int) -> None:
         self._name, self._codec, self._max_bytes = name, codec, max_bytes
+        self.min_size = codec.min_size
+        """The size of the smallest payload in bytes."""
 
     def decode(self, payload: bytes) -> object:
         """Decode a payload. Raises only PayloadError: "at byte 12: ChassisState.wheels[3].speed: ..."."""

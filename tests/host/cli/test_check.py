@@ -240,6 +240,45 @@ def test_a_listening_port_in_use_is_a_problem_of_the_environment(
     assert check(config, offline=False).problems == ()
 
 
+# --- warnings --------------------------------------------------------------------------------------------------------
+
+OFFERED = """\
+[[endpoints.chassis.services]]
+service = 0x1234
+major = 1
+offered = true
+provider = "//hpc/1234/1/0"
+remote = "127.0.30.41:30501"
+events = [{{ id = 0x8001{tp} }}, {{ id = 0x8002 }}]
+[[plugins.payloads.topics]]
+topic = "//hpc/1234/1/8001"
+type = "Image"
+[[plugins.payloads.topics]]
+topic = "//hpc/1234/1/8002"
+type = "u8"
+[plugins.payloads.types.Image]
+kind = "array"
+of = "u32"
+count = {count}
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "tp", "size"), [(351, "", 1_404), (350, "", None), (351, ", tp = true", None)]
+)
+def test_an_event_that_leaves_in_ip_fragments_is_a_warning(
+    config: Path, count: int, tp: str, size: int | None
+) -> None:
+    add(config, SOMEIP.format(bind=OURS) + OFFERED.format(count=count, tp=tp))
+    report = check(config, offline=True)
+    text = (
+        f"0x8001 has at least {size} bytes of payload and no tp; above 1400 bytes it leaves in IP fragments"
+    )
+    assert report.problems == ()
+    found = [each.text for each in report.warnings if each.path == "endpoints.chassis.services[0].events"]
+    assert found == ([] if size is None else [text])
+
+
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 

@@ -8,3 +8,9 @@ Decoder = Callable[[bytes], object]
 
 A decoder may raise any exception for a payload that it cannot read. The payload is then shown undecoded.
 """
+
+
+def min_payload_bytes(decoder: Decoder | None) -> int:
+    """The size of the smallest payload that `decoder` reads: `min_size` of the object that it belongs to, or else 0."""
+    size: int = getattr(getattr(decoder, "__self__", None), "min_size", 0)
+    return size

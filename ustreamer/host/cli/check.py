@@ -69,7 +69,10 @@ def check(path: Path, *, offline: bool) -> CheckReport:
             streamer.register_listeners()
         except (UStatusError, PluginError, ValueError) as error:
             return msgspec.structs.replace(report, problems=(_locate(document, (), str(error)),))
-        warnings = review(document, config, has_subscriptions=_has_subscriptions(loaded, streamer))
+        warnings = [
+            *review(document, config, has_subscriptions=_has_subscriptions(loaded, streamer)),
+            *_transport_warnings(document, loaded, streamer),
+        ]
         report = msgspec.structs.replace(report, stages=("file", "routes"), warnings=tuple(warnings))
         return report if offline else _with_environment(report, document, loaded, streamer)
 
@@ -98,6 +101,12 @@ def _locate(document: TomlDocument, at: KeyPath, text: str) -> Problem:
     if not at:
         return Problem(str(document.file), 0, "", "", " ".join(text.split()))
     return document.problem(at, text)
+
+
+def _transport_warnings(document: TomlDocument, loaded: Loaded, streamer: Streamer) -> Iterator[Problem]:
+    for name, transport in streamer.transports.items():
+        for warning in transport.warnings():
+            yield _locate(document, _section_of(loaded, name), warning)
 
 
 def _environment(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, str]]:

@@ -298,6 +298,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `client_version`: version of the uEntity of a SOME/IP client, whose header has none.
     * `request_ttl_ms`: ttl of the request of a SOME/IP client.
     * `tp`: limits of segmented messages, both directions.
+    * `oversized`: whether messages above 1 400 bytes of payload are sent over UDP without segments. They are counted.
     * `max_pending`: open requests, for each direction; one host has at most half of the inbound ones.
     * `peers`: with `sd`, find other streamers on this network and announce this one. A list of own authorities also
       trusts streamers that are seen on this network only; False: neither.
@@ -316,6 +317,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     client_version: Major = 1
     request_ttl_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
     tp: TpLimits = TpLimits()
+    oversized: Literal["send", "refuse"] = "send"
     # Below 0xFFFF: a request needs a free session id.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304

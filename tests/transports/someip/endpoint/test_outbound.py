@@ -11,7 +11,12 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.endpoint.outbound import Outbound
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.protocol.codec import MessageType, split
-from ustreamer.transports.someip.protocol.mapping import EventReceiver, EventTemplate, id_with_request_id
+from ustreamer.transports.someip.protocol.mapping import (
+    EventReceiver,
+    EventTemplate,
+    encode_event,
+    id_with_request_id,
+)
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
 from ustreamer.uprotocol.batch import MessageBatch
@@ -45,13 +50,21 @@ def sending() -> Outbound:
     return outbound()
 
 
-def outbound(bridged: frozenset[str] = frozenset()) -> Outbound:
+def outbound(bridged: frozenset[str] = frozenset(), *, refuses_oversized: bool = False) -> Outbound:
     callbacks = TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None)
     connections = TcpConnections(
         TcpConfig(), SYSTEM_CLOCK.monotonic_ns, lambda: 0.5, lambda _: True, callbacks
     )
     no_event = lambda topic: UStatusError(UCode.NOT_FOUND, f"{topic}: no event")  # noqa: E731
-    return Outbound(TpLimits(), connections, SYSTEM_CLOCK, lambda _: None, no_event, bridged)
+    return Outbound(
+        TpLimits(),
+        connections,
+        SYSTEM_CLOCK,
+        lambda _: None,
+        no_event,
+        bridged,
+        refuses_oversized=refuses_oversized,
+    )
 
 
 def receiver(at: socket.socket) -> EventReceiver:
@@ -127,6 +140,50 @@ def test_an_unknown_topic_is_refused_with_the_error_of_the_services(
     with pytest.raises(UStatusError, match="8002: no event"):
         transmit(other)
     assert burst([event(b"a"), other, event(b"b")]) == 1  # the caller then sends it alone and gets the error
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_an_event_above_1400_bytes_without_segments_is_counted_or_refused(
+    ours: socket.socket, theirs: socket.socket, caplog: pytest.LogCaptureFixture, refuses: bool
+) -> None:
+    sender = outbound(refuses_oversized=refuses)
+    sender.open(ours)
+    to = receiver(theirs)
+    transmit = sender.event_transmitter(to, with_batch=True)
+    transmit_batch = sender.batch_transmitter(to)
+    assert transmit_batch is not None
+    transmit(event(bytes(1_400)))
+    assert sender.statistics()["oversized"] == 0
+    large = [event(bytes(1_401)) for _ in range(3)]
+    if refuses:
+        with pytest.raises(UStatusError, match="payload of 1401 bytes .* needs segments") as refused:
+            transmit(large[0])
+        assert refused.value.code is UCode.INVALID_ARGUMENT
+        assert transmit_batch([event(b"small"), *large]) == 1
+        assert sessions(theirs, 2) == [1, 2]
+    else:
+        transmit(large[0])
+        assert transmit_batch(large) == 3
+        assert sessions(theirs, 5) == [1, 2, 3, 4, 5]
+    assert sender.statistics()["oversized"] == (0 if refuses else 4)
+    assert [each.message for each in caplog.records] == ([] if refuses else ["someip.oversized"])
+
+
+def test_a_request_above_1400_bytes_without_segments_is_counted_or_refused(
+    ours: socket.socket, theirs: socket.socket
+) -> None:
+    datagram = encode_event(EVENT, 1, bytes(1_401))
+    counting, refusing = outbound(), outbound(refuses_oversized=True)
+    for each in (counting, refusing):
+        each.open(ours)
+    counting.send(datagram, theirs.getsockname(), None)
+    assert counting.send_equal_sized([datagram], theirs.getsockname()) == 1
+    assert counting.statistics()["oversized"] == 2
+    with pytest.raises(UStatusError, match="needs segments"):
+        refusing.send(datagram, theirs.getsockname(), None)
+    assert refusing.send_equal_sized([datagram] * 2, theirs.getsockname()) == 0
+    refusing.send(datagram, theirs.getsockname(), TpSegmentation())  # in segments it is sent
+    assert refusing.statistics()["sent"] == 1
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["not yet open", "closed"])

@@ -862,3 +862,15 @@ def test_the_receiving_thread_is_named_while_it_runs(bench: Bench) -> None:
     assert (thread.name, thread.waiting) == ("someip chassis", False)
     bench.endpoint.close()
     assert list(bench.endpoint.receiving_threads()) == []
+
+
+@pytest.mark.parametrize("oversized", ["send", "refuse"])
+def test_a_large_event_is_counted_or_refused_as_configured(make_bench: MakeBench, oversized: str) -> None:
+    bench = make_bench(oversized=oversized)
+    if oversized == "refuse":
+        with pytest.raises(UStatusError, match="needs segments"):
+            bench.endpoint.send(bench.event(payload=bytes(1_401)))
+    else:
+        bench.endpoint.send(bench.event(payload=bytes(1_401)))
+        assert [len(each.receive()) for each in (bench.ecu, bench.second)] == [1_417, 1_417]
+    assert bench.count("oversized") == (0 if oversized == "refuse" else 2)

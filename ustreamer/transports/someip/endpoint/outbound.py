@@ -2,6 +2,7 @@
 """Output of a SOME/IP endpoint: a message as one datagram, in a batch of datagrams, in segments, or over TCP."""
 
 import errno
+import logging
 import socket
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import count
@@ -22,10 +23,12 @@ from ustreamer.transports.someip.protocol.mapping import (
     EventTemplate,
     encode_event,
 )
-from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
+from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES, TpLimits, TpSegmentation
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
+
+log = logging.getLogger("ustreamer.someip")
 
 NoEventError = Callable[[UUri], UStatusError]
 """Creates the error for a topic that is no event of the receiver's services."""
@@ -42,8 +45,15 @@ class Outbound:
         wake_by: Callable[[int], None],
         no_event_error: NoEventError,
         bridged: frozenset[str] = frozenset(),
+        *,
+        refuses_oversized: bool = False,
     ) -> None:
-        """`bridged` are the authorities of other SOME/IP networks: their events keep their request ids."""
+        """`bridged` are the authorities of other SOME/IP networks: their events keep their request ids.
+
+        `refuses_oversized`: send no payload above MAX_UNSEGMENTED_BYTES over UDP without segments.
+        """
+        self._refuses_oversized = refuses_oversized
+        self._oversized = 0
         self.sendto: Callable[[bytes, Address], object] = _not_open
         self._connections = connections
         self._monotonic_ns = clock.monotonic_ns
@@ -51,7 +61,7 @@ class Outbound:
         self._no_event_error = no_event_error
         self._bridged = bridged
         self._tp_sender = TpSender(limits, self._send_segment, clock.monotonic_ns, wake_by)
-        self._gso_sender = GsoSender()
+        self._gso_sender = GsoSender(refuses_oversized=refuses_oversized)
         self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
         # Not locked: under CPython's GIL no other thread runs between the read and the write of a `+= 1`.
         self._sent = 0
@@ -116,6 +126,8 @@ class Outbound:
             return
         try:
             if segmentation is None:
+                if len(datagram) > MAX_UNSEGMENTED_BYTES + HEADER_LENGTH:
+                    self._on_oversized(len(datagram) - HEADER_LENGTH, address)
                 self.sendto(datagram, address)
             else:
                 self._tp_sender.send(datagram, address, segmentation)
@@ -154,6 +166,8 @@ class Outbound:
                 return
             head, tail, sent = event
             payload = message.payload
+            if len(payload) > MAX_UNSEGMENTED_BYTES:
+                self._on_oversized(len(payload), address)
             request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
             header = EVENT_HEADER.pack(head, len(payload) + MIN_LENGTH, request_id, tail)
             try:
@@ -163,6 +177,18 @@ class Outbound:
             self._sent += 1
 
         return transmit
+
+    def _on_oversized(self, size: int, address: Address) -> None:
+        """Count a payload that leaves in IP fragments, or raise INVALID_ARGUMENT if that is not permitted."""
+        text = (
+            f"payload of {size} bytes for {address[0]}:{address[1]}: above {MAX_UNSEGMENTED_BYTES} bytes a message over "
+            "UDP needs segments (SOME/IP-TP): `tp = true` of its event, method or service"
+        )
+        if self._refuses_oversized:
+            raise invalid_argument(text)
+        self._oversized += 1
+        if self._oversized == 1:  # the others are counted
+            log.warning("someip.oversized", extra={"reason": text})
 
     def _session_counter(self, topic: UUri) -> Iterator[int] | None:
         """A counter for one event and one receiver: a receiver of every tenth event sees no gaps. None: the events of
@@ -221,7 +247,11 @@ class Outbound:
 
     def statistics(self) -> dict[str, int]:
         """Names as in `SomeipTransport.statistics`."""
-        return {"sent": self._sent + self._gso_sender.sent_count, **self._tp_sender.statistics()}
+        return {
+            "sent": self._sent + self._gso_sender.sent_count,
+            "oversized": self._oversized + self._gso_sender.oversized_count,
+            **self._tp_sender.statistics(),
+        }
 
 
 def _header_around_request_id(event: EventTemplate) -> tuple[bytes, bytes]:

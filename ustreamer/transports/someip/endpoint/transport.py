@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from ustreamer.core.base.decoder import min_payload_bytes
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
@@ -22,7 +23,7 @@ from ustreamer.transport_port import (
     ReceivingThread,
     SubscriberEnded,
 )
-from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.config import EventConfig, ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
@@ -42,6 +43,7 @@ from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConn
 from ustreamer.transports.someip.io.udp import bind_udp, dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
+from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -70,6 +72,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         bridged = context.sibling_authorities
         self._exchange = Exchange(config, context.authority, context.clock, bridged)
         self._listeners = Listeners(context.authority)
+        self._find_decoder, self._own_authority = context.decoder, context.authority
         self._inbound = Inbound(
             self._name,
             self._exchange,
@@ -104,6 +107,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             receive_loop.wake_by,
             services.no_event_error,
             bridged,
+            refuses_oversized=config.oversized == "refuse",
         )
         self._receivers = {each.subscriber: each for each in services.receivers}
         self._groups = MulticastGroups(config.bind, config.receive_buffer, self._make_reader)
@@ -162,6 +166,23 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             except OSError as error:
                 found.append("port_tcp: cannot listen at TCP {}:{}: {}".format(*address, error.strerror))
         return found
+
+    def warnings(self) -> Sequence[str]:
+        """The offered events over UDP without `tp` whose described payload is above MAX_UNSEGMENTED_BYTES."""
+        return [
+            f"services[{index}].events: {event.id:#06x} has at least {size} bytes of payload and no tp; above "
+            f"{MAX_UNSEGMENTED_BYTES} bytes it leaves in IP fragments"
+            for index, service in enumerate(self._config.services)
+            for event in (service.events if service.offered else ())
+            if service.protocol_of(event) == "udp" and service.segmentation_of(event) is None
+            if (size := self._min_payload_bytes(service, event)) > MAX_UNSEGMENTED_BYTES
+        ]
+
+    def _min_payload_bytes(self, service: ServiceConfig, event: EventConfig) -> int:
+        provider = service.provider_uuri
+        assert provider is not None  # offered
+        topic = provider.with_authority(self._own_authority).with_resource(event.id)
+        return min_payload_bytes(self._find_decoder(topic))
 
     def open(self) -> None:
         """As `EndpointTransport.open`; at most once."""
@@ -505,7 +526,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         * `datagrams`: received. `received`: messages delivered to a listener; `listener_errors`: exceptions of
           listeners; `no_listener`: messages without one.
         * `udp_dropped`: datagrams that the kernel dropped because the streamer did not read them in time.
-        * `sent`: messages. `answers_lost`: replies that the kernel rejected.
+        * `sent`: messages. `answers_lost`: replies that the kernel rejected. `oversized`: messages above 1 400 bytes of
+          payload that were sent over UDP without segments.
         * `calls_open`, `calls_expired`: calls of ours. `calls_service_gone`: their service, or the connection to it,
           closed.
         * `requests_open`, `requests_expired`: requests of clients. `responses_not_wanted`: responses to

@@ -22,8 +22,9 @@ from typing import Final
 
 from ustreamer.core.delivery.ports import SendBatch
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.protocol.codec import MAX_SESSION, MIN_LENGTH
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
 from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS
+from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
@@ -45,6 +46,7 @@ _MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of the oldest kernels with UDP_SEG
 _MAX_GSO_BYTES: Final = 65_507
 # The payload of an Ethernet frame. IP fragments larger datagrams, and UDP_SEGMENT does not support that.
 _ETHERNET_PAYLOAD_BYTES: Final = 1_472
+_OVERSIZED: Final = MAX_UNSEGMENTED_BYTES + HEADER_LENGTH
 _GSO_UNSUPPORTED: Final = {errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
 """The kernel, or the network device, does not support UDP_SEGMENT for this size."""
 
@@ -58,7 +60,10 @@ def _event_struct(payload: int) -> Struct:
 class GsoSender:
     """Sends batches of datagrams. Safe from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_oversized: bool = False) -> None:
+        """`refuses_oversized`: leave datagrams above MAX_UNSEGMENTED_BYTES of payload to the caller, which raises."""
+        self._refuses_oversized = refuses_oversized
+        self.oversized_count = 0
         self.sent_count = 0
         self.max_datagram_bytes = _ETHERNET_PAYLOAD_BYTES
         """The largest datagram that is sent with UDP_SEGMENT; 0 if none is."""
@@ -132,6 +137,8 @@ class GsoSender:
         udp_socket = self._socket
         if udp_socket is None or not datagrams:
             return 0
+        if self._refuses_oversized and len(datagrams[0]) > _OVERSIZED:
+            return 0
         if len(datagrams) == 1:
             return self._send_each(udp_socket, datagrams, address)
         size = len(datagrams[0])
@@ -150,7 +157,7 @@ class GsoSender:
                     return 0
                 self.max_datagram_bytes = min(self.max_datagram_bytes, size - 1)
             else:
-                return self._count(len(datagrams))
+                return self._count(len(datagrams), size)
         return self._send_each(udp_socket, datagrams, address)
 
     def _send_each(self, udp_socket: socket.socket, datagrams: Sequence[bytes], address: Address) -> int:
@@ -158,10 +165,12 @@ class GsoSender:
             try:
                 udp_socket.sendto(datagram, address)
             except OSError:
-                return self._count(number)
-        return self._count(len(datagrams))
+                return self._count(number, len(datagram))
+        return self._count(len(datagrams), len(datagrams[0]))
 
-    def _count(self, sent: int) -> int:
+    def _count(self, sent: int, size: int) -> int:
         with self._count_lock:
             self.sent_count += sent
+            if size > _OVERSIZED:
+                self.oversized_count += sent
         return sent

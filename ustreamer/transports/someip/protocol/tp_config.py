@@ -7,6 +7,8 @@ from msgspec import Meta, Struct
 
 OFFSET_UNIT: Final = 16
 """Unit of an offset in bytes."""
+MAX_UNSEGMENTED_BYTES: Final = 1_400
+"""A larger payload over UDP needs segments: SOME/IP permits no IP fragments (feat_req_someip_318)."""
 DEFAULT_SEGMENT_BYTES: Final = 1_392
 """Payload bytes of a segment: with all headers, one Ethernet frame."""
 # The last multiple of 16 that fits into a datagram with both headers.
