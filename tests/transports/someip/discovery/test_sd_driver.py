@@ -4,7 +4,7 @@
 import random
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import Empty
 
 import pytest
@@ -41,6 +41,7 @@ from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.sd import sockets
 from ustreamer.transports.someip.sd.codec import (
+    TTL_FOREVER,
     Entry,
     EntryType,
     EventgroupEntry,
@@ -373,6 +374,49 @@ def test_a_lost_subscriber_is_unsubscribed(bench: Bench, how: str) -> None:
     assert {bench.next_request().attributes.sink, bench.next_request().attributes.sink} == {
         OWN.with_resource(2)
     }
+
+
+def test_a_subscriber_without_a_socket_is_unsubscribed_whatever_its_ttl(bench: Bench) -> None:
+    gone, other = bench.ecu(), bench.ecu("127.0.0.8")
+    left, stays = bench.subscribe_ecu(gone, ttl=TTL_FOREVER), bench.subscribe_ecu(other, ttl=TTL_FOREVER)
+    events = [publish(bench.ids.next(), OPEN, b"%d" % number) for number in range(10)]
+    gone.data.close()
+    for each in events[:5]:
+        with suppress(SubscriberEnded):
+            bench.endpoint.transmitter(left)(each)
+        bench.endpoint.transmitter(stays)(each)
+
+    calls = [bench.next_request(), bench.next_request()]
+    assert {(each.attributes.source, each.attributes.sink) for each in calls} == {
+        (left, OWN.with_resource(2))
+    }
+    gone.expect_entry(
+        lambda each: each.type == EntryType.ACK and not each.ttl
+    )  # its next Subscribe starts again
+    with pytest.raises(SubscriberEnded):  # no delivery, although uSubscription has not answered yet
+        bench.endpoint.transmitter(left)(events[5])
+    for each in events[5:]:
+        bench.endpoint.transmitter(stays)(each)
+    assert [other.receive().payload for _ in events] == [each.payload for each in events]
+    assert bench.count("unreachable") > 0
+    bench.until("sd_subscribers", 1)
+
+
+def test_a_subscriber_that_comes_back_receives_events_again(bench: Bench) -> None:
+    ecu = bench.ecu()
+    who = bench.subscribe_ecu(ecu, ttl=TTL_FOREVER)
+    ecu.data.close()
+    bench.endpoint.transmitter(who)(publish(bench.ids.next(), OPEN, b"lost"))
+    calls = [bench.next_request(), bench.next_request()]
+    ecu.data = ecu.open_socket(bench.stack, ecu.address)
+    ecu.subscribe(ttl=TTL_FOREVER)
+    for call in calls:
+        bench.grant(call)
+    for call in (bench.next_request(), bench.next_request()):
+        bench.grant(call)
+    ecu.expect_entry(lambda each: each.type == EntryType.ACK and each.ttl == TTL_FOREVER)
+    bench.endpoint.send(publish(bench.ids.next(), OPEN, b"again"))
+    assert ecu.receive().payload == b"again"
 
 
 def test_the_close_unsubscribes_at_usubscription(bench: Bench) -> None:

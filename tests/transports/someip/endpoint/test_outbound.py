@@ -10,6 +10,7 @@ import pytest
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.endpoint.outbound import Outbound
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
+from ustreamer.transports.someip.io.udp import pop_unreachable, report_unreachable
 from ustreamer.transports.someip.protocol.codec import MessageType, split
 from ustreamer.transports.someip.protocol.mapping import (
     EventReceiver,
@@ -140,6 +141,28 @@ def test_an_unknown_topic_is_refused_with_the_error_of_the_services(
     with pytest.raises(UStatusError, match="8002: no event"):
         transmit(other)
     assert burst([event(b"a"), other, event(b"b")]) == 1  # the caller then sends it alone and gets the error
+
+
+@pytest.mark.parametrize("segmentation", [None, TpSegmentation(segment_bytes=1_392)])
+def test_a_receiver_without_a_socket_costs_others_no_event(
+    sending: Outbound, ours: socket.socket, theirs: socket.socket, segmentation: TpSegmentation | None
+) -> None:
+    """The kernel reports an ICMP error to the next call of the socket, to whomever that one sends."""
+    report_unreachable(ours)
+    sending.open(ours)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
+        gone.bind(("127.0.0.1", 0))
+        closed = receiver(gone)
+    template = {TOPIC: msgspec.structs.replace(EVENT, segmentation=segmentation)}
+    to_closed, to_theirs = (
+        sending.event_transmitter(msgspec.structs.replace(each, events=template))
+        for each in (closed, receiver(theirs))
+    )
+    for _ in range(20):
+        to_closed(event(b"to no socket"))
+        to_theirs(event(b"there"))
+    assert sessions(theirs, 20) == list(range(1, 21))
+    assert set(pop_unreachable(ours)) == {closed.address}
 
 
 @pytest.mark.parametrize("refuses", [False, True])

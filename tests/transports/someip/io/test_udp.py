@@ -7,8 +7,15 @@ import socket
 
 import pytest
 
+from tests.waiting import wait_until
 from ustreamer.transport_port import RouteUnavailable
-from ustreamer.transports.someip.io.udp import bind_udp, dropped_datagrams, send_error
+from ustreamer.transports.someip.io.udp import (
+    bind_udp,
+    dropped_datagrams,
+    pop_unreachable,
+    report_unreachable,
+    send_error,
+)
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 PEER = ("10.0.0.9", 30509)
@@ -66,3 +73,24 @@ def test_a_closed_socket_has_no_count() -> None:
     closed = bind_udp(("127.0.0.1", 0))
     closed.close()
     assert dropped_datagrams(closed) == 0
+
+
+def test_an_address_without_a_socket_is_reported_by_icmp() -> None:
+    with bind_udp(("127.0.0.1", 0)) as gone:
+        closed = gone.getsockname()
+    with bind_udp(("127.0.0.1", 0)) as sender, bind_udp(("127.0.0.1", 0)) as there:
+        assert pop_unreachable(sender) == []
+        report_unreachable(sender)
+        sender.sendto(b"to a peer", there.getsockname())
+        assert pop_unreachable(sender) == []
+        sender.sendto(b"to no socket", closed)
+        found = list[tuple[str, int]]()
+
+        def is_reported() -> bool:
+            found.extend(pop_unreachable(sender))
+            return bool(found)
+
+        wait_until(is_reported)
+        assert found == [closed]
+        sender.sendto(b"reported once", there.getsockname())
+        assert [there.recv(100), there.recv(100)] == [b"to a peer", b"reported once"]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers, EventSink
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
-from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.sd.actions import SdSubscription, SubscriptionRequested
 from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
 from ustreamer.transports.someip.sd.settings import ServiceKey
@@ -90,6 +90,13 @@ class EventgroupAdmission:
         """The TCP connection that carried events to `peer` is closed."""
         for subscription in [each for each in self._sinks if each.tcp == tuple(peer)]:
             self._refuse_subscription(subscription)
+
+    def on_unreachable(self, address: Address) -> None:
+        """No socket is at the UDP endpoint of these subscriptions. Events in flight are not sent."""
+        for subscription in [each for each in self._sinks if each.udp == address]:
+            sink, _ = self._sinks[subscription]
+            self._refuse_subscription(subscription)
+            self._events.remove_sink(sink)
 
     def send_initial_events(self, subscription: SdSubscription) -> None:
         """Send the current field values."""

@@ -437,6 +437,12 @@ class SdDriver:
         for message in self.usubscription.on_eventgroup_state(EventgroupKey(key, eventgroup), state):
             self._callbacks.deliver(message)
 
+    def on_unreachable(self, address: Address) -> None:
+        """Nothing listens at `address`: the subscriptions of an ECU with this UDP endpoint end."""
+        if self._discovery is not None:
+            self._event_subscriptions.on_unreachable(address)
+            self._reconcile()
+
     # --- connections --------------------------------------------------------------------------------------------------
 
     def on_tcp_connected(self, peer: TcpAddress, *, inbound: bool) -> None:

@@ -60,7 +60,7 @@ class Outbound:
         self._expiry = Expiry(clock)
         self._no_event_error = no_event_error
         self._bridged = bridged
-        self._tp_sender = TpSender(limits, self._send_segment, clock.monotonic_ns, wake_by)
+        self._tp_sender = TpSender(limits, self._send_datagram, clock.monotonic_ns, wake_by)
         self._gso_sender = GsoSender(refuses_oversized=refuses_oversized)
         self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
         # Not locked: under CPython's GIL no other thread runs between the read and the write of a `+= 1`.
@@ -128,7 +128,7 @@ class Outbound:
             if segmentation is None:
                 if len(datagram) > MAX_UNSEGMENTED_BYTES + HEADER_LENGTH:
                     self._on_oversized(len(datagram) - HEADER_LENGTH, address)
-                self.sendto(datagram, address)
+                self._send_datagram(datagram, address)
             else:
                 self._tp_sender.send(datagram, address, segmentation)
         except OSError as error:
@@ -140,8 +140,22 @@ class Outbound:
         """
         return self._gso_sender.send_equal_sized(datagrams, address)
 
-    def _send_segment(self, datagram: bytes, address: Address) -> None:
-        self.sendto(datagram, address)
+    def _send_datagram(self, datagram: bytes, address: Address) -> None:
+        try:
+            self.sendto(datagram, address)
+        except ConnectionRefusedError:  # reports an earlier send, to any address, and has sent nothing
+            self.sendto(datagram, address)
+
+    def _send_again(self, error: OSError, datagram: bytes, address: Address) -> None:
+        """Send again if `error` is that of an earlier send to any address; otherwise raise it as UStatusError."""
+        if error.errno == errno.ECONNREFUSED:
+            try:
+                self.sendto(datagram, address)
+            except OSError as again:
+                error = again
+            else:
+                return
+        raise send_error(error, len(datagram) - HEADER_LENGTH, address) from error
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +187,7 @@ class Outbound:
             try:
                 self.sendto(header + payload, address)
             except OSError as error:
-                raise send_error(error, len(payload), address) from error
+                self._send_again(error, header + payload, address)
             self._sent += 1
 
         return transmit

@@ -7,6 +7,7 @@ leads from bytes to listeners, `outbound` from messages to bytes. This module co
 configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 """
 
+import errno
 import random
 import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -40,7 +41,12 @@ from ustreamer.transports.someip.io.receive_loop import (
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
-from ustreamer.transports.someip.io.udp import bind_udp, dropped_datagrams
+from ustreamer.transports.someip.io.udp import (
+    bind_udp,
+    dropped_datagrams,
+    pop_unreachable,
+    report_unreachable,
+)
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
@@ -123,6 +129,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._socket: socket.socket | None = None
         self._closed = False
         self._answers_lost = 0
+        self._unreachable = 0
         self._udp_dropped_at_close = 0
 
     def _make_sd_driver(self, context: EndpointContext) -> "SdDriver | None":
@@ -198,12 +205,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             ) from error
         opened = bind_udp((self._config.bind, self._config.port))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
+        report_unreachable(opened)
         self._socket = opened
         self._outbound.open(opened)
         poller = self._receive_loop.open()
         senders = self._exchange.services.event_senders
-        self._peer_sockets.open(opened, senders, self._config.receive_buffer, poller, self._make_reader)
-        poller.add(opened.fileno(), self._make_reader(opened))
+        self._peer_sockets.open(opened, senders, self._config.receive_buffer, poller, self._make_peer_reader)
+        poller.add(opened.fileno(), self._make_reader(opened, on_error=lambda: self._on_icmp(opened)))
         self._groups.open(poller)
         try:
             self._groups.join_all(self._exchange.services.static_groups)
@@ -319,10 +327,39 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if self._sd_driver is not None:
             self._sd_driver.leave_network()
 
-    def _make_reader(self, opened: socket.socket, sender: Address | None = None) -> Handler:
+    def _make_reader(
+        self,
+        opened: socket.socket,
+        sender: Address | None = None,
+        on_error: Callable[[], None] | None = None,
+    ) -> Handler:
         return make_reader(
-            opened, sender, self._batch, self._inbound.on_batch, self._inbound.on_datagram, self._monotonic_ns
+            opened,
+            sender,
+            self._batch,
+            self._inbound.on_batch,
+            self._inbound.on_datagram,
+            self._monotonic_ns,
+            on_error,
         )
+
+    def _make_peer_reader(self, opened: socket.socket, sender: Address) -> Handler:
+        """The kernel reports an ICMP error about `sender` to its own socket, although the other one has sent."""
+        return self._make_reader(opened, sender, lambda: self._on_peer_error(opened, sender))
+
+    def _on_peer_error(self, opened: socket.socket, sender: Address) -> None:
+        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
+            self._on_unreachable(sender)
+
+    def _on_icmp(self, opened: socket.socket) -> None:
+        for address in dict.fromkeys(pop_unreachable(opened)):
+            self._on_unreachable(address)
+
+    def _on_unreachable(self, address: Address) -> None:
+        """Nothing listens at `address`, to which this endpoint has sent."""
+        self._unreachable += 1
+        if self._sd_driver is not None:
+            self._sd_driver.on_unreachable(address)
 
     def _on_tcp_connected(self, peer: TcpAddress, *, inbound: bool) -> None:
         if self._sd_driver is not None:
@@ -528,6 +565,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         * `udp_dropped`: datagrams that the kernel dropped because the streamer did not read them in time.
         * `sent`: messages. `answers_lost`: replies that the kernel rejected. `oversized`: messages above 1 400 bytes of
           payload that were sent over UDP without segments.
+        * `unreachable`: reports by ICMP that nothing listens at an address to which the endpoint has sent.
         * `calls_open`, `calls_expired`: calls of ours. `calls_service_gone`: their service, or the connection to it,
           closed.
         * `requests_open`, `requests_expired`: requests of clients. `responses_not_wanted`: responses to
@@ -544,6 +582,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             **self._inbound.statistics(),
             "udp_dropped": self._udp_dropped,
             "answers_lost": self._answers_lost,
+            "unreachable": self._unreachable,
             **self._exchange.statistics(),
             **self._outbound.statistics(),
             **({} if self._sd_driver is None else self._sd_driver.statistics()),

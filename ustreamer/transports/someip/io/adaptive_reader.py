@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from ustreamer.transports.someip.io.poller import Handler
+from ustreamer.transports.someip.io.poller import ERROR, Handler
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 
@@ -30,10 +30,11 @@ def make_reader(
     on_batch: Callable[[DatagramBatch], bool],
     on_datagram: Callable[[bytes, Address], bool],
     monotonic_ns: Callable[[], int],
+    on_error: Callable[[], None] | None = None,
 ) -> Handler:
     """The `Handler` of a non-blocking socket. `sender` is the only sender of the socket; None: any sender.
 
-    `on_batch` and `on_datagram` return the same as a `Handler`.
+    `on_batch` and `on_datagram` return the same as a `Handler`. `on_error` clears an error that the poller reports.
     """
     fd, recv, recvfrom = opened.fileno(), opened.recv, opened.recvfrom
     began_ns = ended_ns = 0
@@ -41,6 +42,8 @@ def make_reader(
 
     def read(events: int) -> bool:
         nonlocal began_ns, ended_ns, last_was_single
+        if events & ERROR and on_error is not None:
+            on_error()
         last_took_ns, began_ns = ended_ns - began_ns, monotonic_ns()
         try:
             if not last_was_single or began_ns - ended_ns < last_took_ns * PAUSE_RATIO:

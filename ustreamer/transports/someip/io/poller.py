@@ -11,6 +11,8 @@ from typing import Final
 
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
+ERROR: Final = select.EPOLLERR
+"""Always waited for."""
 
 Handler = Callable[[int], bool | None]
 """Called on the receiving thread with the events of its file descriptor. True: no deadline was set for an earlier time."""

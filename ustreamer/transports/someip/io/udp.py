@@ -14,6 +14,13 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 _SO_MEMINFO: Final = 55  # asm-generic/socket.h
 _MEMINFO: Final = Struct("@9I")  # linux/sock_diag.h, enum sk_meminfo
 _DROPS: Final = 8
+_IP_RECVERR: Final = 11  # linux/in.h; not in the socket module
+_EXTENDED_ERROR: Final = Struct(
+    "=IBBB"
+)  # linux/errqueue.h, struct sock_extended_err: errno, origin, type, code
+_PORT_UNREACHABLE: Final = [2, 3, 3]  # of ICMP: destination unreachable, port
+_ERROR_BYTES: Final = 512
+_MAX_ERRORS: Final = 256  # in one call; the next call continues
 _UNREACHABLE: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
 """One receiver is unreachable at present; others may be reachable."""
 # UNAVAILABLE: the kernel's queue is full, or the link is down. EPERM comes from a firewall.
@@ -42,6 +49,30 @@ def bind_udp(address: Address) -> socket.socket:
         host, port = address
         raise UStatusError(UCode.UNAVAILABLE, f"cannot bind UDP {host}:{port}: {error.strerror}") from error
     return opened
+
+
+def report_unreachable(opened: socket.socket) -> None:
+    """Let the kernel keep the ICMP errors of `opened`, with the address that each is about (IP_RECVERR).
+
+    An error then also fails the next call of the socket, whatever that call is about.
+    """
+    opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+
+
+def pop_unreachable(opened: socket.socket) -> list[Address]:
+    """The addresses without a listening socket that ICMP has reported since the last call."""
+    found: list[Address] = []
+    for _ in range(_MAX_ERRORS):
+        try:
+            _, ancillary, _, address = opened.recvmsg(0, _ERROR_BYTES, socket.MSG_ERRQUEUE)
+        except OSError:  # no more
+            break
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.IPPROTO_IP, _IP_RECVERR):
+                _, *reported = _EXTENDED_ERROR.unpack_from(data)
+                if reported == _PORT_UNREACHABLE:
+                    found.append((address[0], address[1]))
+    return found
 
 
 def dropped_datagrams(opened: socket.socket) -> int:
