@@ -3,6 +3,7 @@
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -346,15 +347,42 @@ def test_a_file_that_crashes_its_reader_crashes_only_the_child(tmp_path: Path) -
         number_store(tmp_path / "s", refuse_damaged=True).open()
 
 
-def test_a_reader_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(tmp_path / "s", 100)
-    stuck = tmp_path / "python"
-    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+def replace_python(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Run a shell script in place of the interpreter of the process that reads a store."""
+    stuck = directory / "python"
+    stuck.write_text(f"#!/bin/sh\n{script}\n")
     stuck.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(stuck))
-    monkeypatch.setattr(store_reader, "_BASE_TIMEOUT_S", 0.2)
-    with pytest.raises(StoreDamaged, match="took longer than 0 s"):
+
+
+def test_a_reader_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "s", 100)
+    replace_python(tmp_path, monkeypatch, "exec sleep 1000")
+    monkeypatch.setattr(store_reader, "_BASE_CPU_S", 0.2)
+    monkeypatch.setattr(store_reader, "_WALL_FACTOR", 1)
+    with pytest.raises(StoreDamaged, match="took longer than 1 s$"):
         number_store(tmp_path / "s", refuse_damaged=True).open()
+
+
+def test_a_reader_that_works_forever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "s", 100)
+    replace_python(tmp_path, monkeypatch, "while :; do :; done")
+    monkeypatch.setattr(store_reader, "_BASE_CPU_S", 0.2)
+    monkeypatch.setattr(store_reader, "_WALL_FACTOR", 1_000)
+    with pytest.raises(StoreDamaged, match="took longer than 1 s of CPU time"):
+        number_store(tmp_path / "s", refuse_damaged=True).open()
+
+
+def test_a_slow_reader_on_a_busy_machine_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "s", 100)
+    replace_python(tmp_path, monkeypatch, f'sleep 0.5\nexec "{sys.executable}" "$@"')
+    monkeypatch.setattr(store_reader, "_BASE_CPU_S", 0.2)
+    monkeypatch.setattr(store_reader, "_WALL_FACTOR", 1_000)
+    store = number_store(tmp_path / "s", refuse_damaged=True)
+    assert len(store.open()) == 100
+    store.close()
 
 
 def test_a_reader_that_cannot_start_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 
 import contextlib
 import fcntl
+import math
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +21,9 @@ from ustreamer.core.storage.lmdb_tree import DATA_FILE
 from ustreamer.core.storage.verify_process import LENGTH_PREFIX
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-_BASE_TIMEOUT_S: Final = 20.0
+_BASE_CPU_S: Final = 20.0
+_WALL_FACTOR: Final = 10
+"""On a busy machine a process waits much longer than it works; slowness is no damage."""
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier reads 40 MB/s on the reference machine
 _PIPE_BYTES: Final = 1 << 20  # the limit of an unprivileged process
 _MAX_CHUNK_BYTES: Final = 1 << 31
@@ -57,8 +61,9 @@ def read_store(name: str, directory: Path, mode: ReadMode, read: Callable[[Itera
 class StoreReader:
     """Reads a store in a child process. Leaving the context ends the process.
 
-    The process is killed after 20 s and 1 s for each 4 MiB of the file. Entering raises UStatusError: UNAVAILABLE if
-    no process can be started, PERMISSION_DENIED for a file that this process may not read.
+    The process is ended after a CPU time of 20 s and 1 s for each 4 MiB of the file, or after ten times that. Entering
+    raises UStatusError: UNAVAILABLE if no process can be started, PERMISSION_DENIED for a file that this process may not
+    read.
     """
 
     def __init__(self, mode: ReadMode, directory: Path) -> None:
@@ -92,7 +97,11 @@ class StoreReader:
             ) from error
         with contextlib.suppress(OSError):  # a smaller pipe is only slower
             fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._timeout_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
+        self._cpu_s = math.ceil(_BASE_CPU_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0))
+        with contextlib.suppress(OSError):  # it has ended already
+            # Two limits: SIGXCPU at the first, because SIGKILL at the second would not name the reason.
+            resource.prlimit(self._process.pid, resource.RLIMIT_CPU, (self._cpu_s, self._cpu_s + 5))
+        self._timeout_s = _WALL_FACTOR * self._cpu_s
         self._timed_out = False
         self._watchdog = Timer(self._timeout_s, self._kill_late)
         self._watchdog.daemon = True
@@ -142,7 +151,9 @@ class StoreReader:
         self._stderr.seek(0)
         detail = self._stderr.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
         if self._timed_out:
-            detail = f"took longer than {self._timeout_s:.0f} s"
+            detail = f"took longer than {self._timeout_s} s"
+        elif code == -signal.SIGXCPU:
+            detail = f"took longer than {self._cpu_s} s of CPU time"
         elif code < 0:
             detail = f"ended the process that read it with {signal.Signals(-code).name} {detail}".strip()
         return StoreDamaged(
