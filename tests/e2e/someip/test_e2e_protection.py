@@ -6,8 +6,10 @@ The ECU and the receiver compute the CRC of profile 4 bit by bit, from the speci
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ ECU_ID, OWN_ID = 0x0100_002D, 0x0A0B_0C0D
 _CONFIG: Final = """\
 authority = "hpc.vin1"
 state_dir = "state"
+[plugins.throttle]
 
 [endpoints.a]
 transport = "someip"
@@ -53,6 +56,7 @@ events = [{{ id = 0x8001, e2e = {{ profile = "P04", data_id = {own_id} }} }}]
 offered = true
 provider = "//a/1234/1/0"
 remote = "{receiver}"
+receivers = [{{ address = "{slow}", max_frequency = 5 }}]
 [[endpoints.b.services]]
 service = 0x1235
 major = 1
@@ -85,10 +89,10 @@ class Vehicle:
     """An ECU on network a, a receiver on network b, and the streamer between them."""
 
     def __init__(self, exit_stack: ExitStack, directory: Path) -> None:
-        self._ecu, self._receiver = (
-            exit_stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)
+        self._ecu, self._receiver, self.slow = (
+            exit_stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)
         )
-        for each in (self._ecu, self._receiver):
+        for each in (self._ecu, self._receiver, self.slow):
             each.bind(("127.0.0.1", 0))
             each.settimeout(DEADLINE_S)
         port_a, port_b = udp_ports(2)
@@ -101,6 +105,7 @@ class Vehicle:
                 b=port_b,
                 ecu="{}:{}".format(*self._ecu.getsockname()),
                 receiver="{}:{}".format(*self._receiver.getsockname()),
+                slow="{}:{}".format(*self.slow.getsockname()),
                 ecu_id=ECU_ID,
                 own_id=OWN_ID,
             ),
@@ -155,3 +160,28 @@ def test_a_marked_event_is_sent_with_an_invalid_crc(vehicle: Vehicle) -> None:
     assert first[:24] + first[28:] == right[:24] + right[28:]
     assert first[24:28] == bytes(each ^ 0xFF for each in right[24:28])
     assert second == event(MARKING, session_of(second), 1, b"fine", OWN_ID)
+
+
+def has_gap(received: list[bytes]) -> bool:
+    """Whether the streamer has dropped an event between two of these."""
+    sessions = list(map(session_of, received))
+    return any(after - before > 1 for before, after in pairwise(sessions))
+
+
+def test_a_throttled_receiver_of_protected_events_sees_no_gaps(vehicle: Vehicle) -> None:
+    received, counter = list[bytes](), 100
+    vehicle.slow.settimeout(0.02)
+    give_up = time.monotonic() + DEADLINE_S
+    while (len(received) < 3 or not has_gap(received)) and time.monotonic() < give_up:
+        counter += 1
+        vehicle.send(event(DROPPING, counter, counter, b"%d" % counter))
+        vehicle.receive()
+        with suppress(TimeoutError):
+            received.append(vehicle.slow.recv(2_048))
+    counters = [int.from_bytes(each[18:20]) for each in received]
+    assert counters == list(range(counters[0], counters[0] + len(received)))
+    assert received == [
+        event(DROPPING, session_of(each), number, each[28:], OWN_ID)
+        for number, each in zip(counters, received, strict=True)
+    ]
+    assert has_gap(received)
