@@ -874,3 +874,16 @@ def test_a_large_event_is_counted_or_refused_as_configured(make_bench: MakeBench
         bench.endpoint.send(bench.event(payload=bytes(1_401)))
         assert [len(each.receive()) for each in (bench.ecu, bench.second)] == [1_417, 1_417]
     assert bench.count("oversized") == (0 if oversized == "refuse" else 2)
+
+
+@pytest.mark.parametrize("gone", ["ecu", "second"])
+def test_a_receiver_without_a_socket_is_reported_and_the_thread_sleeps_again(bench: Bench, gone: str) -> None:
+    """The ECU also sends events, so it has a connected socket, and the kernel reports its ICMP errors there."""
+    assert len(bench.endpoint._peer_sockets) == 1
+    getattr(bench, gone).socket.close()
+    bench.endpoint.send(bench.event(payload=b"first"))
+    wait_until(lambda: bench.count("unreachable") == 1)
+    wait_until(bench.is_asleep)
+    bench.endpoint.send(bench.event(payload=b"second"))
+    there = bench.second if gone == "ecu" else bench.ecu
+    assert [there.receive()[16:] for _ in range(2)] == [b"first", b"second"]
