@@ -8,6 +8,7 @@ implement `PeerTransport` and `PeerTopicTransport`.
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -112,6 +113,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     configuration names at any endpoint (`EndpointTransport.topics`); call it in `open` or later.
     `instance` is the id of the streamer's process in its announcements; "" if there is none.
     `sibling_authorities` live behind the other endpoints of the streamer that have the same transport.
+    `state_dir` is the directory of the streamer; None: nothing is kept on disk. An endpoint writes only when it is open.
     """
 
     name: str
@@ -122,6 +124,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     topics: Callable[[], Collection[UUri]] = tuple
     instance: str = ""
     sibling_authorities: frozenset[str] = frozenset()
+    state_dir: Path | None = None
 
 
 class RouteUnavailable(UStatusError):

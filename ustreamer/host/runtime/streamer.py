@@ -147,6 +147,7 @@ class Streamer:
                 self._configured_topics,
                 instance,
                 _sibling_authorities(config, name),
+                config.state_dir,
             )
             self.transports[name] = kind.factory(section, endpoint_context)
         self._pause_file = PauseFile(config.state_dir)

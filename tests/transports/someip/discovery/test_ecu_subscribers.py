@@ -13,7 +13,12 @@ from ustreamer.core.routing.usubscription_codec import (
     unsubscribe_response,
     update_message,
 )
-from ustreamer.transports.someip.discovery.ecu_subscribers import CALL_TTL_MS, MIN_LEASE_S, EcuSubscribers
+from ustreamer.transports.someip.discovery.ecu_subscribers import (
+    CALL_TTL_MS,
+    FIELD_KEEPER,
+    MIN_LEASE_S,
+    EcuSubscribers,
+)
 from ustreamer.transports.someip.sd.actions import SdSubscription
 from ustreamer.transports.someip.sd.codec import TTL_FOREVER
 from ustreamer.transports.someip.sd.settings import ServiceKey
@@ -366,3 +371,40 @@ def test_a_subscription_that_ended_has_no_decision() -> None:
     assert rig.pop_decisions() == ([], [])
     rig.on_subscribe(again)
     assert rig.pop_decisions() == ([again], [])
+
+
+# --- field keepers ----------------------------------------------------------------------------------------------------
+
+LIMIT = UUri("cloud", 0x8401, 1, 0x8009)
+
+
+def test_a_field_of_another_device_stays_subscribed_after_the_last_ecu() -> None:
+    rig = SubscribersRig()
+    rig.ecus.keep_fields(KEY, [OPEN, LIMIT])
+    calls = rig.ecus.pop_requests()
+    assert [request_summary(each) for each in calls] == [("subscribe", FIELD_KEEPER, LIMIT)]
+    rig.grant(calls, Status.SUBSCRIBE_PENDING)
+    rig.on_subscribe(DOORS, LIMIT)
+    rig.ecus.keep_fields(KEY, [OPEN, LIMIT])
+    rig.grant(rig.ecus.pop_requests())
+    rig.ecus.on_subscription_ended(DOORS)
+    assert rig.next_requests() == [("unsubscribe", 1, LIMIT)]
+
+
+def test_a_refused_field_keeper_subscribes_again_after_a_pause() -> None:
+    rig = SubscribersRig()
+    rig.ecus.keep_fields(KEY, [LIMIT])
+    [call] = rig.ecus.pop_requests()
+    rig.refuse(call, UCode.RESOURCE_EXHAUSTED)
+    assert rig.next_requests() == []
+    rig.clock.advance(ms=CALL_TTL_MS)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    calls = rig.ecus.pop_requests()
+    assert [request_summary(each) for each in calls] == [("subscribe", FIELD_KEEPER, LIMIT)]
+    rig.grant(calls)
+    rig.change(UUri("chassis", FIELD_KEEPER << 16 | 0x4001, 1, 0), LIMIT, Status.UNSUBSCRIBED)
+    assert rig.next_requests() == []
+    rig.clock.advance(ms=CALL_TTL_MS)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    assert rig.next_requests() == [("subscribe", FIELD_KEEPER, LIMIT)]
+    assert rig.pop_decisions() == ([], [])

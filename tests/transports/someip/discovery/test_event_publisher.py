@@ -9,9 +9,14 @@ import pytest
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.config import ServiceConfig
-from ustreamer.transports.someip.discovery.ecu_subscribers import EventDestination, EventSink
-from ustreamer.transports.someip.discovery.event_publisher import MAX_FIELD_CACHE_BYTES, EventPublisher
+from ustreamer.transports.someip.discovery.ecu_subscribers import (
+    FIELD_KEEPER,
+    EventDestination,
+    EventSink,
+)
+from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.field_values import MAX_FIELD_CACHE_BYTES
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import SdSubscription
 from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
@@ -233,16 +238,6 @@ def test_two_multicast_groups_each_get_the_event_once() -> None:
     assert [each.to for each in bench.pop_sent()] == [GROUP, ("239.1.1.2", 30600)]
 
 
-def test_a_value_is_cached_while_one_of_its_groups_is_subscribed() -> None:
-    bench = Bench(events=[{"id": 0x8002, "eventgroup": [1, 2], "field": True}])
-    (one, who), (other, _) = bench.subscribe(2, 1), bench.subscribe(2, 2)
-    bench.publish(LIGHT, b"on", who)
-    bench.events.on_subscription_ended(one)
-    assert bench.events.statistics()["field_values"] == 1
-    bench.events.on_subscription_ended(other)
-    assert bench.events.statistics()["field_values"] == 0
-
-
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +259,7 @@ def test_a_later_subscriber_gets_the_last_field_value_but_no_event() -> None:
     assert bench.pop_sent() == []
 
 
-def test_a_value_without_subscribers_is_removed() -> None:
+def test_a_value_stays_after_the_last_subscriber() -> None:
     bench = Bench()
     first, who = bench.subscribe(2, 2)
     bench.publish(LIGHT, b"on", who)
@@ -272,8 +267,30 @@ def test_a_value_without_subscribers_is_removed() -> None:
     later, _ = bench.subscribe(3, 2)
     bench.pop_sent()
     bench.events.send_initial_events(later, bench.receivers[later])
+    assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), LIGHT, b"on")]
+
+
+def test_the_field_keeper_receives_values_without_a_subscriber() -> None:
+    bench = Bench()
+    keeper = UUri("chassis", FIELD_KEEPER << 16 | 0x4001, 1, 0)
+    bench.events.add_field_keeper(keeper)
+    bench.publish(LIGHT, b"on", keeper)
     assert bench.pop_sent() == []
-    assert bench.events.statistics()["field_values"] == 0
+    first, _ = bench.subscribe(2, 2)
+    bench.events.send_initial_events(first, bench.receivers[first])
+    assert bench.pop_sent() == [Sent(("10.0.0.2", 40_000), LIGHT, b"on")]
+
+
+def test_a_late_copy_of_an_older_value_does_not_replace_a_newer_one() -> None:
+    bench = Bench()
+    keeper = UUri("chassis", FIELD_KEEPER << 16 | 0x4001, 1, 0)
+    bench.events.add_field_keeper(keeper)
+    _, slow = bench.subscribe(2, 2)
+    bench.events.event_sender(keeper)(publish(UUID(2 << 16 | 0x7000, 2 << 62), LIGHT, b"new"))
+    bench.events.event_sender(slow)(publish(UUID(1 << 16 | 0x7000, 2 << 62), LIGHT, b"old"))
+    value = bench.events.values.find(LIGHT)
+    assert value is not None
+    assert value.payload == b"new"
 
 
 def test_cached_values_are_bounded() -> None:

@@ -15,6 +15,9 @@ are set when requests are due: an ECU that stops and subscribes again in one mes
     first Subscribe    refused: Nack; no answer: Nack and an Unsubscribe
     renewal            at half of the lease; no answer: repeated; not delivered: repeated after a pause; refused: Nack
     Unsubscribe        failed or no answer: not repeated, the lease ends
+
+A field keeper is a subscriber without an ECU (`docs/decisions/0032-fields.md`). Fields of this device reach it by the
+configuration. Other fields it subscribes with the first ECU, and stays: its calls are repeated until they are granted.
 """
 
 import sys
@@ -55,6 +58,9 @@ MIN_LEASE_S: Final = 60
 
 A shorter subscription is unsubscribed.
 """
+
+FIELD_KEEPER: Final = 0xFFFE
+"""The n of a field keeper."""
 
 CALL_TTL_MS: Final = 5_000
 """Timeout of a call to the uSubscription. The ECU gets a Nack earlier (`decision_timeout_ms`)."""
@@ -100,6 +106,11 @@ _Entry: TypeAlias = SubscriptionEntry[_Key, int, UUID]
 """Its values are leases in s."""
 
 
+def field_keeper(authority: str, service: ServiceKey) -> UUri:
+    """The uEntity that keeps the fields of an offered service."""
+    return UUri(authority, FIELD_KEEPER << 16 | service.service, service.major, 0)
+
+
 class EcuSubscribers:
     """Belongs to one thread. After each tick, `pop_requests` returns the requests to send."""
 
@@ -110,9 +121,14 @@ class EcuSubscribers:
         clock: Clock,
         next_id: Callable[[], UUID],
         first_free: Mapping[ServiceKey, int],
+        serves: Iterable[str] = (),
     ) -> None:
-        """`first_free` maps a service to the first n for dynamic uEntities; smaller numbers are configured receivers."""
+        """`first_free` maps a service to the first n for dynamic uEntities; smaller numbers are configured receivers.
+
+        `serves` are the other authorities whose uSubscription is the own one.
+        """
         self._authority = authority
+        self._served_authorities = {own_authority, *serves}
         self._usubscription = UUri(own_authority, USUBSCRIPTION, VERSION_3)
         self._clock = clock
         self._next_id = next_id
@@ -121,6 +137,8 @@ class EcuSubscribers:
         self._sinks: dict[EventDestination, EventSink] = {}
         self._by_subscriber: dict[UUri, EventSink] = {}
         self._topics_of: dict[SdSubscription, tuple[UUri, ...]] = {}
+        self._kept: set[_Key] = set()
+        """The fields of field keepers."""
         self._undecided: set[SdSubscription] = set()
         self._reconciler: SubscriptionReconciler[_Key, int, UUID] = SubscriptionReconciler(_POLICY)
         self._changed: dict[_Key, None] = {}
@@ -152,7 +170,7 @@ class EcuSubscribers:
         free, n = self._free_numbers.get(destination.service), self._next_number.get(destination.service, 0)
         if free:
             n = free.pop()
-        elif n > 0xFFFE:
+        elif n >= FIELD_KEEPER:
             return None
         else:
             self._next_number[destination.service] = n + 1
@@ -162,6 +180,14 @@ class EcuSubscribers:
         sink = EventSink(destination, subscriber)
         self._sinks[destination] = self._by_subscriber[subscriber] = sink
         return sink
+
+    def keep_fields(self, service: ServiceKey, fields: Iterable[UUri]) -> None:
+        """Keep those of `fields` that come from other devices subscribed for the field keeper of `service`."""
+        keeper = field_keeper(self._authority, service)
+        remote = (each for each in fields if each.authority_name not in self._served_authorities)
+        added = {(keeper, topic) for topic in remote} - self._kept
+        self._kept |= added
+        self._changed.update(dict.fromkeys(sorted(added)))
 
     def on_subscription_ended(self, subscription: SdSubscription) -> None:
         """A subscription has ended."""
@@ -200,8 +226,11 @@ class EcuSubscribers:
         elif _granted(message):
             renewal_ms = 0 if lease_s == TTL_FOREVER else lease_s * 500
             self._reconciler.on_success(entry, now_ns, refresh_ms=renewal_ms)
-            self._decide(self._by_subscriber[entry.key[0]])
-        elif entry.acknowledged is not None and message.attributes.commstatus in NOT_DELIVERED:
+            if entry.key not in self._kept:
+                self._decide(self._by_subscriber[entry.key[0]])
+        elif entry.key in self._kept or (
+            entry.acknowledged is not None and message.attributes.commstatus in NOT_DELIVERED
+        ):
             self._reconciler.on_failure(entry, now_ns)
         else:
             self._forget(entry.key)
@@ -215,6 +244,9 @@ class EcuSubscribers:
         entry = self._reconciler.find((update.subscriber.with_resource(0), update.topic))
         if update.status is not Status.UNSUBSCRIBED or not _is_acknowledged(entry):
             return  # an obsolete Update
+        if entry.key in self._kept:
+            self._reconciler.suspect(entry.key, self._clock.monotonic_ns())
+            return
         if entry.pending_call is None:  # else the renewal may be granted, and an Unsubscribe follows
             self._forget(entry.key)
         self._refuse(entry.key)
@@ -268,6 +300,9 @@ class EcuSubscribers:
 
     def _set_desired(self, key: _Key) -> None:
         """Desire the longest lease. A topic that no subscription contains is unsubscribed and then removed."""
+        if key in self._kept:
+            self._reconciler.set_desired(key, TTL_FOREVER)
+            return
         entry, leases = self._reconciler.find(key), self._leases(key)
         if leases:
             # Never shorter: a shorter lease would be one more disk commit.
@@ -305,7 +340,7 @@ class EcuSubscribers:
         for entry in self._reconciler.pop_timeouts(now_ns):
             if entry.requested is None:
                 self._forget(entry.key)
-            elif entry.acknowledged is not None:
+            elif entry.acknowledged is not None or entry.key in self._kept:
                 self._reconciler.retry(entry)
             else:
                 self._reconciler.set_desired(entry.key, None)  # uSubscription may have granted the request

@@ -2,7 +2,8 @@
 """Sends events to ECUs that subscribed by service discovery: by unicast to each, or once to a multicast group.
 
 Each subscriber is a separate delivery target. Where a group uses multicast, the target of the first subscriber sends
-for all, and the targets of the others send nothing. The last value of a field is cached for later subscribers.
+for all, and the targets of the others send nothing. The last value of a field is kept for later subscribers: a *field
+keeper* is a subscriber of all fields that has no ECU (`docs/decisions/0032-fields.md`).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventSink
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import SdSubscription
 from ustreamer.transports.someip.sd.offered_groups import EventgroupMulticast, OfferedEventgroups
@@ -20,9 +22,6 @@ from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
-
-MAX_FIELD_CACHE_BYTES: Final = 1 << 20
-"""Limit of all cached field values. A value above the limit is not cached; new subscribers wait for the next one."""
 
 MAX_ORPHANS: Final = 1_024
 """Limit between two ticks of the receiving thread; a dropped orphan is noted again with its next event."""
@@ -51,13 +50,12 @@ class EventPublisher:
             for number, topics in offer.eventgroups.items():
                 for topic in topics:
                     self._groups_of[topic] = (*self._groups_of.get(topic, ()), (key, number))
-        self._fields = frozenset(topic for offer in offers.values() for topic in offer.fields)
-        self._field_values: dict[UUri, UMessage] = {}
-        self._cached_bytes = 0
+        self.values: Final = FieldValues(topic for offer in offers.values() for topic in offer.fields)
+        self._field_keepers: set[UUri] = set()
         self._orphans: dict[tuple[UUri, UUri], None] = {}
         # Held while a field is sent: an initial event must not follow a newer value.
         self._field_lock = Lock()
-        self.initial_events = self.values_dropped = 0
+        self.initial_events = 0
 
     # --- subscribers --------------------------------------------------------------------------------------------------
 
@@ -76,6 +74,10 @@ class EventPublisher:
             EventReceiver(sink.subscriber, address, 0, offer.events, over_tcp, tcp)
         )
 
+    def add_field_keeper(self, subscriber: UUri) -> None:
+        """Keep the values of the fields that `subscriber` receives. It has no destination."""
+        self._field_keepers.add(subscriber)
+
     def remove_sink(self, sink: EventSink) -> None:
         self._unicasts.pop(sink.subscriber, None)
 
@@ -91,22 +93,13 @@ class EventPublisher:
         self._elect_leader(group)
 
     def on_subscription_ended(self, subscription: SdSubscription) -> None:
-        """The subscription has ended.
-
-        Values without subscribers are removed from the cache: they would become stale.
-        """
+        """The subscription has ended."""
         group = (subscription.key, subscription.eventgroup)
         members = self._members.get(group, {})
         members.pop(subscription, None)
         self._elect_leader(group)
-        if members:
-            return
-        self._members.pop(group, None)
-        offer = self._offers.get(subscription.key)
-        with self._field_lock:
-            for topic in () if offer is None else offer.eventgroups.get(subscription.eventgroup, ()):
-                if not any(each in self._members for each in self._groups_of[topic]):
-                    self._drop_value(topic)
+        if not members:
+            self._members.pop(group, None)
 
     def _elect_leader(self, group: _Group) -> None:
         """Choose the sending subscriber of the group, if the group uses multicast now."""
@@ -159,13 +152,15 @@ class EventPublisher:
 
     def event_sender(self, subscriber: UUri) -> SendOne:
         """The sender to the current destination of `subscriber`; raises SubscriberGone without a destination."""
+        if subscriber in self._field_keepers:
+            return self.values.keep
 
         def transmit(message: UMessage) -> None:
             unicast = self._unicasts.get(subscriber)
             if unicast is None:
                 self._note_orphan(subscriber, message.attributes.source)
                 raise SubscriberEnded(subscriber)
-            if message.attributes.source in self._fields:
+            if message.attributes.source in self.values.fields:
                 self._send_field(message, subscriber, unicast)
             else:
                 self._send(message, subscriber, unicast)
@@ -193,17 +188,8 @@ class EventPublisher:
     def _send_field(self, message: UMessage, subscriber: UUri, unicast: SendOne) -> None:
         with self._field_lock:
             self._send(message, subscriber, unicast)
-            topic = message.attributes.source
-            self._drop_value(topic)
-            if self._cached_bytes + len(message.payload) > MAX_FIELD_CACHE_BYTES:
-                self.values_dropped += 1
-                return
-            self._field_values[topic] = message
-            self._cached_bytes += len(message.payload)
-
-    def _drop_value(self, topic: UUri) -> None:
-        old = self._field_values.pop(topic, None)
-        self._cached_bytes -= 0 if old is None else len(old.payload)
+            # The keeper may have an older value for a moment, and no initial event may follow a newer value.
+            self.values.keep_if_newer(message)
 
     def send_initial_events(self, subscription: SdSubscription, sink: EventSink) -> None:
         """Send the current field values of a group to one subscriber. A failed send is repaired by the next change."""
@@ -212,7 +198,7 @@ class EventPublisher:
             return
         for topic in offer.eventgroups.get(subscription.eventgroup, ()):
             with self._field_lock:
-                value = self._field_values.get(topic)
+                value = self.values.find(topic)
                 if value is None:
                     continue
                 try:
@@ -226,8 +212,8 @@ class EventPublisher:
         return {
             "sd_multicast_topics": len(self._multicast_plans),
             "initial_events": self.initial_events,
-            "field_values": len(self._field_values),
-            "field_values_dropped": self.values_dropped,
+            "field_values": len(self.values),
+            "field_values_dropped": self.values.dropped,
         }
 
 

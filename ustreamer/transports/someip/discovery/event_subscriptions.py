@@ -65,6 +65,7 @@ class EventgroupAdmission:
         if sink is not None:
             self._sinks[subscription] = (sink, action.initial_data)
             self._events.add_sink(sink)
+            self._subscribers.keep_fields(subscription.key, offer.fields)
 
     def _is_reachable(
         self, subscription: SdSubscription, offer: OfferedEventgroups, topics: Iterable[UUri]

@@ -149,7 +149,9 @@ class SdDriver:
         self._authority = config.authority
         self._trusts_sd_networks = config.clients is None
         first_free = {key: offer.receivers for key, offer in offers.items()}
-        self._subscribers = EcuSubscribers(config.authority, own_authority, clock, ids.next, first_free)
+        self._subscribers = EcuSubscribers(
+            config.authority, own_authority, clock, ids.next, first_free, context.serves
+        )
         self._event_subscriptions = EventgroupAdmission(
             offers, self._subscribers, events, connections, self._send_decisions
         )

@@ -10,7 +10,8 @@ configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 import errno
 import random
 import socket
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ustreamer.core.base.decoder import min_payload_bytes
@@ -52,17 +53,22 @@ from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.uattributes import UMessageType
-from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 # `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules.
 if TYPE_CHECKING:
     from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+    from ustreamer.transports.someip.discovery.field_file import FieldFile
     from ustreamer.transports.someip.discovery.sd_driver import SdDriver
+    from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
 
 _NS_PER_MS: Final = 1_000_000
+_OLDEST_ID: Final = UUID(0x7000, 0b10 << 62)
+"""The id of 1970 for the value of an earlier process."""
 
 
 class SomeipTransport(EndpointTransport, PeerTransport):
@@ -119,6 +125,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._groups = MulticastGroups(config.bind, config.receive_buffer, self._make_reader)
         self._peer_sockets = PerPeerSockets()
         self._event_publisher: EventPublisher | None = None
+        self._field_file: FieldFile | None = None
+        self._field_subscriptions: list[Subscription] = []
         self._sd_driver = self._make_sd_driver(context)
         self._fast_outbound = self._exchange.fast_out(
             self._outbound.send_equal_sized, self.send, receive_loop.wake_by, self._is_for_discovery
@@ -141,6 +149,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
         offered = offered_eventgroups(self._config.services, context.authority)
         self._event_publisher = EventPublisher(offered, self._outbound.event_transmitter)
+        self._keep_fields(offered.values(), self._event_publisher, context.state_dir)
         return SdDriver(
             self._config,
             context,
@@ -157,6 +166,20 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 self._receive_loop.wake,
             ),
         )
+
+    def _keep_fields(
+        self, offered: "Iterable[OfferedEventgroups]", events: "EventPublisher", state_dir: Path | None
+    ) -> None:
+        """Keep the values of offered fields from the first message on, and on disk."""
+        from ustreamer.transports.someip.discovery.ecu_subscribers import field_keeper
+        from ustreamer.transports.someip.discovery.field_file import DIRECTORY, FieldFile
+
+        for offer in offered:
+            keeper = field_keeper(self._config.authority, offer.key)
+            self._field_subscriptions += [Subscription(topic, keeper) for topic in sorted(offer.fields)]
+            events.add_field_keeper(keeper)
+        if self._field_subscriptions and state_dir is not None:
+            self._field_file = FieldFile(state_dir / DIRECTORY / self._name, events.values)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -203,6 +226,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             raise UStatusError(
                 UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
             ) from error
+        self._load_fields()
         opened = bind_udp((self._config.bind, self._config.port))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         report_unreachable(opened)
@@ -222,6 +246,17 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self.close()
             raise
         self._receive_loop.start()
+        if self._field_file is not None:
+            self._field_file.start()
+
+    def _load_fields(self) -> None:
+        """Take the values that an earlier process kept. They are older than any value of this one."""
+        events, file = self._event_publisher, self._field_file
+        if events is None or file is None:
+            return
+        for topic, payload in file.load():
+            if topic in events.values.fields:
+                events.values.keep_if_newer(publish(_OLDEST_ID, topic, payload))
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
@@ -264,6 +299,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._outbound.close()
         if self._sd_driver is not None:
             self._sd_driver.close()
+        if self._field_file is not None:
+            self._field_file.close()
         self._connections.close()
         self._groups.close()
         self._peer_sockets.close()
@@ -523,13 +560,15 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """A subscription of every receiver for every event of its service.
 
         A receiver is the subscriber //<authority>/<n << 16 | service>/<major>/0: n is 0 for the first one of the
-        service, which is its `remote` where it has one, then 1, 2, ...
+        service, which is its `remote` where it has one, then 1, 2, ... With service discovery, the subscriber with
+        n = 0xFFFE keeps the values of offered fields.
         """
-        return [
+        of_receivers = [
             Subscription(topic, receiver.subscriber, receiver.period_ns)
             for receiver in self._receivers.values()
             for topic in receiver.events
         ]
+        return of_receivers + self._field_subscriptions
 
     def topics(self) -> Sequence[UUri]:
         """The events of the configured services that this endpoint does not offer."""

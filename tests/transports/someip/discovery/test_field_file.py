@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of offered fields survive the process."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+from ustreamer.transports.someip.discovery.field_file import FieldFile
+from ustreamer.transports.someip.protocol.field_values import FieldValues
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+LIGHT, DOOR = (UUri("hpc.vin1", 0x8401, 1, event) for event in (0x8001, 0x8002))
+
+
+def value(topic: UUri, payload: bytes, time_ms: int = 1) -> UMessage:
+    return publish(UUID(time_ms << 16 | 0x7000, 2 << 62), topic, payload)
+
+
+def test_a_value_is_written_while_the_process_runs(tmp_path: Path) -> None:
+    path, values = tmp_path / "fields" / "chassis", FieldValues([LIGHT, DOOR])
+    file = FieldFile(path, values)
+    file.start()
+    try:
+        values.keep(value(LIGHT, b"on"))
+        wait_until(lambda: FieldFile(path, values).load() == [(LIGHT, b"on")])
+    finally:
+        file.close()
+
+
+def test_the_last_value_is_written_at_the_end(tmp_path: Path) -> None:
+    path, values = tmp_path / "fields" / "chassis", FieldValues([LIGHT, DOOR])
+    file = FieldFile(path, values)
+    file.start()
+    for payload in (b"1", b"2", b"3"):
+        values.keep(value(LIGHT, payload))
+    values.keep(value(DOOR, b"ajar"))
+    file.close()
+    assert FieldFile(path, values).load() == [(LIGHT, b"3"), (DOOR, b"ajar")]
+
+
+def test_a_damaged_file_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "chassis"
+    path.write_bytes(b"nonsense")
+    assert FieldFile(path, FieldValues([])).load() == []
+    assert [each.name for each in tmp_path.iterdir()] == ["chassis.damaged"]
+    assert [each.message for each in caplog.records] == ["someip.fields_damaged"]
+
+
+def test_a_refused_write_is_reported_once_and_repeated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "fields"
+    blocked.write_bytes(b"a file in the place of the directory")
+    values = FieldValues([LIGHT])
+    file = FieldFile(blocked / "chassis", values)
+    file.start()
+    values.keep(value(LIGHT, b"on"))
+    wait_until(lambda: len(caplog.records) == 1)
+    blocked.unlink()
+    file.close()
+    assert FieldFile(blocked / "chassis", values).load() == [(LIGHT, b"on")]
+    assert [each.message for each in caplog.records] == ["someip.fields_not_written"]
+
+
+def test_a_forgotten_value_is_gone() -> None:
+    values = FieldValues([LIGHT, DOOR])
+    values.keep(value(LIGHT, b"on"))
+    values.keep(value(DOOR, b"ajar"))
+    values.forget([LIGHT])
+    assert [each.payload for each in values.all_values()] == [b"ajar"]
+    assert values.find(LIGHT) is None
