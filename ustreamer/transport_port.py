@@ -281,6 +281,13 @@ class EndpointTransport(UTransport):
         """Topics published behind the endpoint, as far as its configuration names them."""
         return ()
 
+    def field_values(self, topic: UUri) -> Sequence[UMessage]:
+        """The last values of the fields behind the endpoint that `topic` matches, each as a new publication.
+
+        The streamer sends them to each new subscriber. Called from any thread; the default has no fields.
+        """
+        return ()
+
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions behind the endpoint that no uSubscription holds; None: there are none.
 

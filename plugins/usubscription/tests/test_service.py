@@ -1036,3 +1036,13 @@ def test_a_subscription_ends_in_memory_although_the_disk_is_full_and_later_in_th
         rig.wait_until(lambda: len(rig._timers) == 1, "the next try to be planned")
     rig.advance(s=1)
     rig.wait_until(lambda: rig.statistics("transactions") == before + 1, "the deletion to be tried again")
+
+
+def test_each_subscribe_is_reported_also_a_repeated_one(rig: "ServiceRig") -> None:
+    """A restarted subscriber subscribes again, and its subscription does not change."""
+    reported: list[tuple[UUri, UUri]] = []
+    rig.plugin.directory.watch_subscribes(lambda each: reported.append((each.topic, each.subscriber)))
+    rig.subscribe()
+    rig.subscribe()
+    rig.unsubscribe()
+    assert reported == [(TOPIC, APP), (TOPIC, APP)]

@@ -2,12 +2,12 @@
 """All subscriptions in memory: the directory that the router reads, and the source of Fetch responses."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
-from ustreamer.core.routing.subscriptions import Change, SubscriptionWatch
+from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.model.declared_topics import any_instance_pattern
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
@@ -37,6 +37,7 @@ class InMemoryDirectory:
             None  # built at the first query
         )
         self._watches: list[tuple[SubscriptionWatch, int | None]] = []
+        self._subscribe_watches: list[Callable[[Subscription], None]] = []
         self._count = 0
         self._wildcard_topics = 0  # topics with an instance wildcard
         # In order; None after a topic was added or removed.
@@ -151,6 +152,16 @@ class InMemoryDirectory:
         Called before `load_stored`.
         """
         self._watches.append((on_change, max_topics))
+
+    def watch_subscribes(self, on_subscribe: Callable[[Subscription], None]) -> None:
+        """As `SubscribeReporter.watch_subscribes`."""
+        self._subscribe_watches.append(on_subscribe)
+
+    def report_subscribes(self, entries: Iterable[SubscriptionRecord]) -> None:
+        """Report subscriptions that were requested, again or for the first time; some may have ended since."""
+        for entry in entries:
+            for on_subscribe in self._subscribe_watches:
+                on_subscribe(entry)
 
     def _notify_watches(self, entry: SubscriptionRecord, change: Change) -> None:
         for on_change, _ in self._watches:

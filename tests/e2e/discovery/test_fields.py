@@ -11,18 +11,29 @@ import pytest
 from tests.e2e.discovery.sd_vehicle import (
     OFFERED,
     PROVIDER,
+    SPEED,
+    SUBSCRIBE_PENDING,
     SdVehicle,
     offered_service_toml,
+    service_toml,
+    subscription_state,
 )
+from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ZenohEntity, eventually
 from tests.e2e.rigs.sd_ecu import SdEcu
 from tests.e2e.rigs.streamer import StreamerProcess, statistics
+from tests.e2e.rigs.wire import Uri
 
 LIGHT: Final = PROVIDER.at(0x8001)
 LIGHTS: Final = 1
 """The event group of the offered field."""
 
+SPEED_LIMIT: Final = Uri("chassis", SPEED, 1, 0x8001)
+SPEEDS: Final = 7
+"""The event group of the field of an ECU."""
+
 SERVICES: Final = (
+    service_toml(SPEED, f"events = [{{ id = 0x8001, eventgroup = {SPEEDS}, field = true }}]"),
     offered_service_toml(OFFERED, f"events = [{{ id = 0x8001, eventgroup = {LIGHTS}, field = true }}]"),
 )
 
@@ -76,3 +87,38 @@ def test_an_ecu_gets_the_value_after_a_restart_of_the_streamer(car: SdVehicle) -
         wait_value(subscribe(car), b"on")
     with StreamerProcess(car.process.config):  # after an orderly stop
         wait_value(subscribe(car), b"on")
+
+
+# --- fields of ECUs ---------------------------------------------------------------------------------------------------
+
+
+def ecu_with_field(car: SdVehicle, app: ZenohEntity, payload: bytes) -> SdEcu:
+    """An ECU that has sent its field once, with the application as its subscriber."""
+    ecu = car.new_ecu()
+    ecu.offer(SPEED, SPEEDS)
+    eventually(lambda: subscription_state(app, SPEED_LIMIT), wire.SUBSCRIBED)
+    ecu.send_event(SPEED, 0x8001, payload, car.address)
+    assert app.wait_events(SPEED_LIMIT)[0].payload == payload
+    return ecu
+
+
+def test_a_late_application_gets_the_value_of_an_ecus_field(car: SdVehicle) -> None:
+    ecu_with_field(car, car.app, b"50")
+    late = car.new_app()
+    assert subscription_state(late, SPEED_LIMIT) == wire.SUBSCRIBED
+    assert late.wait_events(SPEED_LIMIT)[0].payload == b"50"
+    assert subscription_state(late, SPEED_LIMIT) == wire.SUBSCRIBED  # as after its restart
+    assert [each.payload for each in late.wait_events(SPEED_LIMIT, 2)] == [b"50", b"50"]
+
+
+def test_the_value_of_an_ecu_that_left_is_forgotten(car: SdVehicle) -> None:
+    ecu = ecu_with_field(car, car.app, b"50")
+    ecu.power_off()
+    eventually(lambda: subscription_state(car.app, SPEED_LIMIT), SUBSCRIBE_PENDING)
+    late = car.new_app()
+    assert subscription_state(late, SPEED_LIMIT) == SUBSCRIBE_PENDING
+    again = car.new_ecu()
+    again.offer(SPEED, SPEEDS)
+    eventually(lambda: subscription_state(late, SPEED_LIMIT), wire.SUBSCRIBED)
+    again.send_event(SPEED, 0x8001, b"30", car.address)
+    assert late.wait_events(SPEED_LIMIT)[0].payload == b"30"

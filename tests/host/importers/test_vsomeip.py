@@ -232,12 +232,12 @@ def test_service_discovery_is_carried_over() -> None:
     )
 
 
-def test_fields_and_multicast_groups_of_offered_services_are_imported() -> None:
+def test_fields_and_the_multicast_groups_of_offered_services_are_imported() -> None:
     service = service_of(imported(GATEWAY).endpoint, 0x1234)
     assert [event.id for event in service.events if event.field] == [0x8778]
     assert service.eventgroups == (EventgroupConfig(0x4465, "224.225.226.233:32344", 8),)
     outside = service_of(imported(GATEWAY, bind="127.0.0.2").endpoint, 0x1234)
-    assert not any(event.field for event in outside.events)
+    assert [event.id for event in outside.events if event.field] == [0x8778]
     assert outside.eventgroups == ()
 
 

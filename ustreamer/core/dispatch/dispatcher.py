@@ -130,6 +130,14 @@ class Dispatcher:
         home = self._ingresses.get(self.router.authority_table.endpoint_of(topic) or "")
         return () if home is None else home.share_topic(topic, with_peers=with_peers)
 
+    def send_to_subscriber(
+        self, endpoint: str, read: Callable[[], Iterable[UMessage]], subscriber: UUri
+    ) -> None:
+        """Send publications of `endpoint` to one subscriber; see `Ingress.send_to_subscriber`. Makes no ingress."""
+        home = self._ingresses.get(endpoint)
+        if home is not None:
+            home.send_to_subscriber(read, subscriber)
+
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""
         self._loop_endpoints = endpoints

@@ -10,7 +10,7 @@ counters have one writer at a time. Two ingresses share only the egress queues a
 Lock order: any ingress, then the ingress of the streamer itself, then an egress queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from threading import Lock, RLock
@@ -314,6 +314,33 @@ class Ingress:
         if share.grace_until_ns:
             self._dispatcher.schedule(share.grace_until_ns, lambda: self._end_grace(frozenset([topic])))
         return share
+
+    def send_to_subscriber(self, read: Callable[[], Iterable[UMessage]], subscriber: UUri) -> None:
+        """Send the publications that `read` returns to one subscriber; in a multicast domain, to all there.
+
+        `read` is called while no message is dispatched here, so that no newer message of a topic is sent before them.
+        The filters of the target start again: a rate limit does not hold back the first message for a subscriber.
+        """
+        with self._lock:
+            if self._closed is not None:
+                return
+            endpoint = self._router.authority_table.endpoint_of(subscriber)
+            for message in read():
+                now_ns = self._monotonic_ns()
+                for delivery in self._subscribed_deliveries(message.attributes, now_ns):
+                    if delivery.endpoint == endpoint and delivery.subscriber in {None, subscriber}:
+                        self._deliveries.restart_filters(delivery, now_ns)
+                        self.ledger.received += 1
+                        delivery.offer(message, now_ns)
+
+    def _subscribed_deliveries(self, attributes: UAttributes, now_ns: int) -> tuple[Delivery, ...]:
+        try:
+            decision = self._router.decide(self.name, attributes)
+        except FOREIGN_ERRORS:  # foreign code, or an invalid message: dispatch reports it
+            return ()
+        if decision.reason is not None or decision.deferred:
+            return ()
+        return self._deliveries_of(attributes, decision, now_ns)[0]
 
     def defers_to_peer(self, attributes: UAttributes, endpoint: str) -> bool:
         """Whether another streamer forwards a message with these attributes to `endpoint`, or to all its targets."""

@@ -11,6 +11,7 @@ from ustreamer.core.routing.subscriptions import (
     SubscriptionDirectory,
     SubscriptionWatch,
     watch_directory,
+    watch_subscribes,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -48,6 +49,10 @@ class PausedDirectory:
     def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
         """Watch the inner directory; a pause does not change a subscription."""
         watch_directory(self.inner, on_change, max_topics)
+
+    def watch_subscribes(self, on_subscribe: Callable[[Subscription], None]) -> None:
+        """Watch the Subscribes at the inner directory."""
+        watch_subscribes(self.inner, on_subscribe)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         """The subscriptions of `topic`; those that are paused are marked."""

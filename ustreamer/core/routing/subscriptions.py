@@ -2,7 +2,7 @@
 """The interface between routing and subscription services: a topic goes in, its subscriptions go out."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from itertools import islice
 from typing import Final, Protocol, runtime_checkable
@@ -75,6 +75,21 @@ class WatchableDirectory(Protocol):
         ...
 
 
+@runtime_checkable
+class SubscribeReporter(Protocol):
+    """A directory that reports each Subscribe, also a repeated one that changes no subscription."""
+
+    def watch_subscribes(self, on_subscribe: Callable[[Subscription], None]) -> None:
+        """Call `on_subscribe` after each Subscribe, on the thread that processes it; it must return at once."""
+        ...
+
+
+def watch_subscribes(directory: SubscriptionDirectory, on_subscribe: Callable[[Subscription], None]) -> None:
+    """Watch the Subscribes at `directory` if it is a SubscribeReporter."""
+    if isinstance(directory, SubscribeReporter):
+        directory.watch_subscribes(on_subscribe)
+
+
 def watch_directory(
     directory: SubscriptionDirectory, on_change: SubscriptionWatch, max_topics: int | None = None
 ) -> None:
@@ -139,6 +154,10 @@ class MergedDirectory:
         """Watch each directory separately: a subscription in two directories is reported twice."""
         for directory in self._directories:
             watch_directory(directory, on_change, max_topics)
+
+    def watch_subscribes(self, on_subscribe: Callable[[Subscription], None]) -> None:
+        for directory in self._directories:
+            watch_subscribes(directory, on_subscribe)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         merged: dict[UUri, Subscription] = {}

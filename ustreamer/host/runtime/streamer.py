@@ -71,6 +71,7 @@ from ustreamer.host.runtime.advertiser import (
 )
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed, stop_summary
+from ustreamer.host.runtime.late_subscribers import LateSubscribers
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
@@ -168,6 +169,9 @@ class Streamer:
         self.dispatcher = self._build_dispatcher(config)
         self._link_up_ns: dict[str, int] = {}
         self._subscribed_topics = SubscribedTopics(self._share_topic, clock, self._timers.schedule)
+        self._late_subscribers = LateSubscribers(
+            self.dispatcher, self.transports, self._endpoint_of, clock, self._timers.schedule
+        )
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
             self._egress_queues[name] = self._build_egress_queue(name, config)
@@ -336,6 +340,7 @@ class Streamer:
     def _watch_subscriptions(self) -> None:
         for watch in self._plugins.hook.ustreamer_subscription_watch():
             self._paused.watch(_isolated(watch))
+        self._paused.watch_subscribes(self._late_subscribers.on_subscribe)
         if any(isinstance(each, PeerTopicTransport) for each in self.transports.values()):
             self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
 

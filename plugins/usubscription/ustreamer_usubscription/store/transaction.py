@@ -65,6 +65,7 @@ class ServiceState:
     def apply(self, transaction: "Transaction") -> None:
         """Apply a committed transaction."""
         self.directory.apply(transaction.subscriptions.changes)
+        self.directory.report_subscribes(transaction.subscribed.values())
         self.observers.apply(transaction.observers.changes)
         self.declared_topics.apply(transaction.declared_topics.changes)
         self.remote_states.apply(transaction.remote_states.changes)
@@ -150,6 +151,7 @@ class Transaction:
             state.remote_states, config.max_remote_topics, "remote_topics"
         )
         self.subscription_changes: list[SubscriptionStatusChange] = []
+        self.subscribed: dict[TopicEntityPair, SubscriptionRecord] = {}  # by a Subscribe, new or repeated
         self.executed_resets: set[UUID] = set()
         self.reconciled_topics: list[UUri] = []  # topics whose subscriptions changed outside a transaction
         self._state = state
@@ -178,6 +180,7 @@ class Transaction:
         if before is None:
             self._count_clients(topic, +1)
         self.subscriptions.set_value(entry.pair, entry)
+        self.subscribed[entry.pair] = entry
         status = self._apply_lifecycle_event(topic, LifecycleEvent.CLIENT_SUBSCRIBED)
         if before is None or replace(before, version=entry.version) != entry:
             self._note_change(entry, status)

@@ -4,6 +4,7 @@
 import pytest
 
 from ustreamer.transports.someip.endpoint.listeners import MAX_LISTENERS, Listeners
+from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -27,7 +28,7 @@ def other(_: UMessage) -> None:
 
 
 def listeners_with(*filters: tuple[UUri, UUri | None]) -> Listeners:
-    listeners = Listeners("hpc.vin1")
+    listeners = Listeners("hpc.vin1", FieldValues(()))
     for source, sink in filters:
         listeners.register(source, sink, listener)
     return listeners
@@ -102,7 +103,7 @@ def test_filters_that_can_match_nothing_are_refused() -> None:
 
 
 def test_the_number_of_listeners_is_limited() -> None:
-    listeners = Listeners("hpc.vin1")
+    listeners = Listeners("hpc.vin1", FieldValues(()))
     for number in range(MAX_LISTENERS):
         listeners.register(UUri("chassis", number, 1, 0x8000), None, listener)
 
@@ -124,3 +125,12 @@ def test_the_cache_is_bounded_and_responses_to_one_client_share_an_entry() -> No
         assert listeners.listeners_for(answer) == (listener,)
     assert len(set(listeners._table.cache) - before) == 1
     assert len(before) == len(listeners._table.cache) == 8192
+
+
+def test_an_event_of_a_field_goes_to_the_keeper_first() -> None:
+    values = FieldValues([TOPIC])
+    listeners = Listeners("hpc.vin1", values)
+    assert listeners.listeners_for(EVENT) == (values.keep,)
+    listeners.register(ANY, None, listener)
+    assert listeners.listeners_for(EVENT) == (values.keep, listener)
+    assert listeners.listeners_for(UAttributes(type=UMessageType.PUBLISH, source=METHOD)) == (listener,)

@@ -318,10 +318,8 @@ class _Import:
         for where, event in self._objects(f"{place}.events", raw.get("events", [])):
             number = _number(event.get("event"))
             listed[number] = {**event_protocol(event, where, protocol, ports, self._note_left_out)}
-            self._note_left_out_keys(
-                where, event, EVENT, {"event", "is_reliable", *(("is_field",) if offered else ())}
-            )
-            if offered and _true(event.get("is_field", "false")):
+            self._note_left_out_keys(where, event, EVENT, {"event", "is_reliable", "is_field"})
+            if _true(event.get("is_field", "false")):
                 listed[number]["field"] = True
         for number in dict.fromkeys([*listed, *groups]):
             eventgroups = list(dict.fromkeys(groups.get(number, [])))
@@ -335,13 +333,9 @@ class _Import:
     def _note_left_out_keys(
         self, place: str, raw: dict[str, Any], reasons: Mapping[str, str], carried: set[str]
     ) -> None:
-        for key, value in raw.items():
-            if key in carried:
-                continue
-            if key in reasons and (key != "is_field" or _true(value)):
-                self._note_left_out(f"{place}.{key}", reasons[key])
-            elif key not in reasons:
-                self._note_left_out(f"{place}.{key}", "not known")
+        for key in raw:
+            if key not in carried:
+                self._note_left_out(f"{place}.{key}", reasons.get(key, "not known"))
 
     def _objects(self, place: str, raw: object) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(raw, list):

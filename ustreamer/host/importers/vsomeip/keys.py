@@ -42,7 +42,6 @@ SERVICE: Final = {
 EVENT: Final = {
     "change_resets_cycle": "events are sent when their provider publishes",
     "cycle": "events are sent when their provider publishes",
-    "is_field": "for services of other hosts: their ECU sends the first value",
     "update-cycle": "events are sent when their provider publishes",
     "update_on_change": "events are sent when their provider publishes",
 }

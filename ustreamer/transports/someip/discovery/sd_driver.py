@@ -104,6 +104,8 @@ class SdCallbacks(NamedTuple):
     """Makes the reader of a socket that receives a multicast group of events."""
     wake: Callable[[], None]
     """Wakes the receiving thread for a tick."""
+    on_events_ended: Callable[[ServiceKey, int], None]
+    """Reports that the events of an event group are not received any more."""
 
 
 class SdDriver:
@@ -373,6 +375,7 @@ class SdDriver:
                 )
             else:
                 self._groups.set_membership(group_request.group, None)
+                self._callbacks.on_events_ended(*group_request.group)
                 self._execute_all(discovery.unsubscribe(service, number))
         self._event_subscriptions.apply_decisions()
         for message in self._event_subscriptions.pop_requests():
@@ -402,9 +405,11 @@ class SdDriver:
                 self._groups.set_membership(EventgroupKey(action.key, action.eventgroup), action.multicast)
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.SUBSCRIBED)
             case EventgroupRefused():
+                self._callbacks.on_events_ended(action.key, action.eventgroup)
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.REFUSED)
             case EventgroupLost():
                 self._groups.set_membership(EventgroupKey(action.key, action.eventgroup), None)
+                self._callbacks.on_events_ended(action.key, action.eventgroup)
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.PENDING)
             case SubscriptionRequested():
                 self._event_subscriptions.on_subscribe(action)

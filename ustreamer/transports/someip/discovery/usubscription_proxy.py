@@ -145,6 +145,7 @@ class EcuUsubscription:
             UUri, tuple[Subscription, ...]
         ] = {}  # replaced as a whole: other threads read it
         self._group_requests: list[EventgroupRequest] = []
+        self._subscribe_watches: list[Callable[[Subscription], None]] = []
         self.version = 0
         """Counts the changes of `subscribers`."""
 
@@ -244,6 +245,9 @@ class EcuUsubscription:
             left_ms = expire_ms - self._expiry.earliest_wall_ms() + 1
             self._deadlines.schedule(pair, self._monotonic_ns() + left_ms * _NS_PER_MS)
         self._update_foreign(topic)
+        if caller not in self._own_usubscriptions:
+            for on_subscribe in self._subscribe_watches:
+                on_subscribe(Subscription(topic, caller, period_ns))
         return status, ""
 
     def _remove_subscriber(self, topic: UUri, caller: UUri) -> None:
@@ -401,6 +405,10 @@ class EcuUsubscription:
             return ()
         found = [*self._foreign_subscriptions.get(topic, ())]
         return [*found, *self._foreign_subscriptions.get(_of_every_instance(topic), ())]
+
+    def watch_subscribes(self, on_subscribe: Callable[[Subscription], None]) -> None:
+        """Report each Subscribe of another device."""
+        self._subscribe_watches.append(on_subscribe)
 
     def _update_foreign(self, topic: UUri) -> None:
         others = tuple(

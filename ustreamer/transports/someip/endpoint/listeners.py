@@ -4,6 +4,7 @@
 from threading import Lock
 from typing import Final, NamedTuple
 
+from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -40,9 +41,10 @@ class _Table:
 class Listeners:
     """Registered listeners. Any thread changes them; only the receiving thread calls `listeners_for`."""
 
-    def __init__(self, authority: str) -> None:
-        """`authority` replaces an empty authority in a filter."""
+    def __init__(self, authority: str, fields: FieldValues) -> None:
+        """`authority` replaces an empty authority in a filter. `fields` keeps the values of fields."""
         self._authority = authority
+        self._fields = fields
         self._lock = Lock()
         self._table = _Table(())
 
@@ -74,7 +76,10 @@ class Listeners:
         return _Registration(source.with_authority(self._authority), sink, listener)
 
     def listeners_for(self, attributes: UAttributes) -> tuple[Listener, ...]:
-        """The listeners for a message with these attributes, each once, in order of registration."""
+        """The listeners for a message with these attributes, each once, in order of registration.
+
+        An event of a field goes first to the keeper of field values.
+        """
         table = self._table
         # The key holds all that `matches` reads: two responses never have the same attributes.
         ends = attributes.source, attributes.sink
@@ -83,5 +88,7 @@ class Listeners:
             found = tuple(
                 dict.fromkeys(each.listener for each in table.registrations if each.matches(attributes))
             )
+            if attributes.source in self._fields.fields and attributes.sink is None:
+                found = (self._fields.keep, *found)  # first: a value that is sent is known
             table.cache.add(ends, found)
         return found

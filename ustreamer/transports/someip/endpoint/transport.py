@@ -49,6 +49,7 @@ from ustreamer.transports.someip.io.udp import (
     report_unreachable,
 )
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.transports.someip.rpc.exchange import Exchange
@@ -56,7 +57,7 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
-from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 # `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules.
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from ustreamer.transports.someip.discovery.field_file import FieldFile
     from ustreamer.transports.someip.discovery.sd_driver import SdDriver
     from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
+    from ustreamer.transports.someip.sd.settings import ServiceKey
 
 _NS_PER_MS: Final = 1_000_000
 _OLDEST_ID: Final = UUID(0x7000, 0b10 << 62)
@@ -83,7 +85,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._monotonic_ns = context.clock.monotonic_ns
         bridged = context.sibling_authorities
         self._exchange = Exchange(config, context.authority, context.clock, bridged)
-        self._listeners = Listeners(context.authority)
+        self._field_values = FieldValues(_fields_of_ecus(config))
+        self._ids = UuidSource(context.clock.wall_ms)
+        self._listeners = Listeners(context.authority, self._field_values)
         self._find_decoder, self._own_authority = context.decoder, context.authority
         self._inbound = Inbound(
             self._name,
@@ -164,6 +168,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 self._inbound.count_refusal,
                 self._make_reader,
                 self._receive_loop.wake,
+                self._on_events_ended,
             ),
         )
 
@@ -324,6 +329,17 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """Fail the open calls of the service at once instead of at their ttl."""
         for response in self._exchange.on_service_gone(service, addresses, reason):
             self._inbound.deliver(response)
+
+    def _on_events_ended(self, key: "ServiceKey", eventgroup: int) -> None:
+        """Forget the values of fields whose changes are not received any more."""
+        authority = self._config.authority
+        self._field_values.forget(
+            UUri(authority, each.ue_id, each.major, event.id)
+            for each in self._config.services
+            if (each.service, each.instance, each.major) == (key.service, key.instance, key.major)
+            for event in each.events
+            if eventgroup in event.eventgroup_ids
+        )
 
     # --- listeners ----------------------------------------------------------------------------------------------------
 
@@ -579,6 +595,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             for event in each.events
         ]
 
+    def field_values(self, topic: UUri) -> Sequence[UMessage]:
+        """As `EndpointTransport.field_values`: the fields of the configured services of the network."""
+        return [
+            UMessage(self._ids.next(), each.attributes, each.payload)
+            for each in self._field_values.matching(topic)
+        ]
+
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions of other devices to ECUs here, at the uSubscription proxy of service discovery."""
         return None if self._sd_driver is None else self._sd_driver.directory(changed)
@@ -628,6 +651,17 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             **self._connections.statistics(),
             **self._inbound.refusals(),
         }
+
+
+def _fields_of_ecus(config: SomeipEndpoint) -> Iterable[UUri]:
+    """The topics of fields of the network."""
+    return (
+        UUri(config.authority, each.ue_id, each.major, event.id)
+        for each in config.services
+        if not each.offered
+        for event in each.events
+        if event.field
+    )
 
 
 def _sd_drop_reasons(config: SomeipEndpoint) -> Sequence[str]:
