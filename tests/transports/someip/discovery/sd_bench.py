@@ -250,6 +250,8 @@ class Bench:
                         {"id": 0x8001, "eventgroup": 1},
                         {"id": 0x8002, "eventgroup": 1},
                         {"id": 0x8003, "eventgroup": 3, "protocol": "tcp"},
+                        {"id": 0x8004, "eventgroup": 4},
+                        {"id": 0x8005, "eventgroup": 4, "protocol": "tcp"},
                     ],
                     "methods": [1],
                 },

@@ -534,6 +534,27 @@ def test_a_tcp_event_group_is_subscribed_with_the_local_end_of_the_connection(be
     assert bench.next_update() == SubscriptionUpdate(HOT_TOPIC, OWN, Status.SUBSCRIBED)
 
 
+def test_a_group_with_udp_and_tcp_events_names_both_endpoints(bench: Bench) -> None:
+    warm, warmer = HOT_TOPIC.with_resource(0x8004), HOT_TOPIC.with_resource(0x8005)
+    ecu = bench.ecu()
+    ecu.open_tcp_server()
+    for topic in (warm, warmer):
+        bench.subscribe_topic(topic)
+    ecu.offer()
+    stream = ecu.accept()
+    subscribe_entry = ecu.expect_subscribe()
+    assert subscribe_entry.options == (Endpoint("127.0.0.1", bench.port), *over(stream.getpeername()))
+    ecu.send_ack(subscribe_entry, 30)
+    topics = (warm, warmer)
+    assert {bench.next_update() for _ in topics} == {
+        SubscriptionUpdate(each, OWN, Status.SUBSCRIBED) for each in topics
+    }
+    ecu.data.sendto(event(0x8004, b"warm"), ("127.0.0.1", bench.port))
+    assert bench.next().payload == b"warm"
+    stream.sendall(event(0x8005, b"warmer"))
+    assert bench.next().payload == b"warmer"
+
+
 def test_no_connection_is_kept_to_a_stopped_service(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.open_tcp_server()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions at ECUs without uSubscription: requests and service discovery states in, responses out."""
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 
@@ -63,10 +65,10 @@ SERVICES = msgspec.convert(
 class UsubscriptionRig:
     """The uSubscription of `chassis`, called with encoded requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Iterable[ServiceConfig] = SERVICES) -> None:
         self.clock = ManualClock()
         self.ids = UuidSource(self.clock.clock().wall_ms)
-        self.ecus = EcuUsubscription("chassis", "hpc.vin1", SERVICES, self.clock.clock(), self.ids.next)
+        self.ecus = EcuUsubscription("chassis", "hpc.vin1", services, self.clock.clock(), self.ids.next)
 
     def send_request(self, method: int, payload: bytes, caller: UUri = OWN, version: int = 3) -> UMessage:
         sink = UUri("chassis", 0, version, method)
@@ -176,6 +178,14 @@ def test_a_group_with_a_tcp_event_is_subscribed_over_tcp() -> None:
     rig = UsubscriptionRig()
     rig.subscribe(THIRD)
     assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(RELIABLE, True, True)]
+
+
+def test_a_group_with_udp_and_tcp_events_is_subscribed_over_both() -> None:
+    events = [{"id": 0x8001, "eventgroup": 1}, {"id": 0x8002, "eventgroup": 1, "protocol": "tcp"}]
+    service = msgspec.convert({"service": 0x1234, "major": 1, "events": events}, ServiceConfig)
+    rig = UsubscriptionRig([service])
+    rig.subscribe(FIRST)
+    assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, True, True, mixed=True)]
 
 
 def test_a_topic_with_a_configured_address_is_subscribed_immediately() -> None:

@@ -576,6 +576,23 @@ def test_both_protocols_at_once() -> None:
     assert set(entries) == {subscribe(5, OURS_TCP), subscribe(5, OURS, 7)}
 
 
+def test_a_group_with_both_protocols_names_both_endpoints() -> None:
+    node = wanting(group=None)
+    node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True, mixed=True)
+    assert of_kind(ConnectRequested, node.receive(offer(TTL_FOREVER, REMOTE_BOTH))) != []
+    subscribed = sent(node.discovery.on_connected(KEY, STREAM, node.now), PEER)
+    assert subscribed == [(subscribe(5, OURS + OURS_TCP),)]
+    assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
+    assert sent(node.discovery.unsubscribe(WANTED, GROUP), PEER) == [(subscribe(0, OURS + OURS_TCP),)]
+
+
+def test_a_group_with_both_protocols_is_refused_until_the_service_offers_both() -> None:
+    node = wanting(group=None)
+    node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True, mixed=True)
+    assert node.receive(offer(TTL_FOREVER)) == [FOUND, EventgroupRefused(KEY, GROUP)]
+    assert of_kind(ConnectRequested, node.receive(offer(TTL_FOREVER, REMOTE_BOTH))) != []
+
+
 # --- dependencies on peers --------------------------------------------------------------------------------------------
 
 

@@ -371,7 +371,13 @@ class SdDriver:
             if group_request.wanted:
                 now_ns = self._clock.monotonic_ns()
                 self._execute_all(
-                    discovery.subscribe(service, number, now_ns, reliable=group_request.reliable)
+                    discovery.subscribe(
+                        service,
+                        number,
+                        now_ns,
+                        reliable=group_request.reliable,
+                        mixed=group_request.mixed,
+                    )
                 )
             else:
                 self._groups.set_membership(group_request.group, None)

@@ -80,11 +80,15 @@ class EventgroupKey(NamedTuple):
 
 
 class EventgroupRequest(NamedTuple):
-    """Subscribe to an event group, or (`wanted` is False) unsubscribe."""
+    """Subscribe to an event group, or (`wanted` is False) unsubscribe.
+
+    `reliable`: it has events over TCP. `mixed`: and others over UDP.
+    """
 
     group: EventgroupKey
     wanted: bool
     reliable: bool
+    mixed: bool = False
 
 
 class _Group:
@@ -133,6 +137,8 @@ class EcuUsubscription:
         self._eventgroup_choices: dict[UUri, tuple[EventgroupKey, ...]] = {}
         """Topics in several event groups; `_eventgroup_of` has the selected group."""
         self._reliable: set[EventgroupKey] = set()
+        self._unreliable: set[EventgroupKey] = set()
+        """The groups with events over UDP, of configured services."""
         self._dynamic = dynamic
         self._resubscribed: set[EventgroupKey] = set()  # over another transport protocol
         self._dynamic_topics: set[UUri] = set()  # topics of dynamic services
@@ -154,9 +160,7 @@ class EcuUsubscription:
         for event in service.events:
             topic = UUri(self._authority, service.ue_id, service.major, event.id)
             groups = tuple(EventgroupKey(key, group) for group in event.eventgroup_ids)
-            # One TCP event makes the whole group use TCP: a Subscribe has one endpoint here.
-            if service.protocol_of(event) == "tcp":
-                self._reliable.update(groups)
+            (self._reliable if service.protocol_of(event) == "tcp" else self._unreliable).update(groups)
             self._eventgroup_of[topic] = groups[0] if service.needs_discovery else None
             if service.needs_discovery and len(groups) > 1:
                 self._eventgroup_choices[topic] = groups
@@ -272,7 +276,8 @@ class EcuUsubscription:
             group = self._groups.get(key)
             if group is None:
                 group = self._groups[key] = _Group(key in self._reliable)
-                self._group_requests.append(EventgroupRequest(key, True, group.reliable))
+                mixed = group.reliable and key in self._unreliable
+                self._group_requests.append(EventgroupRequest(key, True, group.reliable, mixed))
             group.topics.add(topic)
 
     def _choose_eventgroup(self, topic: UUri) -> None:

@@ -37,6 +37,7 @@ from ustreamer.transports.someip.sd.endpoints import (
 )
 from ustreamer.transports.someip.sd.eventgroups import (
     TRANSITIONS,
+    EventgroupProtocols,
     EventgroupState,
     EventgroupSubscription,
     EventgroupTrigger,
@@ -55,7 +56,7 @@ class _FindState:
     def __init__(self) -> None:
         self.phase = Phase.DOWN
         self.sent = 0
-        self.eventgroups: dict[int, bool] = {}  # event group -> over TCP
+        self.eventgroups: dict[int, EventgroupProtocols] = {}
 
 
 class _RemoteService:
@@ -113,13 +114,15 @@ class SdClient:
             if not any(self._matching(key, remote.minor)):
                 self._remove_service(key)
 
-    def subscribe(self, wanted: WantedService, eventgroup: int, reliable: bool, now_ns: int) -> None:
-        """Subscribe to an event group of every instance of `wanted`, over TCP if `reliable`."""
+    def subscribe(
+        self, wanted: WantedService, eventgroup: int, protocols: EventgroupProtocols, now_ns: int
+    ) -> None:
+        """Subscribe to an event group of every instance of `wanted`."""
         self.request_service(wanted, now_ns)
-        self._wanted[wanted].eventgroups[eventgroup] = reliable
+        self._wanted[wanted].eventgroups[eventgroup] = protocols
         for key, remote in self._remotes.items():
             if wanted.matches(key, remote.minor) and eventgroup not in remote.groups:
-                self._add_group(key, remote, eventgroup, reliable)
+                self._add_group(key, remote, eventgroup, protocols)
                 self._send_subscribes(key, remote, (eventgroup,), now_ns)
 
     def unsubscribe(self, wanted: WantedService, eventgroup: int) -> None:
@@ -247,9 +250,9 @@ class SdClient:
         for wanted in requests:
             self._stop_finding(wanted)
         self._set_expiry((self._offer_expired, key), entry.ttl, now_ns)
-        for number, reliable in self._eventgroups(key, entry.minor).items():
+        for number, protocols in self._eventgroups(key, entry.minor).items():
             if number not in remote.groups:
-                self._add_group(key, remote, number, reliable)
+                self._add_group(key, remote, number, protocols)
         remote.by_multicast = multicast
         if multicast and remote.groups:
             delay_ns = self._actions.response_delay_ns()
@@ -334,12 +337,14 @@ class SdClient:
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
-    def _add_group(self, key: ServiceKey, remote: _RemoteService, number: int, reliable: bool) -> None:
-        group = remote.groups[number] = EventgroupSubscription(reliable)
-        if (remote.endpoints.tcp if reliable else remote.endpoints.udp) is None:
+    def _add_group(
+        self, key: ServiceKey, remote: _RemoteService, number: int, protocols: EventgroupProtocols
+    ) -> None:
+        group = remote.groups[number] = EventgroupSubscription(protocols)
+        if not group.is_offered_at(remote.endpoints):
             group.state = EventgroupState.REFUSED
             self._actions.emit(EventgroupRefused(key, number))
-        elif reliable and remote.tcp_local is not None:
+        elif group.reliable and remote.tcp_local is not None:
             group.state = EventgroupState.PENDING
 
     def _subscribe_due(self, hashed: Hashable, now_ns: int) -> None:
@@ -347,7 +352,7 @@ class SdClient:
         self._actions.deadlines.cancel((self._subscribe_due, key))
         remote = self._remotes[key]
         for number, group in remote.groups.items():
-            if (remote.endpoints.tcp if group.reliable else remote.endpoints.udp) is not None:
+            if group.is_offered_at(remote.endpoints):
                 connects = group.reliable and remote.tcp_local is None
                 self._apply_trigger(
                     key,
@@ -410,9 +415,12 @@ class SdClient:
     def _entry(
         self, key: ServiceKey, remote: _RemoteService, number: int, ttl: int, wants_values: bool
     ) -> EventgroupEntry:
-        options: tuple[Option, ...] = (Endpoint(*self._actions.settings.events),)
-        if remote.groups[number].reliable and remote.tcp_local is not None:
-            options = (Endpoint(*remote.tcp_local, protocol=int(L4Protocol.TCP)),)
+        group = remote.groups[number]
+        udp, options = Endpoint(*self._actions.settings.events), list[Option]()
+        if group.names_udp or remote.tcp_local is None:
+            options.append(udp)
+        if group.reliable and remote.tcp_local is not None:
+            options.append(Endpoint(*remote.tcp_local, protocol=int(L4Protocol.TCP)))
         return EventgroupEntry(
             EntryType.SUBSCRIBE,
             key.service,
@@ -421,7 +429,7 @@ class SdClient:
             number,
             ttl,
             reserved=INITIAL_DATA if wants_values else 0,
-            options=options,
+            options=tuple(options),
         )
 
     def _resubscribe_due(self, hashed: Hashable, now_ns: int) -> None:
@@ -491,8 +499,8 @@ class SdClient:
     def _matching(self, key: ServiceKey, minor: int) -> Iterable[WantedService]:
         return (each for each in self._by_service.get(key.service, ()) if each.matches(key, minor))
 
-    def _eventgroups(self, key: ServiceKey, minor: int) -> dict[int, bool]:
-        found: dict[int, bool] = {}
+    def _eventgroups(self, key: ServiceKey, minor: int) -> dict[int, EventgroupProtocols]:
+        found: dict[int, EventgroupProtocols] = {}
         for wanted in self._matching(key, minor):
             found.update(self._wanted[wanted].eventgroups)
         return found

@@ -40,7 +40,7 @@ from ustreamer.transports.someip.sd.codec import (
 )
 from ustreamer.transports.someip.sd.codec import SdMessage as Message
 from ustreamer.transports.someip.sd.endpoints import NetworkPolicy, format_address
-from ustreamer.transports.someip.sd.eventgroups import EventgroupState
+from ustreamer.transports.someip.sd.eventgroups import EventgroupProtocols, EventgroupState
 from ustreamer.transports.someip.sd.peer_announcer import PeerAnnouncer
 from ustreamer.transports.someip.sd.peer_options import MalformedAnnouncement, decode_streamer_mark
 from ustreamer.transports.someip.sd.peers import SdPeer, SdPeers
@@ -144,10 +144,19 @@ class Discovery:
         return self._actions.drain()
 
     def subscribe(
-        self, wanted: WantedService, eventgroup: int, now_ns: int, *, reliable: bool = False
+        self,
+        wanted: WantedService,
+        eventgroup: int,
+        now_ns: int,
+        *,
+        reliable: bool = False,
+        mixed: bool = False,
     ) -> list[Action]:
-        """Subscribe to an event group of a service while the service is available; over TCP if `reliable`."""
-        self._client.subscribe(wanted, eventgroup, reliable, now_ns)
+        """Subscribe to an event group of a service while the service is available.
+
+        Over TCP if `reliable`, and then over UDP as well if `mixed`.
+        """
+        self._client.subscribe(wanted, eventgroup, EventgroupProtocols(reliable, mixed), now_ns)
         return self._actions.drain()
 
     def unsubscribe(self, wanted: WantedService, eventgroup: int) -> list[Action]:
