@@ -453,7 +453,7 @@ def test_every_omission_is_reported_with_its_place() -> None:
         ),
         (
             {"services": [{"service": 1, "instance": 1}, {"service": 1, "instance": 2}]},
-            "services[1]: left out: services: offered service 0x0001 version 0 (requests do not name an instance)",
+            "services[1]: left out: services: offered service 0x0001 version 0 (requests do not name an instance: give each a port)",
         ),
         (
             {"services": [], "clients": [{"service": None}]},

@@ -193,6 +193,46 @@ def test_contradictory_limits_of_segments_are_refused(keys: dict[str, Any], erro
         endpoint(**keys)
 
 
+# --- instances --------------------------------------------------------------------------------------------------------
+
+SECOND = OFFERED | {"instance": 2, "provider": "//hpc.vin1/9078/1/0", "remote": None, "receivers": []}
+
+
+def test_a_second_offered_instance_needs_a_port_of_its_own() -> None:
+    found = endpoint(services=[OFFERED, SECOND | {"port": 40_001, "port_tcp": 40_002}])
+    assert [(each.port, each.own_tcp_port) for each in found.services] == [(None, None), (40_001, 40_002)]
+    with pytest.raises(msgspec.ValidationError, match="requests do not name an instance: give each a port"):
+        endpoint(services=[OFFERED, SECOND])
+
+
+@pytest.mark.parametrize(
+    ("services", "error"),
+    [
+        ([REMOTE | {"port": 40_001}], "port: only for a service with offered = true"),
+        ([SECOND | {"port_tcp": 40_001}], "port_tcp: only with a port of the service"),
+        ([SECOND | {"port": 30_000}], "30000 is the endpoint's own; leave it out"),
+        (
+            [OFFERED | {"protocol": "tcp", "methods": [1]}, SECOND | {"port": 40_001, "port_tcp": 30_000}],
+            "30000 is the endpoint's own",
+        ),
+        (
+            [
+                OFFERED | {"port": 40_001, "port_tcp": 1},
+                SECOND | {"service": 9, "port": 40_001, "port_tcp": 2},
+            ],
+            "expected one number for all services at port 40001",
+        ),
+        (
+            [OFFERED | {"port": 40_001}, SECOND | {"instance": 1, "port": 40_002}],
+            "instance 1 is there twice",
+        ),
+    ],
+)
+def test_ports_that_contradict_each_other_are_refused(services: list[dict[str, Any]], error: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=error):
+        endpoint(port=30_000, services=services)
+
+
 # --- accepted clients -------------------------------------------------------------------------------------------------
 
 CLIENTS: dict[str, tuple[dict[str, Any], list[str]]] = {

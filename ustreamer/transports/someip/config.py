@@ -123,7 +123,9 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     For an offered service without service discovery, `remote` and `receivers` receive its events. TCP messages use
     `remote_tcp`, or else the address of UDP; our events over TCP use the connection that the receiver opened, from
-    any port. An Offer of another streamer counts for this service only with `accept_relayed`.
+    any port. An Offer of another streamer counts for this service only with `accept_relayed`. An offered service with a
+    `port` is at that port of the endpoint's host, over TCP at `port_tcp` or the same number: so a second instance of a
+    service can be offered.
     """
 
     any_method: ClassVar[bool] = False
@@ -139,6 +141,8 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     remote: str | None = None
     remote_tcp: str | None = None
     receivers: Receivers = ()
+    port: Port | None = None
+    port_tcp: Port | None = None
     offered: bool = False
     accept_relayed: bool = False
     provider: str | None = None
@@ -154,7 +158,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.offered:
             self._check_offered()
         self._check_eventgroups()
-        for key in () if self.offered else ("provider", "receivers", "minor"):
+        for key in () if self.offered else ("provider", "receivers", "minor", "port", "port_tcp"):
             if getattr(self, key):
                 raise ValueError(f"{key}: only for a service with offered = true")
         if self.offered and self.accept_relayed:
@@ -200,6 +204,8 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(
                 "remote_tcp: only for a service that is not offered; its callers come to port_tcp"
             )
+        if self.port_tcp is not None and self.port is None:
+            raise ValueError("port_tcp: only with a port of the service; the endpoint has its own port_tcp")
         addresses = [(parse_address(each.address), each.address) for each in self.static_receivers]
         _check_distinct("receivers", addresses)
         if any(self.protocol_of(event) == "tcp" for event in self.events):
@@ -281,6 +287,11 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The static receivers of an offered service: `remote` first, then `receivers`."""
         first = () if self.remote is None else (ReceiverConfig(self.remote),)
         return (*first, *self.receivers) if self.offered else ()
+
+    @property
+    def own_tcp_port(self) -> int | None:
+        """The TCP port of an offered service with a port of its own."""
+        return self.port if self.port_tcp is None else self.port_tcp
 
     @property
     def ue_id(self) -> int:
@@ -373,6 +384,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
 
     def _check_service(self, where: str, service: ServiceConfig) -> None:
         self._check_groups(where, service)
+        self._check_ports(where, service)
         over_tcp_alone = service.remote_tcp is not None and not service.uses_protocol("udp")
         if self.sd is False and not service.offered and service.remote is None and not over_tcp_alone:
             raise ValueError(
@@ -389,6 +401,17 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 f"{where}.provider: {service.provider} lives behind this endpoint itself; "
                 "a service is offered for a uEntity behind another one"
             )
+
+    def _check_ports(self, where: str, service: ServiceConfig) -> None:
+        if service.port is not None and service.port == self.port:
+            raise ValueError(f"{where}.port: {service.port} is the endpoint's own; leave it out")
+        if service.port is not None and service.own_tcp_port == self.tcp_port and self.listens_over_tcp:
+            raise ValueError(f"{where}.port_tcp: {service.own_tcp_port} is the endpoint's own")
+        for other in self.services if service.port is not None else ():
+            if other.port == service.port and other.own_tcp_port != service.own_tcp_port:
+                raise ValueError(
+                    f"{where}.port_tcp: expected one number for all services at port {service.port}"
+                )
 
     def _check_groups(self, where: str, service: ServiceConfig) -> None:
         if self.sd is not False and service.eventgroups and not service.offered:
@@ -441,7 +464,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def listens_over_tcp(self) -> bool:
-        return any(each.offered and each.uses_protocol("tcp") for each in self.services)
+        return any(each.offered and each.port is None and each.uses_protocol("tcp") for each in self.services)
 
     def client_networks(self) -> tuple[ipaddress.IPv4Network, ...]:
         """The networks whose requests are accepted."""
@@ -471,10 +494,13 @@ def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
     for service in config.services:
         name = f"service {service.service:#06x} version {service.major}"
         if service.offered:
+            where = "" if service.port is None else f" at port {service.port}"
             yield (
-                ("offered", service.service, service.major),
-                f"offered {name} (requests do not name an instance)",
+                ("offered", service.service, service.major, service.port),
+                f"offered {name}{where} (requests do not name an instance: give each a port)",
             )
+            instance = f"offered {name} instance {service.instance}"
+            yield ("instance", service.service, service.instance, service.major), instance
             yield ("provider", service.provider_uuri), f"provider {service.provider}"
             continue
         yield ("remote", service.ue_id, service.major), f"{name} instance {service.instance}"

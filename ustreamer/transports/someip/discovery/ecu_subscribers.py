@@ -21,6 +21,7 @@ configuration. Other fields it subscribes with the first ECU, and stays: its cal
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
@@ -132,8 +133,11 @@ class EcuSubscribers:
         self._usubscription = UUri(own_authority, USUBSCRIPTION, VERSION_3)
         self._clock = clock
         self._next_id = next_id
-        self._next_number: dict[ServiceKey, int] = dict(first_free)
-        self._free_numbers: dict[ServiceKey, list[int]] = {}
+        # By service and major version: the instances of a service share its uEntities.
+        self._next_number: Counter[tuple[int, int]] = Counter()
+        for key, n in first_free.items():
+            self._next_number[key.service, key.major] += n
+        self._free_numbers: dict[tuple[int, int], list[int]] = {}
         self._sinks: dict[EventDestination, EventSink] = {}
         self._by_subscriber: dict[UUri, EventSink] = {}
         self._topics_of: dict[SdSubscription, tuple[UUri, ...]] = {}
@@ -167,13 +171,14 @@ class EcuSubscribers:
         return sink
 
     def _new_sink(self, destination: EventDestination) -> EventSink | None:
-        free, n = self._free_numbers.get(destination.service), self._next_number.get(destination.service, 0)
+        service = (destination.service.service, destination.service.major)
+        free, n = self._free_numbers.get(service), self._next_number[service]
         if free:
             n = free.pop()
         elif n >= FIELD_KEEPER:
             return None
         else:
-            self._next_number[destination.service] = n + 1
+            self._next_number[service] = n + 1
         subscriber = UUri(
             self._authority, n << 16 | destination.service.service, destination.service.major, 0
         )
@@ -331,7 +336,8 @@ class EcuSubscribers:
             return
         del self._sinks[sink.destination], self._by_subscriber[sink.subscriber]
         self._released_sinks.append(sink)
-        self._free_numbers.setdefault(sink.destination.service, []).append(sink.subscriber.ue_instance)
+        service = (sink.destination.service.service, sink.destination.service.major)
+        self._free_numbers.setdefault(service, []).append(sink.subscriber.ue_instance)
 
     # --- timers -------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
@@ -29,7 +29,7 @@ from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.dynamic_services import DynamicServices
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
-from ustreamer.transports.someip.discovery.event_subscriptions import EventgroupAdmission
+from ustreamer.transports.someip.discovery.event_subscriptions import EventgroupAdmission, EventStreams
 from ustreamer.transports.someip.discovery.located_services import (
     LocatedServices,
     service_key,
@@ -104,8 +104,17 @@ class SdCallbacks(NamedTuple):
     """Makes the reader of a socket that receives a multicast group of events."""
     wake: Callable[[], None]
     """Wakes the receiving thread for a tick."""
+    trust_networks: Callable[[Sequence[ipaddress.IPv4Network]], None]
+    """Accepts requests from these networks."""
     on_events_ended: Callable[[ServiceKey, int], None]
     """Reports that the events of an event group are not received any more."""
+
+
+class InboundConnections(EventStreams, Protocol):
+    """The TCP connections of all ports of the endpoint."""
+
+    def drop_host(self, host: str, /) -> None:
+        """Close all connections with a host."""
 
 
 class SdDriver:
@@ -119,6 +128,7 @@ class SdDriver:
         offers: Mapping[ServiceKey, OfferedEventgroups],
         events: EventPublisher,
         connections: TcpConnections,
+        streams: InboundConnections,
         callbacks: SdCallbacks,
     ) -> None:
         assert isinstance(config.sd, SdConfig)
@@ -128,7 +138,7 @@ class SdDriver:
         self.peers = PeerStreamers(callbacks.wake)
         self._sd, self._clock, self._name = config.sd, clock, name
         self._services, self._offers, self._events, self._callbacks = services, offers, events, callbacks
-        self._connections = connections
+        self._connections, self._streams = connections, streams
         self._sockets = SdSockets(self._sd.own_address, self._sd.group_address)
         self._dropped_at_close = 0
         self._groups = MulticastGroups(self._sd.own_address[0], config.receive_buffer, callbacks.make_reader)
@@ -155,7 +165,7 @@ class SdDriver:
             config.authority, own_authority, clock, ids.next, first_free, context.serves
         )
         self._event_subscriptions = EventgroupAdmission(
-            offers, self._subscribers, events, connections, self._send_decisions
+            offers, self._subscribers, events, streams, self._send_decisions
         )
         self._on_directory_change: Callable[[], None] = _no_directory
         self._directory_version = 0
@@ -193,7 +203,7 @@ class SdDriver:
         self._sockets.open()
         networks = self._sd.trusted_networks() or self._own_network()
         if self._trusts_sd_networks:
-            self._services.trust_networks(networks)
+            self._callbacks.trust_networks(networks)
         settings = SdSettings(
             own=self._sd.own_address,
             networks=networks,
@@ -269,16 +279,9 @@ class SdDriver:
 
     def served_by_peer_check(self, receiver: EventReceiver) -> Callable[[], bool]:
         """Return a check whether another streamer offers the service whose events a configured receiver gets."""
-        entity = receiver.subscriber
-        keys = [
-            each
-            for each in self._offers
-            if (each.service, each.major) == (entity.ue_type, entity.ue_version_major)
-        ]
+        keys = [key for key, offer in self._offers.items() if offer.events.keys() & receiver.events.keys()]
         is_served_by_peer = self.peers.is_served_by_peer
-        return lambda: any(
-            map(is_served_by_peer, keys)
-        )  # requests name no instance, so each service is offered once
+        return lambda: any(map(is_served_by_peer, keys))
 
     # --- the receiving thread -----------------------------------------------------------------------------------------
 
@@ -429,7 +432,7 @@ class SdDriver:
                     "someip.rebooted",
                     extra={"endpoint": self._name, "peer": host, **limited(self._name, host)},
                 )
-                self._connections.drop_host(host)
+                self._streams.drop_host(host)
             case PeerAnnouncementsChanged():
                 self.peers.on_announcements(action.announcements)
             case OfferRoleChanged():

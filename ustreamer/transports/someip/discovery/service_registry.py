@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The services of an endpoint, as lookup tables: the attributes of events, the permitted requests, the destinations."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
+from itertools import count
 from typing import Final
 
 from ustreamer.core.routing.subscriptions import UNLIMITED
@@ -42,8 +43,11 @@ class ServiceRegistry:
     `event_attributes` and `request_attributes` belong to the receiving thread; all other methods only read.
     """
 
-    def __init__(self, config: SomeipEndpoint, own_authority: str) -> None:
-        """`own_authority` replaces an empty authority in `provider`."""
+    def __init__(self, config: SomeipEndpoint, own_authority: str, port: int | None = None) -> None:
+        """`own_authority` replaces an empty authority in `provider`.
+
+        The requests are those for offered services with this `port`; None: those at the port of the endpoint.
+        """
         self._authority = config.authority
         self._client_version = config.client_version
         self._request_ttl_ms = config.request_ttl_ms
@@ -76,7 +80,7 @@ class ServiceRegistry:
         )
         self._event_ids = frozenset(message_id for message_id, _ in self._event_keys)
         self._remote = _remote(config.authority, remote)
-        self._offered = _offered(offered, own_authority)
+        self._offered = _offered((each for each in offered if each.port == port), own_authority)
         self.receivers = tuple(_receivers(config, offered, own_authority))
         self._remote_hosts = _hosts(remote)
         self._request_dynamic: Callable[[UUri], None] | None = None
@@ -333,19 +337,21 @@ def _offered(services: Iterable[ServiceConfig], own_authority: str) -> dict[int,
 def _receivers(
     config: SomeipEndpoint, services: Iterable[ServiceConfig], own_authority: str
 ) -> Iterable[EventReceiver]:
+    numbers: dict[tuple[int, int], Iterator[int]] = {}  # instances of a service share its uEntities
     for each in services:
         provider = _provider(each, own_authority)
+        free = numbers.setdefault((each.service, each.major), count())
         groups = each.multicast_groups if config.sd is False else ()
         over_tcp = frozenset(
             provider.with_resource(event.id) for event in each.events if each.protocol_of(event) == "tcp"
         )
-        for number, receiver in enumerate(each.static_receivers):
-            subscriber = UUri(config.authority, number << 16 | each.service, each.major, 0)
+        for receiver in each.static_receivers:
+            subscriber = UUri(config.authority, next(free) << 16 | each.service, each.major, 0)
             address = parse_address(receiver.address)
             events = _wire_events(each, provider, None, groups)
             yield EventReceiver(subscriber, address, receiver.period_ns, events, over_tcp)
-        for number, group in enumerate(groups, len(each.static_receivers)):
-            subscriber = UUri(config.authority, number << 16 | each.service, each.major, 0)
+        for group in groups:
+            subscriber = UUri(config.authority, next(free) << 16 | each.service, each.major, 0)
             yield EventReceiver(subscriber, group, UNLIMITED, _wire_events(each, provider, group, groups))
 
 

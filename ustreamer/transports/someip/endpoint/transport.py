@@ -10,7 +10,9 @@ configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 import errno
 import random
 import socket
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -29,6 +31,12 @@ from ustreamer.transports.someip.config import EventConfig, ServiceConfig, Somei
 from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
+from ustreamer.transports.someip.endpoint.service_port import (
+    InboundStreams,
+    LoopPort,
+    ServicePort,
+    service_ports,
+)
 from ustreamer.transports.someip.io.adaptive_reader import make_reader
 from ustreamer.transports.someip.io.connected_sockets import PerPeerSockets
 from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
@@ -102,19 +110,23 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)
         self._batch: DatagramBatch
         self._on_route_opened: Callable[[Hashable], None] = lambda route: None
+        tcp_callbacks = TcpCallbacks(
+            self._inbound.on_stream,
+            self._inbound.count_refusal,
+            self._notify_route_opened,
+            self._on_tcp_connected,
+            self._on_tcp_disconnected,
+        )
         self._connections = TcpConnections(
             config.tcp,
             self._monotonic_ns,
             random.random,
             self._exchange.services.is_known_host,
-            TcpCallbacks(
-                self._inbound.on_stream,
-                self._inbound.count_refusal,
-                self._notify_route_opened,
-                self._on_tcp_connected,
-                self._on_tcp_disconnected,
-            ),
+            tcp_callbacks,
         )
+        loop = LoopPort(receive_loop.wake, receive_loop.wake_by)
+        self._service_ports = service_ports(config, context, self._listeners, loop, tcp_callbacks)
+        self._port_of = {provider: port for port in self._service_ports for provider in port.providers}
         services = self._exchange.services
         self._outbound = Outbound(
             config.tp,
@@ -152,7 +164,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
         offered = offered_eventgroups(self._config.services, context.authority)
-        self._event_publisher = EventPublisher(offered, self._outbound.event_transmitter)
+        self._event_publisher = EventPublisher(
+            offered, lambda receiver: self._outbound_of(receiver).event_transmitter(receiver)
+        )
         self._keep_fields(offered.values(), self._event_publisher, context.state_dir)
         return SdDriver(
             self._config,
@@ -161,6 +175,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             offered,
             self._event_publisher,
             self._connections,
+            InboundStreams([self._connections, *(each.connections for each in self._service_ports)]),
             SdCallbacks(
                 self._inbound.deliver,
                 self._notify_route_opened,
@@ -168,9 +183,23 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 self._inbound.count_refusal,
                 self._make_reader,
                 self._receive_loop.wake,
+                self._trust_networks,
                 self._on_events_ended,
             ),
         )
+
+    def _port_for(self, receiver: EventReceiver) -> ServicePort | None:
+        """The service port that sends events to a receiver; None: the endpoint's own. All events have one provider."""
+        topic = next(iter(receiver.events), None)
+        return None if topic is None else self._port_of.get(topic.with_resource(0))
+
+    def _outbound_of(self, receiver: EventReceiver) -> Outbound:
+        port = self._port_for(receiver)
+        return self._outbound if port is None else port.outbound
+
+    def _trust_networks(self, networks: Sequence[IPv4Network]) -> None:
+        for each in (self._exchange, *(port.exchange for port in self._service_ports)):
+            each.services.trust_networks(networks)
 
     def _keep_fields(
         self, offered: "Iterable[OfferedEventgroups]", events: "EventPublisher", state_dir: Path | None
@@ -200,6 +229,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 open_listener(address).close()
             except OSError as error:
                 found.append("port_tcp: cannot listen at TCP {}:{}: {}".format(*address, error.strerror))
+        for port in self._service_ports:
+            found += port.problems()
         return found
 
     def warnings(self) -> Sequence[str]:
@@ -244,6 +275,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._groups.open(poller)
         try:
             self._groups.join_all(self._exchange.services.static_groups)
+            for port in self._service_ports:
+                port.open(poller, self._batch)
             self._open_tcp(poller)
             if self._sd_driver is not None:
                 self._sd_driver.open(poller, self.address, self.tcp_address)
@@ -273,7 +306,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 connections.connect(service.tcp_address)
         for receiver in self._receivers.values():
             if receiver.over_tcp:
-                connections.expect_host(receiver.address[0])
+                port = self._port_for(receiver)
+                (connections if port is None else port.connections).expect_host(receiver.address[0])
 
     @property
     def tcp_address(self) -> TcpAddress:
@@ -307,6 +341,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if self._field_file is not None:
             self._field_file.close()
         self._connections.close()
+        for port in self._service_ports:
+            port.close(JOIN_TIMEOUT_S)
         self._groups.close()
         self._peer_sockets.close()
         self._receive_loop.close()
@@ -319,7 +355,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """As `EndpointTransport.watch_routes`, for receivers with too many waiting segments, TCP connections, and
         services.
         """
-        self._outbound.watch_routes(opened)
+        for outbound in (self._outbound, *(port.outbound for port in self._service_ports)):
+            outbound.watch_routes(opened)
         self._on_route_opened = opened
 
     def _notify_route_opened(self, route: Hashable) -> None:
@@ -365,12 +402,15 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._inbound.count_refusal(each.reason, each.peer, each.detail)
         self._outbound.on_tick()
         self._connections.on_timer()
+        for port in self._service_ports:
+            port.on_tick()
 
     def _next_deadline_ns(self) -> int | None:
         deadlines = [
             self._exchange.next_deadline_ns,
             self._outbound.next_deadline_ns,
             self._connections.next_deadline_ns,
+            *(port.next_deadline_ns for port in self._service_ports),
         ]
         if self._sd_driver is not None:
             deadlines.append(self._sd_driver.next_deadline_ns)
@@ -490,14 +530,14 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             return self._fast_outbound.transmit_batch
         # Configured receivers only: a dynamic subscriber may have moved or left by the next batch.
         receiver = self._receivers.get(subscriber)
-        transmit_batch = None if receiver is None else self._outbound.batch_transmitter(receiver)
+        transmit_batch = None if receiver is None else self._outbound_of(receiver).batch_transmitter(receiver)
         if receiver is None or transmit_batch is None:
             return super().batch_transmitter(subscriber)
         return self._unless_served_elsewhere(receiver, transmit_batch)
 
     def _event_transmitter(self, receiver: EventReceiver) -> SendOne:
         """The sender to a configured receiver; with service discovery, unless another streamer serves the receiver."""
-        transmit = self._outbound.event_transmitter(receiver, with_batch=True)
+        transmit = self._outbound_of(receiver).event_transmitter(receiver, with_batch=True)
         if self._sd_driver is None:
             return transmit
         is_elsewhere = self._sd_driver.served_by_peer_check(receiver)
@@ -537,8 +577,12 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._receive_loop.wake_by(self._exchange.on_sent(outgoing))
 
     def _send_response(self, message: UMessage) -> None:
+        port = self._port_of.get(message.attributes.source.with_resource(0))
+        exchange, outbound = (
+            (self._exchange, self._outbound) if port is None else (port.exchange, port.outbound)
+        )
         try:
-            response = self._exchange.build_reply(message)
+            response = exchange.build_reply(message)
         except UStatusError as error:
             if (
                 error.code is UCode.NOT_FOUND
@@ -550,8 +594,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 ) from error  # a request of a client of another streamer
             raise
         if response is not None:
-            self._outbound.send(*response)
-            self._exchange.on_response_sent(message)
+            outbound.send(*response)
+            exchange.on_response_sent(message)
 
     # --- peer streamers -----------------------------------------------------------------------------------------------
 
@@ -640,6 +684,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         * `tcp_waiting`: messages to send again after a connection ended; `tcp_sent_again`; `tcp_dropped`: possibly
           lost.
         """
+        counters: Counter[str] = Counter()
+        for port in self._service_ports:
+            counters.update(port.statistics())
+        counters.update(self._own_statistics())
+        return counters
+
+    def _own_statistics(self) -> dict[str, int]:
         return {
             **self._inbound.statistics(),
             "udp_dropped": self._udp_dropped,

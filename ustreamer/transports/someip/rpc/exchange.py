@@ -120,10 +120,15 @@ class Exchange:
         own_authority: str,
         clock: Clock,
         bridged: frozenset[str] = frozenset(),
+        *,
+        port: int | None = None,
     ) -> None:
-        """`bridged` are the authorities of other SOME/IP networks. With any, message ids keep the request ids."""
+        """Requests are those for offered services with this `port`; None: those at the port of the endpoint.
+
+        `bridged` are the authorities of other SOME/IP networks. With any, message ids keep the request ids.
+        """
         self._keeps_request_ids = bool(bridged)
-        self.services = ServiceRegistry(config, own_authority)
+        self.services = ServiceRegistry(config, own_authority, port)
         self._events = self.services.events_by_host
         self.calls_expired = self.requests_expired = 0
         self.calls_service_gone = 0

@@ -21,7 +21,8 @@ class EventgroupMulticast(NamedTuple):
 class OfferedEventgroups(NamedTuple):
     """An offered service: its topics per event group, its fields, and its multicast event groups.
 
-    `receivers` is the number of configured receivers, `authority` the authority that provides the service.
+    `receivers` is the number of configured receivers, `authority` the authority that provides the service. `port` and
+    `port_tcp` are its own ports; None: those of the endpoint.
     """
 
     key: ServiceKey
@@ -35,12 +36,16 @@ class OfferedEventgroups(NamedTuple):
     uses_tcp: bool
     uses_udp: bool
     authority: str
+    port: int | None = None
+    port_tcp: int | None = None
 
     def group_of(self, topic: UUri) -> int | None:
         return next((group for group, topics in self.eventgroups.items() if topic in topics), None)
 
     def sd_service_at(self, udp: Address, tcp: Address) -> OfferedService:
         """The service as `sd` offers it: endpoints and event groups."""
+        if self.port is not None and self.port_tcp is not None:
+            udp, tcp = (udp[0], self.port), (tcp[0], self.port_tcp)
         groups = tuple(
             (group, self.multicast[group].group if group in self.multicast else None)
             for group in sorted(self.eventgroups)
@@ -94,6 +99,8 @@ def _offered_eventgroups(service: ServiceConfig, own_authority: str) -> OfferedE
         uses_tcp=service.uses_protocol("tcp"),
         uses_udp=service.uses_protocol("udp"),
         authority=provider.authority_name,
+        port=service.port,
+        port_tcp=service.own_tcp_port,
     )
 
 
