@@ -20,7 +20,7 @@ from ustreamer.transports.someip.io.poller import Poller
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
-from ustreamer.transports.someip.io.udp import bind_udp
+from ustreamer.transports.someip.io.udp import bind_udp, report_unreachable
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.ustatus import UStatusError
@@ -76,6 +76,8 @@ class ServicePort:
             context.clock,
             loop.wake_by,
             self.exchange.services.no_event_error,
+            context.sibling_authorities,
+            refuses_oversized=config.oversized == "refuse",
         )
         self._socket: socket.socket | None = None
 
@@ -93,13 +95,20 @@ class ServicePort:
             except OSError as error:
                 yield f"services: port_tcp: cannot listen at TCP {self._bind}:{self._tcp_port}: {error.strerror}"
 
-    def open(self, poller: Poller, batch: DatagramBatch) -> None:
-        """Bind and receive. Raises UStatusError(UNAVAILABLE)."""
+    def open(self, poller: Poller, batch: DatagramBatch, on_icmp: Callable[[socket.socket], None]) -> None:
+        """Bind and receive; `on_icmp` reads the ICMP errors of the socket. Raises UStatusError(UNAVAILABLE)."""
         opened = self._socket = bind_udp((self._bind, self._port))
+        report_unreachable(opened)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         self.outbound.open(opened)
         read = make_reader(
-            opened, None, batch, self._inbound.on_batch, self._inbound.on_datagram, self._monotonic_ns
+            opened,
+            None,
+            batch,
+            self._inbound.on_batch,
+            self._inbound.on_datagram,
+            self._monotonic_ns,
+            lambda: on_icmp(opened),
         )
         poller.add(opened.fileno(), read)
         self.connections.open(self._bind, poller, self._loop.wake)

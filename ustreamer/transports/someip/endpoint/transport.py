@@ -276,7 +276,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         try:
             self._groups.join_all(self._exchange.services.static_groups)
             for port in self._service_ports:
-                port.open(poller, self._batch)
+                port.open(poller, self._batch, self._on_icmp)
             self._open_tcp(poller)
             if self._sd_driver is not None:
                 self._sd_driver.open(poller, self.address, self.tcp_address)
