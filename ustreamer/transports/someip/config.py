@@ -23,6 +23,7 @@ from ustreamer.transports.someip.protocol.addresses import (
     parse_address,
     parse_group,
 )
+from ustreamer.transports.someip.protocol.codec import MessageType
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation, resolve_segmentation
@@ -308,6 +309,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
       a loopback address), and the addresses of all remotes and receivers.
     * `client_version`: version of the uEntity of a SOME/IP client, whose header has none.
     * `request_ttl_ms`: ttl of the request of a SOME/IP client.
+    * `errors`: the message type of a failed response to a SOME/IP client, ERROR (0x81) or RESPONSE (0x80).
     * `tp`: limits of segmented messages, both directions.
     * `oversized`: whether messages above 1 400 bytes of payload are sent over UDP without segments. They are counted.
     * `max_pending`: open requests, for each direction; one host has at most half of the inbound ones.
@@ -327,6 +329,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     clients: tuple[str, ...] | None = None
     client_version: Major = 1
     request_ttl_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
+    errors: Literal["error", "response"] = "error"
     tp: TpLimits = TpLimits()
     oversized: Literal["send", "refuse"] = "send"
     # Below 0xFFFF: a request needs a free session id.
@@ -457,6 +460,11 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     def authority(self) -> str:
         """The authority of every service and client on the network: the first configured one."""
         return self.authorities[0]
+
+    @property
+    def error_message_type(self) -> MessageType:
+        """The message type of a failed response to a SOME/IP client."""
+        return MessageType.ERROR if self.errors == "error" else MessageType.RESPONSE
 
     @property
     def tcp_port(self) -> int:

@@ -401,6 +401,18 @@ def test_a_client_gets_an_error_for_an_unknown_service_method_or_version(
     assert (theirs.client_id, theirs.session_id, theirs.payload, rest) == (0x12, 9, b"", b"")
 
 
+def test_failures_have_the_configured_message_type(make_bench: MakeBench) -> None:
+    bench = make_bench(errors="response")
+    failure = UStatus(UCode.NOT_FOUND, "no")
+    answering(bench, lambda sent_request: error_response(bench.ids.next(), sent_request, failure))
+    refused, _ = UNWELCOME["method"]
+    malformed = OPEN_DOOR[:12] + b"\x09" + OPEN_DOOR[13:]
+    for datagram, code in ((refused, 0x03), (malformed, 0x07), (OPEN_DOOR, 0x02)):
+        bench.ecu.send(bench.endpoint, datagram)
+        theirs, _ = SOMEIPHeader.parse(bench.ecu.receive())
+        assert (theirs.message_type, theirs.return_code.value) == (SOMEIPMessageType.RESPONSE, code)
+
+
 def test_only_a_request_gets_an_error_reply(bench: Bench) -> None:
     unknown = b"\x07\x78" + OPEN_DOOR[2:]
     others = [unknown[:14] + bytes([kind]) + unknown[15:] for kind in (0x01, 0x02, 0x80, 0x81, 0x20, 0x55)]

@@ -228,8 +228,13 @@ def encode_request(message: UMessage, remote: RemoteService, request_id: int) ->
     return header + message.payload
 
 
-def encode_response(request: InboundRequest, commstatus: UCode | None, payload: bytes) -> bytes:
-    """The reply to a SOME/IP client: RESPONSE with the payload, or ERROR.
+def encode_response(
+    request: InboundRequest,
+    commstatus: UCode | None,
+    payload: bytes,
+    error_type: MessageType = MessageType.ERROR,
+) -> bytes:
+    """The reply to a SOME/IP client: RESPONSE with the payload, or a message of `error_type`.
 
     The payload of a failure is not sent: it is a UStatus in protobuf, and a SOME/IP client would read it as the data
     of the method. The detail `SomeipReturnCode` of a UStatus is sent: it is the ERROR of another SOME/IP service.
@@ -243,22 +248,24 @@ def encode_response(request: InboundRequest, commstatus: UCode | None, payload: 
         request.client,
         request.session,
         request.interface_version,
-        MessageType.ERROR if failed else MessageType.RESPONSE,
+        error_type if failed else MessageType.RESPONSE,
         return_code,
         len(body),
     )
     return header + body
 
 
-def encode_refusal(request: SomeIpMessage, return_code: ReturnCode) -> bytes:
-    """The ERROR for a refused REQUEST."""
+def encode_refusal(
+    request: SomeIpMessage, return_code: ReturnCode, error_type: MessageType = MessageType.ERROR
+) -> bytes:
+    """The message of `error_type` for a refused REQUEST."""
     return pack_header(
         request.service,
         request.method,
         request.client,
         request.session,
         request.interface_version,
-        MessageType.ERROR,
+        error_type,
         return_code,
         0,
     )

@@ -28,8 +28,10 @@ _REPLY_CODES: Final = {
 }
 
 
-def error_reply(datagram: bytes, error: MalformedMessage) -> bytes | None:
-    """The ERROR, in our protocol version, for the message at `error.offset` of `datagram`; None: no reply."""
+def error_reply(
+    datagram: bytes, error: MalformedMessage, error_type: MessageType = MessageType.ERROR
+) -> bytes | None:
+    """The reply, in our protocol version, to the message at `error.offset` of `datagram`; None: no reply."""
     return_code = _REPLY_CODES.get(error.reason)
     if return_code is None or len(datagram) - error.offset < HEADER_LENGTH:
         return None
@@ -38,4 +40,4 @@ def error_reply(datagram: bytes, error: MalformedMessage) -> bytes | None:
     )
     if kind != MessageType.REQUEST or code != ReturnCode.E_OK or length < MIN_LENGTH:
         return None
-    return pack_header(service, method, client, session, version, MessageType.ERROR, return_code, 0)
+    return pack_header(service, method, client, session, version, error_type, return_code, 0)

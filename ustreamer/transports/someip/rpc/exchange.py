@@ -135,6 +135,7 @@ class Exchange:
         """Calls whose service, or the connection to it, closed before the response."""
         self.responses_not_wanted = 0
         """Responses to REQUEST_NO_RETURN, which are dropped."""
+        self._error_type = config.error_message_type
         self._monotonic_ns = clock.monotonic_ns
         self._e2e = E2eEvents(e2e_events(config))
         self._expiry = Expiry(clock)
@@ -249,7 +250,7 @@ class Exchange:
 
     def malformed_reply(self, datagram: bytes, error: MalformedMessage, address: Address) -> bytes | None:
         """The reply to a malformed message; None if the sender is not an accepted client."""
-        return error_reply(datagram, error) if self.services.is_client(address[0]) else None
+        return error_reply(datagram, error, self._error_type) if self.services.is_client(address[0]) else None
 
     def _segment(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage | None:
         # An unknown host gets no memory. The whole message is checked when it is complete.
@@ -263,7 +264,7 @@ class Exchange:
     def _request(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage:
         attributes = self.services.request_attributes(message, address[0])
         if isinstance(attributes, SomeipRefusal):
-            return _refuse_request(message, attributes)
+            return self._refuse_request(message, attributes)
         inbound_request = InboundRequest(
             service=message.service,
             method=message.method,
@@ -278,9 +279,20 @@ class Exchange:
             try:
                 self._requests.add_entry(id, inbound_request, self._monotonic_ns() + self._request_ttl_ns)
             except UStatusError:
-                return _refuse_request(message, SomeipRefusal.REQUEST_LIMIT)
+                return self._refuse_request(message, SomeipRefusal.REQUEST_LIMIT)
         self.fast_in.learn(message, attributes)
         return UMessage(id, attributes, message.payload)
+
+    def _refuse_request(self, message: SomeIpMessage, reason: SomeipRefusal) -> RefusedMessage:
+        return_code = REFUSAL_RETURN_CODES.get(reason)
+        # Only a REQUEST without an error code gets a reply: two stacks that reply to each other's replies never stop.
+        if return_code is None or message.message_type != MessageType.REQUEST or message.return_code:
+            return RefusedMessage(reason)
+        return RefusedMessage(reason, encode_refusal(message, return_code, self._error_type))
+
+    def _failure(self, request: InboundRequest, code: UCode) -> bytes:
+        """The reply to a request that has no response."""
+        return encode_response(request, code, b"", self._error_type)
 
     def _response(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage:
         request_id = message.request_id
@@ -319,7 +331,7 @@ class Exchange:
         return ExpiredRequests(
             [self._call_outcome(call, ttl_expired(call)) for call in calls],
             [
-                (encode_response(request, UCode.DEADLINE_EXCEEDED, b""), request.address)
+                (self._failure(request, UCode.DEADLINE_EXCEEDED), request.address)
                 for request in requests
                 if request.expects_response
             ],
@@ -380,7 +392,7 @@ class Exchange:
         with self._lock:
             requests = self._requests.remove_all()
         return [
-            (encode_response(request, UCode.UNAVAILABLE, b""), request.address)
+            (self._failure(request, UCode.UNAVAILABLE), request.address)
             for request in requests
             if request.expects_response
         ]
@@ -475,7 +487,7 @@ class Exchange:
                 self._requests.remove_entry(attributes.reqid)
                 self.responses_not_wanted += 1
                 return None
-        datagram = encode_response(inbound_request, attributes.commstatus, message.payload)
+        datagram = encode_response(inbound_request, attributes.commstatus, message.payload, self._error_type)
         return datagram, inbound_request.address, self.services.response_segmenting(inbound_request)
 
     def on_response_sent(self, message: UMessage) -> None:
@@ -501,11 +513,3 @@ class Exchange:
             **self._reassembly.statistics(),
             **self._e2e.statistics(),
         }
-
-
-def _refuse_request(message: SomeIpMessage, reason: SomeipRefusal) -> RefusedMessage:
-    return_code = REFUSAL_RETURN_CODES.get(reason)
-    # Only a REQUEST without an error code gets a reply: two stacks that reply to each other's replies never stop.
-    if return_code is None or message.message_type != MessageType.REQUEST or message.return_code:
-        return RefusedMessage(reason)
-    return RefusedMessage(reason, encode_refusal(message, return_code))
