@@ -220,6 +220,9 @@ class EndpointTransport(UTransport):
     def open(self) -> None:
         """Bind, connect, start to receive. Raises UStatusError(UNAVAILABLE) that names the missing resource."""
 
+    def reconfigure(self, config: Any) -> None:
+        """Take a section whose `reloadable_keys` have changed. `subscriptions` are the new ones when this returns."""
+
     @abstractmethod
     def stop_receiving(self) -> None:
         """Accept no more messages, so that accepted messages can drain. `send` still works. Idempotent."""
@@ -394,6 +397,10 @@ class TransportKind(msgspec.Struct, frozen=True):
 
     A function decides by the configuration of the endpoint.
     """
+    reloadable_keys: frozenset[str] = frozenset()
+    """The keys of a section that a reload may change, if `restart_reason` agrees. It calls `reconfigure`."""
+    restart_reason: Callable[[Any, Any], str] = lambda old, new: ""
+    """Why a section cannot change from `old` to `new` without a restart; "" if it can."""
     outlives_streamer: bool = True
     """Whether receivers behind it still exist after a restart of the streamer; if not, nothing is kept for them."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from ustreamer.hooks import hookimpl
 from ustreamer.transport_port import EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports.local.config import LocalEndpoint
-from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.config import SomeipEndpoint, services_restart_reason
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -60,6 +60,10 @@ class BuiltinTransports:
             "local": TransportKind(LocalEndpoint, _make_local_transport, outlives_streamer=False),
             "zenoh": TransportKind(ZenohEndpoint, _make_zenoh_transport),
             "someip": TransportKind(
-                SomeipEndpoint, _make_someip_transport, has_usubscription=_uses_service_discovery
+                SomeipEndpoint,
+                _make_someip_transport,
+                has_usubscription=_uses_service_discovery,
+                reloadable_keys=frozenset({"services"}),
+                restart_reason=services_restart_reason,
             ),
         }

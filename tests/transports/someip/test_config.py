@@ -7,7 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.transports.someip.config import EventConfig, MethodConfig, ReceiverConfig, SomeipEndpoint
+from ustreamer.transports.someip.config import (
+    EventConfig,
+    MethodConfig,
+    ReceiverConfig,
+    SomeipEndpoint,
+    services_restart_reason,
+)
 from ustreamer.transports.someip.protocol.addresses import TcpAddress, parse_address
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
@@ -231,6 +237,35 @@ def test_a_second_offered_instance_needs_a_port_of_its_own() -> None:
 def test_ports_that_contradict_each_other_are_refused(services: list[dict[str, Any]], error: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=error):
         endpoint(port=30_000, services=services)
+
+
+# --- services that a reload adds ---------------------------------------------------------------------------------------
+
+FOUND = {"service": 9, "major": 1}
+SD = {"multicast": "224.244.224.245", "interface": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sd", "reason"),
+    [
+        ([FOUND], [FOUND, OFFERED, FOUND | {"service": 8}], {}, ""),
+        ([FOUND], [FOUND], {"dynamic_services": True}, ""),
+        ([FOUND], [OFFERED], {}, "other than one behind the present ones"),
+        ([FOUND], [OFFERED, FOUND], {}, "other than one behind the present ones"),
+        ([], [FOUND], {"dynamic_services": True}, "with dynamic_services"),
+        ([], [REMOTE], {}, "a service with a remote"),
+        ([], [OFFERED | {"port": 40_001}], {}, "with a port of its own"),
+        ([], [FOUND | {"accept_relayed": True}], {}, "with accept_relayed"),
+        ([], [OFFERED | {"protocol": "tcp", "methods": [1]}], {}, "the first offered service over TCP"),
+    ],
+)
+def test_a_reload_adds_services_that_discovery_finds_or_offers(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], sd: dict[str, Any], reason: str
+) -> None:
+    old, new = (endpoint(services=services, sd=SD | sd) for services in (before, after))
+    found = services_restart_reason(old, new)
+    assert reason in found
+    assert bool(reason) is bool(found)
 
 
 # --- accepted clients -------------------------------------------------------------------------------------------------

@@ -118,12 +118,18 @@ class StaticDirectory:
 
     def __init__(self, subscriptions: Iterable[Subscription]) -> None:
         self.version = 0
-        self._by_topic: Sublist[Subscription] = Sublist()
+        self.replace_all(subscriptions)
+
+    def replace_all(self, subscriptions: Iterable[Subscription]) -> None:
+        """Take other subscriptions, without another version: the caller drops all routes."""
+        by_topic: Sublist[Subscription] = Sublist()
         for subscription in subscriptions:
-            self._by_topic.insert(subscription.topic, subscription)
+            by_topic.insert(subscription.topic, subscription)
+        self._by_topic = by_topic
+        self._is_empty = not any(True for _ in by_topic)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        return self._by_topic.match(topic)
+        return () if self._is_empty else self._by_topic.match(topic)
 
     def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
         for each in islice(self._by_topic, max_topics):

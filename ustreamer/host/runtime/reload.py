@@ -3,7 +3,8 @@
 
 In flow two checked configurations. Out flow changed keys, and keys that need a restart. Nothing here acts.
 
-A reload may change authorities of endpoints, egress limits, access rules, and plugin sections that the plugins accept.
+A reload may change authorities of endpoints, egress limits, access rules, plugin sections that the plugins accept, and
+keys that a transport accepts: the services of a SOME/IP network.
 All other changes are refused together, each by its key, and nothing changes.
 """
 
@@ -13,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.host.config.config import StreamerConfig, configured_authorities
-from ustreamer.transport_port import TransportKind
+from ustreamer.transport_port import EndpointConfig, TransportKind
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 RESTART: Final = "needs a restart"
@@ -40,11 +41,25 @@ def keys_needing_restart(
     old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, TransportKind]
 ) -> list[str]:
     """Why a streamer with configuration `old` cannot change to `new` without a restart. Excludes reasons of plugins."""
-    reasons = [f"{key}: {RESTART}" for key in changed_keys(old, new) if not _is_reloadable(key)]
+    shared = old.endpoints.keys() & new.endpoints.keys()
+    of_transports = {
+        f"endpoints.{name}.{key}"
+        for name in shared
+        for key in kinds[old.endpoints[name].transport].reloadable_keys
+    }
+    reasons = [
+        f"{key}: {RESTART}"
+        for key in changed_keys(old, new)
+        if not _is_reloadable(key) and key not in of_transports
+    ]
     if set(old.plugins) == set(new.plugins) and list(old.plugins) != list(new.plugins):
         reasons.append(f"plugins: another order {RESTART}")
-    shared = old.endpoints.keys() & new.endpoints.keys()
     for name in sorted(shared):
+        kind = kinds[old.endpoints[name].transport]
+        if old.endpoints[name].transport == new.endpoints[name].transport and (
+            why := kind.restart_reason(old.endpoints[name], new.endpoints[name])
+        ):
+            reasons += [f"endpoints.{name}.{key}: {why} {RESTART}" for key in sorted(kind.reloadable_keys)]
         before, after = old.endpoints[name].authorities, new.endpoints[name].authorities
         served = not kinds[old.endpoints[name].transport].provides_usubscription(old.endpoints[name])
         if before != after and (why := _restart_reason(old.authority, before, after, served=served)):
@@ -54,6 +69,20 @@ def keys_needing_restart(
         # Plugins trust a configured authority. Behind '*' any sender could claim that name.
         reasons.append(f"endpoints: leaving {', '.join(map(repr, removed))} to '*' {RESTART}")
     return reasons
+
+
+def changed_endpoints(
+    old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, TransportKind]
+) -> dict[str, EndpointConfig]:
+    """The sections with changes for their transports."""
+    return {
+        name: section
+        for name, section in new.endpoints.items()
+        if any(
+            getattr(section, key) != getattr(old.endpoints[name], key)
+            for key in kinds[section.transport].reloadable_keys
+        )
+    }
 
 
 def changed_plugins(old: StreamerConfig, new: StreamerConfig) -> dict[str, msgspec.Struct]:

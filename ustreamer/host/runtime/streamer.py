@@ -74,7 +74,13 @@ from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed,
 from ustreamer.host.runtime.late_subscribers import LateSubscribers
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
 from ustreamer.host.runtime.redrive import Redriver
-from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_plugins, keys_needing_restart
+from ustreamer.host.runtime.reload import (
+    ReloadRefused,
+    changed_endpoints,
+    changed_keys,
+    changed_plugins,
+    keys_needing_restart,
+)
 from ustreamer.host.runtime.sent_messages import DurableSentStore, SentMessages
 from ustreamer.host.runtime.threads import TimerThread
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, DeadLetterStore
@@ -151,6 +157,7 @@ class Streamer:
                 config.state_dir,
             )
             self.transports[name] = kind.factory(section, endpoint_context)
+        self._configured_subscriptions = StaticDirectory(self._subscriptions_of_transports())
         self._pause_file = PauseFile(config.state_dir)
         self._paused = PausedDirectory(self._build_directory(), self._pause_file.save)
         ustreamer_service = UStreamerService(config.authority, clock, self, self._paused, self._on_paused)
@@ -215,17 +222,15 @@ class Streamer:
     def _build_directory(self) -> SubscriptionDirectory:
         return self._with_configured_subscriptions(self._plugins.hook.ustreamer_subscription_directory())
 
+    def _subscriptions_of_transports(self) -> Iterator[Subscription]:
+        """The subscriptions from the configuration of the endpoints."""
+        for transport in self.transports.values():
+            yield from transport.subscriptions()
+
     def _with_configured_subscriptions(
         self, directories_found: Iterable[SubscriptionDirectory]
     ) -> SubscriptionDirectory:
-        directories = list(directories_found)
-        configured = [
-            subscription
-            for transport in self.transports.values()
-            for subscription in transport.subscriptions()
-        ]
-        if configured or not directories:
-            directories.append(StaticDirectory(configured))
+        directories = [*directories_found, self._configured_subscriptions]
         transport_directories = (
             transport.subscription_directory(self._replan) for transport in self.transports.values()
         )
@@ -479,6 +484,7 @@ class Streamer:
         def change() -> None:
             for apply in plugin_changes:
                 apply()
+            self._configured_subscriptions.replace_all(self._subscriptions_of_transports())
             for name, queue in self._egress_queues.items():
                 queue.set_limits(config.limits(name))
             self._authority_table = authority_table
@@ -491,6 +497,8 @@ class Streamer:
                 log.exception("plugins.failed", extra={"hook": "ustreamer_configured"})
 
         with self._switched_listeners(config):
+            for name, endpoint in changed_endpoints(self._config, config, self._kinds).items():
+                self.transports[name].reconfigure(endpoint)
             self.dispatcher.swap_router(self._build_router(config, authority_table), change)
         self._subscribed_topics.share_all()
         self.dispatcher.set_loop_endpoints(self._peers.loop_endpoints())

@@ -526,3 +526,26 @@ def _check_distinct(where: str, identities: Iterable[tuple[Hashable, str]]) -> N
         if identity in seen:
             raise ValueError(f"{where}: {name} is there twice")
         seen.add(identity)
+
+
+def added_services(old: SomeipEndpoint, new: SomeipEndpoint) -> tuple[ServiceConfig, ...]:
+    """The services that only `new` has."""
+    return new.services[len(old.services) :]
+
+
+def services_restart_reason(old: SomeipEndpoint, new: SomeipEndpoint) -> str:
+    """Why the endpoint cannot take the services of `new` while it runs; "" if it can: they are all old ones and more."""
+    if new.services == old.services:
+        return ""
+    if new.services[: len(old.services)] != old.services:
+        return "a service other than one behind the present ones"
+    if isinstance(old.sd, bool) or old.sd.dynamic_services:
+        return "a service without sd, or with dynamic_services,"
+    if new.listens_over_tcp and not old.listens_over_tcp:
+        return "the first offered service over TCP"
+    for each in added_services(old, new):
+        if each.port is not None or each.accept_relayed:
+            return "a service with a port of its own or with accept_relayed"
+        if not each.offered and not each.needs_discovery:
+            return "a service with a remote"
+    return ""

@@ -136,7 +136,7 @@ class EcuSubscribers:
         # By service and major version: the instances of a service share its uEntities.
         self._next_number: Counter[tuple[int, int]] = Counter()
         for key, n in first_free.items():
-            self._next_number[key.service, key.major] += n
+            self.add_receivers(key, n)
         self._free_numbers: dict[tuple[int, int], list[int]] = {}
         self._sinks: dict[EventDestination, EventSink] = {}
         self._by_subscriber: dict[UUri, EventSink] = {}
@@ -149,6 +149,10 @@ class EcuSubscribers:
         """The topics whose subscriptions have changed since the last `pop_requests`."""
         self._decisions = SubscriptionDecisions([], [])
         self._released_sinks: list[EventSink] = []
+
+    def add_receivers(self, service: ServiceKey, number: int) -> None:
+        """Reserve the first numbers for configured receivers of a service that no ECU has subscribed yet."""
+        self._next_number[service.service, service.major] += number
 
     # --- from service discovery ---------------------------------------------------------------------------------------
 

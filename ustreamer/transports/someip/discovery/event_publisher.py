@@ -46,16 +46,21 @@ class EventPublisher:
         self._leaders: dict[_Group, UUri] = {}  # of groups that use multicast now
         self._multicast_plans: dict[UUri, _MulticastPlan] = {}  # of topics that use multicast now
         self._groups_of: dict[UUri, tuple[_Group, ...]] = {}
+        self.values: Final = FieldValues(())
         for key, offer in offers.items():
-            for number, topics in offer.eventgroups.items():
-                for topic in topics:
-                    self._groups_of[topic] = (*self._groups_of.get(topic, ()), (key, number))
-        self.values: Final = FieldValues(topic for offer in offers.values() for topic in offer.fields)
+            self.add_offer(key, offer)
         self._field_keepers: set[UUri] = set()
         self._orphans: dict[tuple[UUri, UUri], None] = {}
         # Held while a field is sent: an initial event must not follow a newer value.
         self._field_lock = Lock()
         self.initial_events = 0
+
+    def add_offer(self, key: ServiceKey, offer: OfferedEventgroups) -> None:
+        """Publish the events of one more service, which is among the offers."""
+        for number, topics in offer.eventgroups.items():
+            for topic in topics:
+                self._groups_of[topic] = (*self._groups_of.get(topic, ()), (key, number))
+        self.values.add_fields(offer.fields)
 
     # --- subscribers --------------------------------------------------------------------------------------------------
 

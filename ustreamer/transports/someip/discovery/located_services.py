@@ -54,6 +54,17 @@ class LocatedServices:
     def wanted(self) -> Iterable[ServiceKey]:
         return self._wanted
 
+    @property
+    def found(self) -> Iterable[ServiceConfig]:
+        """The available services, each at its address."""
+        return self._found.values()
+
+    def add_service(self, service: ServiceConfig) -> ServiceKey:
+        """Follow one more configured service; returns its key."""
+        key = service_key(service)
+        self._wanted[key] = service
+        return key
+
     def apply_changes(
         self, changes: DynamicServiceChanges, discovery: Discovery, now_ns: int
     ) -> list[Action]:

@@ -19,13 +19,13 @@ import logging
 import random
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.discovery.dynamic_services import DynamicServices
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
@@ -169,6 +169,7 @@ class SdDriver:
         )
         self._on_directory_change: Callable[[], None] = _no_directory
         self._directory_version = 0
+        self._addresses: tuple[Address, Address] = (("", 0), ("", 0))
 
     def _make_dynamic_services(self, config: SomeipEndpoint) -> DynamicServices | None:
         limits = self._sd.dynamic_services_limits
@@ -218,6 +219,7 @@ class SdDriver:
         self._interface_monitor = InterfaceMonitor(self._sd.own_address[0])
         self._groups.open(poller)
         now_ns = self._clock.monotonic_ns()
+        self._addresses = udp, tcp
         for offer in self._offers.values():
             self._execute_all(discovery.offer_service(offer.sd_service_at(udp, tcp), now_ns))
         for key in self._located.wanted:
@@ -226,6 +228,28 @@ class SdDriver:
         for fd in self._sockets.fds:
             poller.add(fd, self._on_readable)
         poller.add(self._interface_monitor.fileno(), self._on_link_event)
+
+    def add_services(
+        self, remote: Sequence[ServiceConfig], offers: Mapping[ServiceKey, OfferedEventgroups]
+    ) -> None:
+        """Find and offer further services, on the receiving thread. `offers` are among those of the constructor."""
+        discovery = self._discovery
+        if discovery is None:
+            return
+        now_ns = self._clock.monotonic_ns()
+        for each in remote:
+            self.usubscription.add_service(each)
+            key = self._located.add_service(each)
+            self._execute_all(discovery.request_service(wanted_service(key), now_ns))
+        for key, offer in offers.items():
+            self._events.add_offer(key, offer)
+            self._subscribers.add_receivers(key, offer.receivers)
+            self._execute_all(discovery.offer_service(offer.sd_service_at(*self._addresses), now_ns))
+
+    @property
+    def located_services(self) -> Iterable[ServiceConfig]:
+        """The services that are available now."""
+        return self._located.found
 
     def _own_network(self) -> tuple[ipaddress.IPv4Network, ...]:
         found = find_interface(self._sd.own_address[0])

@@ -51,20 +51,30 @@ class ServiceRegistry:
         self._authority = config.authority
         self._client_version = config.client_version
         self._request_ttl_ms = config.request_ttl_ms
-        self._networks = config.client_networks()
+        self._own_authority, self._port = own_authority, port
+        self._trusted_networks: tuple[IPv4Network, ...] = ()
         self._peer_streamers = frozenset(config.peer_streamer_addresses)
         self._client_hosts: BoundedCache[str, bool] = BoundedCache(_MAX_CACHED)
         self._requesters: BoundedCache[tuple[int, int, int, int, int], UAttributes] = BoundedCache(
             _MAX_CACHED
         )
-        offered = [each for each in config.services if each.offered]
-        remote = [each for each in config.services if not each.offered]
-        self._e2e_events = e2e_events(config)
-        self.events_by_host, self._events_by_address = _events_by_source(config.authority, remote)
+        self.events_by_host: dict[str, dict[EventKey, UAttributes]] = {}
         """The expected events of each host, without those with E2E protection; `set_located_services` updates the dict in
         place.
         """
-        self._e2e_events_by_host = _pop_e2e_events(self.events_by_host, self._e2e_events)
+        self._request_dynamic: Callable[[UUri], None] | None = None
+        self.request_templates: BoundedCache[UAttributes, RequestTemplate]
+        """The destinations of requests, for `rpc/fast_path.py`; replaced by a new dict after any change of address."""
+        self.set_configured_services(config)
+
+    def set_configured_services(self, config: SomeipEndpoint, located: Iterable[ServiceConfig] = ()) -> None:
+        """Set the configured services, and the located ones. Belongs to the receiving thread while it runs."""
+        own_authority = self._own_authority
+        offered = [each for each in config.services if each.offered]
+        remote = [each for each in config.services if not each.offered]
+        self._e2e_events = e2e_events(config)
+        self._networks = (*config.client_networks(), *self._trusted_networks)
+        self._client_hosts.clear()
         self.static_groups = tuple(dict.fromkeys(group for each in remote for group in each.multicast_groups))
         """The configured multicast groups of events."""
         self._static_services = [each for each in remote if not each.needs_discovery]
@@ -79,14 +89,10 @@ class ServiceRegistry:
             _event_key(each.service << 16 | event.id, each.major) for each in remote for event in each.events
         )
         self._event_ids = frozenset(message_id for message_id, _ in self._event_keys)
-        self._remote = _remote(config.authority, remote)
-        self._offered = _offered((each for each in offered if each.port == port), own_authority)
+        self._offered = _offered((each for each in offered if each.port == self._port), own_authority)
         self.receivers = tuple(_receivers(config, offered, own_authority))
-        self._remote_hosts = _hosts(remote)
-        self._request_dynamic: Callable[[UUri], None] | None = None
-        self.request_templates: BoundedCache[UAttributes, RequestTemplate] = BoundedCache(_MAX_CACHED)
-        """The destinations of requests, for `rpc/fast_path.py`; replaced by a new dict after any change of address."""
         self._providers = {topic.with_resource(0) for each in self.receivers for topic in each.events}
+        self.set_located_services(located)
 
     # --- inbound ------------------------------------------------------------------------------------------------------
 
@@ -106,6 +112,7 @@ class ServiceRegistry:
 
     def trust_networks(self, networks: Iterable[IPv4Network]) -> None:
         """Accept requests from these networks as well."""
+        self._trusted_networks = (*self._trusted_networks, *networks)
         self._networks = (*self._networks, *networks)
         self._client_hosts.clear()
 

@@ -143,7 +143,7 @@ class EcuUsubscription:
         self._resubscribed: set[EventgroupKey] = set()  # over another transport protocol
         self._dynamic_topics: set[UUri] = set()  # topics of dynamic services
         for service in services:
-            self._add_service(service)
+            self.add_service(service)
         self._groups: dict[EventgroupKey, _Group] = {}
         self._subscribers: dict[UUri, dict[UUri, _Subscriber]] = {}
         self._deadlines: DeadlineQueue[tuple[UUri, UUri]] = DeadlineQueue()
@@ -155,7 +155,8 @@ class EcuUsubscription:
         self.version = 0
         """Counts the changes of `subscribers`."""
 
-    def _add_service(self, service: ServiceConfig) -> None:
+    def add_service(self, service: ServiceConfig) -> None:
+        """Accept subscriptions to the events of a configured service."""
         key = ServiceKey(service.service, service.instance, service.major)
         for event in service.events:
             topic = UUri(self._authority, service.ue_id, service.major, event.id)

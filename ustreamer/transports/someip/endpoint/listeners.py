@@ -70,6 +70,11 @@ class Listeners:
                 raise UStatusError(UCode.NOT_FOUND, f"no such listener for source {source}, sink {sink}")
             self._table = _Table(tuple(each for each in registrations if each != removed))
 
+    def clear_cache(self) -> None:
+        """Match all messages again: there are further fields."""
+        with self._lock:
+            self._table = _Table(self._table.registrations)
+
     def _registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
         check_filters(source, sink)
         sink = sink and sink.with_authority(self._authority)

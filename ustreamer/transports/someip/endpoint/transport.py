@@ -10,10 +10,9 @@ configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 import errno
 import random
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ustreamer.core.base.decoder import min_payload_bytes
@@ -27,7 +26,8 @@ from ustreamer.transport_port import (
     ReceivingThread,
     SubscriberEnded,
 )
-from ustreamer.transports.someip.config import EventConfig, ServiceConfig, SomeipEndpoint
+from ustreamer.transports.someip.config import EventConfig, ServiceConfig, SomeipEndpoint, added_services
+from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
 from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
@@ -88,7 +88,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     inline: ClassVar[bool] = True
 
     def __init__(self, config: SomeipEndpoint, context: EndpointContext) -> None:
-        self._config = config
+        self._config = self._running_config = config
         self._name = context.name
         self._monotonic_ns = context.clock.monotonic_ns
         bridged = context.sibling_authorities
@@ -143,6 +143,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._event_publisher: EventPublisher | None = None
         self._field_file: FieldFile | None = None
         self._field_subscriptions: list[Subscription] = []
+        self._own_authority, self._state_dir = context.authority, context.state_dir
+        self._offered: dict[ServiceKey, OfferedEventgroups] = {}
+        self._reconfigured: deque[SomeipEndpoint] = deque()
         self._sd_driver = self._make_sd_driver(context)
         self._fast_outbound = self._exchange.fast_out(
             self._outbound.send_equal_sized, self.send, receive_loop.wake_by, self._is_for_discovery
@@ -163,11 +166,11 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
-        offered = offered_eventgroups(self._config.services, context.authority)
+        offered = self._offered = offered_eventgroups(self._config.services, context.authority)
         self._event_publisher = EventPublisher(
             offered, lambda receiver: self._outbound_of(receiver).event_transmitter(receiver)
         )
-        self._keep_fields(offered.values(), self._event_publisher, context.state_dir)
+        self._keep_fields(offered.values(), self._event_publisher)
         return SdDriver(
             self._config,
             context,
@@ -201,9 +204,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         for each in (self._exchange, *(port.exchange for port in self._service_ports)):
             each.services.trust_networks(networks)
 
-    def _keep_fields(
-        self, offered: "Iterable[OfferedEventgroups]", events: "EventPublisher", state_dir: Path | None
-    ) -> None:
+    def _keep_fields(self, offered: "Iterable[OfferedEventgroups]", events: "EventPublisher") -> None:
         """Keep the values of offered fields from the first message on, and on disk."""
         from ustreamer.transports.someip.discovery.ecu_subscribers import field_keeper
         from ustreamer.transports.someip.discovery.field_file import DIRECTORY, FieldFile
@@ -212,8 +213,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             keeper = field_keeper(self._config.authority, offer.key)
             self._field_subscriptions += [Subscription(topic, keeper) for topic in sorted(offer.fields)]
             events.add_field_keeper(keeper)
-        if self._field_subscriptions and state_dir is not None:
-            self._field_file = FieldFile(state_dir / DIRECTORY / self._name, events.values)
+        if self._field_subscriptions and self._state_dir is not None and self._field_file is None:
+            self._field_file = FieldFile(self._state_dir / DIRECTORY / self._name, events.values)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -387,10 +388,52 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._listeners.unregister(source_filter, sink_filter, listener)
         self._receive_loop.wait_for_listener_calls()
 
+    # --- another configuration ----------------------------------------------------------------------------------------
+
+    def reconfigure(self, config: SomeipEndpoint) -> None:
+        """As `EndpointTransport.reconfigure`: take further services. The receiving thread offers and finds them."""
+        from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
+
+        assert self._event_publisher is not None  # `services_restart_reason`
+        offered = offered_eventgroups(added_services(self._config, config), self._own_authority)
+        self._config = config
+        self._field_values.add_fields(_fields_of_ecus(config))
+        self._listeners.clear_cache()
+        self._event_publisher.values.add_fields(topic for each in offered.values() for topic in each.fields)
+        had_file = self._field_file is not None
+        self._keep_fields(offered.values(), self._event_publisher)
+        if self._field_file is not None and not had_file:
+            self._load_fields()
+            self._field_file.start()
+        receivers = ServiceRegistry(config, self._own_authority).receivers
+        added = {each.subscriber: each for each in receivers if each.subscriber not in self._receivers}
+        for each in added.values():
+            if each.over_tcp:
+                self._connections.expect_host(each.address[0])
+        self._transmitters |= {each.subscriber: self._event_transmitter(each) for each in added.values()}
+        self._receivers = self._receivers | added
+        self._offered |= offered
+        self._reconfigured.append(config)
+        self._receive_loop.wake()
+
+    def _add_services(self, old: SomeipEndpoint, config: SomeipEndpoint) -> None:
+        """Take further services, on the receiving thread."""
+        from ustreamer.transports.someip.discovery.located_services import service_key
+
+        sd_driver = self._sd_driver
+        assert sd_driver is not None
+        added = added_services(old, config)
+        self._exchange.set_configured_services(config, sd_driver.located_services)
+        offers = {key: self._offered[key] for key in (service_key(each) for each in added if each.offered)}
+        sd_driver.add_services([each for each in added if not each.offered], offers)
+
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
         """Run all due work."""
+        while self._reconfigured:
+            self._running_config, old = self._reconfigured.popleft(), self._running_config
+            self._add_services(old, self._running_config)
         if self._sd_driver is not None:
             self._sd_driver.on_tick()
         responses, datagrams = self._exchange.expire_requests()

@@ -16,13 +16,17 @@ class FieldValues:
     """The last value of each of `fields`. Any thread may call it."""
 
     def __init__(self, fields: Iterable[UUri]) -> None:
-        self.fields: Final = frozenset(fields)
+        self.fields = frozenset(fields)
         self.changed = Event()
         """Set with each new value."""
         self.dropped = 0
         self._values: dict[UUri, UMessage] = {}
         self._bytes = 0
         self._lock = Lock()
+
+    def add_fields(self, fields: Iterable[UUri]) -> None:
+        """Keep the values of further fields from now on."""
+        self.fields = self.fields.union(fields)
 
     def keep(self, message: UMessage) -> None:
         """Keep the value in `message`, an event of a field. A value that is too long leaves none, not an older one."""

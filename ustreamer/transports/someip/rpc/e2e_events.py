@@ -29,8 +29,14 @@ class E2eEvents:
     """One checker for each event."""
 
     def __init__(self, events: Mapping[UUri, E2eConfig]) -> None:
-        self._events = {topic: (config, E2eChecker(config)) for topic, config in events.items()}
+        self._events: dict[UUri, tuple[E2eConfig, E2eChecker]] = {}
         self._counts = dict.fromkeys(E2eResult, 0)
+        self.add_events(events)
+
+    def add_events(self, events: Mapping[UUri, E2eConfig]) -> None:
+        """Check these events as well. Known events keep their checkers."""
+        for topic, config in events.items():
+            self._events.setdefault(topic, (config, E2eChecker(config)))
 
     def __contains__(self, topic: UUri) -> bool:
         return topic in self._events

@@ -25,7 +25,7 @@ import msgspec
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendOne
-from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry, e2e_events
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
@@ -155,6 +155,11 @@ class Exchange:
         """Decodes single messages that repeat an accepted request or answer a call; `decode_message` decodes the
         rest.
         """
+
+    def set_configured_services(self, config: SomeipEndpoint, located: Iterable[ServiceConfig]) -> None:
+        """See ServiceRegistry. Belongs to the receiving thread."""
+        self._e2e.add_events(e2e_events(config))
+        self.services.set_configured_services(config, located)
 
     # --- input --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reload adds services to a SOME/IP network. Other services do not notice it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.discovery.sd_vehicle import (
+    CLIMATE,
+    OFFERED,
+    PROVIDER,
+    SPEED,
+    SdVehicle,
+    offered_service_toml,
+    sd_vehicle_toml,
+    service_toml,
+    subscription_state,
+)
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import ECHO, ZenohEntity, eventually
+from tests.e2e.rigs.sd_ecu import SdNotification
+from tests.e2e.rigs.wire import Uri
+
+BEFORE: Final = service_toml(SPEED, "events = [{ id = 0x8001, eventgroup = 1 }]")
+ADDED: Final = (
+    service_toml(CLIMATE, "events = [{ id = 0x8001, eventgroup = 1, field = true }]", "methods = [0x0001]"),
+    offered_service_toml(OFFERED, "events = [{ id = 0x8001, eventgroup = 1, field = true }]"),
+)
+FAST, WARM = Uri("chassis", SPEED, 1, 0x8001), Uri("chassis", CLIMATE, 1, 0x8001)
+
+
+@pytest.fixture
+def car(tmp_path: Path) -> Iterator[SdVehicle]:
+    with ExitStack() as stack:
+        yield SdVehicle(stack, tmp_path, BEFORE)
+
+
+def reload(car: SdVehicle, *services: str, outcome: str = "streamer.reloaded") -> str:
+    """Change the services; the log line with this outcome."""
+    car.process.config.write_text(sd_vehicle_toml(car.ports, *services), encoding="utf-8")
+    car.process.send_sighup()
+    return car.process.stderr.wait_one(lambda line: f'"{outcome}"' in line)
+
+
+def test_a_reload_adds_services_without_an_effect_on_others(car: SdVehicle) -> None:
+    old = car.new_ecu()
+    old.offer(SPEED, 1)
+    eventually(lambda: car.subscription_state(FAST), wire.SUBSCRIBED)
+    old.send_event(SPEED, 0x8001, b"before", car.address)
+    car.app.wait_events(FAST)
+
+    reload(car, BEFORE, *ADDED)
+
+    new = car.new_ecu()
+    new.offer(CLIMATE, 1)
+    eventually(lambda: car.subscription_state(WARM), wire.SUBSCRIBED)
+    new.send_event(CLIMATE, 0x8001, b"22", car.address)
+    assert car.app.wait_events(WARM)[0].payload == b"22"
+    late = car.new_app()
+    assert subscription_state(late, WARM) == wire.SUBSCRIBED
+    assert late.wait_events(WARM)[0].payload == b"22"
+    assert car.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"?").payload == b"?"
+
+    with ZenohEntity(car.ports.zenoh, PROVIDER.authority, PROVIDER.ue_id) as provider:
+        client = car.new_ecu()
+        client.find(OFFERED)
+        client.notifications.wait_one(lambda seen: seen == SdNotification("offered", OFFERED))
+
+        def arrived() -> bool:
+            provider.publish(PROVIDER.at(0x8001), b"on")
+            return bool(client.data_socket.inbox.items(lambda frame: frame.head.payload == b"on"))
+
+        client.subscribe(OFFERED, 1)
+        eventually(arrived, True)
+
+    old.send_event(SPEED, 0x8001, b"after", car.address)
+    assert [each.payload for each in car.app.wait_events(FAST, 2)] == [b"before", b"after"]
+    assert old.notifications.items() == [SdNotification("subscribed", SPEED, 1)]
+
+    refused = reload(car, *ADDED, outcome="control.reload_refused")
+    assert (
+        "endpoints.chassis.services: a service other than one behind the present ones needs a restart"
+        in refused
+    )
