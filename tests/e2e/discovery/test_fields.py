@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A field is state: every subscriber has its value, the first one, a late one, and one after a restart."""
 
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.e2e.discovery.raw_sd_ecu import RawSdEcu, endpoint_option
 from tests.e2e.discovery.sd_vehicle import (
     OFFERED,
     PROVIDER,
@@ -19,7 +24,7 @@ from tests.e2e.discovery.sd_vehicle import (
     subscription_state,
 )
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import ZenohEntity, eventually
+from tests.e2e.rigs.entities import DEADLINE_S, USUBSCRIPTION, ZenohEntity, eventually
 from tests.e2e.rigs.sd_ecu import SdEcu
 from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.e2e.rigs.wire import Uri
@@ -41,7 +46,9 @@ SERVICES: Final = (
 @pytest.fixture
 def car(tmp_path: Path) -> Iterator[SdVehicle]:
     with ExitStack() as stack:
-        yield SdVehicle(stack, tmp_path, *SERVICES)
+        yield SdVehicle(
+            stack, tmp_path, *SERVICES, sd="limits = { subscriptions = 2048, peer_subscriptions = 2048 }"
+        )
 
 
 def publish_once(car: SdVehicle, payload: bytes) -> None:
@@ -122,3 +129,57 @@ def test_the_value_of_an_ecu_that_left_is_forgotten(car: SdVehicle) -> None:
     eventually(lambda: subscription_state(late, SPEED_LIMIT), wire.SUBSCRIBED)
     again.send_event(SPEED, 0x8001, b"30", car.address)
     assert late.wait_events(SPEED_LIMIT)[0].payload == b"30"
+
+
+# --- in time ----------------------------------------------------------------------------------------------------------
+
+SUBSCRIBERS: Final = 500
+WITHIN_S: Final = 0.05
+
+
+def ecu_delays(car: SdVehicle, sd: socket.socket) -> Iterator[float]:
+    """The time from each Subscribe of an ECU, at another port each, to the value."""
+    ecu = RawSdEcu(sd, SPEED)
+    with ExitStack() as stack:
+        for _ in range(SUBSCRIBERS):
+            # Open until the end: a port that comes again would renew a subscription, which sends no value.
+            data = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            data.bind((sd.getsockname()[0], 0))
+            data.settimeout(DEADLINE_S)
+            began = time.monotonic()
+            option = endpoint_option(data.getsockname())
+            ecu.send_subscribe(OFFERED, LIGHTS, ("127.0.0.1", car.ports.sd), option)
+            assert data.recv(65_535)[16:] == b"on"
+            yield time.monotonic() - began
+
+
+def application_delays(app: ZenohEntity) -> Iterator[float]:
+    """The time from each Subscribe of an application to the value."""
+    for known in range(len(app.events(SPEED_LIMIT)), len(app.events(SPEED_LIMIT)) + SUBSCRIBERS):
+        began = time.monotonic()
+        app.send_request(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(SPEED_LIMIT))
+        app.wait_events(SPEED_LIMIT, known + 1)
+        yield app.events(SPEED_LIMIT)[known].received_at - began
+
+
+@pytest.mark.soak
+def test_a_thousand_subscribers_have_the_value_in_time_next_to_a_busy_loop(car: SdVehicle) -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        publish_once(car, b"on")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sd:
+            sd.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sd.bind(("127.0.0.99", car.ports.sd))
+            delays = list(ecu_delays(car, sd))
+        late = car.new_app()
+        ecu_with_field(car, car.app, b"50")
+        assert subscription_state(late, SPEED_LIMIT) == wire.SUBSCRIBED
+        late.wait_events(SPEED_LIMIT)
+        delays += application_delays(late)
+    finally:
+        busy.kill()
+        busy.wait()
+    slow = [round(each, 3) for each in delays if each > WITHIN_S]
+    print(f"{len(delays)} subscribers, slowest {max(delays):.3f} s, above {WITHIN_S} s: {slow}")
+    assert len(delays) == 2 * SUBSCRIBERS
+    assert len(slow) < SUBSCRIBERS / 10, "more than a busy machine explains"
