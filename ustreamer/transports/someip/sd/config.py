@@ -36,7 +36,7 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
     interface: Annotated[str, Meta(examples=["127.0.0.1"])]
     port: Annotated[int, Meta(ge=1, le=0xFFFF)] = 30490
     networks: tuple[str, ...] | None = None
-    initial_data: bool = False
+    initial_data: bool = True
     sd_endpoint_options: bool = False
     timings: SdTimings = SdTimings()
     limits: SdLimits = SdLimits()
