@@ -374,19 +374,25 @@ def test_counters_endpoints_and_peers_distinguish_subscriptions() -> None:
 
 def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
     node = offering()
-    requested = of_kind(
-        SubscriptionRequested,
-        node.receive(
-            subscribe(), subscribe(counter=1), subscribe(eventgroup=0x4466), subscribe(eventgroup=0x9999)
-        ),
+    actions = node.receive(
+        subscribe(), subscribe(counter=1), subscribe(eventgroup=0x4466), subscribe(eventgroup=0x9999)
     )
-    one, two, three = (each.subscription for each in requested)
+    assert sent(actions, PEER) == [], "the Nack waits for the Acks"
+    one, two, three = (each.subscription for each in of_kind(SubscriptionRequested, actions))
     (entries,) = sent(node.discovery.decide_subscriptions([one, three], refused=[two]), PEER)
     assert [(e.counter, e.eventgroup, e.ttl) for e in entries] == [  # type: ignore[union-attr]
         (0, 0x4465, 5),
+        (0, 0x9999, 0),
         (0, 0x4466, 5),
         (1, 0x4465, 0),
     ]
+
+
+def test_a_nack_waits_for_undecided_subscribes_only_until_their_timeout() -> None:
+    node = offering()
+    assert sent(node.receive(subscribe(), subscribe(eventgroup=0x9999)), PEER) == []
+    (entries,) = sent(node.advance(100_000), PEER)
+    assert [(e.eventgroup, e.ttl) for e in entries] == [(0x4465, 0), (0x9999, 0)]  # type: ignore[union-attr]
 
 
 def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:

@@ -237,9 +237,10 @@ class Discovery:
                 and refused_entry.type == EntryType.SUBSCRIBE
                 and not multicast
             ):
-                self._server.nack(refused_entry, peer)
+                self._server.refuse_entry(refused_entry, peer)
         for entry in sd_message.entries:
             self._on_entry(entry, sd_message, peer, multicast, now_ns)
+        self._server.on_message_end(peer)
 
     def _admitted(self, payload: bytes, peer: Address, now_ns: int) -> SdPeer | None:
         known = self._peers.on_message(peer, now_ns)

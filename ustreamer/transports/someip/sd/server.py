@@ -106,6 +106,8 @@ class SdServer:
         self._pending_offers: dict[Address, dict[ServiceKey, None]] = {}
         self._subscribers: dict[Address, dict[SdSubscription, _Subscriber]] = {}
         self._subscription_count = 0
+        self._waiting_nacks: dict[Address, list[EventgroupEntry]] = {}
+        """Nacks of messages with undecided Subscribes: all answers to a message share one message."""
 
     # --- offers -------------------------------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class SdServer:
         if problem is not None or isinstance(endpoints, str):
             reason, detail = problem or (SdRefusal.SD_ENDPOINTS, str(endpoints))
             self._actions.emit_refused(reason, peer, f"Subscribe of {_describe(entry)}: {detail}")
-            self.nack(entry, peer)
+            self.refuse_entry(entry, peer)
             return
         subscription = SdSubscription(
             peer, _service_key(entry), entry.eventgroup, entry.counter, endpoints.udp, endpoints.tcp
@@ -310,6 +312,22 @@ class SdServer:
             self._ack(subscription, subscriber)
             if supports_initial_data and entry.initial_data:
                 self._actions.emit_after(InitialDataRequested(subscription))
+
+    def refuse_entry(self, entry: EventgroupEntry, peer: Address) -> None:
+        """Refuse a Subscribe of the present message; `on_message_end` follows."""
+        self._waiting_nacks.setdefault(peer, []).append(entry)
+
+    def on_message_end(self, peer: Address) -> None:
+        """All entries of a message are processed: its Nacks leave now, or with the first decision for `peer`."""
+        subscribers = self._subscribers.get(peer, {}).values()
+        if peer in self._waiting_nacks and not any(
+            each.state is SubscriberState.PENDING for each in subscribers
+        ):
+            self._send_waiting_nacks(peer)
+
+    def _send_waiting_nacks(self, peer: Address) -> None:
+        for entry in self._waiting_nacks.pop(peer, ()):
+            self.nack(entry, peer)
 
     def _refusal_of(
         self, entry: EventgroupEntry, endpoints: EntryEndpoints | str, peer: Address
@@ -361,6 +379,7 @@ class SdServer:
         if subscriber is not None and subscriber.state is SubscriberState.PENDING:
             subscriber.state = SubscriberState.ACTIVE
             self._ack(subscription, subscriber)
+            self._send_waiting_nacks(subscription.peer)
 
     def refuse_subscription(self, subscription: SdSubscription) -> None:
         """Refuse a requested or an accepted subscription; the next Subscribe requests a new decision."""
@@ -430,6 +449,7 @@ class SdServer:
         if not of_peer:
             del self._subscribers[subscription.peer]
         self._subscription_count -= 1
+        self._send_waiting_nacks(subscription.peer)
         self._actions.deadlines.cancel((self._subscriber_due, subscription))
 
     # --- statistics ---------------------------------------------------------------------------------------------------
