@@ -252,6 +252,7 @@ class Bench:
                         {"id": 0x8003, "eventgroup": 3, "protocol": "tcp"},
                         {"id": 0x8004, "eventgroup": 4},
                         {"id": 0x8005, "eventgroup": 4, "protocol": "tcp"},
+                        {"id": 0x8006, "eventgroup": 6, "field": True},
                     ],
                     "methods": [1],
                 },

@@ -14,6 +14,7 @@ from tests.transports.someip.discovery.sd_bench import (
     APP,
     DOORS,
     EVENTS,
+    FAST,
     GROUP,
     LIGHT,
     METHOD,
@@ -621,3 +622,22 @@ def test_sd_datagrams_that_the_kernel_drops_are_counted_also_after_the_close(
     assert 50 < dropped < 100
     bench.endpoint.close()
     assert bench.endpoint.statistics()["sd_dropped"] == dropped
+
+
+# --- fields of ECUs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_subscribed_again_until_its_field_has_a_value() -> None:
+    limit = TOPIC.with_resource(0x8006)
+    with ExitStack() as stack:
+        bench = Bench(stack, timings=FAST | {"initial_event_ms": 50})
+        ecu = bench.ecu()
+        bench.subscribe_topic(limit)
+        ecu.offer()
+        ecu.send_ack(ecu.expect_subscribe(), 30)
+        for _ in range(2):
+            ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and not each.ttl)
+            ecu.send_ack(ecu.expect_subscribe(), 30)
+        ecu.data.sendto(event(0x8006, b"50"), bench.address)
+        assert bench.next_update() == SubscriptionUpdate(limit, OWN, Status.SUBSCRIBED)
+        wait_until(lambda: bench.endpoint.field_values(limit))

@@ -504,6 +504,19 @@ def test_an_unneeded_service_is_removed() -> None:
     assert node.discovery.statistics()["sd_found"] == 0
 
 
+def test_values_are_requested_by_the_flag_or_by_a_new_subscription() -> None:
+    node = subscribed()
+    assert sent(node.discovery.request_values(KEY, GROUP, node.now), PEER) == [(STOP, SUBSCRIBE)]
+    node = wanting(initial_data=True)
+    node.receive(offer(TTL_FOREVER), initial_data=True)
+    assert node.discovery.request_values(KEY, GROUP, node.now) == [], "the first Subscribe is not answered"
+    node.receive(ack(TTL_FOREVER), initial_data=True)
+    [(entry,)] = sent(node.discovery.request_values(KEY, GROUP, node.now), PEER)
+    assert isinstance(entry, EventgroupEntry)
+    assert (entry.ttl, entry.reserved) == (5, INITIAL_DATA)
+    assert node.discovery.request_values(KEY, 0x77, node.now) == []
+
+
 def test_the_close_stops_all_subscriptions() -> None:
     node = subscribed()
     assert sent(node.discovery.close(), PEER) == [(STOP,)]

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext
@@ -86,6 +87,9 @@ log = logging.getLogger("ustreamer.someip")
 MAX_PENDING_MESSAGES: Final = 4_096
 """Limit of submitted messages that wait for the receiving thread."""
 
+_NS_PER_MS: Final = 1_000_000
+_MAX_VALUE_PAUSE_MS: Final = 60_000
+
 _DATAGRAMS_PER_WAKE: Final = 32  # datagrams of each SD socket before the data sockets are served
 
 
@@ -108,6 +112,8 @@ class SdCallbacks(NamedTuple):
     """Accepts requests from these networks."""
     on_events_ended: Callable[[ServiceKey, int], None]
     """Reports that the events of an event group are not received any more."""
+    lacks_values: Callable[[ServiceKey, int], bool]
+    """Whether a field of an event group has no value."""
 
 
 class InboundConnections(EventStreams, Protocol):
@@ -169,6 +175,8 @@ class SdDriver:
         )
         self._on_directory_change: Callable[[], None] = _no_directory
         self._directory_version = 0
+        self._value_checks: DeadlineQueue[EventgroupKey] = DeadlineQueue()
+        self._value_pause_ms: dict[EventgroupKey, int] = {}
         self._addresses: tuple[Address, Address] = (("", 0), ("", 0))
 
     def _make_dynamic_services(self, config: SomeipEndpoint) -> DynamicServices | None:
@@ -318,6 +326,7 @@ class SdDriver:
             self._discovery.next_deadline_ns,
             self._subscribers.next_deadline_ns,
             self.usubscription.next_deadline_ns,
+            self._value_checks.next_due,
             None if self._dynamic is None else self._dynamic.next_deadline_ns,
         )
         return min((each for each in due if each is not None), default=None)
@@ -332,6 +341,7 @@ class SdDriver:
         if due_ns is not None and due_ns <= now_ns:
             self.usubscription.expire_subscriptions(now_ns)
             self._subscribers.on_timer(now_ns)
+            self._check_values(discovery, now_ns)
             self._execute_all(discovery.on_timer(now_ns))
         while self._pending_messages:
             self._handle(self._pending_messages.popleft())
@@ -408,7 +418,7 @@ class SdDriver:
                 )
             else:
                 self._groups.set_membership(group_request.group, None)
-                self._callbacks.on_events_ended(*group_request.group)
+                self._on_events_ended(group_request.group)
                 self._execute_all(discovery.unsubscribe(service, number))
         self._event_subscriptions.apply_decisions()
         for message in self._event_subscriptions.pop_requests():
@@ -435,14 +445,16 @@ class SdDriver:
             case ServiceLost():
                 self._located.on_lost(action)
             case EventgroupSubscribed():
-                self._groups.set_membership(EventgroupKey(action.key, action.eventgroup), action.multicast)
+                group = EventgroupKey(action.key, action.eventgroup)
+                self._groups.set_membership(group, action.multicast)
+                self._check_values_after(group, self._sd.timings.initial_event_ms)
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.SUBSCRIBED)
             case EventgroupRefused():
-                self._callbacks.on_events_ended(action.key, action.eventgroup)
+                self._on_events_ended(EventgroupKey(action.key, action.eventgroup))
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.REFUSED)
             case EventgroupLost():
                 self._groups.set_membership(EventgroupKey(action.key, action.eventgroup), None)
-                self._callbacks.on_events_ended(action.key, action.eventgroup)
+                self._on_events_ended(EventgroupKey(action.key, action.eventgroup))
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.PENDING)
             case SubscriptionRequested():
                 self._event_subscriptions.on_subscribe(action)
@@ -464,6 +476,24 @@ class SdDriver:
                 self.peers.on_offer_role_changed(action)
             case ConnectRequested():
                 self._report_stream(TcpAddress(*action.address), [action.key])
+
+    # --- fields of ECUs -----------------------------------------------------------------------------------------------
+
+    def _check_values_after(self, group: EventgroupKey, pause_ms: int) -> None:
+        self._value_pause_ms[group] = pause_ms
+        self._value_checks.schedule(group, self._clock.monotonic_ns() + pause_ms * _NS_PER_MS)
+
+    def _check_values(self, discovery: Discovery, now_ns: int) -> None:
+        """Subscribe each due event group again that has a field without a value."""
+        while (group := self._value_checks.pop_due(now_ns)) is not None:
+            if self._callbacks.lacks_values(group.service, group.eventgroup):
+                self._execute_all(discovery.request_values(group.service, group.eventgroup, now_ns))
+                self._check_values_after(group, min(2 * self._value_pause_ms[group], _MAX_VALUE_PAUSE_MS))
+
+    def _on_events_ended(self, group: EventgroupKey) -> None:
+        self._value_checks.cancel(group)
+        self._value_pause_ms.pop(group, None)
+        self._callbacks.on_events_ended(group.service, group.eventgroup)
 
     def _send_decisions(self, accepted: Sequence[SdSubscription], refused: Sequence[SdSubscription]) -> None:
         assert self._discovery is not None

@@ -188,6 +188,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 self._receive_loop.wake,
                 self._trust_networks,
                 self._on_events_ended,
+                self._lacks_values,
             ),
         )
 
@@ -370,13 +371,20 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def _on_events_ended(self, key: "ServiceKey", eventgroup: int) -> None:
         """Forget the values of fields whose changes are not received any more."""
-        authority = self._config.authority
-        self._field_values.forget(
-            UUri(authority, each.ue_id, each.major, event.id)
+        self._field_values.forget(self._fields_of_group(key, eventgroup))
+
+    def _lacks_values(self, key: "ServiceKey", eventgroup: int) -> bool:
+        """Whether a field of an event group has no value."""
+        return any(self._field_values.find(each) is None for each in self._fields_of_group(key, eventgroup))
+
+    def _fields_of_group(self, key: "ServiceKey", eventgroup: int) -> Iterable[UUri]:
+        """The topics of the fields in an event group of a service of the network."""
+        return (
+            UUri(self._config.authority, each.ue_id, each.major, event.id)
             for each in self._config.services
             if (each.service, each.instance, each.major) == (key.service, key.instance, key.major)
             for event in each.events
-            if eventgroup in event.eventgroup_ids
+            if event.field and not each.offered and eventgroup in event.eventgroup_ids
         )
 
     # --- listeners ----------------------------------------------------------------------------------------------------

@@ -134,6 +134,19 @@ class SdClient:
             if eventgroup in remote.groups and eventgroup not in self._eventgroups(key, remote.minor):
                 self._stop_group(key, remote, eventgroup)
 
+    def request_values(self, key: ServiceKey, eventgroup: int, now_ns: int) -> None:
+        """Subscribe again, so that the server sends the values of the fields of an active subscription."""
+        remote = self._remotes.get(key)
+        group = None if remote is None else remote.groups.get(eventgroup)
+        if remote is None or group is None or group.state is not EventgroupState.SUBSCRIBED:
+            return
+        by_flag = remote.supports_initial_data and self._actions.settings.initial_data
+        if not by_flag:
+            self._actions.enqueue(remote.peer, self._entry(key, remote, eventgroup, 0, False))
+        ttl = self._actions.timings.ttl_subscribe_s
+        self._actions.enqueue(remote.peer, self._entry(key, remote, eventgroup, ttl, by_flag))
+        self._set_ack_timeout(key, eventgroup, group, now_ns)
+
     def on_connected(self, key: ServiceKey, local: Address, now_ns: int) -> None:
         """The connection of a `ConnectRequested` is open; `local` is its local end."""
         remote = self._remotes.get(key)

@@ -164,6 +164,11 @@ class Discovery:
         self._client.unsubscribe(wanted, eventgroup)
         return self._actions.drain()
 
+    def request_values(self, key: ServiceKey, eventgroup: int, now_ns: int) -> list[Action]:
+        """Subscribe an active event group again for the values of its fields."""
+        self._client.request_values(key, eventgroup, now_ns)
+        return self._actions.drain()
+
     def on_connected(self, key: ServiceKey, local: Address, now_ns: int) -> list[Action]:
         """The connection of a `ConnectRequested` is open; `local` is its local end."""
         self._client.on_connected(key, local, now_ns)

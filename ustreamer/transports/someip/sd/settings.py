@@ -26,6 +26,7 @@ class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     * `request_response_delay_*_ms`: before an answer to a multicast. Unicasts are answered immediately.
     * `ttl_*_s`: validity of sent entries; 0xFFFFFF is unlimited. Receivers ignore the ttl of a Find.
     * `ack_timeout_ms`: wait for the answer to a Subscribe before a retry, doubled up to eight times the value.
+    * `initial_event_ms`: wait for the value of a field before its event group is subscribed again, doubled up to a minute.
     * `decision_timeout_ms`: maximum time for the decision on a peer's subscription.
     """
 
@@ -40,6 +41,7 @@ class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ttl_find_s: Ttl = 3
     ttl_subscribe_s: Ttl = 5
     ack_timeout_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
+    initial_event_ms: Annotated[int, Meta(ge=10, le=3_600_000)] = 1_000
     decision_timeout_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
 
     def __post_init__(self) -> None:
