@@ -8,12 +8,17 @@ from threading import Event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ustreamer_usubscription.directory import InMemoryDirectory
-from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
+from ustreamer_usubscription.directory import MAX_RECENT_CHANGES, InMemoryDirectory
+from ustreamer_usubscription.model.subscription import (
+    SubscriptionRecord,
+    SubscriptionStatusChange,
+    TopicEntityPair,
+)
 from ustreamer_usubscription.store.compact_index import CompactIndex
 from ustreamer_usubscription.store.records import put_subscription
 
-from ustreamer.core.routing.subscriptions import Change
+from ustreamer.core.routing.subscriptions import Change, RecentSubscriptionChange
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
 
 T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)
@@ -331,3 +336,21 @@ def test_readers_see_no_row_that_the_writer_has_replaced() -> None:
     assert [done.result() for done in reading] == [None, None]
     assert [entry for entry in many if known.subscribers(entry.topic)] == []
     assert list(known) == []
+
+
+def test_reports_list_stored_and_changed_subscriptions_and_keep_the_loaded_ones_packed() -> None:
+    stored, changed = SubscriptionRecord(T1, S1), SubscriptionRecord(T2, S2)
+    known = InMemoryDirectory()
+    known.load_stored(packed([stored, SubscriptionRecord(T2, S1)]))
+    known.apply({changed.pair: changed, (T2, S1): None})
+    assert sorted(each.pair for each in known.list_subscriptions()) == [(T1, S1), (T2, S2)]
+
+
+def test_the_latest_changes_are_remembered_with_time_and_reason() -> None:
+    known = directory()
+    entry = SubscriptionRecord(T1, S1)
+    changes = [SubscriptionStatusChange(entry, Status.UNSUBSCRIBED, (), f"reason {n}") for n in range(5)]
+    known.add_changes(changes * MAX_RECENT_CHANGES, 7)
+    found = known.recent_changes()
+    assert len(found) == MAX_RECENT_CHANGES
+    assert found[-1] == RecentSubscriptionChange(T1, S1, "UNSUBSCRIBED", 7, "reason 4")

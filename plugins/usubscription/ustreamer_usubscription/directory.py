@@ -2,16 +2,30 @@
 """All subscriptions in memory: the directory that the router reads, and the source of Fetch responses."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from threading import Lock
+from typing import Final
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
-from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
+from ustreamer.core.routing.subscriptions import (
+    Change,
+    RecentSubscriptionChange,
+    Subscription,
+    SubscriptionWatch,
+)
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.model.declared_topics import any_instance_pattern
-from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
+from ustreamer_usubscription.model.subscription import (
+    SubscriptionRecord,
+    SubscriptionStatusChange,
+    TopicEntityPair,
+)
 from ustreamer_usubscription.store.compact_index import CompactIndex
+
+MAX_RECENT_CHANGES: Final = 1_024
+"""Changes that are remembered for reports: 0.5 MB."""
 
 
 class InMemoryDirectory:
@@ -43,6 +57,7 @@ class InMemoryDirectory:
         # In order; None after a topic was added or removed.
         self._sorted_topics: list[UUri] | None = None
         self._deadlines: DeadlineQueue[TopicEntityPair] = DeadlineQueue()
+        self._changes: deque[RecentSubscriptionChange] = deque(maxlen=MAX_RECENT_CHANGES)
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -116,6 +131,26 @@ class InMemoryDirectory:
     def count(self) -> int:
         """The number of subscriptions."""
         return self._count
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def list_subscriptions(self) -> Iterator[SubscriptionRecord]:
+        """All subscriptions, in no order. From any thread: loaded ones are decoded again and not kept."""
+        compact, by_topic = self._compact, self._by_topic.copy()
+        yield from chain.from_iterable(by_topic.values())
+        yield from (entry for entry in compact if entry.topic not in by_topic)
+
+    def add_changes(self, changes: Iterable[SubscriptionStatusChange], now_ms: int) -> None:
+        """Remember the latest of these changes for `recent_changes`."""
+        for each in deque(changes, MAX_RECENT_CHANGES):
+            topic, subscriber = each.entry.pair
+            self._changes.append(
+                RecentSubscriptionChange(topic, subscriber, each.status.name, now_ms, each.reason)
+            )
+
+    def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
+        """The latest changes since the start, oldest first. From any thread."""
+        return tuple(self._changes)
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 

@@ -248,6 +248,7 @@ class UsubscriptionService:
         outcomes = [self._outcome_of(each, transaction) for each in batch]
         failure = self._committer.commit_transaction(transaction)
         if failure is None:
+            self._directory.add_changes(transaction.subscription_changes, now_ms)
             self._state.apply(transaction)
             self._outbox.enqueue_changes(transaction.subscription_changes)
             self._topics_to_reconcile.difference_update(transaction.reconciled_topics)
@@ -366,6 +367,7 @@ class UsubscriptionService:
             SubscriptionStatusChange(entry, Status.UNSUBSCRIBED, observers_of(entry.topic), reason)
             for entry, reason in ended
         ]
+        self._directory.add_changes(changes, now_ms)
         self._directory.apply(dict.fromkeys(entry.pair for entry, _ in ended))
         self._outbox.enqueue_changes(changes)
         self._committer.delete_with_next_commit(changes, now_ms)

@@ -83,3 +83,8 @@ def test_released_messages_are_grouped_by_stream_and_no_longer_counted(
     assert blocked.release_route("R") == []
     assert names([blocked.pop_newest(4)]) == ["CS4.10"]
     assert blocked.due_routes(NEVER_NS) == []
+
+
+def test_blocked_messages_are_counted_by_each_of_their_addresses(blocked: BlockedRoutes) -> None:
+    assert (blocked.of_address(TOPIC), blocked.of_address(OTHER)) == ((10, 0), (1, 10))
+    assert blocked.of_address(TOPIC.with_resource(0x8FFF)) == (0, NEVER_NS)

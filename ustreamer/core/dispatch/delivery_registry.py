@@ -143,12 +143,11 @@ class DeliveryRegistry:
             self._owner.on_filter_error(factory, error)
             delivery.set_filters((FailedFilter(describe_error(factory, error)),), now_ns)
 
-    def statistics(self) -> list[TargetStatistics]:
-        """A snapshot of the targets of all topics."""
+    def statistics(self, topic: UUri | None = None) -> list[TargetStatistics]:
+        """A snapshot of the targets of all topics, or of one."""
+        topics = self._by_topic if topic is None else (topic,)
         return [
-            _statistics_of(topic, delivery)
-            for topic, deliveries in self._by_topic.items()
-            for delivery in deliveries
+            _statistics_of(each, delivery) for each in topics for delivery in self._by_topic.get(each, ())
         ]
 
     def busiest(self, number: int) -> list[TargetStatistics]:

@@ -25,7 +25,13 @@ from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetSt
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.egress.dead_letter import DeadLetter, dead_letter_topic
 from ustreamer.core.routing.forwarding import ForwardingShare, Target
-from ustreamer.core.routing.route_cache import CachedRoute, CacheKey, batch_cache_key, cache_key
+from ustreamer.core.routing.route_cache import (
+    CachedRoute,
+    CacheKey,
+    ObservedRoute,
+    batch_cache_key,
+    cache_key,
+)
 from ustreamer.core.routing.router import DEFERRED, SELF, InvalidMessage, Router, RoutingDecision
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.bounded_cache import BoundedCache
@@ -564,10 +570,21 @@ class Ingress:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def target_statistics(self) -> list[TargetStatistics]:
-        """A snapshot of the targets of all topics."""
+    def target_statistics(self, topic: UUri | None = None) -> list[TargetStatistics]:
+        """A snapshot of the targets of all topics, or of one."""
         with self._lock:
-            return self._deliveries.statistics()
+            return self._deliveries.statistics(topic)
+
+    def observed_routes(self, address: UUri) -> list[ObservedRoute]:
+        """What was decided for the latest messages from `address` or to it, as long as the decisions are cached."""
+        with self._lock:  # 1 ms for 16 384 routes
+            cached = [*self._routes.items(), *self._routes_after_dedup.items()]
+        found = []
+        for key, route in cached:
+            source, sink = (key.source, key.sink) if isinstance(key, UAttributes) else key
+            if address in (source, sink):
+                found.append(ObservedRoute(self.name, source, sink, route.decision))
+        return found
 
     def busiest_targets(self, number: int) -> list[TargetStatistics]:
         """The targets with the most received messages. From any thread, without the lock."""

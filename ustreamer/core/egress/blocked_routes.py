@@ -15,6 +15,7 @@ import msgspec
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.limits import CLASSES, NEVER_NS, QueuedMessage, stream_key
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import UUri
 
 
 class _Stream(msgspec.Struct):
@@ -80,6 +81,18 @@ class BlockedRoutes:
     def total_below(self, rank: int) -> tuple[int, int]:
         """Blocked messages and bytes of all classes below `rank`."""
         return sum(self._class_messages[:rank]), sum(self._class_bytes[:rank])
+
+    def of_address(self, address: UUri) -> tuple[int, int]:
+        """The number of blocked messages from `address`, to it, or for it, and when the oldest was received."""
+        found, oldest_ns = 0, NEVER_NS
+        for streams in self._streams:
+            for stream in streams.values():
+                first = stream.items[0]
+                attributes = first.message.attributes
+                if address in (first.delivery.subscriber, attributes.source, attributes.sink):
+                    found += len(stream.items)
+                    oldest_ns = min(oldest_ns, first.received_ns)
+        return found, oldest_ns
 
     # --- streams ------------------------------------------------------------------------------------------------------
 

@@ -354,6 +354,11 @@ class EgressQueue:
     def closed_route_keys(self) -> list[Hashable]:
         return list(self._closed_routes)
 
+    def blocked_messages_of(self, address: UUri) -> tuple[int, int]:
+        """As `BlockedRoutes.of_address`, of all subscriber queues."""
+        found = [each.blocked.of_address(address) for each in self._all_queues()]
+        return sum(count for count, _ in found), min(oldest_ns for _, oldest_ns in found)
+
     def subscriber_queues(self) -> list[SubscriberQueue]:
         """The queues of subscribers that have messages. From any thread: the copy is one atomic step."""
         return [queue for queue in list(self._subscriber_queues.values()) if queue.messages]
@@ -367,6 +372,13 @@ class EgressQueue:
         """When the oldest message was received; None for an empty queue. From any thread."""
         queues = [self.shared_queue, *self.subscriber_queues()]
         heads = (item for queue in queues for item in (*queue.waiting.heads(), *queue.blocked.heads()))
+        return min((item.received_ns for item in heads), default=None)
+
+    @property
+    def oldest_unblocked_ns(self) -> int | None:
+        """As `oldest_received_ns`, without messages that wait for a closed route."""
+        queues = [self.shared_queue, *self.subscriber_queues()]
+        heads = (item for queue in queues for item in queue.waiting.heads())
         return min((item.received_ns for item in heads), default=None)
 
     def count_waiting(self, rank: int, messages: int, size: int) -> None:

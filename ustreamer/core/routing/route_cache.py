@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cached route: the decision and the deliveries for all messages with equal attributes, and the key to find it."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -49,4 +49,13 @@ class CachedRoute(msgspec.Struct, frozen=True, gc=False):
 
     version: int | None  # None: unknown, so never valid again
     deliveries: tuple[Delivery, ...]
+    decision: RoutingDecision
+
+
+class ObservedRoute(NamedTuple):
+    """The decision for messages that have come in at `ingress`."""
+
+    ingress: str
+    source: UUri
+    sink: UUri | None
     decision: RoutingDecision

@@ -2,9 +2,9 @@
 """The interface between routing and subscription services: a topic goes in, its subscriptions go out."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
@@ -113,6 +113,29 @@ def fastest_period(periods: Iterable[int]) -> int:
     return min(periods, default=UNLIMITED)  # UNLIMITED is 0, so it wins
 
 
+class RecentSubscriptionChange(msgspec.Struct, frozen=True):
+    """A subscription changed to this status of uSubscription, at this wall-clock time. `reason` can be empty."""
+
+    topic: UUri
+    subscriber: UUri
+    status: str
+    time_ms: int
+    reason: str = ""
+
+
+@runtime_checkable
+class ListableDirectory(Protocol):
+    """A directory that lists its contents, for reports. From any thread, never for a message."""
+
+    def list_subscriptions(self) -> Iterator[Subscription]:
+        """All subscriptions, in no order; one that changes meanwhile may be missing."""
+        ...
+
+    def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
+        """The latest changes, oldest first."""
+        ...
+
+
 class StaticDirectory:
     """Subscriptions from the configuration, such as SOME/IP receivers without service discovery."""
 
@@ -134,6 +157,12 @@ class StaticDirectory:
     def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
         for each in islice(self._by_topic, max_topics):
             on_change(each, Change.PRESENT)
+
+    def list_subscriptions(self) -> Iterator[Subscription]:
+        return iter(self._by_topic)
+
+    def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
+        return ()
 
 
 class MergedDirectory:
@@ -173,6 +202,15 @@ class MergedDirectory:
                 if known is None or subscription.period_ns < known.period_ns:
                     merged[subscription.subscriber] = subscription
         return list(merged.values())
+
+    def list_subscriptions(self) -> Iterator[Subscription]:
+        return chain.from_iterable(each.list_subscriptions() for each in self._listable())
+
+    def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
+        return [change for each in self._listable() for change in each.recent_changes()]
+
+    def _listable(self) -> list[ListableDirectory]:
+        return [each for each in self._directories if isinstance(each, ListableDirectory)]
 
 
 def merge_directories(

@@ -519,6 +519,18 @@ class EndpointQueue(SendWorker):
             ),
         )
 
+    def blocked_messages_of(self, address: UUri) -> tuple[int, int]:
+        """The number of messages of `address` that wait for a closed route, and the age of the oldest in ns."""
+        with self._lock:
+            number, oldest_ns = self._queue.blocked_messages_of(address)
+        return number, max(0, self._clock.monotonic_ns() - oldest_ns) if number else 0
+
+    @property
+    def oldest_unblocked_age_ns(self) -> int:
+        """As `oldest_age_ns`, without messages that wait for a closed route."""
+        received_ns = self._queue.oldest_unblocked_ns
+        return 0 if received_ns is None else max(0, self._clock.monotonic_ns() - received_ns)
+
     @property
     def oldest_age_ns(self) -> int:
         """How long the oldest waiting message has waited; 0 without one. From any thread, without the lock."""
