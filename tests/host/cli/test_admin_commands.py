@@ -118,7 +118,7 @@ def test_a_configuration_without_a_readable_state_dir_is_invalid(
 
 def test_the_usual_state_dir_is_that_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "u.toml").write_text("")
-    assert admin_commands._state_dir(tmp_path / "u.toml") == Path("/var/lib/ustreamer")
+    assert admin_commands.state_dir_of(tmp_path / "u.toml") == Path("/var/lib/ustreamer")
 
 
 # --- output ----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ COMMANDS = (
     "check",
     "config",
     "explain",
+    "why",
     "plugins",
     "demo",
     "reload",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -87,6 +87,19 @@ class TapRequest(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=T
     decode: bool = False
 
 
+class WhyRequest(msgspec.Struct, frozen=True, tag="why", forbid_unknown_fields=True):
+    """Diagnose a topic, a method or a subscriber. The result is `ustreamer.host.diagnosis.diagnosis.Diagnosis`.
+
+    `source` is the caller of a method. `config` is the absolute path of a file to compare with the running
+    configuration. Counters are read twice, `sample_s` apart.
+    """
+
+    subject: str
+    source: str | None = None
+    config: str | None = None
+    sample_s: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
+
+
 AdminRequest: TypeAlias = (
     ReloadRequest
     | RoutesRequest
@@ -95,6 +108,7 @@ AdminRequest: TypeAlias = (
     | RedriveRequest
     | PurgeRequest
     | TapRequest
+    | WhyRequest
 )
 
 

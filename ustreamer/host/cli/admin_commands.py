@@ -51,7 +51,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
     add(commands, "routes", _routes, "show the routes of a running streamer")
     add(commands, "top", _top, "show the counters of a running streamer")
-    add_tap(commands, _state_dir)
+    add_tap(commands, state_dir_of)
     letters = commands.add_parser(
         "dead-letters", help="list, show, redrive or purge undelivered messages"
     ).add_subparsers(metavar="ACTION", required=True)
@@ -71,7 +71,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 def running_plugins(config: Path) -> list[str]:
     """The names of the enabled plugins of a running streamer. Raises as `server.ask`."""
-    names: list[str] = send_request(_state_dir(config), PluginsRequest())
+    names: list[str] = send_request(state_dir_of(config), PluginsRequest())
     return names
 
 
@@ -82,7 +82,7 @@ def _number(text: str) -> int:
     return number
 
 
-def _state_dir(config: Path) -> Path:
+def state_dir_of(config: Path) -> Path:
     """The state_dir of a configuration; all else in the file is ignored. Raises ConfigError."""
     document = read(config)
     named = document.data.get("state_dir", DEFAULT_STATE_DIR)
@@ -95,7 +95,7 @@ def _state_dir(config: Path) -> Path:
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    changed = send_request(_state_dir(arguments.config), ReloadRequest(str(arguments.config.absolute())))
+    changed = send_request(state_dir_of(arguments.config), ReloadRequest(str(arguments.config.absolute())))
     if arguments.json:
         return _print_json({"changed": changed})
     print(f"reloaded: {len(changed)} keys changed", *changed, sep="\n  ")
@@ -103,7 +103,7 @@ def _reload(arguments: argparse.Namespace) -> int:
 
 
 def _routes(arguments: argparse.Namespace) -> int:
-    routes = send_request(_state_dir(arguments.config), RoutesRequest())
+    routes = send_request(state_dir_of(arguments.config), RoutesRequest())
     if arguments.json:
         return _print_json(routes)
     for each in routes["endpoints"]:
@@ -125,7 +125,7 @@ def _format_target(target: Mapping[str, Any]) -> str:
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    statistics = send_request(_state_dir(arguments.config), StatisticsRequest())
+    statistics = send_request(state_dir_of(arguments.config), StatisticsRequest())
     if arguments.json:
         return _print_json(statistics)
     print(f"since {format_time(statistics['since_ms'])}")
@@ -157,7 +157,7 @@ def _format_counters(counts: Mapping[str, int]) -> str:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    letters = dead_letter_store.read_letters(_state_dir(arguments.config) / DIRECTORY)
+    letters = dead_letter_store.read_letters(state_dir_of(arguments.config) / DIRECTORY)
     if arguments.json:
         return _print_json([_summary(*each) for each in letters])
     for number, letter in letters:
@@ -206,7 +206,7 @@ def _details(number: int, letter: StoredDeadLetter) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    stored = dead_letter_store.read_letters(_state_dir(arguments.config) / DIRECTORY)
+    stored = dead_letter_store.read_letters(state_dir_of(arguments.config) / DIRECTORY)
     found = [_details(*each) for each in stored if each[0] == arguments.number]
     if not found:
         raise UStatusError(UCode.NOT_FOUND, f"dead letter {arguments.number}: there is none of this number")
@@ -236,7 +236,7 @@ def _numbers_or_all(arguments: argparse.Namespace) -> Sequence[int] | None:
 def _redrive(arguments: argparse.Namespace) -> int:
     numbers = _numbers_or_all(arguments)
     request = RedriveRequest(None if numbers is None else tuple(numbers))
-    result = send_request(_state_dir(arguments.config), request)
+    result = send_request(state_dir_of(arguments.config), request)
     failed = numbers is not None and result["left"] > 0
     if arguments.json:
         _print_json(result)
@@ -251,7 +251,7 @@ def _redrive(arguments: argparse.Namespace) -> int:
 
 def _purge(arguments: argparse.Namespace) -> int:
     numbers = _numbers_or_all(arguments)
-    state_dir = _state_dir(arguments.config)
+    state_dir = state_dir_of(arguments.config)
     try:
         purged = send_request(state_dir, PurgeRequest(None if numbers is None else tuple(numbers)))
     except UStatusError as error:

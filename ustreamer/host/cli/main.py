@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | config | explain | plugins | demo | import`, `admin_commands`, and commands of
-plugins.
+"""The command line: `ustreamer run | check | config | explain | why | plugins | demo | import`, `admin_commands`, and
+commands of plugins.
 
 Each function imports what its command needs, and `parser` adds one command if it can: half the time of a start is
 the import of modules.
@@ -88,7 +88,14 @@ def _exit_code_of_status(error: "UStatusError") -> ExitCode:
 
 
 class _OneLineHelpFormatter(argparse.HelpFormatter):
-    """Wide enough for the longest command: argparse ignores the extra indentation of commands and would wrap them."""
+    """Wide enough for the longest command: argparse ignores the extra indentation of commands and would wrap them.
+
+    The list of commands has no line of its own with the word COMMAND, so that it fits on a screen.
+    """
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        return text.partition("\n")[2] if hasattr(action, "_choices_actions") else text
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
@@ -196,6 +203,24 @@ def _add_explain(commands: Commands) -> None:
     parser.set_defaults(run=_explain, usage_error=parser.error)
 
 
+def _add_why(commands: Commands) -> None:
+    parser = commands.add_parser("why", help="explain why messages do not flow, and what to do")
+    parser.add_argument(
+        "subject", type=_uuri_pattern, metavar="UURI", help="a topic, a method, or a subscriber (resource 0)"
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the configuration of the streamer")
+    parser.add_argument("--source", type=_uuri_pattern, metavar="UURI", help="the caller of a method")
+    parser.add_argument(
+        "--sample",
+        type=_sample_seconds,
+        default=0.3,
+        metavar="S",
+        help="time between two readings of the counters (0.3)",
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=_why, usage_error=parser.error)
+
+
 def _add_plugins(commands: Commands) -> None:
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
     listing.add_argument(
@@ -247,6 +272,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
     "check": _add_check,
     "config": _add_config,
     "explain": _add_explain,
+    "why": _add_why,
     "plugins": _add_plugins,
     "demo": _add_demo,
     "reload": _add_admin,
@@ -264,6 +290,14 @@ def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds <= _MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_MAX_SECONDS}")
+    return seconds
+
+
+def _sample_seconds(text: str) -> float:
+    """The length of a sample on the command line."""
+    seconds = float(text)
+    if not 0 <= seconds <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to 1")
     return seconds
 
 
@@ -354,6 +388,12 @@ def _explain(arguments: argparse.Namespace) -> int:
     from ustreamer.host.cli.explain_command import run_explain
 
     return run_explain(arguments)
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.why_command import run_why
+
+    return run_why(arguments)
 
 
 def _plugins(arguments: argparse.Namespace) -> int:

@@ -21,11 +21,13 @@ from ustreamer.host.admin.server import (
     RoutesRequest,
     StatisticsRequest,
     TapRequest,
+    WhyRequest,
 )
 from ustreamer.host.admin.status import NotRedriven, Redriven, RedriveResult
 from ustreamer.host.admin.taps import TapFilter, Taps
 from ustreamer.host.config.config import ConfigError, StreamerConfig
 from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.host.runtime.recent_events import recent_log
 from ustreamer.host.runtime.reload import ReloadRefused
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -59,6 +61,7 @@ class Control:
             RedriveRequest: self._redrive,
             PurgeRequest: lambda request: streamer.dead_letter_writer.store.delete(request.numbers),
             TapRequest: lambda request: self._taps.open_reader(_tap_filter(request)),
+            WhyRequest: self._diagnose,
         }
 
     def handle_request(self, request: AdminRequest) -> object:
@@ -97,6 +100,34 @@ class Control:
             self.reload(self._path)
         except AdminError:
             return
+
+    # --- diagnosis ---------------------------------------------------------------------------------------------------
+
+    def _diagnose(self, request: WhyRequest) -> object:
+        # Imported by the first request only.
+        from ustreamer.host.diagnosis.diagnosis import diagnose
+        from ustreamer.host.runtime.evidence import FileState, collect_evidence
+
+        file = FileState()
+        if request.config is not None:
+            file = FileState(*self._compare_file(Path(request.config)))
+        source = None if request.source is None else UUri.parse(request.source)
+        evidence = collect_evidence(
+            self._streamer.diagnosis_sources(),
+            UUri.parse(request.subject),
+            source,
+            request.sample_s,
+            recent_log().lines(),
+            file,
+        )
+        return diagnose(evidence)
+
+    def _compare_file(self, path: Path) -> tuple[tuple[str, ...], str]:
+        """The keys of a file that differ from the running configuration, and why it cannot be loaded."""
+        try:
+            return tuple(self._streamer.unloaded_keys(self._load(path))), ""
+        except (ConfigError, PluginError) as error:
+            return (), str(error).splitlines()[0]
 
     # --- dead letters ------------------------------------------------------------------------------------------------
 

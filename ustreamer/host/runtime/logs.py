@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.log_limiter import LogLimiter
+from ustreamer.host.runtime.recent_events import recent_log
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -89,6 +90,7 @@ def configure_logging(*, json_lines: bool, level: str = "INFO", stream: TextIO |
     handler.addFilter(LogLimiter(SYSTEM_CLOCK.monotonic_ns))
     root = logging.getLogger("ustreamer")
     root.handlers[:] = [handler]
+    recent_log()
     root.setLevel(level.upper())
     root.propagate = False
 

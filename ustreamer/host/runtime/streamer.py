@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pluggy
@@ -24,6 +24,7 @@ from ustreamer.core.delivery.plugin_errors import plugin_name
 from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.core.peers.election import Announcement, PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import (
@@ -73,6 +74,7 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed, stop_summary
 from ustreamer.host.runtime.late_subscribers import LateSubscribers
 from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
+from ustreamer.host.runtime.recent_events import RecentEvents
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import (
     ReloadRefused,
@@ -96,6 +98,9 @@ from ustreamer.transport_port import (
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from ustreamer.host.runtime.evidence import DiagnosisSources
 
 log = logging.getLogger("ustreamer.streamer")
 
@@ -168,9 +173,10 @@ class Streamer:
         self._advertisements = self._advertiser.advertisements
         self._egress_queues: dict[str, EndpointQueue] = {}
         self._listeners: dict[str, Listener] = {}
+        self.events = RecentEvents()
         store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters, self.context.stores)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
-        self._since_ms = clock.wall_ms()
+        self._since_ms = self._loaded_ms = clock.wall_ms()
         self.unconfirmed = 0
         """After a stop: sent messages that may not have arrived and are not on disk."""
         self.dispatcher = self._build_dispatcher(config)
@@ -214,7 +220,12 @@ class Streamer:
     def _replan(self) -> None:
         self.dispatcher.invalidate_routes()
 
+    def _on_dead_letter(self, letter: DeadLetter) -> None:
+        self.events.on_letter(letter)
+        self._dead_letter_writer.enqueue_letter(letter)
+
     def _on_paused(self, topic: UUri) -> None:
+        self.events.on_stopped(topic, self._clock.wall_ms())
         self.dispatcher.update_paused(topic)
         for queue in self._egress_queues.values():
             queue.retry_paused()
@@ -283,7 +294,7 @@ class Streamer:
             filters=filters,
             taps=taps,
             schedule=self._timers.schedule,
-            on_dead_letter=self._dead_letter_writer.enqueue_letter,
+            on_dead_letter=self._on_dead_letter,
             dedup_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
         )
 
@@ -379,6 +390,8 @@ class Streamer:
                 transport.watch_topic_advertisements(partial(self._on_advertisements_changed, name))
 
     def _on_link_change(self, name: str, up: bool) -> None:
+        if up is not self._links.state_of_endpoint(name).up:
+            self.events.on_link_change(name, self._clock.wall_ms())
         if up:
             self._link_up_ns[name] = self._clock.monotonic_ns()
             # Before plugins: queued messages must not depend on a plugin that watches links.
@@ -400,6 +413,7 @@ class Streamer:
         peer_changes = self._peers.on_announcements(name, announcements)
         if not peer_changes.changed:
             return
+        self.events.on_peers_changed(name, self._clock.wall_ms())
         self.dispatcher.set_loop_endpoints(self._peers.loop_endpoints())
         self.dispatcher.invalidate_routes()
         self._update_peer_trust()
@@ -505,6 +519,7 @@ class Streamer:
         self._announce()
         changed = changed_keys(self._config, config)
         self._config = config
+        self._loaded_ms = self._clock.wall_ms()
         log.info("streamer.reloaded", extra={"changed": changed})
         return changed
 
@@ -669,6 +684,28 @@ class Streamer:
             self.context.stores.snapshot(),
             logs.suppressed_lines(),
         )
+
+    def diagnosis_sources(self, *, router: Router | None = None) -> "DiagnosisSources":
+        """What `ustreamer why` reads. With `router`: that of a streamer that does not run, for its files alone."""
+        from ustreamer.host.runtime.evidence import DiagnosisSources  # imported by the first request only
+
+        return DiagnosisSources(
+            self._config,
+            router or self.dispatcher.router,
+            self.dispatcher,
+            self._clock,
+            self.events,
+            lambda name: [peer.authority for peer in self._peers.peers_at(name)],
+            self.metrics_snapshot,
+            self._egress_queues,
+            self._since_ms,
+            self._loaded_ms,
+            running=router is None,
+        )
+
+    def unloaded_keys(self, config: StreamerConfig) -> list[str]:
+        """The keys of `config` that differ from the running configuration."""
+        return changed_keys(self._config, config)
 
     def metrics_snapshot(self, top: int) -> MetricsSnapshot:
         """The state for metrics and health, read without a lock of the path; `top` targets and subscriber queues."""

@@ -1,0 +1,776 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer why` names the cause of a fault in its first sentence. Faults are injected one by one, into one streamer."""
+
+import resource
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.e2e.operations.why_world import (
+    ECU_HOST,
+    FAILING_PLUGIN_TYPE,
+    GONE_TOPIC,
+    UNSUBSCRIBE,
+    World,
+    refuses,
+)
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import ZenohEntity
+from tests.host.running_streamer import BASE, RunningStreamer, new_id
+from tests.waiting import DEADLINE_S, wait_until
+from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.host.cli import why_command
+from ustreamer.host.cli.main import main
+from ustreamer.uprotocol.umessage import UMessage, error_response, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+MAX_S: Final = 2.0
+"""The time of an answer: its CPU time here, next to the sample of some ms."""
+_COUNTED_S: Final = 0.5
+"""A sample in which a counter rises, also on a busy machine."""
+OLD_MS: Final = 30 * 86_400_000
+
+
+class Expected(NamedTuple):
+    """What `ustreamer why` should answer about `subject`: the cause, and words of the first sentence."""
+
+    subject: UUri
+    cause: str
+    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    sample_s: float = 0.05
+
+
+Fault = Callable[[World], Iterator[Expected]]
+FAULTS: Final[dict[str, Fault]] = {}
+
+
+def fault(inject: Fault) -> Fault:
+    """Add a fault to the table. It is present until the generator ends."""
+    FAULTS[inject.__name__] = inject
+    return inject
+
+
+@fault
+def publisher_that_has_stopped(world: World) -> Iterator[Expected]:
+    """The first fault, as the average rate since the start shows that messages are missing."""
+    topic = world.topic("hpc")
+    world.subscribe(topic)
+    world.publish(topic, number=500)
+    wait_until(lambda: sum(each.delivered for each in world.streamer.targets() if each.topic == topic) == 500)
+    yield Expected(topic, "publisher_silent", ("silent", "500 messages"), sample_s=0.3)
+
+
+# --- subscriptions ---------------------------------------------------------------------------------------------------
+
+
+@fault
+def topic_without_subscriber(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.publish(topic)
+    yield Expected(topic, "no_subscriber", (str(topic),))
+
+
+@fault
+def typing_error_in_the_authority_of_a_subscription(world: World) -> Iterator[Expected]:
+    topic = world.topic("hpc")
+    world.subscribe(UUri("hpcc", topic.ue_id, 1, 0x8001))
+    yield Expected(topic, "similar_subscription", ("authority", "hpcc"))
+
+
+@fault
+def wrong_resource_in_a_subscription(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic.with_resource(0x8002))
+    yield Expected(topic, "similar_subscription", ("resource",))
+
+
+@fault
+def wrong_major_version_in_a_subscription(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(UUri("car", topic.ue_id, 2, 0x8001))
+    yield Expected(topic, "similar_subscription", ("major version",))
+
+
+@fault
+def wrong_entity_in_a_subscription(world: World) -> Iterator[Expected]:
+    topic = world.topic(ue_id=0x3B51)
+    world.subscribe(UUri("car", 0x3B15, 1, 0x8001))
+    yield Expected(topic, "similar_subscription", ("uEntity",))
+
+
+@fault
+def typing_error_in_the_authority_of_the_question(world: World) -> Iterator[Expected]:
+    yield Expected(UUri("cloudd", 1, 1, 0x8001), "unknown_authority", ("'cloud'", "outside"))
+
+
+@fault
+def authority_of_no_endpoint(world: World) -> Iterator[Expected]:
+    yield Expected(UUri("zzz", 1, 1, 0x8001), "unknown_authority", ("'zzz'",))
+
+
+@fault
+def subscriber_in_the_network_of_the_publisher(world: World) -> Iterator[Expected]:
+    topic = world.topic("car")
+    world.subscribe(topic, world.subscriber("hpc"))
+    world.publish(topic)
+    yield Expected(topic, "same_network", ("inside",))
+
+
+@fault
+def subscriber_whose_authority_was_removed(world: World) -> Iterator[Expected]:
+    yield Expected(GONE_TOPIC, "subscriber_authority_unknown", ("'gone'",))
+
+
+@fault
+def unsubscribed_topic(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic)
+    world.unsubscribe(topic, subscriber)
+    yield Expected(topic, "unsubscribed", (str(subscriber),))
+
+
+@fault
+def expired_subscription(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic, expire_ms=new_id().time_ms + 100)
+    directory = world.streamer.dispatcher.router.directory
+    wait_until(lambda: not directory.subscribers(topic), "the expiry")
+    yield Expected(topic, "subscription_expired", ("expired",))
+
+
+@fault
+def stopped_dispatching(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic)
+    world.stop_dispatching(topic, subscriber)
+    world.publish(topic)
+    yield Expected(topic, "stopped_dispatching", (str(subscriber),))
+
+
+@fault
+def stopped_dispatching_of_a_pattern(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic)
+    world.stop_dispatching(topic.with_resource(0xFFFF), subscriber)
+    yield Expected(topic, "stopped_dispatching", (str(subscriber),))
+
+
+@fault
+def subscription_throttled_to_a_trickle(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic, hz=0.5)
+    with world.repeating(lambda: world.publish(topic)):
+        wait_until(
+            lambda: sum(each.throttled for each in world.streamer.targets() if each.topic == topic) > 20
+        )
+        yield Expected(topic, "throttled", ("0.5 Hz",))
+
+
+# --- remote subscriptions --------------------------------------------------------------------------------------------
+
+
+@fault
+def remote_usubscription_refuses(world: World) -> Iterator[Expected]:
+    topic = world.topic("cloud")
+
+    def refuse(message: UMessage) -> None:
+        status = UStatus(UCode.PERMISSION_DENIED, "not for this vehicle")
+        world.app("cloud").send(error_response(new_id(), message, status))
+
+    server = UUri("cloud", 0, 3, 1)
+    world.app("cloud").register_listener(ANY, server, refuse)
+    world.subscribe(topic, world.subscriber("hpc"))
+    directory = world.streamer.dispatcher.router.directory
+    wait_until(lambda: not directory.subscribers(topic), "the refusal")
+    yield Expected(topic, "remote_refused", ("'cloud'", "not for this vehicle"))
+    world.app("cloud").unregister_listener(ANY, server, refuse)
+
+
+@fault
+def remote_usubscription_does_not_answer(world: World) -> Iterator[Expected]:
+    topic = world.topic("cloud")
+    world.subscribe(topic, world.subscriber("hpc"))
+    yield Expected(topic, "remote_pending", ("'cloud'",))
+
+
+@fault
+def ecu_refuses_the_event_group(world: World) -> Iterator[Expected]:
+    topic = UUri("body", 0x5001, 1, 0x8001)
+    world.sd_ecu.rejects_subscriptions = True
+    world.sd_ecu.offer(0x5001, 1)
+    world.subscribe(topic)
+    directory = world.streamer.dispatcher.router.directory
+    wait_until(lambda: not directory.subscribers(topic), "the Nack")
+    yield Expected(topic, "eventgroup_refused", ("event group",))
+    world.sd_ecu.rejects_subscriptions = False
+
+
+@fault
+def ecu_does_not_offer_the_service(world: World) -> Iterator[Expected]:
+    topic = UUri("body", 0x5002, 1, 0x8001)
+    world.subscribe(topic)
+    yield Expected(topic, "service_not_offered", ("does not offer",))
+
+
+@fault
+def ecu_offers_another_major_version(world: World) -> Iterator[Expected]:
+    topic = UUri("body", 0x5002, 1, 0x8001)
+    world.sd_ecu.offer(0x5002, 1, major=2)
+    wait_until(lambda: world.statistics("body")["sd_unwanted_offers"] > 0, "the Offer")
+    yield Expected(topic, "service_not_offered", ("major version",))
+
+
+# --- access, peers ---------------------------------------------------------------------------------------------------
+
+
+@fault
+def access_rule_denies(world: World) -> Iterator[Expected]:
+    topic = world.topic("guest", 0x3001)
+    world.subscribe(topic)
+    world.publish(topic)
+    yield Expected(topic, "access_denied", ("endpoints.guarded.access[0] denies",))
+
+
+@fault
+def no_access_rule_allows(world: World) -> Iterator[Expected]:
+    topic = world.topic("guest", 0x3003)
+    world.subscribe(topic)
+    yield Expected(topic, "access_denied", ("no rule of endpoints.guarded.access",))
+
+
+@fault
+def publisher_at_the_wrong_endpoint(world: World) -> Iterator[Expected]:
+    topic = world.topic("cloud")
+    world.subscribe(topic, world.subscriber("hpc"))
+    world.publish(topic, at="car")
+    yield Expected(topic, "wrong_endpoint", ("'inside'", "'outside'"))
+
+
+def _join_peer(world: World, topic: UUri) -> tuple[PeerRouters, str]:
+    """A peer with precedence for `topic`."""
+    ours = election_key(RouterId("hpc", ""), str(topic))
+    names = (f"gateway{number}" for number in range(100))
+    name = next(each for each in names if election_key(RouterId(each, ""), str(topic)) > ours)
+    other = PeerRouters(name, "1" * 16)
+    other.configure(BASE)
+    for endpoint in BASE:
+        world.streamer._on_peers_changed(endpoint, other.own_announcements(endpoint))
+    return other, name
+
+
+@fault
+def peer_forwards_the_topic(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic)
+    _, name = _join_peer(world, topic)
+    advertised = frozenset([TopicAdvertisement("1" * 16, "outside", name, topic)])
+    world.streamer._on_advertisements_changed("outside", advertised, frozenset())
+
+    def is_deferred() -> bool:
+        world.publish(topic)
+        return world.streamer.dispatcher.refused_counts()["inside"]["deferred_to_peer"] > 0
+
+    wait_until(is_deferred, "the peer")
+    with world.repeating(lambda: world.publish(topic)):
+        yield Expected(topic, "deferred_to_peer", (name,))
+    world.streamer._on_advertisements_changed("outside", frozenset(), advertised)
+    for endpoint in BASE:
+        world.streamer._on_peers_changed(endpoint, frozenset())
+
+
+# --- links, queues ---------------------------------------------------------------------------------------------------
+
+
+@fault
+def link_of_the_publisher_is_down(world: World) -> Iterator[Expected]:
+    topic = world.topic("far")
+    world.subscribe(topic)
+    yield Expected(topic, "publisher_link_down", ("'far'", "not reached"))
+
+
+@fault
+def link_of_the_server_was_never_up(world: World) -> Iterator[Expected]:
+    method = UUri("far", 0x10, 1, 1)
+    world.send_request(method)
+    yield Expected(method, "link_down", ("'far'", "not reached"))
+
+
+@fault
+def server_without_listener(world: World) -> Iterator[Expected]:
+    method = UUri("far", 0x11, 1, 1)
+    with ZenohEntity(world.ports.zenoh, "far", listen_to="up/none/**"):
+        wait_until(lambda: _link_is(world, up=True), "the node")
+        refuses(lambda: world.call(world.subscriber(), method, b"", ttl=10_000))
+        yield Expected(method, "receiver_absent", ("no subscriber for",))
+
+
+@fault
+def link_of_the_subscriber_is_lost(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    _subscribe_and_leave(world, topic)
+    yield Expected(topic, "link_down", ("'far'", "no longer"))
+
+
+@fault
+def link_of_this_subscriber_is_lost(world: World) -> Iterator[Expected]:
+    subscriber = _subscribe_and_leave(world, world.topic())
+    yield Expected(subscriber, "link_down", ("'far'", str(subscriber)))
+
+
+def _link_is(world: World, *, up: bool) -> bool:
+    return world.streamer._links.state_of_endpoint("far").up is up
+
+
+def _subscribe_and_leave(world: World, topic: UUri) -> UUri:
+    """Let a subscriber in the Zenoh network subscribe and leave the network."""
+    with ZenohEntity(world.ports.zenoh, "far") as node:
+        about = wire.Uri(topic.authority_name, topic.ue_id, topic.ue_version_major, topic.resource_id)
+        answer = node.call(wire.Uri("hpc", 0, 3, 1), wire.subscription_request(about))
+        assert answer.head.commstatus in {None, wire.OK}, answer.status
+        subscriber = UUri("far", node.address.ue_id, 1, 0)
+    wait_until(lambda: _link_is(world, up=False), "the loss of the link")
+    world.publish(topic)
+    return subscriber
+
+
+@fault
+def full_queue(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic, world.subscriber("tiny"), has_answer=False)
+    world.publish(topic, number=3)
+    yield Expected(topic, "queue_full", ("'tiny'", "full"))
+
+
+@fault
+def slow_receiver(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscriber("slow")
+    gate = threading.Event()
+
+    def receive(message: UMessage) -> None:
+        gate.wait(DEADLINE_S)
+
+    world.subscribe(topic, subscriber)
+    world.app("slow").register_listener(ANY, None, receive)
+    try:
+        world.publish(topic, number=70)  # 64 of them are in flight, and have no age
+        queue = world.streamer._egress_queues["slow"]
+        wait_until(lambda: queue.oldest_age_ns > 1_000_000_000, "a message to be old")
+        yield Expected(topic, "slow_receiver", ("'slow'", "messages wait"))
+    finally:
+        gate.set()
+        world.app("slow").unregister_listener(ANY, None, receive)
+
+
+@fault
+def receiver_without_tcp_connection(world: World) -> Iterator[Expected]:
+    topic = UUri("hpc", 0x4002, 1, 0x8001)
+    world.publish(topic)
+    queue = world.streamer._egress_queues["chassis"]
+    wait_until(lambda: queue.blocked > 0, "the message to wait")
+    yield Expected(topic, "receiver_unavailable", ("'chassis'",))
+
+
+@fault
+def messages_expire_in_the_queue(world: World) -> Iterator[Expected]:
+    topic = UUri("hpc", 0x4003, 1, 0x8001)
+    world.publish(topic)
+    wait_until(lambda: _letters(world, topic), "the expiry")
+    yield Expected(topic, "expired_in_queue", ("'trunk'",))
+
+
+@fault
+def clock_of_the_sender_is_wrong(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic)
+    now = new_id()
+    old = UUID((now.time_ms - OLD_MS) << 16 | now.msb & 0xFFFF, now.lsb)
+    world.app("car").send(publish(old, topic, ttl=1_000))
+    yield Expected(topic, "sender_clock", ("clock",))
+
+
+@fault
+def ttl_is_too_short(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic)
+    now = new_id()
+    late = UUID((now.time_ms - 5_000) << 16 | now.msb & 0xFFFF, now.lsb)
+    world.app("car").send(publish(late, topic, ttl=1_000))
+    yield Expected(topic, "expired_on_arrival", ("ttl",))
+
+
+@fault
+def filter_of_a_plugin_fails(world: World) -> Iterator[Expected]:
+    topic = world.topic(ue_id=FAILING_PLUGIN_TYPE)
+    world.subscribe(topic)
+    world.publish(topic)
+    yield Expected(topic, "plugin_failed", ("a defect of this plugin",))
+
+
+# --- the publisher ---------------------------------------------------------------------------------------------------
+
+
+@fault
+def publisher_that_does_not_run(world: World) -> Iterator[Expected]:
+    topic = world.topic("hpc")
+    world.subscribe(topic)
+    yield Expected(topic, "publisher_silent", ("No message",))
+
+
+@fault
+def publisher_that_repeats_its_ids(world: World) -> Iterator[Expected]:
+    topic = world.topic("dupes")
+    message = publish(new_id(), world.topic("dupes"))
+    repeated = publish(message.id, topic)
+    world.app("dupes").send(message)
+    world.subscribe(topic)
+    with world.repeating(lambda: world.app("dupes").send(repeated)):
+        wait_until(lambda: world.statistics("dup")["refused_duplicate"] > 3, "duplicates")
+        yield Expected(topic, "duplicates", ("ids repeat",))
+
+
+def _someip_fault(
+    world: World, resource: int, datagram: bytes, counter: str, cause: str, *words: str, host: str = ECU_HOST
+) -> Iterator[Expected]:
+    """An event of the ECU that the endpoint refuses, while it is repeated."""
+    topic = UUri("chassis", 0x1234, 1, resource)
+    world.subscribe(topic)
+    with _refused_datagrams(world, datagram, counter, host):
+        yield Expected(topic, cause, words, sample_s=_COUNTED_S)
+
+
+@contextmanager
+def _refused_datagrams(world: World, datagram: bytes, counter: str, host: str) -> Iterator[None]:
+    """Repeat a datagram that the endpoint refuses; at the end all of them are counted."""
+    node = world.ecu if host == ECU_HOST else world.other_ecu
+    before, sent = world.statistics("chassis").get(counter, 0), 0
+
+    def send() -> None:
+        nonlocal sent
+        sent += 1
+        node.send_to_port(datagram, world.ports.chassis)
+
+    def refused() -> int:
+        return world.statistics("chassis").get(counter, 0) - before
+
+    with world.repeating(send):
+        wait_until(lambda: refused() > 0, counter)
+        yield
+    wait_until(lambda: refused() == sent, f"all of {sent} datagrams")
+
+
+@fault
+def event_of_another_major_version(world: World) -> Iterator[Expected]:
+    datagram = wire.someip(0x1234, 0x8001, wire.SOMEIP_NOTIFICATION, b"12", interface_version=2)
+    yield from _someip_fault(
+        world, 0x8001, datagram, "refused_event_version", "wrong_major_version", "major version", "'chassis'"
+    )
+
+
+@fault
+def event_that_is_not_configured(world: World) -> Iterator[Expected]:
+    datagram = wire.event(0x1234, 0x8009, b"12")
+    yield from _someip_fault(world, 0x8009, datagram, "refused_event_unknown", "unknown_event", "'chassis'")
+
+
+@fault
+def event_from_another_address(world: World) -> Iterator[Expected]:
+    datagram = wire.event(0x1234, 0x8002, b"12")
+    yield from _someip_fault(
+        world, 0x8002, datagram, "refused_event_address", "wrong_sender_address", "address", host="other"
+    )
+
+
+@fault
+def event_that_is_malformed(world: World) -> Iterator[Expected]:
+    datagram = wire.someip(0x1234, 0x8003, wire.SOMEIP_NOTIFICATION, b"12", protocol_version=7)
+    yield from _someip_fault(
+        world, 0x8003, datagram, "refused_protocol_version", "input_refused", "protocol_version"
+    )
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+@fault
+def method_of_an_unknown_authority(world: World) -> Iterator[Expected]:
+    yield Expected(UUri("chasis", 0x3001, 1, 1), "unknown_authority", ("'chassis'",))
+
+
+@fault
+def caller_without_access(world: World) -> Iterator[Expected]:
+    method = UUri("chassis", 0x3001, 1, 1)
+    world.send_request(method, at="guest")
+    yield Expected(method, "access_denied", ("endpoints.guarded.access",))
+    world.streamer.dispatcher.ingress("guarded").invalidate_routes()
+
+
+@fault
+def given_caller_without_access(world: World) -> Iterator[Expected]:
+    method = UUri("hpc", 0x4001, 1, 1)
+    yield Expected(method, "access_denied", ("no rule of",), ("--source", "//guest/1/1/0"))
+
+
+@fault
+def caller_at_the_wrong_endpoint(world: World) -> Iterator[Expected]:
+    method = UUri("cloud", 0x20, 1, 1)
+    world.send_request(method, source=UUri("far", 1, 1, 0), at="car")
+    yield Expected(method, "wrong_endpoint", ("'inside'", "far"))
+
+
+@fault
+def caller_and_method_in_one_network(world: World) -> Iterator[Expected]:
+    method = UUri("hpc", 0x21, 1, 1)
+    yield Expected(method, "same_network", ("'inside'",), ("--source", "//car/1/1/0"))
+
+
+@fault
+def server_does_not_answer(world: World) -> Iterator[Expected]:
+    method = UUri("chassis", 0x3001, 1, 4)
+    refuses(lambda: world.call(world.subscriber(), method, b"", ttl=500))
+    wait_until(lambda: world.statistics("chassis")["calls_expired"] > 0, "the ttl")
+    yield Expected(method, "no_answer", ("no response",))
+
+
+@fault
+def method_that_is_not_configured(world: World) -> Iterator[Expected]:
+    method = UUri("chassis", 0x3001, 1, 9)
+    refuses(lambda: world.call(world.subscriber(), method, b""))
+    yield Expected(method, "send_refused", ("not one of its methods",))
+
+
+@fault
+def service_that_is_not_configured(world: World) -> Iterator[Expected]:
+    method = UUri("chassis", 0x3009, 1, 1)
+    refuses(lambda: world.call(world.subscriber(), method, b""))
+    yield Expected(method, "send_refused", ("no such service",))
+
+
+@fault
+def service_that_is_not_offered(world: World) -> Iterator[Expected]:
+    method = UUri("body", 0x5002, 1, 1)
+    world.send_request(method)
+    queue = world.streamer._egress_queues["body"]
+    wait_until(lambda: queue.blocked > 0, "the call to wait")
+    yield Expected(method, "server_absent", ("'body'",))
+
+
+def _request_fault(
+    world: World, number: int, datagram: bytes, counter: str, cause: str, *words: str, host: str = ECU_HOST
+) -> Iterator[Expected]:
+    """A request of a SOME/IP client that the endpoint refuses, while it is repeated."""
+    with _refused_datagrams(world, datagram, counter, host):
+        yield Expected(UUri("hpc", 0x4001, 1, number), cause, words, sample_s=_COUNTED_S)
+
+
+@fault
+def client_with_another_address(world: World) -> Iterator[Expected]:
+    datagram = wire.someip(0x4001, 1, wire.SOMEIP_REQUEST, client=7)
+    yield from _request_fault(
+        world, 1, datagram, "refused_request_address", "caller_refused", "`clients`", host="other"
+    )
+
+
+@fault
+def request_of_another_major_version(world: World) -> Iterator[Expected]:
+    datagram = wire.someip(0x4001, 1, wire.SOMEIP_REQUEST, client=7, interface_version=3)
+    yield from _request_fault(
+        world, 1, datagram, "refused_request_version", "wrong_major_version", "major version"
+    )
+
+
+@fault
+def request_for_an_unknown_method(world: World) -> Iterator[Expected]:
+    datagram = wire.someip(0x4001, 5, wire.SOMEIP_REQUEST, client=7)
+    yield from _request_fault(world, 5, datagram, "refused_request_method", "unknown_method", "`methods`")
+
+
+# --- subscribers -----------------------------------------------------------------------------------------------------
+
+
+@fault
+def subscriber_without_subscription(world: World) -> Iterator[Expected]:
+    subscriber = UUri("cloud", 0x7ABC, 1, 0)
+    yield Expected(subscriber, "no_subscription", (str(subscriber),))
+
+
+@fault
+def typing_error_in_the_subscriber(world: World) -> Iterator[Expected]:
+    subscriber = world.subscribe(world.topic(), UUri("cloud", 0x5F31, 1, 0))
+    yield Expected(UUri("cloud", 0x5F13, 1, 0), "similar_subscriber", (str(subscriber),))
+
+
+@fault
+def subscriber_of_an_unknown_authority(world: World) -> Iterator[Expected]:
+    yield Expected(UUri("clouds", 1, 1, 0), "unknown_authority", ("'cloud'",))
+
+
+@fault
+def subscriber_whose_subscription_expired(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic, expire_ms=new_id().time_ms + 100)
+    directory = world.streamer.dispatcher.router.directory
+    wait_until(lambda: not directory.subscribers(topic), "the expiry")
+    yield Expected(subscriber, "subscription_expired", (str(topic), "expired"))
+
+
+@fault
+def subscriber_that_has_unsubscribed(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic)
+    world.unsubscribe(topic, subscriber)
+    yield Expected(subscriber, "unsubscribed", (str(topic),))
+
+
+@fault
+def subscriber_that_has_stopped_its_topic(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic)
+    world.stop_dispatching(topic, subscriber)
+    yield Expected(subscriber, "stopped_dispatching", (str(topic),))
+
+
+@fault
+def subscriber_whose_publisher_is_silent(world: World) -> Iterator[Expected]:
+    topic = world.topic("hpc")
+    yield Expected(world.subscribe(topic), "publisher_silent", (str(topic),))
+
+
+@fault
+def subscriber_that_asked_for_a_trickle(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic, hz=1)
+    with world.repeating(lambda: world.publish(topic)):
+        wait_until(
+            lambda: sum(each.throttled for each in world.streamer.targets() if each.topic == topic) > 20
+        )
+        yield Expected(subscriber, "throttled", (str(topic), "1 Hz"))
+
+
+# --- the streamer itself ---------------------------------------------------------------------------------------------
+
+
+@fault
+def changed_file_is_not_loaded(world: World) -> Iterator[Expected]:
+    text = world.path.read_text()
+    world.path.write_text(text.replace('"cloud"]', '"cloud", "fleet"]'))
+    yield Expected(UUri("fleet", 1, 1, 0x8001), "not_reloaded", ("not loaded", "authorities"))
+    world.path.write_text(text)
+
+
+@fault
+def disk_refuses_a_subscription(world: World) -> Iterator[Expected]:
+    """The disk refuses every write of this process, as if it were full."""
+    topic = world.topic()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, limits[1]))
+    try:
+        refuses(lambda: world.subscribe(topic))
+        yield Expected(topic, "store_full", ("usubscription",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+# --- no fault --------------------------------------------------------------------------------------------------------
+
+
+@fault
+def no_fault_of_a_topic(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    world.subscribe(topic)
+    with world.repeating(lambda: world.publish(topic)):
+        wait_until(lambda: any(each.topic == topic for each in world.streamer.targets()))
+        yield Expected(topic, "healthy")
+
+
+@fault
+def no_fault_of_a_subscriber(world: World) -> Iterator[Expected]:
+    topic = world.topic()
+    subscriber = world.subscribe(topic)
+    with world.repeating(lambda: world.publish(topic)):
+        wait_until(lambda: any(each.topic == topic for each in world.streamer.targets()))
+        yield Expected(subscriber, "healthy")
+
+
+@fault
+def no_fault_of_a_method(world: World) -> Iterator[Expected]:
+    yield Expected(UNSUBSCRIBE, "healthy")
+
+
+# --- the test --------------------------------------------------------------------------------------------------------
+
+
+def _letters(world: World, topic: UUri) -> bool:
+    return any(each.source == topic for each in world.streamer.events.letters())
+
+
+def test_the_first_sentence_names_the_cause_of_each_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong: list[str] = []
+    slow: list[str] = []
+    with World(tmp_path, capsys) as world:
+        for name, inject in FAULTS.items():
+            with contextmanager(inject)(world) as expected:
+                found, took_s = world.why(expected.subject, *expected.arguments, sample_s=expected.sample_s)
+            cause = found["findings"][0]
+            if cause["cause"] != expected.cause or not all(each in cause["text"] for each in expected.words):
+                wrong.append(f"{name}: expected {expected.cause} {expected.words}, found {found['findings']}")
+            if took_s > MAX_S:
+                slow.append(f"{name}: {took_s:.2f} s")
+    assert len(FAULTS) >= 60
+    assert not slow, slow
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_stopped_streamer_is_named_and_its_files_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ustreamer.toml"
+    path.write_text(
+        'authority = "hpc"\nstate_dir = "state"\n[endpoints.inside]\ntransport = "local"\nnetwork = "n"\n'
+        'authorities = ["hpc"]\n'
+    )
+    assert main(["why", "//hpc/1234/1/8001", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"No streamer runs on {tmp_path / 'state'}.")
+    assert "up://hpc/1234/1/8001 has no subscriber." in out
+
+
+def test_the_paragraph_has_the_cause_the_time_and_the_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = UUri("hpc", 0x1234, 1, 0x8001)
+    with RunningStreamer(tmp_path) as running:
+        assert why_command.run_why(
+            Namespace(
+                subject=str(topic),
+                source=None,
+                config=running.path,
+                sample=0,
+                json=False,
+                usage_error=pytest.fail,
+            )
+        )
+    out = capsys.readouterr().out
+    assert out.startswith(f"{topic} has no subscriber. Since 20")
+    assert "ago). What to do: Have the receiver call Subscribe" in out
+
+
+@pytest.mark.parametrize("subject", ["//hpc/1234/1/FFFF", "/1234/1/8001", "nonsense"])
+def test_an_address_that_is_no_single_address_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], subject: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["why", subject, str(tmp_path / "u.toml")])
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err

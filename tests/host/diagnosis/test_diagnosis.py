@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From evidence to findings and sentences, without a streamer."""
+
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from ustreamer.core.dispatch.explain import Explanation
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
+from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence, RecentLetters
+from ustreamer.host.diagnosis.findings import (
+    HEALTHY,
+    DiagnosisFinding,
+    differing_part,
+    is_one_edit,
+    is_similar,
+    letter_findings,
+    listed,
+    messages_wait,
+)
+from ustreamer.host.diagnosis.methods import method_findings
+from ustreamer.host.diagnosis.subscribers import subscriber_findings
+from ustreamer.host.diagnosis.topics import topic_findings
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC: Final = UUri("car", 0x1234, 1, 0x8001)
+NOW_MS: Final = 1_700_000_000_000
+
+
+def evidence(subject: UUri = TOPIC, **changes: Any) -> Evidence:
+    """Evidence of a stopped streamer with one endpoint, at which `subject` lives."""
+    known: dict[str, Any] = {
+        "subject": subject,
+        "running": False,
+        "now_ms": NOW_MS,
+        "since_ms": NOW_MS - 60_000,
+        "loaded_ms": NOW_MS - 60_000,
+        "sample_s": 0.0,
+        "authority": "hpc",
+        "endpoints": {"inside": EndpointEvidence("inside", "local", ("car",))},
+        "endpoint_by_authority": {"car": "inside"},
+        "home": "inside",
+    }
+    return Evidence(**(known | changes))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("1234", "1235", True),
+        ("1234", "1243", True),
+        ("1234", "123", True),
+        ("1234", "12341", True),
+        ("chasis", "chassis", True),
+        ("1234", "1256", False),
+        ("1234", "2143", False),
+        ("1234", "12", False),
+        ("a", "b", True),
+    ],
+)
+def test_one_edit_is_one_character(one: str, other: str, *, expected: bool) -> None:
+    assert is_one_edit(one, other) is expected
+    assert is_one_edit(other, one) is expected
+
+
+def test_similar_addresses_differ_in_one_part_as_by_a_typing_error() -> None:
+    assert differing_part(TOPIC, TOPIC) is None
+    assert differing_part(TOPIC, UUri("cab", 0x1234, 2, 0x8001)) is None
+    assert is_similar(TOPIC, UUri("cars", 0x1234, 1, 0x8001))
+    assert is_similar(TOPIC, UUri("car", 0x1234, 7, 0x8001))
+    assert is_similar(TOPIC, TOPIC.with_resource(0x8002))
+    assert not is_similar(TOPIC, TOPIC.with_resource(0x9999))
+    assert not is_similar(TOPIC, UUri("hpc", 0x1234, 1, 0x8001))
+
+
+def test_words_of_numbers_and_lists() -> None:
+    assert (messages_wait(1), messages_wait(2)) == ("1 message waits", "2 messages wait")
+    assert listed("abcde") == "a, b, c and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "cause"),
+    [
+        (UCode.RESOURCE_EXHAUSTED, "egress queue of endpoint 'b' is full (1)", "queue_full"),
+        (
+            UCode.RESOURCE_EXHAUSTED,
+            "egress queue of subscriber up://b/1/1/0 at endpoint 'b' is full",
+            "subscriber_queue_full",
+        ),
+        (UCode.DEADLINE_EXCEEDED, "ttl had run out on arrival; is the clock set?", "sender_clock"),
+        (UCode.DEADLINE_EXCEEDED, "ttl had run out on arrival at 'a'", "expired_on_arrival"),
+        (UCode.DEADLINE_EXCEEDED, "waited too long for endpoint 'b'", "expired_in_queue"),
+        (UCode.INTERNAL, "filter x raised", "plugin_failed"),
+        (UCode.UNAVAILABLE, "no subscriber", "receiver_absent"),
+        (UCode.NOT_FOUND, "no such service", "send_refused"),
+    ],
+)
+def test_a_dead_letter_has_a_cause_for_a_minute(code: UCode, reason: str, cause: str) -> None:
+    letters = RecentLetters(TOPIC, None, "b", code, reason, "a", 1, 3, NOW_MS - 5_000, NOW_MS - 1_000)
+    [found] = letter_findings(evidence(letters=(letters,)), "messages")
+    assert (found.cause, found.since_ms) == (cause, NOW_MS - 5_000)
+    assert reason.partition(";")[0] in found.text
+    old = msgspec.structs.replace(letters, last_ms=NOW_MS - 61_000)
+    assert not list(letter_findings(evidence(letters=(old,)), "messages"))
+
+
+@pytest.mark.parametrize("find", [topic_findings, method_findings, subscriber_findings])
+def test_an_authority_of_no_endpoint_is_the_cause_for_every_kind_of_subject(find: Any) -> None:
+    found = find(evidence(UUri("cars", 1, 1, 0x8001), home=None))
+    assert found[0].cause == "unknown_authority"
+    assert "'car' of endpoint 'inside' is similar" in found[0].text
+
+
+def test_without_a_problem_the_answer_is_healthy() -> None:
+    decided = Explanation("inside", (), "delivered", (Target("outside"),))
+    [found] = topic_findings(evidence(explanations=(decided,)))
+    assert found.cause == HEALTHY
+    assert "1 targets by the configuration" in found.text
+
+
+def test_a_changed_file_comes_first_where_it_may_be_the_cause() -> None:
+    changed = diagnose(evidence(home=None, running=True, unloaded_keys=("endpoints.a.authorities",)))
+    assert [each.cause for each in changed.findings] == ["not_reloaded", "unknown_authority"]
+    other = diagnose(evidence(running=True, unloaded_keys=("egress.a",)))
+    assert [each.cause for each in other.findings] == ["no_subscriber", "not_reloaded"]
+    broken = diagnose(evidence(running=True, file_problem="u.toml:1: nonsense"))
+    assert broken.findings[-1].cause == "file_invalid"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "text"), [(5, "5 s ago"), (150, "2 min ago"), (8_000, "2 h ago"), (-5, "0 s ago")]
+)
+def test_the_paragraph_states_cause_time_advice_and_further_problems(age_s: int, text: str) -> None:
+    findings = (
+        DiagnosisFinding("a", "The link is down.", NOW_MS - age_s * 1000, "Mend it."),
+        DiagnosisFinding("b", "The store is full."),
+    )
+    found = paragraph(
+        Diagnosis("up://car/1/1/8001", "topic", running=True, findings=findings), NOW_MS, "state"
+    )
+    assert found.startswith("The link is down. Since 2023-11-14 2")
+    assert f"({text}). What to do: Mend it.\nAlso: The store is full." in found

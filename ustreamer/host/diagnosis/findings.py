@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The finding of a diagnosis, and what the checks share: evidence in, sentences out."""
+
+from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
+from typing import Final, TypeAlias
+
+import msgspec
+
+from ustreamer.core.dispatch.explain import Explanation
+from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence, RecentLetters
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import UUri
+
+HEALTHY: Final = "healthy"
+CURRENT_MS: Final = 60_000
+"""A dead letter of the last minute is a present problem."""
+_NS_PER_S: Final = 1_000_000_000
+
+
+class DiagnosisFinding(msgspec.Struct, frozen=True):
+    """One thing that is wrong. `cause` is its stable name for programs; `text` is one sentence.
+
+    `since_ms` is None if the start of it is unknown. `advice` can be empty.
+    """
+
+    cause: str
+    text: str
+    since_ms: int | None = None
+    advice: str = ""
+
+
+Check: TypeAlias = Callable[[Evidence], Iterator[DiagnosisFinding]]
+
+
+def run_checks(checks: Iterable[Check], evidence: Evidence) -> list[DiagnosisFinding]:
+    """All findings, in the order of the checks."""
+    return [finding for check in checks for finding in check(evidence)]
+
+
+def similar_name(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is similar to `name`, which has at most 128 characters; None without one."""
+    found = get_close_matches(name, [each for each in names if each != name], n=1)
+    return found[0] if found else None
+
+
+# --- checks of every subject -----------------------------------------------------------------------------------------
+
+
+def unknown_authority(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """No endpoint has the authority of the subject."""
+    if evidence.home is None:
+        authority = evidence.subject.authority_name
+        text = f"No endpoint has the authority {authority!r} of {evidence.subject}"
+        similar = similar_name(authority, evidence.endpoint_by_authority)
+        if similar is not None:
+            text += f"; {similar!r} of endpoint {evidence.endpoint_by_authority[similar]!r} is similar"
+        yield DiagnosisFinding(
+            "unknown_authority",
+            f"{text}.",
+            evidence.loaded_ms,
+            "Correct the address, or add the authority to `authorities` of its endpoint.",
+        )
+
+
+def wrong_endpoint(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Messages from the subject come in at an endpoint behind which it does not live."""
+    for route in evidence.routes:
+        if route.decision.denied_as == "spoofed" and route.source == evidence.subject:
+            yield DiagnosisFinding(
+                "wrong_endpoint",
+                f"Messages from {route.source} come in at endpoint {route.ingress!r} and are denied, because "
+                f"{route.source.authority_name!r} lives behind {evidence.home!r}.",
+                None,
+                f"Move the authority to `authorities` of endpoint {route.ingress!r}, or correct the sender.",
+            )
+            return
+
+
+def link_down(
+    evidence: Evidence, endpoint: EndpointEvidence | None, what: str, cause: str
+) -> Iterator[DiagnosisFinding]:
+    """The endpoint reaches no receiver. `what` is a clause about the consequence."""
+    if endpoint is None or endpoint.up or endpoint.after is None:
+        return
+    how = "no longer reaches any node" if endpoint.after.link.up_count else "has not reached any node yet"
+    kept = " on disk" if endpoint.durable else ""
+    queued = endpoint.after.queue.queued
+    waiting = f"; {messages_wait(queued)}{kept}" if queued else ""
+    since_ms = endpoint.link_ms if endpoint.after.link.up_count else evidence.since_ms
+    yield DiagnosisFinding(
+        cause,
+        f"The link of endpoint {endpoint.name!r} is down, so {what}: it {how}{waiting}.",
+        since_ms,
+        f"Check the network of endpoint {endpoint.name!r} and the nodes behind it; waiting messages go out "
+        "as soon as the link is up.",
+    )
+
+
+def refused_stores(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """A store that the disk refuses to write."""
+    for store in evidence.stores:
+        if store.state.degraded:
+            yield DiagnosisFinding(
+                "store_full",
+                f"The store {store.name!r} accepts no writes: {store.state.degraded}.",
+                _log_time(evidence, "storage.degraded", "store", store.name),
+                "Free room on the disk of state_dir; the store is tried again within 1 s.",
+            )
+
+
+def _log_time(evidence: Evidence, event: str, field: str, ending: str) -> int | None:
+    times = [
+        each.time_ms
+        for each in evidence.log_lines
+        if each.event == event and each.fields.get(field, "").endswith(ending)
+    ]
+    return times[-1] if times else None
+
+
+# --- dead letters ----------------------------------------------------------------------------------------------------
+
+
+def letter_findings(evidence: Evidence, what: str) -> Iterator[DiagnosisFinding]:
+    """The dead letters of the last minute, the latest first. `what` is a noun phrase, such as "messages of ..."."""
+    for letters in reversed(evidence.letters):
+        if evidence.now_ms - letters.last_ms <= CURRENT_MS:
+            cause, text, advice = _judge_letters(letters, what)
+            yield DiagnosisFinding(cause, text, letters.first_ms, advice)
+
+
+def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
+    """The cause, the sentence and the advice of dead letters."""
+    reason, endpoint = letters.reason, letters.endpoint
+    lost = f"{letters.count} of the {what} became dead letters"
+    retry = "`ustreamer dead-letters redrive` sends them again after the repair."
+    match letters.code:
+        case UCode.RESOURCE_EXHAUSTED if "of subscriber" in reason:
+            advice = (
+                "The subscriber is slower than its messages: have it subscribe fewer per second, or raise "
+            )
+            advice += f"subscriber_messages in [egress.{endpoint}]. {retry}"
+            return "subscriber_queue_full", f"The {reason}: {lost}.", advice
+        case UCode.RESOURCE_EXHAUSTED if "queue" in reason:
+            advice = f"The receivers behind {endpoint!r} are slower than their messages: repair or throttle them, or "
+            advice += f"raise queue_messages and queue_bytes in [egress.{endpoint}]. {retry}"
+            return "queue_full", f"The {reason}: {lost}.", advice
+        case UCode.DEADLINE_EXCEEDED if "clock" in reason:
+            advice = f"Set the clock of the sender behind {letters.ingress!r}, or have it send without ttl."
+            return "sender_clock", f"The clock of the sender seems wrong, and {lost}: {reason}.", advice
+        case UCode.DEADLINE_EXCEEDED if "arrival" in reason:
+            advice = "Raise the ttl of the sender, or find what delays the messages before the streamer."
+            return "expired_on_arrival", f"The ttl is too short: {lost}, as their {reason}.", advice
+        case UCode.DEADLINE_EXCEEDED:
+            advice = f"Find what slows the receivers behind {endpoint!r}, or raise max_age_ms in [egress.{endpoint}]."
+            text = f"Messages expire in the egress queue of endpoint {endpoint!r}: {lost} ({reason})."
+            return "expired_in_queue", text, advice
+        case UCode.INTERNAL:
+            advice = "The log has `plugins.failed` or `egress.failed` with the traceback."
+            return "plugin_failed", f"A failure in the streamer stops {what}: {reason}; {lost}.", advice
+        case UCode.UNAVAILABLE:
+            advice = f"Start the receiver behind {endpoint!r}, or check its network. {retry}"
+            return "receiver_absent", f"The receiver is not available, and {lost}: {reason}.", advice
+        case _:
+            advice = f"Compare the configuration of endpoint {endpoint!r} with the receiver."
+            return "send_refused", f"Endpoint {endpoint!r} cannot send {what}: {reason}.", advice
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def hertz(period_ns: int) -> str:
+    return f"{_NS_PER_S / period_ns:.3g} Hz"
+
+
+def differing_part(one: UUri, other: UUri) -> str | None:
+    """The name of the only part in which two addresses differ; None if they differ in none or in several."""
+    parts = [
+        name
+        for name, differs in (
+            ("authority", one.authority_name != other.authority_name),
+            ("uEntity", one.ue_id != other.ue_id),
+            ("major version", one.ue_version_major != other.ue_version_major),
+            ("resource", one.resource_id != other.resource_id),
+        )
+        if differs
+    ]
+    return parts[0] if len(parts) == 1 else None
+
+
+def is_similar(one: UUri, other: UUri) -> bool:
+    """Whether two addresses differ in one part only, and there as by a typing error."""
+    match differing_part(one, other):
+        case "major version":
+            return True
+        case "authority":
+            return is_one_edit(one.authority_name, other.authority_name)
+        case "uEntity":
+            return is_one_edit(f"{one.ue_id:X}", f"{other.ue_id:X}")
+        case "resource":
+            return is_one_edit(f"{one.resource_id:X}", f"{other.resource_id:X}")
+    return False
+
+
+def is_one_edit(one: str, other: str) -> bool:
+    """Whether one changed, added, missing or swapped character makes the difference of two different texts."""
+    start = 0
+    while start < min(len(one), len(other)) and one[start] == other[start]:
+        start += 1
+    one, other = one[start:], other[start:]
+    swapped = one[:2] == other[1::-1] and len(one) > 1 and one[2:] == other[2:]
+    return swapped or one[1:] == other[1:] or one[1:] == other or one == other[1:]
+
+
+def messages_wait(number: int) -> str:
+    return "1 message waits" if number == 1 else f"{number} messages wait"
+
+
+def listed(items: Iterable[object], most: int = 3) -> str:
+    """A, B, C and 2 more."""
+    texts = [str(each) for each in items]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def is_deferred(explanation: Explanation) -> bool:
+    return explanation.verdict == "deferred"

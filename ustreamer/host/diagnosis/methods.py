@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why calls of a method fail: a table of checks, in the order in which a request meets their subjects."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ustreamer.core.routing.router import SELF
+from ustreamer.host.diagnosis.evidence import Evidence
+from ustreamer.host.diagnosis.findings import (
+    HEALTHY,
+    Check,
+    DiagnosisFinding,
+    is_deferred,
+    letter_findings,
+    link_down,
+    listed,
+    messages_wait,
+    run_checks,
+    unknown_authority,
+)
+
+_REQUEST_REFUSALS: Final = {
+    "request_address": ("caller_refused", "its address is not in `clients`"),
+    "request_service": ("service_not_offered_here", "the service is not offered there"),
+    "request_version": ("wrong_major_version", "the major version is not the offered one"),
+    "request_method": ("unknown_method", "the method is not in `methods` of the service"),
+    "request_type": ("wrong_request_type", "the method has no response, but one is requested"),
+    "request_client": ("wrong_client_id", "client id 0xFFFF is a wildcard"),
+}
+"""Requests of SOME/IP clients that an endpoint refuses: their cause, and what is wrong."""
+
+
+def method_findings(evidence: Evidence) -> list[DiagnosisFinding]:
+    """All findings about a method, the cause first; one `healthy` finding if nothing is wrong."""
+    return run_checks(METHOD_CHECKS, evidence) or [_healthy(evidence)]
+
+
+def _denied_caller(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Requests that came in were denied."""
+    for route in evidence.routes:
+        if route.sink != evidence.subject or not route.decision.denied_as:
+            continue
+        reason = "" if route.decision.reason is None else route.decision.reason.message
+        if route.decision.denied_as == "access":
+            yield DiagnosisFinding(
+                "access_denied",
+                f"The access rules deny calls of {evidence.subject} by {route.source}: {reason}.",
+                evidence.loaded_ms,
+                f"Correct [[endpoints.{route.ingress}.access]], then `ustreamer reload`.",
+            )
+        else:
+            yield DiagnosisFinding(
+                "wrong_endpoint",
+                f"Calls of {evidence.subject} by {route.source} are denied, as they come in at endpoint "
+                f"{route.ingress!r}: {reason}.",
+                None,
+                f"Move the caller's authority to `authorities` of endpoint {route.ingress!r}, or correct its source.",
+            )
+
+
+def _denied(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """The router would deny the call of the given caller."""
+    if evidence.source is None:
+        return  # a rule may allow some callers
+    denied = [
+        (each.ingress, step)
+        for each in evidence.explanations
+        for step in each.steps
+        if step.rule == "access" and not step.passed
+    ]
+    if denied and len(denied) == len(evidence.explanations) and not any(_denied_caller(evidence)):
+        ingress, step = denied[0]
+        yield DiagnosisFinding(
+            "access_denied",
+            f"The access rules deny calls of {evidence.subject}: {step.text}.",
+            evidence.loaded_ms,
+            f"Correct [[endpoints.{ingress}.access]], then `ustreamer reload`.",
+        )
+
+
+def _same_network(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """The given caller lives behind the endpoint of the method."""
+    if evidence.source is not None and evidence.explanations:
+        explanation = evidence.explanations[0]
+        if explanation.verdict == "no_subscriber" and explanation.ingress == evidence.home:
+            yield DiagnosisFinding(
+                "same_network",
+                f"{evidence.source} and {evidence.subject} live behind the same endpoint {evidence.home!r}, so the "
+                "streamer forwards no calls between them.",
+                evidence.loaded_ms,
+                f"Look for the fault in the network of endpoint {evidence.home!r}.",
+            )
+
+
+def _deferred(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    by_route = any(each.decision.deferred and each.sink == evidence.subject for each in evidence.routes)
+    decided = [each for each in evidence.explanations if each.verdict != "denied"]
+    if by_route or (decided and all(map(is_deferred, decided))):
+        peers = dict.fromkeys(each for one in evidence.endpoints.values() for each in one.peers)
+        yield DiagnosisFinding(
+            "deferred_to_peer",
+            f"The peer streamer {listed(map(repr, peers)) or 'on this network'} forwards calls of {evidence.subject}, "
+            "so this streamer does not.",
+            max((each.peers_ms for each in evidence.endpoints.values() if each.peers_ms), default=None),
+            "Run `ustreamer why` at that streamer if the calls fail.",
+        )
+
+
+def _server_link(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    what = f"calls of {evidence.subject} reach no server"
+    yield from link_down(evidence, evidence.home_endpoint, what, "link_down")
+
+
+def _failed_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    yield from letter_findings(evidence, f"calls of {evidence.subject}")
+
+
+def _waiting_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    home = evidence.home_endpoint
+    blocked = evidence.blocked.get(evidence.home or "")
+    if home is None or blocked is None:
+        return
+    reasons = [
+        each.fields["reason"]
+        for each in evidence.log_lines
+        if each.event == "egress.route_unavailable" and str(evidence.subject) in each.fields.get("reason", "")
+    ]
+    reason = f": {reasons[-1]}" if reasons else ""
+    yield DiagnosisFinding(
+        "server_absent",
+        f"The server of {evidence.subject} is not available at endpoint {home.name!r}, so {messages_wait(blocked.number)}"
+        f"{reason}.",
+        blocked.since_ms,
+        "Start the server, or check its network.",
+    )
+
+
+def _unanswered(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Calls had no response, and calls of this method have come in."""
+    home = evidence.home_endpoint
+    if home is None or not _is_called(evidence):
+        return
+    if count := home.counter("calls_expired"):
+        yield DiagnosisFinding(
+            "no_answer",
+            f"{count} calls through endpoint {home.name!r} had no response within their ttl, which may be those of "
+            f"{evidence.subject}.",
+            evidence.since_ms,
+            "Check that the server runs and answers; raise the ttl of the caller if the server is slow.",
+        )
+    if count := home.counter("calls_service_gone"):
+        yield DiagnosisFinding(
+            "server_gone",
+            f"{count} calls through endpoint {home.name!r} ended when their service went away, which may be those of "
+            f"{evidence.subject}.",
+            evidence.since_ms,
+            "Check why the server has stopped its offer.",
+        )
+
+
+def _is_called(evidence: Evidence) -> bool:
+    """Whether requests for the method have come in lately."""
+    return any(each.sink == evidence.subject for each in evidence.routes)
+
+
+def _refused_requests(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Requests of SOME/IP clients that an endpoint did not accept."""
+    for endpoint in evidence.endpoints.values():
+        if evidence.home in (endpoint.name, SELF):  # no SOME/IP service stands for a service of the streamer
+            continue
+        for name, count in endpoint.refusals(in_sample_only=_is_called(evidence)).items():
+            if name in _REQUEST_REFUSALS:
+                cause, why = _REQUEST_REFUSALS[name]
+                yield DiagnosisFinding(
+                    cause,
+                    f"Endpoint {endpoint.name!r} refuses {count} requests, which may be calls of {evidence.subject}: "
+                    f"{why}.",
+                    evidence.since_ms,
+                    f"Compare `clients` and the offered services of endpoint {endpoint.name!r} with the caller. "
+                    "The log has the first refused request.",
+                )
+
+
+def _healthy(evidence: Evidence) -> DiagnosisFinding:
+    where = "this streamer" if evidence.home == SELF else f"endpoint {evidence.home!r}"
+    if not evidence.running:
+        return DiagnosisFinding(HEALTHY, f"Calls of {evidence.subject} go to {where} by the configuration.")
+    seen = [each for each in evidence.routes if each.sink == evidence.subject]
+    callers = (
+        f"calls of {listed(dict.fromkeys(each.source for each in seen))} came in"
+        if seen
+        else "no call came in"
+    )
+    return DiagnosisFinding(
+        HEALTHY,
+        f"Nothing is wrong with calls of {evidence.subject}: they go to {where}, and {callers} lately.",
+    )
+
+
+METHOD_CHECKS: Final[tuple[Check, ...]] = (
+    unknown_authority,
+    _denied_caller,
+    _denied,
+    _same_network,
+    _deferred,
+    _server_link,
+    _failed_calls,
+    _waiting_calls,
+    _refused_requests,
+    _unanswered,
+)
