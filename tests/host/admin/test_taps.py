@@ -10,7 +10,17 @@ import pytest
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.admin.payload_decoding import MAX_DECODED, DecodedPayload, FindDecoder
-from ustreamer.host.admin.taps import MAX_BYTES, SHOWN_BYTES, Dropped, TapFilter, TapLine, TapReader, Taps
+from ustreamer.host.admin.taps import (
+    MAX_BYTES,
+    MAX_SUBSCRIBERS,
+    SHOWN_BYTES,
+    Dropped,
+    TapFilter,
+    TapLine,
+    TapReader,
+    Taps,
+)
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri, any_at
@@ -33,7 +43,8 @@ def open_reader(world: "World") -> Iterator[OpenTapReader]:
     readers: list[TapReader] = []
 
     def opened(max_notes: int = 100, find: FindDecoder = no_decoder, **tap_filter: object) -> TapReader:
-        reader = TapReader(TapFilter(**tap_filter), world.clock, find, max_notes)  # type: ignore[arg-type]
+        shared = Taps(world.dispatcher, find).subscribers_of
+        reader = TapReader(TapFilter(**tap_filter), world.clock, find, max_notes, shared)  # type: ignore[arg-type]
         reader.attach(world.dispatcher)
         readers.append(reader)
         return reader
@@ -78,10 +89,43 @@ def test_each_target_of_a_message_is_a_line(world: "World", open_reader: OpenTap
             payload_size=2,
             payload=None,
             decoded=None,
+            subscribers=(str(APP),),
         ),
         "dash": by_egress["dash"],
     }
     assert by_egress["dash"].subscriber == str(DASH)
+
+
+def test_the_latency_of_a_message_that_is_settled_on_the_receiving_thread_is_real(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    reader = open_reader()
+    note = reader.tap_at("chassis")
+    arrived_ns = world.clock.monotonic_ns()
+    world.time.advance(ms=2)  # the send, for which the receiving thread reads no clock
+    note(event(world), None, Verdict.DELIVERED, None, 1, arrived_ns, arrived_ns, arrived_ns, arrived_ns)
+    note(event(world), None, Verdict.DELIVERED, None, 1, arrived_ns, arrived_ns, arrived_ns, arrived_ns + 7)
+    assert [each.latency_ms for each in seen(reader)] == [2.0, 0.000007]
+
+
+def test_a_tap_can_be_of_one_type_and_one_endpoint(world: "World", open_reader: OpenTapReader) -> None:
+    by_type = open_reader(type=UMessageType.REQUEST)
+    here, there = open_reader(ingress="chassis"), open_reader(ingress="backbone")
+    world.receive("chassis", event(world))
+    assert [len(seen(each)) for each in (by_type, here, there)] == [0, 1, 0]
+
+
+def test_the_subscribers_of_a_multicast_target_are_named_up_to_a_limit(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    subscribers = [UUri("hpc", 0x100 + number, 1, 0) for number in range(MAX_SUBSCRIBERS + 4)]
+    for each in subscribers:
+        world.directory.subscribe(SPEED, each)
+    reader = open_reader()
+    world.receive("chassis", event(world))
+    world.run()
+    [line] = seen(reader)
+    assert line.subscribers == tuple(map(str, subscribers[:MAX_SUBSCRIBERS]))
 
 
 def test_a_message_without_target_is_a_line_with_the_reason(

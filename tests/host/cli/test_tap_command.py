@@ -21,7 +21,8 @@ from ustreamer.core.base.decoder import Decoder
 from ustreamer.hooks import hookimpl
 from ustreamer.host.admin import taps
 from ustreamer.host.admin.server import SOCKET, TapRequest, stream_lines
-from ustreamer.host.cli.format import format_time
+from ustreamer.host.cli import tap_command
+from ustreamer.host.cli.format import format_time, use_colour
 from ustreamer.host.cli.main import main
 from ustreamer.host.cli.tap_command import uuri_pattern
 from ustreamer.uprotocol.umessage import notification, publish
@@ -117,6 +118,34 @@ def test_a_tap_can_filter_by_verdict_and_source(running: RunningStreamer, run_co
         code, out, _ = run_command(*arguments, "--source", str(SOURCE))
     assert code == 0
     assert [line.split()[1] for line in out.splitlines()] == ["no_subscriber"] * 3
+
+
+def test_a_tap_can_filter_by_type_and_endpoint_and_has_real_latencies(
+    running: RunningStreamer, run_command: RunCommand
+) -> None:
+    with traffic(running):
+        arguments = (str(running.path), "--json", "--count", "3", "--type", "publish", "--at", INSIDE)
+        code, out, _ = run_command(*arguments)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, {(each["type"], each["ingress"]) for each in lines}) == (0, {("PUBLISH", INSIDE)})
+    assert all(each["latency_ms"] > 0 for each in lines)
+
+
+def test_a_line_names_the_first_subscribers_of_a_multicast_target() -> None:
+    subscribers = tuple(f"up://cloud/{number}/1/0" for number in range(5))
+    text = tap_command._format_line(msgspec.structs.replace(LINE, subscribers=subscribers))
+    assert "for up://cloud/0/1/0, up://cloud/1/1/0, up://cloud/2/1/0 and 2 more " in text
+
+
+def test_a_verdict_has_a_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in tap_command._format_line(LINE)
+    assert "\x1b[31mexpired\x1b[0m" in tap_command._format_line(LINE, colour=True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert use_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not use_colour()
 
 
 PAYLOADS: Final = """
@@ -215,7 +244,14 @@ def test_a_request_without_a_running_streamer_is_unavailable(tmp_path: Path, run
 
 
 @pytest.mark.parametrize(
-    "asked", [TapRequest(source="nonsense"), TapRequest(sink="//x"), TapRequest(verdict="lost")]
+    "asked",
+    [
+        TapRequest(source="nonsense"),
+        TapRequest(sink="//x"),
+        TapRequest(verdict="lost"),
+        TapRequest(message_type="call"),
+        TapRequest(at="moon"),
+    ],
 )
 def test_the_streamer_endpoint_refuses_invalid_messages(running: RunningStreamer, asked: TapRequest) -> None:
     for _ in range(taps.MAX_READERS + 1):

@@ -76,7 +76,8 @@ class PurgeRequest(msgspec.Struct, frozen=True, tag="purge", forbid_unknown_fiel
 class TapRequest(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
     """Send verdicts from now on: of all messages, or of those with matching source, sink and verdict.
 
-    `source` and `sink` are patterns. The result is empty; lines of `ustreamer.host.admin.taps` follow until the
+    `source` and `sink` are patterns; `message_type` is one type, `at` the endpoint where the messages came in. The result
+    is empty; lines of `ustreamer.host.admin.taps` follow until the
     connection closes.
     """
 
@@ -85,6 +86,8 @@ class TapRequest(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=T
     verdict: str | None = None
     payload: bool = False
     decode: bool = False
+    message_type: str | None = None
+    at: str | None = None
 
 
 class WhyRequest(msgspec.Struct, frozen=True, tag="why", forbid_unknown_fields=True):

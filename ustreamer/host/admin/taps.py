@@ -18,6 +18,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.routing.subscriptions import PausedSubscription
 from ustreamer.host.admin.payload_decoding import MAX_DECODED, DecodedPayload, FindDecoder, PayloadDecoder
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -31,6 +32,8 @@ MAX_NOTES: Final = 10_000
 MAX_BYTES: Final = 8_000_000
 """The payload bytes that wait to be decoded for one reader."""
 SHOWN_BYTES: Final = 256
+MAX_SUBSCRIBERS: Final = 16
+"""The subscribers of one line."""
 _LINES_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 1_000_000  # of payloads: their values may take many times as much
 _NS_PER_MS: Final = 1_000_000
@@ -44,11 +47,14 @@ class TapFilter(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
     payload: bool = False
     decode: bool = False
+    type: UMessageType | None = None
+    ingress: str | None = None
 
     def matches(self, attributes: UAttributes, verdict: Verdict) -> bool:
         sink = attributes.sink
         return (
             (self.verdict is None or verdict is self.verdict)
+            and (self.type is None or attributes.type is self.type)
             and (self.source is None or self.source.matches(attributes.source))
             and (self.sink is None or (sink is not None and self.sink.matches(sink)))
         )
@@ -58,8 +64,9 @@ class TapLine(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
     """One message for one target, and its verdict.
 
     `egress` and `subscriber` are None for a message without a target, and `subscriber` is None for a multicast target.
-    `latency_ms` is from arrival to verdict. `payload` is its beginning as hex, on request or if it could not be
-    decoded.
+    `subscribers` are those that share the multicast target of a publication, at most MAX_SUBSCRIBERS. `latency_ms` is
+    from arrival to verdict; for messages sent as a batch, to the end of the batch. `payload` is its beginning as hex,
+    on request or if it could not be decoded.
     """
 
     time_ms: int
@@ -78,6 +85,7 @@ class TapLine(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
     payload_size: int
     payload: str | None
     decoded: DecodedPayload | None
+    subscribers: tuple[str, ...] = ()
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", tag_field="line"):
@@ -101,12 +109,26 @@ class _TapNote(msgspec.Struct, frozen=True, gc=False):
     settled_ns: int
 
 
+SubscribersOf = Callable[[UUri, str], Sequence[UUri]]
+"""The subscribers of a topic behind an endpoint."""
+
+
+def _no_subscribers(topic: UUri, endpoint: str) -> Sequence[UUri]:
+    return ()
+
+
 class TapReader:
     """The notes of one reader. Any thread adds notes; one thread builds lines."""
 
     def __init__(
-        self, tap_filter: TapFilter, clock: Clock, find_decoder: FindDecoder, max_notes: int = MAX_NOTES
+        self,
+        tap_filter: TapFilter,
+        clock: Clock,
+        find_decoder: FindDecoder,
+        max_notes: int = MAX_NOTES,
+        subscribers_of: SubscribersOf = _no_subscribers,
     ) -> None:
+        self._subscribers_of = subscribers_of
         self._filter = tap_filter
         self._payload_decoder = PayloadDecoder(find_decoder)
         self._clock = clock
@@ -124,6 +146,8 @@ class TapReader:
     def tap_at(self, ingress: str) -> Tap:
         """The tap function of one endpoint."""
         tap_filter, notes = self._filter, self._notes
+        is_shown = tap_filter.ingress in (None, ingress)
+        monotonic_ns = self._clock.monotonic_ns
         whole_limit = MAX_DECODED if tap_filter.decode else 0
         shown_limit = SHOWN_BYTES if tap_filter.payload or tap_filter.decode else 0
 
@@ -139,8 +163,12 @@ class TapReader:
             settled_ns: int,
         ) -> None:
             attributes = message.attributes
-            if not tap_filter.matches(attributes, verdict):
+            if not is_shown or not tap_filter.matches(attributes, verdict):
                 return
+            if settled_ns == received_ns:
+                settled_ns = (
+                    monotonic_ns()
+                )  # sent or dropped on the receiving thread, which reads no clock for it
             size = len(message.payload)
             payload = message.payload if size <= whole_limit else message.payload[:shown_limit]
             if notes.qsize() >= self._max_notes or (whole_limit and not self._has_room(len(payload))):
@@ -213,7 +241,15 @@ class TapReader:
             payload_size=note.size,
             payload=note.payload[:SHOWN_BYTES].hex() if self._filter.payload or undecoded else None,
             decoded=decoded,
+            subscribers=self._shared_subscribers(note),
         )
+
+    def _shared_subscribers(self, note: _TapNote) -> tuple[str, ...]:
+        """The subscribers of a multicast target."""
+        if note.egress is None or note.subscriber is not None or note.attributes.sink is not None:
+            return ()
+        found = self._subscribers_of(note.attributes.source, note.egress)
+        return tuple(map(str, found[:MAX_SUBSCRIBERS]))
 
     def _decode_note(self, note: _TapNote) -> DecodedPayload | None:
         with self._count_lock:
@@ -224,8 +260,11 @@ class TapReader:
 
     def close(self) -> None:
         """Receive no more verdicts, and wake a waiting thread. May be repeated."""
-        self._detach()
-        self._detach = lambda: None
+        with (
+            self._count_lock
+        ):  # the end of the server and the end of the client may close it at the same time
+            detach, self._detach = self._detach, lambda: None
+        detach()
         self._notes.put(None)
 
 
@@ -246,9 +285,21 @@ class Taps:
             if not self._free_slots:
                 raise UStatusError(UCode.RESOURCE_EXHAUSTED, "too many tap readers: try again later")
             self._free_slots -= 1
-        reader = _SlotReader(tap_filter, self._dispatcher.clock, self._find_decoder, self._release_slot)
+        reader = _SlotReader(
+            tap_filter, self._dispatcher.clock, self._find_decoder, self.subscribers_of, self._release_slot
+        )
         reader.attach(self._dispatcher)
         return reader
+
+    def subscribers_of(self, topic: UUri, endpoint: str) -> Sequence[UUri]:
+        """The subscribers of `topic` behind `endpoint` that have not stopped its dispatch."""
+        router = self._dispatcher.router
+        return [
+            each.subscriber
+            for each in router.directory.subscribers(topic)
+            if router.authority_table.endpoint_of(each.subscriber) == endpoint
+            and not isinstance(each, PausedSubscription)
+        ]
 
     def _release_slot(self) -> None:
         with self._lock:
@@ -259,14 +310,20 @@ class _SlotReader(TapReader):
     """A reader that releases its slot once."""
 
     def __init__(
-        self, tap_filter: TapFilter, clock: Clock, find_decoder: FindDecoder, release: Callable[[], None]
+        self,
+        tap_filter: TapFilter,
+        clock: Clock,
+        find_decoder: FindDecoder,
+        subscribers_of: SubscribersOf,
+        release: Callable[[], None],
     ) -> None:
-        super().__init__(tap_filter, clock, find_decoder)
+        super().__init__(tap_filter, clock, find_decoder, subscribers_of=subscribers_of)
         self._release: Callable[[], None] | None = release
 
     def close(self) -> None:
         super().close()
-        release, self._release = self._release, None
+        with self._count_lock:
+            release, self._release = self._release, None
         if release is not None:
             release()
 

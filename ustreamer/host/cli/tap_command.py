@@ -12,11 +12,15 @@ import msgspec
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.host.admin.server import SOCKET, TapRequest, stream_lines
 from ustreamer.host.admin.taps import Dropped, TapLine
-from ustreamer.host.cli.format import format_time
+from ustreamer.host.cli.format import GREEN, RED, YELLOW, format_time, painted, use_colour
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 _OK: Final = 0
+MESSAGE_TYPES: Final = ("publish", "notification", "request", "response")
+_SHOWN_SUBSCRIBERS: Final = 3
+_COLOURS: Final = {"delivered": GREEN, "throttled": YELLOW, "no_subscriber": YELLOW}
+"""The colours of verdicts; every other verdict is a loss."""
 _FINAL: Final = [each.name.lower() for each in Verdict if each is not Verdict.QUEUED]
 
 
@@ -34,6 +38,8 @@ def add_tap(
         "--source", type=uuri_pattern, metavar="UURI", help="only messages from there; may have wildcards"
     )
     parser.add_argument("--sink", type=uuri_pattern, metavar="UURI", help="only messages addressed to there")
+    parser.add_argument("--type", choices=MESSAGE_TYPES, metavar="TYPE", help="only this message type")
+    parser.add_argument("--at", metavar="ENDPOINT", help="only messages that came in there")
     help_text = f"only this verdict: {', '.join(_FINAL)}"
     parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=help_text)
     parser.add_argument("--count", type=_line_count, metavar="N", help="end after so many lines")
@@ -64,7 +70,13 @@ def _line_count(text: str) -> int:
 def _tap(arguments: argparse.Namespace, state_dir: Callable[[Path], Path]) -> int:
     path = arguments.socket or state_dir(arguments.config) / SOCKET
     request = TapRequest(
-        arguments.source, arguments.sink, arguments.verdict, arguments.payload, arguments.decode
+        arguments.source,
+        arguments.sink,
+        arguments.verdict,
+        arguments.payload,
+        arguments.decode,
+        arguments.type,
+        arguments.at,
     )
     try:
         return _print_lines(stream_lines(path, request), arguments.count, arguments.json)
@@ -73,7 +85,7 @@ def _tap(arguments: argparse.Namespace, state_dir: Callable[[Path], Path]) -> in
 
 
 def _print_lines(lines: Iterable[bytes], count: int | None, as_json: bool) -> int:
-    shown = 0
+    shown, colour = 0, use_colour()
     for text in lines:
         line = msgspec.json.decode(text, type=TapLine | Dropped)
         if isinstance(line, Dropped):
@@ -81,19 +93,24 @@ def _print_lines(lines: Iterable[bytes], count: int | None, as_json: bool) -> in
         if as_json:
             print(text.decode(), end="", flush=True)
         elif isinstance(line, TapLine):
-            print(_format_line(line), flush=True)
+            print(_format_line(line, colour=colour), flush=True)
         shown += isinstance(line, TapLine)
         if shown == count:
             return _OK
     raise UStatusError(UCode.UNAVAILABLE, "the streamer has stopped, or no line was read for a minute")
 
 
-def _format_line(line: TapLine) -> str:
-    parts: list[Any] = [format_time(line.time_ms), line.verdict, line.type, line.source]
+def _format_line(line: TapLine, *, colour: bool = False) -> str:
+    verdict = painted(line.verdict, _COLOURS.get(line.verdict, RED)) if colour else line.verdict
+    parts: list[Any] = [format_time(line.time_ms), verdict, line.type, line.source]
     if line.sink is not None:
         parts.append(f"to {line.sink}")
     if line.subscriber is not None:
         parts.append(f"for {line.subscriber}")
+    elif line.subscribers:
+        more = len(line.subscribers) - _SHOWN_SUBSCRIBERS
+        shown = ", ".join(line.subscribers[:_SHOWN_SUBSCRIBERS])
+        parts.append(f"for {shown}{f' and {more} more' if more > 0 else ''}")
     parts += [
         f" {line.ingress} -> {line.egress or 'no receiver'} ",
         f"{line.attempts} attempts",

@@ -31,7 +31,7 @@ from ustreamer.host.runtime.recent_events import recent_log
 from ustreamer.host.runtime.reload import ReloadRefused
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_LISTED: Final = 1_000
@@ -60,9 +60,15 @@ class Control:
             PluginsRequest: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
             RedriveRequest: self._redrive,
             PurgeRequest: lambda request: streamer.dead_letter_writer.store.delete(request.numbers),
-            TapRequest: lambda request: self._taps.open_reader(_tap_filter(request)),
+            TapRequest: self._open_tap,
             WhyRequest: self._diagnose,
         }
+
+    def _open_tap(self, request: TapRequest) -> object:
+        ends = list(self._streamer.transports)
+        if request.at is not None and request.at not in ends:
+            raise invalid_argument(f"endpoint {request.at!r}: expected one of {', '.join(ends)}")
+        return self._taps.open_reader(_tap_filter(request))
 
     def handle_request(self, request: AdminRequest) -> object:
         """Perform a request. Raises UStatusError, or AdminError with the problems of a configuration."""
@@ -170,7 +176,12 @@ def _tap_filter(request: TapRequest) -> TapFilter:
             UCode.INVALID_ARGUMENT, f"verdict {request.verdict!r}: expected one of {', '.join(verdicts)}"
         )
     verdict = None if request.verdict is None else verdicts[request.verdict]
-    return TapFilter(source, sink, verdict, request.payload, request.decode)
+    types = {each.name.lower(): each for each in UMessageType}
+    name = request.message_type
+    if name is not None and name not in types:
+        raise invalid_argument(f"type {name!r}: expected one of {', '.join(types)}")
+    kind = None if name is None else types[name]
+    return TapFilter(source, sink, verdict, request.payload, request.decode, kind, request.at)
 
 
 def _reload_error(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:
