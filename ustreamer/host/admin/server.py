@@ -11,7 +11,7 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
@@ -103,6 +103,12 @@ class WhyRequest(msgspec.Struct, frozen=True, tag="why", forbid_unknown_fields=T
     sample_s: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
 
 
+class TopRequest(msgspec.Struct, frozen=True, tag="top", forbid_unknown_fields=True):
+    """Send a `ustreamer.host.admin.top_frame.TopFrame` now and after each interval, until the connection closes."""
+
+    interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
+
+
 AdminRequest: TypeAlias = (
     ReloadRequest
     | RoutesRequest
@@ -111,6 +117,7 @@ AdminRequest: TypeAlias = (
     | RedriveRequest
     | PurgeRequest
     | TapRequest
+    | TopRequest
     | WhyRequest
 )
 
@@ -380,7 +387,7 @@ def send_request(state_dir: Path, request: AdminRequest) -> Any:
     return _decode_result(line, path)
 
 
-def stream_lines(path: Path, request: AdminRequest) -> Iterator[bytes]:
+def stream_lines(path: Path, request: AdminRequest) -> Generator[bytes, None, None]:
     """Send a request to the admin socket `path`, then yield each line of the stream until its end. Raises as `ask`."""
     with _open_request(path, request) as connection, connection.makefile("rb") as lines:
         _decode_result(lines.readline(), path)

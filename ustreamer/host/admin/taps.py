@@ -281,15 +281,19 @@ class Taps:
 
     def open_reader(self, tap_filter: TapFilter) -> TapReader:
         """A reader with the verdicts that match `tap_filter`, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
+        self.take_slot()
+        reader = _SlotReader(
+            tap_filter, self._dispatcher.clock, self._find_decoder, self.subscribers_of, self.release_slot
+        )
+        reader.attach(self._dispatcher)
+        return reader
+
+    def take_slot(self) -> None:
+        """Reserve one of the readers until `release_slot`. Raises UStatusError(RESOURCE_EXHAUSTED)."""
         with self._lock:
             if not self._free_slots:
                 raise UStatusError(UCode.RESOURCE_EXHAUSTED, "too many tap readers: try again later")
             self._free_slots -= 1
-        reader = _SlotReader(
-            tap_filter, self._dispatcher.clock, self._find_decoder, self.subscribers_of, self._release_slot
-        )
-        reader.attach(self._dispatcher)
-        return reader
 
     def subscribers_of(self, topic: UUri, endpoint: str) -> Sequence[UUri]:
         """The subscribers of `topic` behind `endpoint` that have not stopped its dispatch."""
@@ -301,7 +305,7 @@ class Taps:
             and not isinstance(each, PausedSubscription)
         ]
 
-    def _release_slot(self) -> None:
+    def release_slot(self) -> None:
         with self._lock:
             self._free_slots += 1
 

@@ -21,6 +21,7 @@ from ustreamer.host.admin.server import (
 )
 from ustreamer.host.cli.format import format_time
 from ustreamer.host.cli.tap_command import add_tap
+from ustreamer.host.cli.top_command import add_top_arguments, is_terminal, run_live
 from ustreamer.host.config.config import ConfigError, read
 from ustreamer.host.storage import dead_letter_store
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter
@@ -50,7 +51,8 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
     add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
     add(commands, "routes", _routes, "show the routes of a running streamer")
-    add(commands, "top", _top, "show the counters of a running streamer")
+    top = add(commands, "top", _top, "show rates, queues and problems of a running streamer, live")
+    add_top_arguments(top)
     add_tap(commands, state_dir_of)
     letters = commands.add_parser(
         "dead-letters", help="list, show, redrive or purge undelivered messages"
@@ -125,6 +127,8 @@ def _format_target(target: Mapping[str, Any]) -> str:
 
 
 def _top(arguments: argparse.Namespace) -> int:
+    if not (arguments.once or arguments.json) and is_terminal():
+        return run_live(state_dir_of(arguments.config), arguments)
     statistics = send_request(state_dir_of(arguments.config), StatisticsRequest())
     if arguments.json:
         return _print_json(statistics)

@@ -21,6 +21,7 @@ from ustreamer.host.admin.server import (
     RoutesRequest,
     StatisticsRequest,
     TapRequest,
+    TopRequest,
     WhyRequest,
 )
 from ustreamer.host.admin.status import NotRedriven, Redriven, RedriveResult
@@ -61,6 +62,7 @@ class Control:
             RedriveRequest: self._redrive,
             PurgeRequest: lambda request: streamer.dead_letter_writer.store.delete(request.numbers),
             TapRequest: self._open_tap,
+            TopRequest: self._open_top,
             WhyRequest: self._diagnose,
         }
 
@@ -69,6 +71,13 @@ class Control:
         if request.at is not None and request.at not in ends:
             raise invalid_argument(f"endpoint {request.at!r}: expected one of {', '.join(ends)}")
         return self._taps.open_reader(_tap_filter(request))
+
+    def _open_top(self, request: TopRequest) -> object:
+        from ustreamer.host.runtime.top_stream import TopStream  # imported by the first request only
+
+        sources = self._streamer.top_sources(self._taps.subscribers_of)
+        self._taps.take_slot()
+        return TopStream(sources, request.interval_s, self._taps.release_slot)
 
     def handle_request(self, request: AdminRequest) -> object:
         """Perform a request. Raises UStatusError, or AdminError with the problems of a configuration."""

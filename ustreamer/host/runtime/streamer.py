@@ -6,7 +6,7 @@ them.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
@@ -101,6 +101,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from ustreamer.host.runtime.evidence import DiagnosisSources
+    from ustreamer.host.runtime.top_stream import TopSources
 
 log = logging.getLogger("ustreamer.streamer")
 
@@ -701,6 +702,14 @@ class Streamer:
             self._since_ms,
             self._loaded_ms,
             running=router is None,
+        )
+
+    def top_sources(self, subscribers_of: Callable[[UUri, str], Sequence[UUri]]) -> "TopSources":
+        """What `ustreamer top` reads."""
+        from ustreamer.host.runtime.top_stream import TopSources  # imported by the first request only
+
+        return TopSources(
+            self.metrics_snapshot, self.dispatcher, self._clock, self._since_ms, self.events, subscribers_of
         )
 
     def unloaded_keys(self, config: StreamerConfig) -> list[str]:

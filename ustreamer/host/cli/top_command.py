@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer top`: the live state of a streamer on the whole screen. Frames in, a screen per frame out.
+
+Rates are the differences of two frames. The screen needs the extra `ustreamer[cli]` (rich).
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from ustreamer.host.admin.server import SOCKET, TopRequest, stream_lines
+from ustreamer.host.admin.top_frame import TopEndpoint, TopFrame, TopTarget
+from ustreamer.host.cli.format import format_time
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.table import Table
+
+_OK: Final = 0
+_NS_PER_S: Final = 1_000_000_000
+_SHOWN_PROBLEMS: Final = 6
+_OTHER_LINES: Final = 14  # headings and borders
+_OLD_MS: Final = 1_000
+
+
+class TopRow(NamedTuple):
+    """A target with rates per second. `asked_hz` is None without a limit."""
+
+    target: TopTarget
+    received_hz: float
+    delivered_hz: float
+    throttled_hz: float
+    asked_hz: float | None
+
+
+SORT_KEYS: Final[Mapping[str, Callable[[TopRow], object]]] = {
+    "rate": lambda row: (-row.received_hz, row.target.topic),
+    "throttled": lambda row: (-row.throttled_hz, row.target.topic),
+    "p99": lambda row: (-(row.target.p99_ms or 0.0), row.target.topic),
+    "topic": lambda row: (row.target.topic, row.target.endpoint),
+}
+
+
+def add_top_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command but CONFIG and --json."""
+    parser.add_argument(
+        "--once", action="store_true", help="print all counters once, also without a terminal"
+    )
+    parser.add_argument("--sort", choices=SORT_KEYS, default="rate", help="the order of the targets (rate)")
+    parser.add_argument("--interval", type=_interval, default=1.0, metavar="S", help="seconds per screen (1)")
+    parser.add_argument("--count", type=int, metavar="N", help="end after so many screens")
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 60:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0.1 to 60")
+    return seconds
+
+
+def run_live(config_state_dir: Path, arguments: argparse.Namespace) -> int:
+    """Show screens until Ctrl-C, or until `arguments.count` of them."""
+    try:
+        from rich.console import Console
+    except ImportError as error:
+        text = "top: the live screen needs rich: pip install 'ustreamer[cli]', or use --once"
+        raise UStatusError(UCode.UNIMPLEMENTED, text) from error
+    lines = stream_lines(config_state_dir / SOCKET, TopRequest(arguments.interval))
+    with suppress(KeyboardInterrupt):
+        show_frames(frames_of(lines), Console(), arguments.sort, arguments.count)
+    return _OK
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def frames_of(lines: Iterable[bytes]) -> Generator[TopFrame, None, None]:
+    for line in lines:
+        yield msgspec.json.decode(line, type=TopFrame)
+    raise UStatusError(UCode.UNAVAILABLE, "the streamer has stopped")
+
+
+def show_frames(frames: Iterable[TopFrame], console: "Console", sort: str, count: int | None) -> None:
+    """Show each frame on the whole screen; end after `count` of them."""
+    from rich.live import Live
+
+    previous: TopFrame | None = None
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for number, frame in enumerate(frames, 1):
+            live.update(screen_of(frame, previous, sort, console.height), refresh=True)
+            if number == count:
+                return
+            previous = frame
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def target_rows(frame: TopFrame, previous: TopFrame | None, sort: str) -> list[TopRow]:
+    """The targets with their rates since the previous frame, in order."""
+    before = {} if previous is None else {_key(each): each for each in previous.targets}
+    seconds = _seconds(frame, previous)
+
+    def row(target: TopTarget) -> TopRow:
+        # A target that lost its last subscriber and got a new one counts from 0 again.
+        old = before.get(_key(target), target)
+        asked_hz = _NS_PER_S / target.period_ns if target.period_ns else None
+        return TopRow(
+            target,
+            max(0.0, (target.received - old.received) / seconds),
+            max(0.0, (target.delivered - old.delivered) / seconds),
+            max(0.0, (target.throttled - old.throttled) / seconds),
+            asked_hz,
+        )
+
+    return sorted(map(row, frame.targets), key=SORT_KEYS[sort])  # type: ignore[arg-type]
+
+
+def slow_receivers(frame: TopFrame, previous: TopFrame | None) -> list[str]:
+    """A sentence for each subscriber, or endpoint, whose messages wait."""
+    before = {} if previous is None else {each.name: each for each in previous.endpoints}
+    found = []
+    for endpoint in frame.endpoints:
+        old = before.get(endpoint.name)
+        moves = old is None or endpoint.delivered > old.delivered
+        for queue in endpoint.queues:
+            if queue.failures:
+                found.append(
+                    f"stalled  {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait, "
+                    f"{queue.failures} sends refused in a row"
+                )
+            elif queue.blocked:
+                found.append(
+                    f"stalled  {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait, "
+                    f"{queue.blocked} of them for a closed route"
+                )
+            elif queue.queued:
+                found.append(f"slow     {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait")
+        if endpoint.queued and not endpoint.queues and endpoint.oldest_age_ms >= _OLD_MS:
+            how = "slow    " if moves else "stalled "
+            found.append(
+                f"{how} receivers behind {endpoint.name}: {endpoint.queued} messages wait, the oldest for "
+                f"{endpoint.oldest_age_ms / 1_000:.1f} s"
+            )
+    return found
+
+
+def _key(target: TopTarget) -> tuple[str, str, str, str | None]:
+    return target.topic, target.ingress, target.endpoint, target.subscriber
+
+
+def _seconds(frame: TopFrame, previous: TopFrame | None) -> float:
+    return 1.0 if previous is None else max(0.001, (frame.time_ms - previous.time_ms) / 1_000)
+
+
+# --- the screen ------------------------------------------------------------------------------------------------------
+
+
+def screen_of(frame: TopFrame, previous: TopFrame | None, sort: str, height: int) -> "Group":
+    """What the screen shows; as many targets as fit into `height` lines."""
+    from rich.console import Group
+    from rich.text import Text
+
+    slow = slow_receivers(frame, previous)
+    problems = [f"{format_time(each.time_ms)}  {each.text}" for each in frame.problems[-_SHOWN_PROBLEMS:]]
+    used = _OTHER_LINES + len(frame.endpoints) + len(slow) + len(problems)
+    rows = target_rows(frame, previous, sort)
+    shown = max(3, height - used)
+    more = f", {len(rows) - shown} more not shown" if len(rows) > shown else ""
+    head = (
+        f"{format_time(frame.time_ms)}  running since {format_time(frame.since_ms)}  "
+        f"unaccounted {frame.unaccounted}  sorted by {sort}{more}  Ctrl-C ends"
+    )
+    parts: list[object] = [
+        Text(head, style="bold", no_wrap=True),
+        _endpoint_table(frame, previous),
+        _target_table(rows[:shown]),
+    ]
+    parts += [Text(each, style="yellow" if each.startswith("slow") else "red", no_wrap=True) for each in slow]
+    parts.append(Text("last problems" if problems else "no problems", style="bold"))
+    parts += [Text(each, no_wrap=True, overflow="ellipsis") for each in problems]
+    return Group(*parts)  # type: ignore[arg-type]
+
+
+def _endpoint_table(frame: TopFrame, previous: TopFrame | None) -> "Table":
+    before = {} if previous is None else {each.name: each for each in previous.endpoints}
+    seconds = _seconds(frame, previous)
+    table = _table("endpoint", "transport", "link", "peers", "in/s", "out/s", "lost/s", "waiting", "oldest s")
+    for each in frame.endpoints:
+        old = before.get(each.name, each)
+        table.add_row(
+            each.name,
+            each.transport,
+            "up" if each.up else f"down{_since(each)}",
+            str(each.peers),
+            f"{(each.received - old.received) / seconds:.1f}",
+            f"{(each.delivered - old.delivered) / seconds:.1f}",
+            f"{(each.lost - old.lost) / seconds:.1f}",
+            str(each.queued),
+            f"{each.oldest_age_ms / 1_000:.1f}",
+        )
+    return table
+
+
+def _since(endpoint: TopEndpoint) -> str:
+    return "" if endpoint.link_ms is None else f" since {format_time(endpoint.link_ms)[11:19]}"
+
+
+def _target_table(rows: Sequence[TopRow]) -> "Table":
+    table = _table(
+        "topic", "from", "to", "for", "asked Hz", "in/s", "out/s", "throttled/s", "p50 ms", "p99 ms", left=4
+    )
+    for row in rows:
+        target = row.target
+        table.add_row(
+            target.topic,
+            target.ingress,
+            target.endpoint,
+            target.subscriber or _shared(target.subscribers),
+            "all" if row.asked_hz is None else f"{row.asked_hz:g}",
+            f"{row.received_hz:.1f}",
+            f"{row.delivered_hz:.1f}",
+            f"{row.throttled_hz:.1f}",
+            _ms(target.p50_ms),
+            _ms(target.p99_ms),
+        )
+    return table
+
+
+def _shared(subscribers: Sequence[str]) -> str:
+    more = f" +{len(subscribers) - 1}" if len(subscribers) > 1 else ""
+    return f"{subscribers[0]}{more}" if subscribers else ""
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _table(*columns: str, left: int = 3) -> "Table":
+    """A table whose first `left` columns are text."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        table.add_column(
+            name, justify="left" if number < left else "right", no_wrap=True, overflow="ellipsis"
+        )
+    return table
