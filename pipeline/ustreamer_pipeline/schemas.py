@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ustreamer_pipeline import compacted
+from ustreamer_pipeline.folders import local_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,17 +72,17 @@ class Table:
         return pa.schema([pa.field(c.name, types[c.type], c.nullable) for c in self.columns])
 
     def path(self, lake: str | Path) -> str:
-        return f"{str(lake).rstrip('/')}/{self.folder}"
+        """Folder of the table. Raises UsageError for the URL of a lake."""
+        return str(local_folder(lake) / self.folder)
 
     def read_table(self, spark: "SparkSession", lake: str | Path) -> "DataFrame":
         """The current content of the table; empty if nothing was written yet."""
         path = self.path(lake)
-        # A local lake may not have the folder yet; for a remote lake only Spark can tell.
-        if "://" not in path and not Path(path).exists():
+        if not Path(path).exists():
             return spark.createDataFrame([], self.ddl)
         if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
             return WIDE.read_table(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
-        closed = {} if "://" in path else compacted.load(lake)
+        closed = compacted.load(lake)
         if not closed:
             return spark.read.schema(self.ddl).parquet(path)
         large = spark.read.schema(self.ddl).parquet(

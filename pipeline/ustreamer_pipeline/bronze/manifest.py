@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ustreamer_pipeline.bronze.landing import Landed, SegmentSummary
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.folders import local_folder
 from ustreamer_pipeline.recording.layout import LAYOUTS
 
 VERSION: Final = 2
@@ -164,14 +165,18 @@ class Manifest:
 
 @contextmanager
 def lake_lock(lake: str) -> Iterator[None]:
-    """Allow one writer at a time; creates the lake's folder. Raises UnavailableError if another writer runs."""
-    Path(lake).mkdir(parents=True, exist_ok=True)
-    with (Path(lake) / ".lock").open("a") as file:
+    """Allow one writer at a time; creates the lake's folder.
+
+    Raises UsageError for a URL, UnavailableError if another writer runs.
+    """
+    folder = local_folder(lake)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UnavailableError(f"{lake}: another ingest, or a compaction, is running") from error
-        for leftover in Path(lake).glob(".manifest-*"):  # from a process that died while saving
+        for leftover in folder.glob(".manifest-*"):  # from a process that died while saving
             with contextlib.suppress(FileNotFoundError):
                 leftover.unlink()
         yield

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.folders import local_folder
 
 if TYPE_CHECKING:
     from ustreamer_pipeline.gold.audit import AuditResult
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         raise UsageError(f"--rules {','.join(unknown)}: expected some of {', '.join(PROMISES)}")
     since, until = day("--since", options.since), day("--until", options.until)
+    local_folder(options.lake)
     with (
         session.session("audit", remote=options.remote, cores=options.cores, memory=options.memory) as spark,
         progress(spark, "auditing"),

@@ -7,6 +7,7 @@ from functools import partial
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.folders import local_folder
 
 HELP = "write dates that are over once more in large files, so that a question to the whole fleet opens few"
 
@@ -37,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
     for name, value, least in (("--file-mb", options.file_mb, 1), ("--keep-hours", options.keep_hours, 0)):
         if not value >= least:
             raise UsageError(f"{name} {value}: expected {least} or more")
+    local_folder(options.lake)
     with session.session(
         "compact", remote=options.remote, cores=options.cores, memory=options.memory
     ) as spark:

@@ -5,9 +5,9 @@ import argparse
 import os
 import sys
 from dataclasses import fields
-from pathlib import Path
 
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.folders import local_folder
 
 HELP = "make recordings of a fleet that does not exist, to try and to scale everything else with"
 
@@ -27,7 +27,7 @@ _OPTIONS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--minutes", type=float, metavar="N", help="instead of --seconds")
     for name, text in _OPTIONS.items():
         kind = float if name in {"seconds", "subscribers", "jitter", "outages", "requests_hz"} else int
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         fleet.check()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    made = write_fleet(fleet, options.folder, max(1, options.processes))
+    made = write_fleet(fleet, local_folder(options.folder), max(1, options.processes))
     console = Console(stderr=True)
     shown = track(
         made, "vehicles", fleet.vehicles, console=console, transient=True, disable=not sys.stderr.isatty()

@@ -7,6 +7,7 @@ from functools import partial
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.folders import local_folder
 
 HELP = "take recordings of gateways into the tables of a lake; again at any time, with what has come since"
 
@@ -31,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.stream and len(options.recordings) > 1:
         raise UsageError(f"--stream: {len(options.recordings)} folders: expected one")
+    local_folder(options.lake)
     with session.session(
         "ingest", remote=options.remote, cores=options.cores, memory=options.memory
     ) as spark:

@@ -3,20 +3,18 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.days import day
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.folders import local_folder
 
 HELP = "what gateways did: tables as CSV and JSON, and one HTML page"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("lake", metavar="LAKE", help="folder of the tables")
-    parser.add_argument(
-        "out", metavar="OUT", type=Path, help="folder for report.html, report.json and the CSV files"
-    )
+    parser.add_argument("out", metavar="OUT", help="folder for report.html, report.json and the CSV files")
     parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
     parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
     parser.add_argument("--json", action="store_true", help="the totals, as one JSON object")
@@ -29,15 +27,17 @@ def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.report.report import report, write_tables
 
     since, until = day("--since", options.since), day("--until", options.until)
-    if options.out.exists() and not options.out.is_dir():
-        raise UsageError(f"{options.out}: expected a folder")
+    local_folder(options.lake)
+    out = local_folder(options.out)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out}: expected a folder")
     with (
         session.session("report", remote=options.remote, cores=options.cores, memory=options.memory) as spark,
         progress(spark, "reporting"),
     ):
         made = report(spark, options.lake, since, until)
-    write_tables(made, options.out)
-    html = options.out / "report.html"
+    write_tables(made, out)
+    html = out / "report.html"
     html.write_text(page(made, options.lake), encoding="utf-8")
     if options.json:
         summary = {"totals": made.totals, "delivery_ratio": made.delivery_ratio, "page": str(html)}

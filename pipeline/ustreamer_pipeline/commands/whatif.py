@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ustreamer_pipeline import session
 from ustreamer_pipeline.days import day
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.folders import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,7 @@ def scenarios(options: argparse.Namespace) -> "list[Scenario]":
 
 def run(options: argparse.Namespace) -> int:
     requested = scenarios(options)
+    local_folder(options.lake)
     options.since, options.until = day("--since", options.since), day("--until", options.until)
     with session.session(
         "whatif", remote=options.remote, cores=options.cores, memory=options.memory

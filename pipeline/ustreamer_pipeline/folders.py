@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders in command line options and in the arguments of a job."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from ustreamer_pipeline.errors import UsageError
+
+_SCHEME: Final = re.compile(r"[^/]*:")
+"""As Hadoop finds the scheme of a URL: a colon before the first slash."""
+
+
+def local_folder(name: str | Path) -> Path:
+    """The path of a folder that Spark and Python both use. Raises UsageError for a URL.
+
+    Spark would write its part of a lake to the URL, and Python its part to a local folder of that name.
+    """
+    if _SCHEME.match(str(Path(name))):
+        raise UsageError(
+            f"{name}: expected a folder of a local or mounted file system, and not a URL; "
+            "mount the bucket on every machine and give its path"
+        )
+    return Path(name)
