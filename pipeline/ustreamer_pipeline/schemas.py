@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a file. `time`: the name of its TIMESTAMP in the view, for a time of the wall clock (views.py)."""
+
     name: str
     type: str
     note: str
     nullable: bool = False
+    time: str = ""
 
     @property
     def ddl(self) -> str:
@@ -46,6 +49,7 @@ class Table:
     name: str
     folder: str
     columns: tuple[Column, ...]
+    note: str = ""
     partitioned_by: tuple[str, ...] = ("date", "gateway")
 
     @property
@@ -96,10 +100,19 @@ class Table:
         return small.unionByName(large)
 
 
+VERDICTS: Final = ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "DENIED", "NO_SUBSCRIBER")
+"""Verdict of a delivery, by its code in a recording."""
+
+TYPES: Final = ("PUBLISH", "REQUEST", "RESPONSE", "NOTIFICATION")
+"""Message type; the code in a recording is one more than the index."""
+
+CHANGES: Final = ("PRESENT", "SUBSCRIBED", "CHANGED", "UNSUBSCRIBED")
+"""Change of a subscription; PRESENT: it existed at the start of the run."""
+
 EVENTS_FOLDER: Final = "silver/events"
 
 _PARTITION: Final = (
-    Column("date", "date", "of received_us, UTC"),
+    Column("date", "date", "UTC"),
     Column("gateway", "string", "authority of the gateway"),
 )
 
@@ -150,53 +163,79 @@ DELIVERIES: Final = Table(
     "deliveries",
     "silver/deliveries",
     (
-        Column("run", "bigint", "one life of the gateway's process; its rows stand together, runs in order"),
-        Column("seq", "bigint", "contiguous in a run, in the order of verdicts; what is missing is in gaps"),
-        Column("id_msb", "bigint", "UUID of the message, upper half; bits 63..16 are ms since 1970"),
+        Column(
+            "run",
+            "bigint",
+            "number of the run, from the start of the gateway's process to its end; runs are in order",
+        ),
+        Column(
+            "seq",
+            "bigint",
+            "number of the row: contiguous in a run, in the order of verdicts; gaps has missing rows",
+        ),
+        Column(
+            "id_msb",
+            "bigint",
+            "UUID of the message, upper half; bits 63..16 are the time of its creation, ms since 1970",
+        ),
         Column("id_lsb", "bigint", "lower half"),
-        Column("received_us", "bigint", "received_ns on the wall clock"),
+        Column("received_us", "bigint", "time of the filters' decision, wall clock", time="received_time"),
         Column(
             "received_ns",
             "bigint",
-            "when the filters decided; a run's rows are in order of (received_ns, seq)",
+            "monotonic time of the filters' decision; rows of a run are in order of (received_ns, seq)",
         ),
-        Column("arrived_ns", "bigint", "when it came in; before received_ns only where a filter held it"),
-        Column("settled_ns", "bigint", "when the verdict fell"),
+        Column(
+            "arrived_ns",
+            "bigint",
+            "monotonic time of arrival; before received_ns only if a filter held the message",
+        ),
+        Column("settled_ns", "bigint", "monotonic time of the verdict"),
         Column("source", "string", "UUri"),
         Column("sink", "string", "UUri; null in a publication", nullable=True),
-        Column("topic", "string", "UUri of a subscribed publication; else null", nullable=True),
-        Column("subscriber", "string", "UUri; null: a multicast domain, or no target", nullable=True),
-        Column("type", "string", "see TYPES"),
-        Column("priority", "int", "0..6, CS0..CS6"),
-        Column("ttl_ms", "bigint", "null: lives for ever", nullable=True),
-        Column("size", "bigint", "payload, bytes"),
-        Column("ingress", "string", "endpoint that it came in at"),
-        Column("egress", "string", "endpoint that it was for; null: no target", nullable=True),
-        Column("verdict", "string", "see VERDICTS"),
-        Column("code", "int", "UCode of the reason", nullable=True),
-        Column("reason", "string", "why, in words", nullable=True),
-        Column("attempts", "int", "sends tried; 65535: that many or more"),
+        Column("topic", "string", "UUri of a publication with a subscription; else null", nullable=True),
         Column(
-            "queue_wait_us", "bigint", "from received_ns to the first attempt, or to the verdict without one"
+            "subscriber",
+            "string",
+            "UUri of the target; null: a multicast domain, or no target",
+            nullable=True,
         ),
-        Column("latency_us", "bigint", "from arrived_ns to the verdict"),
-        Column("held", "boolean", "a filter kept it: it decided at arrived_ns and again at received_ns"),
+        Column("type", "string", f"one of {', '.join(TYPES)}"),
+        Column("priority", "int", "class of service, 0 to 6"),
+        Column("ttl_ms", "bigint", "time to live, ms; null: none", nullable=True),
+        Column("size", "bigint", "payload, bytes"),
+        Column("ingress", "string", "endpoint of arrival"),
+        Column("egress", "string", "endpoint of the target; null: no target", nullable=True),
+        Column("verdict", "string", f"one of {', '.join(VERDICTS)}"),
+        Column("code", "int", "UCode of the reason", nullable=True),
+        Column("reason", "string", "reason as text", nullable=True),
+        Column("attempts", "int", "attempts to send; 65535: that many or more"),
+        Column(
+            "queue_wait_us",
+            "bigint",
+            "us from received_ns to the first attempt, or to the verdict if there was none",
+        ),
+        Column("latency_us", "bigint", "us from arrived_ns to the verdict"),
+        Column(
+            "held", "boolean", "a filter held the message: it decided at arrived_ns and again at received_ns"
+        ),
         Column(
             "delivery",
             "bigint",
-            "number in the run of what has the filters' state: one gate each; 0: no target",
+            "number of the filter state in the run, one throttle each; 0: no target",
         ),
-        Column("period_ns", "bigint", "the limit in force; 0: none"),
+        Column("period_ns", "bigint", "period of the limit in force; 0: no limit"),
         Column(
             "tuned_ns",
             "bigint",
-            "since when; another one in a delivery retunes its gate (docs/recordings.md)",
+            "monotonic time of the last change of the limit (docs/recordings.md)",
         ),
-        Column("epoch", "bigint", "the configuration in force, see epochs"),
+        Column("epoch", "bigint", "configuration in force, see epochs"),
         Column("request_msb", "bigint", "in a RESPONSE: UUID of its request, upper half", nullable=True),
         Column("request_lsb", "bigint", "lower half", nullable=True),
         *_PARTITION,
     ),
+    "One row per message and target; a message without a target has one row.",
 )
 
 SPREAD: Final = (
@@ -205,29 +244,21 @@ SPREAD: Final = (
 )
 """Columns with nearly unique values: a dictionary makes files one fifth larger and costs time."""
 
-VERDICTS: Final = ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "DENIED", "NO_SUBSCRIBER")
-"""Verdict of a delivery, by its code in a recording."""
-
-TYPES: Final = ("PUBLISH", "REQUEST", "RESPONSE", "NOTIFICATION")
-"""Message type; the code in a recording is one more than the index."""
-
-CHANGES: Final = ("PRESENT", "SUBSCRIBED", "CHANGED", "UNSUBSCRIBED")
-"""Change of a subscription; PRESENT: it existed at the start of the run."""
-
 SUBSCRIPTIONS: Final = Table(
     "subscriptions",
     EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column("number", "bigint", "contiguous in a run"),
-        Column("time_us", "bigint", "wall clock"),
+        Column("time_us", "bigint", "wall clock", time="time"),
         Column("time_ns", "bigint", "monotonic"),
         Column("topic", "string", "UUri, may be a pattern"),
         Column("subscriber", "string", "UUri"),
-        Column("change", "string", "see CHANGES"),
-        Column("period_ns", "bigint", "what was asked for; 0: no limit"),
+        Column("change", "string", f"{', '.join(CHANGES)}; PRESENT: it was there when the run began"),
+        Column("period_ns", "bigint", "requested period; 0: no limit"),
         *_PARTITION,
     ),
+    "One row per change of a subscription.",
 )
 
 DEAD_LETTERS: Final = Table(
@@ -235,20 +266,21 @@ DEAD_LETTERS: Final = Table(
     EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
-        Column("seq", "bigint", "of its row in deliveries"),
-        Column("time_us", "bigint", "wall clock"),
+        Column("seq", "bigint", "seq of its row in deliveries"),
+        Column("time_us", "bigint", "wall clock", time="time"),
         Column("id_msb", "bigint", "UUID of the message"),
         Column("id_lsb", "bigint", "lower half"),
         Column("source", "string", "UUri"),
         Column("sink", "string", "UUri", nullable=True),
         Column("code", "int", "UCode", nullable=True),
-        Column("reason", "string", "why, in words", nullable=True),
-        Column("endpoint", "string", "that it was for; that it came from where there was no target"),
-        Column("attempts", "bigint", "sends tried"),
+        Column("reason", "string", "reason as text", nullable=True),
+        Column("endpoint", "string", "endpoint of the target; without a target, the endpoint of arrival"),
+        Column("attempts", "bigint", "attempts to send"),
         Column("size", "bigint", "payload, bytes"),
-        Column("payload", "binary", "null: the recorder was not told to keep it; may be cut", nullable=True),
+        Column("payload", "binary", "may be cut; null: the recorder does not keep payloads", nullable=True),
         *_PARTITION,
     ),
+    "One row per dead letter: an expired or failed message that was kept.",
 )
 
 EPOCHS: Final = Table(
@@ -256,12 +288,13 @@ EPOCHS: Final = Table(
     EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
-        Column("epoch", "bigint", "from 0, grows with each reload; said again in each segment"),
-        Column("since_us", "bigint", "wall clock"),
+        Column("epoch", "bigint", "from 0, one more with each reload; each recording repeats it"),
+        Column("since_us", "bigint", "wall clock", time="since_time"),
         Column("since_ns", "bigint", "monotonic"),
         Column("settings", "string", "JSON: egress by endpoint, throttle (null: none)"),
         *_PARTITION,
     ),
+    "One row per configuration in force, repeated in each recording.",
 )
 
 _PER_VERDICT: Final = tuple(verdict.lower() for verdict in VERDICTS)
@@ -276,10 +309,10 @@ GAPS: Final = Table(
             "string",
             "OVERRUN, DISK, UNFIT: announced by the recorder. DAMAGED: bytes that do not match",
         ),
-        Column("first_seq", "bigint", "of the rows that are not there"),
-        Column("rows", "bigint", "how many"),
-        Column("from_us", "bigint", "wall clock"),
-        Column("until_us", "bigint", "wall clock"),
+        Column("first_seq", "bigint", "seq of the first missing row"),
+        Column("rows", "bigint", "number of missing rows"),
+        Column("from_us", "bigint", "wall clock", time="from_time"),
+        Column("until_us", "bigint", "wall clock", time="until_time"),
         Column("from_ns", "bigint", "monotonic, as received_ns"),
         Column("until_ns", "bigint", "monotonic"),
         *(
@@ -290,6 +323,7 @@ GAPS: Final = Table(
         Column("letters", "bigint", "dead letters that are missing", nullable=True),
         *_PARTITION,
     ),
+    "One row per range of rows that are missing, announced by the recorder or damaged.",
 )
 
 COUNTERS: Final = Table(
@@ -297,15 +331,18 @@ COUNTERS: Final = Table(
     EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
-        Column("time_us", "bigint", "wall clock"),
-        Column("final", "boolean", "at the stop, when they are exact; else while messages moved"),
-        Column("received", "bigint", "the dispatcher's own ledger, as all that follow"),
+        Column("time_us", "bigint", "wall clock", time="time"),
+        Column(
+            "final", "boolean", "at the stop, where the counters are exact; else read while messages moved"
+        ),
+        Column("received", "bigint", "messages received, by the dispatcher's ledger, as all counters below"),
         *(Column(name, "bigint", "by verdict") for name in _PER_VERDICT),
-        Column("queued", "bigint", "not settled yet"),
-        Column("next_seq", "bigint", "rows settled so far, as the recorder counted them"),
-        Column("skipped", "bigint", "rows of gaps so far"),
+        Column("queued", "bigint", "messages without a verdict"),
+        Column("next_seq", "bigint", "rows so far, as the recorder counted them"),
+        Column("skipped", "bigint", "rows in gaps so far"),
         *_PARTITION,
     ),
+    "Readings of the dispatcher's own ledger.",
 )
 
 SEGMENTS: Final = Table(
@@ -313,21 +350,22 @@ SEGMENTS: Final = Table(
     EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
-        Column("number", "bigint", "from 0; one that is missing was deleted, or has not come yet"),
-        Column("began_us", "bigint", "wall clock"),
+        Column("number", "bigint", "from 0; a missing one was deleted, or has not arrived yet"),
+        Column("began_us", "bigint", "wall clock", time="began_time"),
         Column("began_ns", "bigint", "monotonic"),
-        Column("first_seq", "bigint", "of its first row"),
-        Column("next_seq", "bigint", "of the first row behind it"),
-        Column("rows", "bigint", "deliveries in it"),
+        Column("first_seq", "bigint", "seq of its first row"),
+        Column("next_seq", "bigint", "seq of the first row after it"),
+        Column("rows", "bigint", "deliveries in the recording"),
         Column(
             "end",
             "string",
-            "CONTINUED, STOPPED: by its own process; null: killed, or still written",
+            "CONTINUED, STOPPED: ended by its process; null: killed, or still open",
             nullable=True,
         ),
-        Column("ended_us", "bigint", "wall clock", nullable=True),
+        Column("ended_us", "bigint", "wall clock", nullable=True, time="ended_time"),
         *_PARTITION,
     ),
+    "One row per recording.",
 )
 """One row per recording. Segments, counters and gaps together describe a run."""
 
@@ -336,11 +374,12 @@ LEAPS: Final = Table(
     EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
-        Column("time_us", "bigint", "what the wall clock showed behind it"),
-        Column("time_ns", "bigint", "monotonic; when the recorder saw it, up to a flush after it"),
+        Column("time_us", "bigint", "what the wall clock showed after it", time="time"),
+        Column("time_ns", "bigint", "monotonic; up to one flush after the step"),
         Column("leap_ms", "bigint", "size of the wall clock step; negative: back"),
         *_PARTITION,
     ),
+    "One row per step of the gateway's wall clock.",
 )
 
 QUARANTINE: Final = Table(
@@ -348,12 +387,15 @@ QUARANTINE: Final = Table(
     "quarantine",
     (
         Column("file", "string", "name of the recording"),
-        Column("offset", "bigint", "byte in it; null: the file as a whole", nullable=True),
-        Column("rows", "bigint", "deliveries that were readable and are here instead of in silver: 1 or 0"),
-        Column("reason", "string", "what was wrong, what would have been right"),
-        Column("raw", "binary", "the bytes, 4096 at most; bronze has all of them", nullable=True),
+        Column(
+            "offset", "bigint", "position in the recording, bytes; null: the file as a whole", nullable=True
+        ),
+        Column("rows", "bigint", "1: a readable delivery, which silver does not have; 0: else"),
+        Column("reason", "string", "what was found, and what was expected"),
+        Column("raw", "binary", "at most 4096 of the bytes; bronze has all", nullable=True),
         *_PARTITION,
     ),
+    "One row per invalid row or byte range, and per unreadable recording.",
 )
 
 UNKNOWN_GATEWAY: Final = "?"
