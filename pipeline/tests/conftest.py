@@ -12,19 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.programs import link_programs
 from tests.sample_recordings import Record, write_recording
-from ustreamer_pipeline.session import session
+from ustreamer_pipeline.session import SMALL_DEFAULTS, session
 
 # For a short life on a small heap. C1 alone halves the CPU time of the suite. Its default code cache of 48 MB overflows, and the
 # JVM then compiles the same code repeatedly. The serial collector costs a third of G1: together one fifth less CPU time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
-QUICK = {
-    "spark.driver.defaultJavaOptions": QUICK_JAVA,
-    "spark.sql.shuffle.partitions": "2",
-    # To generate and compile Java for each query costs more than it saves with so few rows: one fifth of the CPU time.
-    # Tests that start a process generate code, as in production.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+QUICK = {"spark.driver.defaultJavaOptions": QUICK_JAVA, **SMALL_DEFAULTS}
+"""Settings of a small input. Tests that start a process for a larger one generate code, as in production."""
 
 TIME_LIMIT_S: Final = 600
 """Time limit of one test. Pipeline tests run at low priority, and one Spark job takes up to 30 s of CPU time.

@@ -14,8 +14,12 @@ from tests.programs import link_programs
 from ustreamer_pipeline.session import (
     LOCAL_DEFAULTS,
     SETTINGS,
+    SMALL_BYTES,
+    SMALL_DEFAULTS,
+    SMALL_FILES,
     arguments,
     is_connect,
+    is_small,
     is_spark_submit,
     local_environment,
     local_settings,
@@ -30,10 +34,10 @@ def doubled(batches):
     import pyarrow.compute as pc
     for batch in batches:
         yield batch.set_column(0, "id", pc.multiply(batch.column(0), 2))
-with session("test", cores=1, memory="512m") as spark:
+with session("test", cores=1, memory="512m", reads=[os.environ["SPARK_CONF_DIR"]]) as spark:
     frame = spark.range(100).mapInArrow(doubled, "id bigint").selectExpr("id", "id % 2 AS odd")
     frame.write.partitionBy("odd").parquet(sys.argv[1])
-    print(spark.conf.get("spark.sql.shuffle.partitions"))
+    print(spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get("spark.sql.adaptive.enabled"))
     print(spark._jvm.System.getProperty("java.version").split(".")[0])
 print(os.environ["JAVA_HOME"])
 """
@@ -56,7 +60,7 @@ def test_a_job_runs_without_an_installed_java_and_prints_only_its_result(
     )
     assert done.returncode == 0, done.stderr
     partitions, release, home = done.stdout.splitlines()
-    assert partitions == "7"  # as the user has set it
+    assert partitions == "7 false"  # the number of the user, and else the settings of a small input
     assert (sum(pq.read_table(tmp_path / "out")["id"].to_pylist()), release) == (9900, "25")
     assert home.startswith(no_java["XDG_CACHE_HOME"])
     assert done.stderr == ""
@@ -81,7 +85,7 @@ def test_an_existing_session_is_used_and_not_stopped(spark: SparkSession) -> Non
     with session("inner", settings={"spark.sql.shuffle.partitions": "3"}) as inner:
         assert inner is spark
         assert inner.conf.get("spark.sql.shuffle.partitions") == "3"
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.set("spark.sql.shuffle.partitions", SMALL_DEFAULTS["spark.sql.shuffle.partitions"])
     assert spark.range(3).count() == 3
     assert not is_connect(spark)
 
@@ -99,6 +103,28 @@ def test_times_are_utc_and_an_overwritten_partition_replaces_only_itself(
 def test_a_cluster_keeps_its_number_of_partitions() -> None:
     assert not LOCAL_DEFAULTS.keys() & SETTINGS.keys()
     assert "spark.sql.shuffle.partitions" in LOCAL_DEFAULTS
+
+
+def test_a_small_input_has_few_files_and_bytes(tmp_path: Path) -> None:
+    assert not is_small([])
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(bytes(1_000))
+    assert is_small([str(tmp_path)])
+    assert is_small([str(tmp_path), str(folder / "a"), str(tmp_path / "missing")])
+    assert not is_small([str(tmp_path), "s3a://bucket/lake"])
+    with (folder / "b").open("wb") as file:
+        file.truncate(SMALL_BYTES)
+    assert not is_small([str(tmp_path)])
+    assert not is_small([str(folder / "a"), str(folder / "b")])
+    (folder / "b").unlink()
+    for number in range(SMALL_FILES):
+        (folder / str(number)).touch()
+    assert not is_small([str(tmp_path)])
+    options = [local_settings("1g", is_small=each)["spark.driver.extraJavaOptions"] for each in (True, False)]
+    assert options[0] == f"{options[1]} -XX:TieredStopAtLevel=1"
+    assert LOCAL_DEFAULTS.keys() <= SMALL_DEFAULTS.keys()
+    assert not SMALL_DEFAULTS.keys() & SETTINGS.keys()
 
 
 def test_spark_submit_is_recognized() -> None:

@@ -11,12 +11,16 @@ _SCHEME: Final = re.compile(r"[^/]*:")
 """As Hadoop finds the scheme of a URL: a colon before the first slash."""
 
 
+def is_url(name: str) -> bool:
+    return _SCHEME.match(name) is not None
+
+
 def local_folder(name: str | Path) -> Path:
     """The path of a folder that Spark and Python both use. Raises UsageError for a URL.
 
     Spark would write its part of a lake to the URL, and Python its part to a local folder of that name.
     """
-    if _SCHEME.match(str(Path(name))):
+    if is_url(str(Path(name))):
         raise UsageError(
             f"{name}: expected a folder of a local or mounted file system, and not a URL; "
             "mount the bucket on every machine and give its path"

@@ -2,15 +2,18 @@
 """The only place that creates a SparkSession: local by default, or the session of a cluster."""
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from ustreamer_pipeline.errors import UnavailableError
+from ustreamer_pipeline.folders import is_url
 from ustreamer_pipeline.java import find_java, java_home
 
 if TYPE_CHECKING:
@@ -45,6 +48,28 @@ LOCAL: Final = {
 LOCAL_DEFAULTS: Final = {"spark.sql.shuffle.partitions": "16"}
 """Settings of a local session that spark-defaults.conf may override. A cluster keeps its own."""
 
+SMALL_BYTES: Final = 8 << 20
+SMALL_FILES: Final = 500
+"""Files that a command reads: with at most so many and so many bytes, nearly all of its time is its start."""
+
+SMALL_DEFAULTS: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    # To plan again after each shuffle, and to generate and compile Java for each query, costs more than both save.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Instead of LOCAL_DEFAULTS, for a small input."""
+
+_SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1"
+"""Without the optimizing compiler, whose code a short life does not repay."""
+
+
+class SparkOptions(TypedDict):
+    remote: str | None
+    cores: int | None
+    memory: str
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that all commands with a session share."""
@@ -56,6 +81,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--memory", default="2g", metavar="SIZE", help="heap of the local Spark (2g)")
 
 
+def chosen(options: argparse.Namespace) -> SparkOptions:
+    """The values of these options, as arguments of `session`."""
+    return {"remote": options.remote, "cores": options.cores, "memory": options.memory}
+
+
 @contextmanager
 def session(
     name: str,
@@ -64,11 +94,13 @@ def session(
     cores: int | None = None,
     memory: str = "2g",
     settings: Mapping[str, str] | None = None,
+    reads: Iterable[str] = (),
 ) -> Iterator["SparkSession"]:
     """The session for one command, stopped at the end if it was created here.
 
     An active session, or the one of spark-submit, is used as it is. With `remote` or SPARK_REMOTE it is the session
-    of a Spark Connect server, otherwise a local one with `cores` threads. `settings` override `SETTINGS`.
+    of a Spark Connect server, otherwise a local one with `cores` threads. `settings` override `SETTINGS`. `reads` has
+    the files and folders that the command reads: a local session for a small input has settings for a quick start.
     Raises UnavailableError if Java is missing or Spark does not start.
     """
     from pyspark.sql import SparkSession
@@ -83,7 +115,12 @@ def session(
         yield active
         return
     spark = _create_session(
-        name, remote or os.environ.get("SPARK_REMOTE"), cores, memory, {**SETTINGS, **(settings or {})}
+        name,
+        remote or os.environ.get("SPARK_REMOTE"),
+        cores,
+        memory,
+        {**SETTINGS, **(settings or {})},
+        is_small=is_small(reads),
     )
     try:
         yield spark
@@ -102,7 +139,13 @@ def is_spark_submit(environ: Mapping[str, str]) -> bool:
 
 
 def _create_session(
-    name: str, remote: str | None, cores: int | None, memory: str, settings: Mapping[str, str]
+    name: str,
+    remote: str | None,
+    cores: int | None,
+    memory: str,
+    settings: Mapping[str, str],
+    *,
+    is_small: bool,
 ) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -115,7 +158,7 @@ def _create_session(
     elif is_local:
         local_environment(os.environ)
         builder = builder.master(f"local[{cores or '*'}]")
-        for key, value in {**LOCAL, **local_settings(memory)}.items():
+        for key, value in {**LOCAL, **local_settings(memory, is_small=is_small)}.items():
             builder = builder.config(key, value)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -126,7 +169,7 @@ def _create_session(
         raise UnavailableError(f"{where} does not start: {error}") from error
     if is_local:
         configured = spark.sparkContext.getConf()
-        for key, value in LOCAL_DEFAULTS.items():
+        for key, value in (SMALL_DEFAULTS if is_small else LOCAL_DEFAULTS).items():
             if not configured.contains(key):
                 spark.conf.set(key, value)
     return spark
@@ -139,10 +182,27 @@ def local_environment(environ: MutableMapping[str, str]) -> None:
     environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-def local_settings(memory: str) -> dict[str, str]:
+def is_small(reads: Iterable[str]) -> bool:
+    """Whether these files and folders have few files and bytes; False for none, and where one is a URL."""
+    names = list(reads)
+    files = size = 0
+    for name in names:
+        if is_url(name):
+            return False
+        for path in [Path(name)] if Path(name).is_file() else Path(name).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # replaced or removed meanwhile
+                size += path.stat().st_size
+            files += 1
+            if size > SMALL_BYTES or files > SMALL_FILES:
+                return False
+    return bool(names)
+
+
+def local_settings(memory: str, *, is_small: bool = False) -> dict[str, str]:
     """Heap and log settings of the JVM. User options in `spark.driver.defaultJavaOptions` precede these."""
-    log4j = files("ustreamer_pipeline") / "log4j2.properties"
+    log4j = resources.files("ustreamer_pipeline") / "log4j2.properties"
     return {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j}"
+        + (f" {_SMALL_JAVA}" if is_small else ""),
     }

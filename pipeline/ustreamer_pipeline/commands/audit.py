@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     since, until = day("--since", options.since), day("--until", options.until)
     local_folder(options.lake)
     with (
-        session.session("audit", remote=options.remote, cores=options.cores, memory=options.memory) as spark,
+        session.session("audit", **session.chosen(options), reads=[options.lake]) as spark,
         progress(spark, "auditing"),
     ):
         verdict = audit(load(spark, options.lake, since, until), options.examples, chosen)

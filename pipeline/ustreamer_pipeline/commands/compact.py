@@ -39,9 +39,7 @@ def run(options: argparse.Namespace) -> int:
         if not value >= least:
             raise UsageError(f"{name} {value}: expected {least} or more")
     local_folder(options.lake)
-    with session.session(
-        "compact", remote=options.remote, cores=options.cores, memory=options.memory
-    ) as spark:
+    with session.session("compact", **session.chosen(options), reads=[options.lake]) as spark:
         done = compact(
             spark,
             options.lake,

@@ -33,9 +33,7 @@ def run(options: argparse.Namespace) -> int:
     if options.stream and len(options.recordings) > 1:
         raise UsageError(f"--stream: {len(options.recordings)} folders: expected one")
     local_folder(options.lake)
-    with session.session(
-        "ingest", remote=options.remote, cores=options.cores, memory=options.memory
-    ) as spark:
+    with session.session("ingest", **session.chosen(options), reads=options.recordings) as spark:
         shown = partial(progress, spark)
         if options.stream:
             done = ingest_stream(spark, options.recordings[0], options.lake, options.stream, shown)

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out}: expected a folder")
     with (
-        session.session("report", remote=options.remote, cores=options.cores, memory=options.memory) as spark,
+        session.session("report", **session.chosen(options), reads=[options.lake]) as spark,
         progress(spark, "reporting"),
     ):
         made = report(spark, options.lake, since, until)

@@ -62,9 +62,7 @@ def run(options: argparse.Namespace) -> int:
     requested = scenarios(options)
     local_folder(options.lake)
     options.since, options.until = day("--since", options.since), day("--until", options.until)
-    with session.session(
-        "whatif", remote=options.remote, cores=options.cores, memory=options.memory
-    ) as spark:
+    with session.session("whatif", **session.chosen(options), reads=[options.lake]) as spark:
         from ustreamer_pipeline.progress import progress
 
         with progress(spark, "replaying"):
