@@ -29,6 +29,7 @@ from ustreamer_pipeline.bronze.landing import Landed, land, read_bronze, segment
 from ustreamer_pipeline.bronze.manifest import Manifest, list_recordings
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.ingest.ingest import ingest
+from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.recording import events, rows
 from ustreamer_pipeline.recording.rows import EPOCH
 from ustreamer_pipeline.recording.segments import Segment, read_segment
@@ -168,7 +169,7 @@ def _small(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
 
 
 def _segment(lake: str, file: str) -> Segment:
-    return read_segment(read_bronze(Path(lake) / file), segment_file(file))
+    return read_segment(read_bronze(storage_of(lake), file), segment_file(file))
 
 
 def _named(code: str, names: tuple[str, ...]) -> str:

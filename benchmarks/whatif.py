@@ -45,7 +45,7 @@ GateKernel = Callable[[Any, int, Limit], tuple[Any, int]]
 
 
 def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> ScenarioTotals:
-    result = whatif(spark, files_of(spark, str(lake)), sweep(LIMITS_HZ[:scenarios]), {}).persist()
+    result = whatif(spark, files_of(str(lake)), sweep(LIMITS_HZ[:scenarios]), {}).persist()
     try:
         different = result.selectExpr("sum(differing) n").collect()[0].n
         if different:
@@ -89,7 +89,7 @@ def gate_kernel() -> GateKernel:
 
 def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKernel) -> ScenarioTotals:
     """The same analysis. A gate belongs to one gateway, run and delivery, as in Spark."""
-    files = f"{DELIVERIES.path(lake)}/*/*/*.parquet"
+    files = f"{lake}/{DELIVERIES.folder}/*/*/*.parquet"
     with duckdb.connect(config={"threads": cores}) as connection:
         table = (
             f"read_parquet('{files}', hive_partitioning = true) WHERE delivery > 0 AND verdict <> 'DENIED'"

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.ingest.ingest import ingest
+from ustreamer_pipeline.lake.snapshot import load_snapshot
 from ustreamer_pipeline.schemas import DELIVERIES, WIDE
 from ustreamer_pipeline.session import local_environment
 
@@ -96,11 +97,12 @@ def listens(port: int) -> bool:
 def contents(lake: str) -> dict[str, list[Any]]:
     """Rows by table; rows of a gateway day in the order of their file."""
     found = {}
+    snapshot = load_snapshot(lake)
     for table in (DELIVERIES, WIDE):
         rows = [
             repr(row)
-            for path in sorted(Path(table.path(lake)).rglob("*.parquet"))
-            for row in pq.ParquetFile(path).read().to_pylist()
+            for file in snapshot.files_of(table.name)
+            for row in pq.ParquetFile(snapshot.storage.path(file.name)).read().to_pylist()
         ]
         found[table.name] = rows if table is DELIVERIES else sorted(rows)
     return found

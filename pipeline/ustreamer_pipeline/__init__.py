@@ -13,5 +13,6 @@ The stages in the order of the data:
     replay/     the what-if analysis: recorded rows under other settings
     report/     tables and one HTML page
 
-`fleet/` generates recordings of a synthetic fleet. `commands/` has one module per command. Read schemas.py first.
+`lake/` reads and writes the files of a lake, and lists those that belong to one version of it. `fleet/` generates
+recordings of a synthetic fleet. `commands/` has one module per command. Read schemas.py first.
 """

@@ -16,13 +16,7 @@ def is_url(name: str) -> bool:
 
 
 def local_folder(name: str | Path) -> Path:
-    """The path of a folder that Spark and Python both use. Raises UsageError for a URL.
-
-    Spark would write its part of a lake to the URL, and Python its part to a local folder of that name.
-    """
+    """The path of a folder that this process writes itself. Raises UsageError for a URL."""
     if is_url(str(Path(name))):
-        raise UsageError(
-            f"{name}: expected a folder of a local or mounted file system, and not a URL; "
-            "mount the bucket on every machine and give its path"
-        )
+        raise UsageError(f"{name}: expected a folder of a local or mounted file system, and not a URL")
     return Path(name)

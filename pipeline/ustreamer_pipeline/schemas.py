@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a lake: what is in each column, written once and read by every job.
 
-    <lake>/bronze/date=D/gateway=G/<run>-<number>.useg.zst   recordings as they came, byte for byte
+    <lake>/bronze/date=D/gateway=G/<run>-<number>.<crc>.useg.zst   recordings as they came
     <lake>/silver/deliveries/date=D/gateway=G/*.parquet      one clean row per delivery
     <lake>/silver/events/date=D/gateway=G/*.parquet          all small tables in one, so that a gateway's day is two files
     <lake>/compacted/TABLE/...                               dates that are over once more, in large files (compact.py)
-    <lake>/compacted.json                                    which dates, and where
     <lake>/quarantine/date=D/gateway=G/*.parquet             invalid records with their fault
     <lake>/refused/<crc>-<name>.zst                          files of which nothing could be read
-    <lake>/manifest.jsonl                                    which recordings are in it
+    <lake>/manifest/<number>.jsonl                           which recordings and which of these files are in it
 
 The layout of a recording, and what its fields mean, is docs/recordings.md; here it is what they have become.
 
@@ -19,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ustreamer_pipeline import compacted
-from ustreamer_pipeline.folders import local_folder
+from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
+from ustreamer_pipeline.lake.tables import read_snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,29 +74,14 @@ class Table:
         }
         return pa.schema([pa.field(c.name, types[c.type], c.nullable) for c in self.columns])
 
-    def path(self, lake: str | Path) -> str:
-        """Folder of the table. Raises UsageError for the URL of a lake."""
-        return str(local_folder(lake) / self.folder)
-
-    def read_table(self, spark: "SparkSession", lake: str | Path) -> "DataFrame":
-        """The current content of the table; empty if nothing was written yet."""
-        path = self.path(lake)
-        if not Path(path).exists():
+    def read_table(self, spark: "SparkSession", lake: "str | Path | Snapshot") -> "DataFrame":
+        """The content of the table in a snapshot, by default the current one; empty if nothing was written yet."""
+        snapshot = snapshot_of(lake)
+        if not snapshot.files:
             return spark.createDataFrame([], self.ddl)
         if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
-            return WIDE.read_table(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
-        closed = compacted.load(lake)
-        if not closed:
-            return spark.read.schema(self.ddl).parquet(path)
-        large = spark.read.schema(self.ddl).parquet(
-            *(f"{str(lake).rstrip('/')}/{folders[self.name]}" for folders in closed.values())
-        )
-        # Listed one by one: listing the folders of all gateways takes as long as opening a tenth of their files.
-        dates = [each for each in Path(path).glob("date=*") if each.name.removeprefix("date=") not in closed]
-        if not dates:
-            return large
-        small = spark.read.schema(self.ddl).option("basePath", path).parquet(*map(str, sorted(dates)))
-        return small.unionByName(large)
+            return WIDE.read_table(spark, snapshot).where(f"`table` = '{self.name}'").select(*self.names)
+        return read_snapshot(spark, snapshot, self)
 
 
 VERDICTS: Final = ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "DENIED", "NO_SUBSCRIBER")
@@ -237,12 +221,6 @@ DELIVERIES: Final = Table(
     ),
     "One row per message and target; a message without a target has one row.",
 )
-
-SPREAD: Final = (
-    *("seq", "id_msb", "id_lsb", "received_us", "received_ns", "arrived_ns", "settled_ns"),
-    *("queue_wait_us", "latency_us", "request_msb", "request_lsb"),
-)
-"""Columns with nearly unique values: a dictionary makes files one fifth larger and costs time."""
 
 SUBSCRIPTIONS: Final = Table(
     "subscriptions",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
 from ustreamer_pipeline.schemas import QUARANTINE, SILVER, Column, Table
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _uuid_text(name: str) -> str:
     return f"({joined})"
 
 
-def view(spark: "SparkSession", lake: str | Path, table: Table) -> "DataFrame":
+def view(spark: "SparkSession", lake: str | Path | Snapshot, table: Table) -> "DataFrame":
     """The content of a table for people. Raises the errors of `Table.read_table`."""
     from pyspark.sql import functions as f
 
@@ -75,9 +76,10 @@ def view(spark: "SparkSession", lake: str | Path, table: Table) -> "DataFrame":
 
 
 def register_views(spark: "SparkSession", lake: str | Path) -> list[str]:
-    """Make a view of each table in the catalogue of the session, and return their names."""
+    """Make a view of each table, all of one snapshot, in the catalogue of the session, and return their names."""
+    snapshot = snapshot_of(lake)
     for table in TABLES:
-        view(spark, lake, table).createOrReplaceTempView(table.name)
+        view(spark, snapshot, table).createOrReplaceTempView(table.name)
     return [table.name for table in TABLES]
 
 

@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Landing of files and the manifest. Without Spark: the code runs on an executor, or on the driver alone."""
 
+import errno
 import json
 import multiprocessing
+import os
+from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
 from tests.sample_recordings import MS, NOON_MS, TARGET, TOPIC, Record, make_row
 from ustreamer_pipeline.bronze import landing
 from ustreamer_pipeline.bronze import manifest as manifest_module
-from ustreamer_pipeline.bronze.landing import Landed, land, landed_from_json, landed_to_json, read_bronze
-from ustreamer_pipeline.bronze.manifest import Manifest, lake_lock, list_recordings
+from ustreamer_pipeline.bronze.landing import (
+    Landed,
+    land,
+    landed_from_json,
+    landed_to_json,
+    read_bronze,
+    segment_file,
+)
+from ustreamer_pipeline.bronze.manifest import REFUSED_FILES, Manifest, commit, list_recordings
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.ingest.ingest import _pack_into_tasks
+from ustreamer_pipeline.lake.snapshot import TableFile, load_snapshot, version_name
+from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.recording.rows import DAY_US
 from ustreamer_pipeline.silver.silver import TASK_ROWS, TASK_UNITS, UnitPlan, pack_tasks, plan_unit
 from ustreamer_recorder.events import Letter
@@ -40,9 +53,11 @@ def test_bronze_has_the_original_bytes_and_a_summary_of_them(record: Record, lak
     path = record([make_row(5, 3.0), make_row(6, 2.0), *late], gateway="a/b c", first_seq=5)
     landed = land(str(path), lake)
     assert landed.segment is not None
-    assert landed.segment.file == f"bronze/date=2023-11-14/gateway=a%2Fb%20c/{path.name}.zst"
+    name = f"{path.stem}.{crc32(path.read_bytes()):08x}.useg.zst"
+    assert landed.segment.file == f"bronze/date=2023-11-14/gateway=a%2Fb%20c/{name}"
+    assert segment_file(landed.segment.file) == path.name
     assert files(lake) == [landed.segment.file]
-    assert read_bronze(Path(lake) / landed.segment.file) == path.read_bytes()
+    assert read_bronze(storage_of(lake), landed.segment.file) == path.read_bytes()
     summary = landed.segment
     assert summary.days == [(DAY, 2), (DAY + 1, 1)]
     assert summary.event_days == [DAY, DAY + 1]
@@ -71,7 +86,7 @@ def test_a_more_complete_copy_replaces_a_less_complete_one_and_never_the_reverse
     rows = [one.segment.rows for one in (first, second, third) if one.segment]
     assert rows == [200, 300, 300]
     assert [one.segment.complete for one in (first, second, third) if one.segment] == [False, True, True]
-    assert read_bronze(Path(lake) / str(third.segment and third.segment.file)) == whole.read_bytes()
+    assert read_bronze(storage_of(lake), str(third.segment and third.segment.file)) == whole.read_bytes()
 
 
 def test_a_valid_copy_replaces_a_damaged_one(record: Record, lake: str) -> None:
@@ -95,7 +110,7 @@ def test_two_recordings_of_one_name_that_differ_are_not_mixed(record: Record, la
     assert first.segment is not None
     assert other.segment is None
     assert "differs from bronze/" in str(other.refused)
-    assert read_bronze(Path(lake) / str(other.copy)) == Path(other.path).read_bytes()
+    assert read_bronze(storage_of(lake), str(other.copy)) == Path(other.path).read_bytes()
 
 
 def test_an_unreadable_file_is_kept_whole_with_its_reason(lake: str, tmp_path: Path) -> None:
@@ -104,7 +119,7 @@ def test_an_unreadable_file_is_kept_whole_with_its_reason(lake: str, tmp_path: P
     landed = land(str(path), lake)
     assert (landed.segment, landed.raw) == (None, path.read_bytes()[:4096])
     assert "begins with" in str(landed.refused)
-    assert read_bronze(Path(lake) / str(landed.copy)) == path.read_bytes()
+    assert read_bronze(storage_of(lake), str(landed.copy)) == path.read_bytes()
 
 
 def test_a_copy_that_fails_leaves_nothing_behind(
@@ -136,30 +151,83 @@ def test_the_manifest_is_loaded_as_saved(record: Record, lake: str, tmp_path: Pa
     bad = tmp_path / "0000000000000001-000000.useg"
     bad.write_bytes(b"nonsense")
     made = noted(land(str(record([make_row(0), make_row(1, MIDNIGHT_MS + 1)])), lake), land(str(bad), lake))
-    made.save(lake)
-    again = Manifest.load(lake)
+    storage = storage_of(lake)
+    assert made.save(storage)
+    again = Manifest.load(storage)
     assert again.files == made.files
     assert {key: one.crc for key, one in again.segments.items()} == {
         key: one.crc for key, one in made.segments.items()
     }
-    assert again.pending == {("hpc.vin1", DAY), ("hpc.vin1", DAY + 1)}
+    assert again.pending == {("hpc.vin1", DAY), ("hpc.vin1", DAY + 1), REFUSED_FILES}
     assert [seen.path for seen in again.refused] == [str(bad)]
-    assert [name for name in files(lake) if "manifest" in name] == ["manifest.jsonl"]
-    assert Manifest.load(str(tmp_path)).files == {}
+    assert [name for name in files(lake) if "manifest" in name] == [version_name(1)]
+    assert Manifest.load(storage_of(str(tmp_path))).files == {}
 
 
 def test_every_day_of_an_older_lake_is_rebuilt(record: Record, lake: str) -> None:
+    storage = storage_of(lake)
     made = noted(land(str(record([make_row(0), make_row(1, MIDNIGHT_MS + 1)])), lake))
     made.pending.clear()
-    made.save(lake)
-    assert Manifest.load(lake).pending == set()
-    place = Path(lake) / "manifest.jsonl"
-    now = f'{{"version":{manifest_module.VERSION}}}'
-    place.write_text(place.read_text().replace(now, '{"version":1}', 1))
-    again = Manifest.load(lake)
+    assert made.save(storage)
+    assert Manifest.load(storage).pending == set()
+    _, *lines = (Path(lake) / version_name(1)).read_text().splitlines(keepends=True)
+    (Path(lake) / version_name(1)).unlink()
+    (Path(lake) / "manifest.jsonl").write_text("".join(['{"version":2}\n', *lines]))
+    again = Manifest.load(storage)
     assert again.pending == {("hpc.vin1", DAY), ("hpc.vin1", DAY + 1)}
-    again.save(lake)
-    assert place.read_text().startswith(now)
+    assert again.save(storage)
+    assert files(lake)[-1] == version_name(1)
+
+
+def test_a_change_is_applied_again_to_the_version_of_another_writer(lake: str) -> None:
+    storage = storage_of(lake)
+    ours, theirs = Manifest.load(storage), Manifest.load(storage)
+
+    def add(gateway: str, manifest: Manifest) -> int:
+        manifest.replace_files(
+            (gateway, DAY), [TableFile("deliveries", gateway, DAY, f"{gateway}.parquet", 1, 1)]
+        )
+        return len(manifest.tables)
+
+    theirs, count = commit(storage, theirs, partial(add, "theirs"))
+    assert (theirs.number, count) == (1, 1)
+    ours, count = commit(storage, ours, partial(add, "ours"))
+    assert (ours.number, count) == (2, 2)
+    assert [file.gateway for file in load_snapshot(lake).files_of("deliveries")] == ["ours", "theirs"]
+
+
+def test_a_commit_whose_answer_was_lost_keeps_its_files(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = storage_of(lake)
+    create, answers = storage.create, [False, True]
+
+    def create_without_answer(name: str, data: bytes) -> bool:
+        return create(name, data) and answers.pop(0)
+
+    monkeypatch.setattr(storage, "create", create_without_answer)
+    file = TableFile("deliveries", "vin1", DAY, "vin1.parquet", 1, 1)
+    saved, _ = commit(storage, Manifest(), lambda manifest: manifest.replace_files(("vin1", DAY), [file]))
+    assert (saved.number, saved.dropped) == (2, {})
+    assert load_snapshot(lake).files == [file]
+
+
+def test_a_reader_has_the_newest_complete_version(lake: str) -> None:
+    storage = storage_of(lake)
+    manifest = Manifest(pending={("vin1", DAY)})
+    assert manifest.save(storage)
+    with pytest.raises(UnavailableError, match="none was completed: ingest again"):
+        load_snapshot(lake)
+    first = TableFile("deliveries", "vin1", DAY, "first.parquet", 1, 1)
+    manifest.replace_files(("vin1", DAY), [first])
+    for number in range(2, 30):  # more than KEPT_VERSIONS
+        assert manifest.save(storage)
+        assert load_snapshot(lake).files == [first]
+        assert load_snapshot(lake).number == 2
+        manifest.pending.add(("vin1", DAY + number))
+    manifest.pending.clear()
+    manifest.replace_files(("vin1", DAY), [first._replace(name="second.parquet")])
+    assert manifest.save(storage)
+    assert [file.name for file in load_snapshot(lake).files] == ["second.parquet"]
+    assert list(manifest.dropped) == ["first.parquet"]
 
 
 def test_a_file_is_new_until_it_was_seen_with_its_size_and_time(record: Record, lake: str) -> None:
@@ -194,27 +262,52 @@ def test_a_newer_reader_reads_files_that_an_older_one_refused(
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{"version":3}\n', ":1: version 3"),
+        ('{"version":4,"complete":1}\n', ":1: version 4"),
         ("garbage\n", ":1: "),
-        ('{"version":1}\n{"file":{"nonsense":1}}\n', ":2: "),
-        ('{"version":1}\n{"version":1}\n', ":2: "),
-        ('{"version":1}\n[]\n', ":2: "),
-        ('{"version":1}\n{"file":{"path":"', ":2: "),
+        ('{"version":3,"complete":1}\n{"file":{"nonsense":1}}\n', ":2: "),
+        ('{"version":3,"complete":1}\n{"version":3}\n', ":2: "),
+        ('{"version":3,"complete":1}\n[]\n', ":2: "),
+        ('{"version":3,"complete":1}\n{"file":{"path":"', ":2: "),
     ],
 )
 def test_a_damaged_manifest_is_named_and_not_overwritten(lake: str, text: str, place: str) -> None:
-    (Path(lake) / "manifest.jsonl").write_text(text, encoding="utf-8")
-    with pytest.raises(DamagedError, match=f"manifest.jsonl{place}.*move the lake aside"):
-        Manifest.load(lake)
+    storage = storage_of(lake)
+    assert storage.create(version_name(1), text.encode())
+    with pytest.raises(DamagedError, match=f"{version_name(1)}{place}.*move the lake aside"):
+        Manifest.load(storage)
+    if place.startswith(":1:"):
+        with pytest.raises(DamagedError, match=f"{version_name(1)}{place}"):
+            load_snapshot(lake)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_is_created_once_and_whole(lake: str, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no hard links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", unsupported)
+    storage = storage_of(lake)
+    assert storage.create("a/1", b"first")
+    assert not storage.create("a/1", b"second")
+    assert (storage.read("a/1"), files(lake)) == (b"first", ["a/1"])
+    storage.write("a/1", b"third")
+    storage.remove("a/2")
+    assert [(file.name, file.bytes) for file in storage.list_files("a")] == [("a/1", 5)]
+    assert storage.list_files("none") == []
+    assert abs(storage.now_s() - (Path(lake) / "a/1").stat().st_mtime) < 60
+    storage.remove("a/1")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a/1")
 
 
 def hold(lake: str, ready: object, release: object) -> None:
-    with lake_lock(lake):
+    with storage_of(lake).lock():
         ready.set()  # type: ignore[attr-defined]
         release.wait(30)  # type: ignore[attr-defined]
 
 
-def test_a_lake_has_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_a_lake_has_one_writer_at_a_time_on_a_machine(tmp_path: Path) -> None:
     lake = str(tmp_path / "new")
     spawn = multiprocessing.get_context("fork")
     ready, release = spawn.Event(), spawn.Event()
@@ -224,14 +317,13 @@ def test_a_lake_has_one_writer_at_a_time(tmp_path: Path) -> None:
         assert ready.wait(30)
         with (
             pytest.raises(UnavailableError, match="another ingest, or a compaction, is running"),
-            lake_lock(lake),
+            storage_of(lake).lock(),
         ):
             pass
     finally:
         release.set()
         other.join()
-    (Path(lake) / ".manifest-left").touch()
-    with lake_lock(lake):
+    with storage_of(lake).lock():
         assert files(lake) == [".lock"]
 
 

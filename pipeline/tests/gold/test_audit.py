@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.sample_lakes import list_lake
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import PROMISES, RULES, AuditResult, audit
@@ -644,6 +645,7 @@ def write_lake(recording: Recording, lake: Path) -> None:
         fields = [field.with_nullable(True) for field in stored.arrow_schema()]
         schema = pa.schema([field for field in fields if field.name not in {"date", "gateway"}])
         named = [row | {"table": table.name} for row in rows]
-        folder = Path(stored.path(lake)) / "date=2026-11-21" / f"gateway={recording.about['gateway']}"
+        folder = lake / stored.folder / "date=2026-11-21" / f"gateway={recording.about['gateway']}"
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(named, schema=schema), folder / f"part-{number}.parquet")
+    list_lake(lake)

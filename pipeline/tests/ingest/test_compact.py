@@ -2,7 +2,6 @@
 """Compaction: the same rows in fewer files, despite concurrent readers, late recordings and kills."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,13 +15,17 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.sample_recordings import NOON_MS, Record, make_row
-from ustreamer_pipeline import compacted
 from ustreamer_pipeline.bronze.manifest import Manifest
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest.compact import SmallFile, compact, read_small
+from ustreamer_pipeline.ingest import compact as compact_module
+from ustreamer_pipeline.ingest.compact import compact
 from ustreamer_pipeline.ingest.ingest import ingest
+from ustreamer_pipeline.lake.snapshot import TableFile
+from ustreamer_pipeline.lake.storage import storage_of
+from ustreamer_pipeline.lake.tables import read_file
+from ustreamer_pipeline.recording.rows import day_text
 from ustreamer_pipeline.schemas import DELIVERIES, GAPS, LEAPS, SUBSCRIPTIONS, WIDE
 
 DAYS = ("2023-11-14", "2023-11-15")
@@ -64,6 +67,14 @@ def rows_of(spark: SparkSession, lake: Path) -> dict[str, tuple[Any, ...]]:
         hashed = f.xxhash64(*table.names).cast("decimal(38,0)")
         found[table.name] = tuple(table.read_table(spark, lake).agg(f.count("*"), f.sum(hashed)).collect()[0])
     return found
+
+
+def manifest_of(lake: Path) -> Manifest:
+    return Manifest.load(storage_of(str(lake)))
+
+
+def compacted_days(lake: Path) -> list[str]:
+    return [day_text(day) for day in manifest_of(lake).large]
 
 
 def files_of(spark: SparkSession, lake: Path) -> list[str]:
@@ -108,11 +119,11 @@ def test_rows_of_a_gateway_stay_together_and_in_order_and_files_have_the_given_s
 def test_a_compacted_date_is_not_written_again(lake: Path, compact_lake: Compact) -> None:
     compact_lake(until=DAYS[1])
     places = {path: path.stat().st_mtime_ns for path in (lake / "compacted").rglob("*.parquet")}
-    listed = (lake / compacted.NAME).read_bytes()
+    number = manifest_of(lake).number
     done = compact_lake(until=DAYS[1], keep_s=0)
     assert (done.dates, done.removed) == (0, 0)
     assert {path: path.stat().st_mtime_ns for path in (lake / "compacted").rglob("*.parquet")} == places
-    assert (lake / compacted.NAME).read_bytes() == listed
+    assert manifest_of(lake).number == number
 
 
 def test_a_late_recording_is_read_at_once_and_compacted_the_next_time(
@@ -124,7 +135,7 @@ def test_a_late_recording_is_read_at_once_and_compacted_the_next_time(
     recording = record([make_row(0), make_row(1)], gateway="late.hpc")
     assert ingest(spark, [str(recording)], str(lake)).rows == 2
     assert NOON_MS // 86_400_000 == 19_675, "on the first of the dates"
-    assert list(compacted.load(lake)) == [DAYS[1]]
+    assert compacted_days(lake) == [DAYS[1]]
     assert DELIVERIES.read_table(spark, lake).count() == count + 2
     assert compact_lake(until=DAYS[1]).removed == 0
     assert early.count() == count, "its files are still there"
@@ -143,23 +154,23 @@ def test_a_compaction_killed_before_its_commit_has_no_effect(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr(compacted, "save", killed)
+        dying.setattr(compact_module, "commit", killed)
         with pytest.raises(KeyboardInterrupt):
             compact_lake()
     assert DELIVERIES.read_table(spark, lake).count() == before
-    assert compacted.load(lake) == {}
-    assert len(list((lake / "compacted").glob("*/*"))) == 2
+    assert compacted_days(lake) == []
+    assert len(list((lake / "compacted").rglob("*.parquet"))) == 2
     done = compact_lake(keep_s=0)
     assert (done.dates, done.removed) == (1, 2)
     assert DELIVERIES.read_table(spark, lake).count() == before
 
 
 def test_a_date_with_an_unfinished_ingest_is_not_compacted(lake: Path, compact_lake: Compact) -> None:
-    manifest = Manifest.load(str(lake))
+    manifest = manifest_of(lake)
     manifest.pending.add(("v0000001.hpc", 19_675))
-    manifest.save(str(lake))
+    assert manifest.save(storage_of(str(lake)))
     assert compact_lake(until=DAYS[1]).dates == 1
-    assert list(compacted.load(lake)) == [DAYS[1]]
+    assert compacted_days(lake) == [DAYS[1]]
 
 
 def test_a_date_of_one_file_is_not_compacted(spark: SparkSession, tmp_path: Path, record: Record) -> None:
@@ -176,7 +187,7 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(
     first.write_bytes(whole[:100])
     with pytest.raises(DamagedError, match=f"{first.name}: "):
         compact_lake()
-    assert compacted.load(lake) == {}
+    assert compacted_days(lake) == []
     first.write_bytes(whole)
     assert compact_lake().dates == 1
 
@@ -184,7 +195,8 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(
 def test_a_column_missing_in_an_older_file_is_null(tmp_path: Path) -> None:
     path = tmp_path / "old.parquet"
     pq.write_table(pa.table({"run": [1, 2], "table": ["gaps", "gaps"]}), path)
-    (batch,) = read_small(SmallFile("v%1", str(path), 0), WIDE, DAYS[0])
+    file = TableFile(WIDE.name, "v%1", 19_675, path.name, 2, 0)
+    (batch,) = read_file(storage_of(str(tmp_path)), file, WIDE)
     assert batch.schema.names == WIDE.names
     found = [{key: value for key, value in row.items() if value is not None} for row in batch.to_pylist()]
     assert [(row["run"], row["gateway"], str(row["date"]), len(row)) for row in found] == [
@@ -192,30 +204,6 @@ def test_a_column_missing_in_an_older_file_is_null(tmp_path: Path) -> None:
         (2, "v%1", DAYS[0], 4),
     ]
     assert {"from_ns", "leap_ms"} <= {*GAPS.names, *LEAPS.names} <= {*WIDE.names}
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"version": 2, "dates": {}}', '{"version": 1, "dates": {"x": 1}}']
-)
-def test_a_damaged_list_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / compacted.NAME).write_text(text)
-    with pytest.raises(DamagedError, match=r"compacted.json: .*remove it and compact again"):
-        compacted.load(tmp_path)
-
-
-def test_the_list_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dates = {"2026-11-20": {"deliveries": "compacted/deliveries/a"}}
-    compacted.save(tmp_path, dates)
-
-    def fail(*_: object) -> None:
-        raise OSError("no")
-
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="no"):
-            compacted.save(tmp_path, {})
-    assert compacted.load(tmp_path) == dates
-    assert [path.name for path in tmp_path.iterdir()] == [compacted.NAME]
 
 
 def test_the_command_reports_its_result(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

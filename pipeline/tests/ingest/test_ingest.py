@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.sample_recordings import MS, NOON_MS, TARGET, TOPIC, Record, make_row
 from ustreamer_pipeline import cli
-from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.ingest import ingest as ingest_module
 from ustreamer_pipeline.ingest.ingest import Ingested, ingest, ingest_stream
+from ustreamer_pipeline.lake.snapshot import load_snapshot
+from ustreamer_pipeline.lake.storage import LocalStorage
+from ustreamer_pipeline.lake.tables import write_units
 from ustreamer_pipeline.schemas import (
     DEAD_LETTERS,
     DELIVERIES,
@@ -66,14 +70,14 @@ def tables(
 
 
 def contents(lake: str) -> dict[str, list[Any]]:
-    """Rows of every table, read without Spark, so that the files of Spark are compared."""
+    """Rows of every table, read without Spark from the files of the current snapshot."""
     found: dict[str, list[Any]] = {}
+    snapshot = load_snapshot(lake)
     for table in (DELIVERIES, WIDE, QUARANTINE):
-        place = Path(table.path(lake))
         rows: list[Any] = []
-        for path in sorted(place.rglob("*.parquet")):
-            partition = path.parent.relative_to(place)
-            columns = pq.ParquetFile(path).read().to_pydict()
+        for file in snapshot.files_of(table.name):
+            partition = Path(file.name).parent.relative_to(table.folder)
+            columns = pq.ParquetFile(snapshot.storage.path(file.name)).read().to_pydict()
             # In DELIVERIES the order of rows counts: one file has the ordered rows of one gateway's day.
             rows += [(str(partition), *values) for values in zip(*columns.values(), strict=True)]
         found[table.name] = rows if table is DELIVERIES else sorted(rows, key=repr)
@@ -237,7 +241,7 @@ class Killed(BaseException):
     """Ends a run as kill -9 does: no later step runs."""
 
 
-@pytest.mark.parametrize("at", range(1, 4))
+@pytest.mark.parametrize("at", [1, 3, 4])
 def test_after_a_kill_between_any_two_steps_the_next_run_gives_the_same_tables(
     spark: SparkSession,
     fleet: Path,
@@ -260,11 +264,44 @@ def test_after_a_kill_between_any_two_steps_the_next_run_gives_the_same_tables(
         return step
 
     with monkeypatch.context() as context:
-        for name in ("_rebuild_wave", "_write", "_remove"):
+        for name in ("commit", "_rebuild_wave", "write_units"):
             context.setattr(ingest_module, name, until(getattr(ingest_module, name)))
         with pytest.raises(Killed):
             ingest(spark, [str(fleet)], lake)
+    with pytest.raises(UnavailableError, match="none was completed: ingest again"):
+        DELIVERIES.read_table(spark, lake)
     ingest(spark, [str(fleet)], lake)
+    assert contents(lake) == tables
+
+
+def test_two_ingests_at_once_on_two_machines_add_up_and_a_reader_sees_no_part_of_them(
+    spark: SparkSession,
+    fleet: Path,
+    tables: dict[str, list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one begins and ends while the first one writes, with other recordings of the same gateways and days."""
+    lake = str(tmp_path / "lake")
+    every = sorted(fleet.rglob("*.useg"), key=lambda path: path.name)
+    halves = [[str(path) for path in every[start::2]] for start in (0, 1)]
+    ingest(spark, halves[0][:1], lake)
+    before = contents(lake)
+    seen: list[dict[str, list[Any]]] = []
+
+    def write_meanwhile(*args: Any) -> Any:
+        if not seen:
+            seen.append(contents(lake))
+            ingest(spark, halves[1], lake)
+            seen.append(contents(lake))
+        return write_units(*args)
+
+    # A lock of the file system tells nothing to another machine.
+    monkeypatch.setattr(LocalStorage, "lock", lambda _: nullcontext())
+    monkeypatch.setattr(ingest_module, "write_units", write_meanwhile)
+    ingest(spark, halves[0], lake)
+    assert seen[0] == before
+    assert len(before["deliveries"]) < len(seen[1]["deliveries"]) <= len(tables["deliveries"])
     assert contents(lake) == tables
 
 
@@ -285,7 +322,7 @@ def test_a_stream_that_fails_before_its_tables_are_written_continues_from_its_ch
         context.setattr(ingest_module, "_rebuild_wave", fail)
         with pytest.raises(StreamingQueryException, match="the end of this batch"):
             ingest_stream(spark, str(fleet), str(lake), checkpoint)
-    assert '"pending"' in (lake / "manifest.jsonl").read_text(encoding="utf-8")
+    assert '"pending"' in max((lake / "manifest").iterdir()).read_text(encoding="utf-8")
     assert ingest_stream(spark, str(fleet), str(lake), checkpoint).rows == len(tables["deliveries"])
     assert contents(str(lake)) == tables
 
@@ -311,11 +348,11 @@ def test_a_killed_stream_continues_from_its_checkpoint(
         start_new_session=True,
     )
     try:
-        wait_until((lake / "manifest.jsonl").exists, within_s=200.0)
+        wait_until(lambda: any(lake.glob("manifest/*.jsonl")), within_s=200.0)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert '"pending"' in (lake / "manifest.jsonl").read_text(encoding="utf-8")
+    assert '"pending"' in max((lake / "manifest").iterdir()).read_text(encoding="utf-8")
     # The same command in the shared session, which has only the checkpoint and the lake of the first run.
     assert cli.main(command) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == len(tables["deliveries"])

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.sample_lakes import list_lake
 from ustreamer_pipeline.cli import main
-from ustreamer_pipeline.errors import DamagedError, UsageError
+from ustreamer_pipeline.errors import DamagedError, UnavailableError, UsageError
 from ustreamer_pipeline.gold.audit import PROMISES
-from ustreamer_pipeline.replay.files import files_by_gateway, files_of, read_gateway
+from ustreamer_pipeline.replay.files import files_of, read_gateway
 from ustreamer_pipeline.replay.whatif import fleet_links, tolerances, whatif
 from ustreamer_pipeline.replay.whatif_print import percent_change, short_number, text_table
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario, parse, sweep
@@ -76,6 +77,7 @@ def write(lake: Path, gateway: str, parts: dict[str, list[dict[str, Any]]]) -> N
         pq.write_table(
             pa.Table.from_pylist(part, schema=schema), folder / "part-0.parquet", row_group_size=300
         )
+    list_lake(lake)
 
 
 def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, int, int]]]) -> None:
@@ -98,6 +100,7 @@ def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, in
             for n, first, end in part
         ]
         pq.write_table(pa.Table.from_pylist(made, schema=schema), folder / "part-0.parquet")
+    list_lake(lake)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,7 @@ def at_rate(hz: float) -> int:
 
 
 def test_one_pass_over_all_gateways_answers_every_scenario(spark: SparkSession, lake: Path) -> None:
-    files = files_of(spark, str(lake))
+    files = files_of(str(lake))
     assert {gateway: len(names) for gateway, names in files.items()} == {"vin1": 1, "vin2": 2, "a:b": 1}
     result = whatif(spark, files, sweep([5, 50]), {}, batch_rows=256)
     links = {row.scenario: row for row in fleet_links(result).collect()}
@@ -211,7 +214,7 @@ def test_a_lake_without_deliveries_is_an_error(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", str(tmp_path)]) == 69
-    assert "no table of deliveries there: ingest first" in capsys.readouterr().err
+    assert "no deliveries there: ingest first" in capsys.readouterr().err
 
 
 def test_an_invalid_parquet_file_is_named(tmp_path: Path) -> None:
@@ -223,15 +226,15 @@ def test_an_invalid_parquet_file_is_named(tmp_path: Path) -> None:
         list(read_gateway([f"file://{tmp_path}/b.parquet"], ["run", "seq"]))
 
 
-def test_files_are_in_order_of_time_and_of_one_gateway_only() -> None:
-    files = [f"/l/date={date}/gateway={name}/p" for date in reversed(DAYS) for name in ("b", "a")]
-    assert files_by_gateway(files) == {
-        "a": [f"/l/date={date}/gateway=a/p" for date in DAYS],
-        "b": [f"/l/date={date}/gateway=b/p" for date in DAYS],
+def test_files_are_in_order_of_days_and_of_one_gateway_only(lake: Path) -> None:
+    names = {
+        gateway: [Path(name).parts[-3:-1] for name in files] for gateway, files in files_of(str(lake)).items()
     }
-    assert list(files_by_gateway(files, since=DAYS[1])["a"]) == [f"/l/date={DAYS[1]}/gateway=a/p"]
-    with pytest.raises(DamagedError, match="expected .../date=D/gateway=G/FILE"):
-        files_by_gateway(["/l/x"])
+    assert names["vin2"] == [(f"date={date}", "gateway=vin2") for date in DAYS]
+    assert names["a:b"] == [(f"date={DAYS[1]}", "gateway=a%3Ab")]
+    assert files_of(str(lake), until=DAYS[0]).keys() == {"vin2"}
+    with pytest.raises(UnavailableError, match="no deliveries between 2100-01-01 and 9999"):
+        files_of(str(lake), since="2100-01-01")
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -300,7 +303,7 @@ def test_without_a_throttle_no_limit_is_enforced(spark: SparkSession, tmp_path: 
     all_passed = [each | {"verdict": "DELIVERED"} for each in rows(1, 300)]
     write(tmp_path, "vin1", {DAYS[1]: all_passed})
     result = whatif(
-        spark, files_of(spark, str(tmp_path)), [*sweep([20]), Scenario("same")], {"vin1": {(1, 0): None}}
+        spark, files_of(str(tmp_path)), [*sweep([20]), Scenario("same")], {"vin1": {(1, 0): None}}
     )
     messages = {row.scenario: row.messages for row in fleet_links(result).collect()}
     expected = sum(each["verdict"] == "DELIVERED" for each in rows(1, 300))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.sample_lakes import list_lake
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.report.page import count, page, share
@@ -133,6 +134,7 @@ def write(lake: Path, gateway: str, table: Table, rows: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     named = [dict.fromkeys(stored.names) | {"table": table.name} | each for each in rows]
     pq.write_table(pa.Table.from_pylist(named, schema=pa.schema(fields)), folder / f"{table.name}.parquet")
+    list_lake(lake)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,12 @@
 """Landing: check a recording, copy it into bronze compressed, and summarize it.
 
 Executors run it, one file at a time, and may run it twice. The file name in bronze depends on the content only, and a
-file is written atomically.
+file is written as a whole.
 """
 
 import contextlib
 import datetime as dt
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
+from ustreamer_pipeline.lake.storage import Storage, storage_of
 from ustreamer_pipeline.recording import events
 from ustreamer_pipeline.recording.layout import DELIVERY
 from ustreamer_pipeline.recording.rows import DAY_US, EPOCH, day_of
@@ -62,6 +61,11 @@ class SegmentSummary:
         return self.gateway, self.run, self.number
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """More of a recording has more rows, or more bytes."""
+        return self.rows, self.length
+
+    @property
     def all_days(self) -> set[int]:
         return {*self.event_days, *(day for day, _ in self.days)}
 
@@ -96,46 +100,57 @@ def land(path: str, lake: str) -> Landed:
         return Landed(path, -1, 0, None, f"cannot be read: {error}", None, b"")
     try:
         segment = read_segment(buffer, Path(path).name)
-        summary = _store_better(segment, buffer, lake)
+        summary = _store_better(segment, buffer, storage_of(lake))
     except RecordingRefused as error:
         copy = f"{REFUSED}/{crc32(buffer):08x}-{Path(path).name}.zst"
-        _write(Path(lake) / copy, buffer)
+        _write(storage_of(lake), copy, buffer)
         return Landed(path, status.st_size, status.st_mtime_ns, None, str(error), copy, buffer[:RAW_MAX])
     return Landed(path, status.st_size, status.st_mtime_ns, summary, None, None, b"")
 
 
-def _store_better(segment: Segment, buffer: bytes, lake: str) -> SegmentSummary:
-    """Keep the more complete one of this segment and the one in bronze. Raises RecordingRefused if both are valid and
-    differ.
+def _store_better(segment: Segment, buffer: bytes, storage: Storage) -> SegmentSummary:
+    """Keep this segment in bronze unless bronze has a more complete one, and return the summary of the better one.
+
+    Raises RecordingRefused if both are valid and differ.
     """
-    name = bronze_name(segment)
-    place = Path(lake) / name
     ours = buffer[: segment.length] + buffer[segment.length :].rstrip(b"\0")
-    if place.exists():
-        have = read_bronze(place)
-        old = read_segment(have, segment_file(name))
+    folder, stem = bronze_place(segment)
+    best, best_bytes, best_name = segment, ours, f"{folder}/{stem}.{crc32(ours):08x}.useg.zst"
+    for file in storage.list_files(folder):
+        if not Path(file.name).name.startswith(f"{stem}."):
+            continue
+        have = read_bronze(storage, file.name)
+        old = read_segment(have, segment_file(file.name))
         common = min(old.length, segment.length)
         if not (old.faults or segment.faults) and have[:common] != ours[:common]:
             raise RecordingRefused(
-                f"differs from {name}, which came first: one run and number is one recording"
+                f"differs from {file.name}, which came first: one run and number is one recording"
             )
-        if (len(old.cells), old.length, len(have)) >= (len(segment.cells), segment.length, len(ours)):
-            return summarize(old, have, name)
-    _write(place, ours)
-    return summarize(segment, ours, name)
+        if _completeness(old, have) >= _completeness(best, best_bytes):
+            best, best_bytes, best_name = old, have, file.name
+    if best is segment:
+        _write(storage, best_name, ours)
+    return summarize(best, best_bytes, best_name)
 
 
-def bronze_name(segment: Segment) -> str:
-    """Path of a segment relative to the lake, by the date of its header."""
+def _completeness(segment: Segment, buffer: bytes) -> tuple[int, int, int]:
+    return len(segment.cells), segment.length, len(buffer)
+
+
+def bronze_place(segment: Segment) -> tuple[str, str]:
+    """Folder of a segment relative to the lake, by the date of its header, and the beginning of its file name.
+
+    The name continues with the CRC of the content: a file in bronze never changes.
+    """
     header = segment.header
     date = EPOCH + dt.timedelta(days=header.wall_ms * 1_000 // DAY_US)
     gateway = quote(header.gateway, safe="")
-    return f"{BRONZE}/date={date}/gateway={gateway}/{header.run:016x}-{header.number:06d}.useg.zst"
+    return f"{BRONZE}/date={date}/gateway={gateway}", f"{header.run:016x}-{header.number:06d}"
 
 
 def segment_file(name: str) -> str:
     """Original file name of a recording in bronze."""
-    return Path(name).name.removesuffix(".zst")
+    return f"{Path(name).name.split('.')[0]}.useg"
 
 
 def summarize(segment: Segment, buffer: bytes, name: str) -> SegmentSummary:
@@ -161,31 +176,24 @@ def summarize(segment: Segment, buffer: bytes, name: str) -> SegmentSummary:
     )
 
 
-def read_bronze(place: Path) -> bytes:
+def read_bronze(storage: Storage, name: str) -> bytes:
     """Bytes of a recording, uncompressed."""
     import pyarrow as pa
 
-    with pa.OSFile(str(place)) as file, pa.CompressedInputStream(file, "zstd") as stream:
+    with pa.CompressedInputStream(pa.BufferReader(storage.read(name)), "zstd") as stream:
         whole: bytes = stream.read()
     return whole
 
 
-def _write(place: Path, buffer: bytes) -> None:
-    """Write `buffer` compressed and atomically."""
+def _write(storage: Storage, name: str, buffer: bytes) -> None:
+    """Write `buffer` compressed and as a whole."""
     import pyarrow as pa
 
-    place.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=place.parent, prefix=".landing-")
-    try:
-        # Level 1, the default: 23 of a row's 96 bytes remain.
-        with os.fdopen(descriptor, "wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
-            stream.write(buffer)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(place)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    packed = pa.BufferOutputStream()
+    # Level 1, the default: 23 of a row's 96 bytes remain.
+    with pa.CompressedOutputStream(packed, "zstd") as stream:
+        stream.write(buffer)
+    storage.write(name, packed.getvalue().to_pybytes())
 
 
 def landing_task(paths: list[list[str]], lake: str) -> Any:

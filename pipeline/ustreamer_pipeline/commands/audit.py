@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
-from ustreamer_pipeline.folders import local_folder
 
 if TYPE_CHECKING:
     from ustreamer_pipeline.gold.audit import AuditResult
@@ -30,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.days import day
     from ustreamer_pipeline.gold.audit import PROMISES, audit, load
+    from ustreamer_pipeline.lake.storage import storage_of
     from ustreamer_pipeline.progress import progress
 
     chosen = options.rules.split(",") if options.rules else list(PROMISES)
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         raise UsageError(f"--rules {','.join(unknown)}: expected some of {', '.join(PROMISES)}")
     since, until = day("--since", options.since), day("--until", options.until)
-    local_folder(options.lake)
+    storage_of(options.lake)
     with (
         session.session("audit", **session.chosen(options), reads=[options.lake]) as spark,
         progress(spark, "auditing"),

@@ -7,7 +7,6 @@ from functools import partial
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
-from ustreamer_pipeline.folders import local_folder
 
 HELP = "write dates that are over once more in large files, so that a question to the whole fleet opens few"
 
@@ -32,13 +31,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.days import day
     from ustreamer_pipeline.ingest.compact import compact
+    from ustreamer_pipeline.lake.storage import storage_of
     from ustreamer_pipeline.progress import progress
 
     until = day("--until", options.until)
     for name, value, least in (("--file-mb", options.file_mb, 1), ("--keep-hours", options.keep_hours, 0)):
         if not value >= least:
             raise UsageError(f"{name} {value}: expected {least} or more")
-    local_folder(options.lake)
+    storage_of(options.lake)
     with session.session("compact", **session.chosen(options), reads=[options.lake]) as spark:
         done = compact(
             spark,

@@ -7,7 +7,6 @@ from functools import partial
 
 from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
-from ustreamer_pipeline.folders import local_folder
 
 HELP = "take recordings of gateways into the tables of a lake; again at any time, with what has come since"
 
@@ -28,11 +27,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.ingest.ingest import ingest, ingest_stream
+    from ustreamer_pipeline.lake.storage import storage_of
     from ustreamer_pipeline.progress import progress
 
     if options.stream and len(options.recordings) > 1:
         raise UsageError(f"--stream: {len(options.recordings)} folders: expected one")
-    local_folder(options.lake)
+    storage_of(options.lake)
     with session.session("ingest", **session.chosen(options), reads=options.recordings) as spark:
         shown = partial(progress, spark)
         if options.stream:

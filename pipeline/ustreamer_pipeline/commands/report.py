@@ -22,12 +22,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from ustreamer_pipeline.lake.storage import storage_of
     from ustreamer_pipeline.progress import progress
     from ustreamer_pipeline.report.page import headline, page
     from ustreamer_pipeline.report.report import report, write_tables
 
     since, until = day("--since", options.since), day("--until", options.until)
-    local_folder(options.lake)
+    storage_of(options.lake)
     out = local_folder(options.out)
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out}: expected a folder")

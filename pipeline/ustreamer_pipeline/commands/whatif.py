@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ustreamer_pipeline import session
 from ustreamer_pipeline.days import day
 from ustreamer_pipeline.errors import UsageError
-from ustreamer_pipeline.folders import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,8 +58,10 @@ def scenarios(options: argparse.Namespace) -> "list[Scenario]":
 
 
 def run(options: argparse.Namespace) -> int:
+    from ustreamer_pipeline.lake.storage import storage_of
+
     requested = scenarios(options)
-    local_folder(options.lake)
+    storage_of(options.lake)
     options.since, options.until = day("--since", options.since), day("--until", options.until)
     with session.session("whatif", **session.chosen(options), reads=[options.lake]) as spark:
         from ustreamer_pipeline.progress import progress
@@ -96,6 +97,7 @@ def run(options: argparse.Namespace) -> int:
 def _answers(
     spark: "SparkSession", options: argparse.Namespace, requested: "list[Scenario]"
 ) -> tuple[list[Any], list[Any], dict[str, int], list[Any]]:
+    from ustreamer_pipeline.lake.snapshot import snapshot_of
     from ustreamer_pipeline.replay.files import files_of
     from ustreamer_pipeline.replay.whatif import (
         cut_off_runs,
@@ -107,15 +109,16 @@ def _answers(
     )
     from ustreamer_pipeline.schemas import COUNTERS, EPOCHS, GAPS, SEGMENTS
 
-    files = files_of(spark, options.lake, options.since, options.until)
-    gaps, segments = GAPS.read_table(spark, options.lake), SEGMENTS.read_table(spark, options.lake)
+    snapshot = snapshot_of(options.lake)
+    files = files_of(snapshot, options.since, options.until)
+    gaps, segments = GAPS.read_table(spark, snapshot), SEGMENTS.read_table(spark, snapshot)
     result: DataFrame = whatif(
         spark,
         files,
         requested,
-        tolerances(EPOCHS.read_table(spark, options.lake)),
+        tolerances(EPOCHS.read_table(spark, snapshot)),
         losses(segments, gaps, options.since),
-        cut_off_runs(segments, COUNTERS.read_table(spark, options.lake)),
+        cut_off_runs(segments, COUNTERS.read_table(spark, snapshot)),
     ).persist()
     try:
         if options.out:

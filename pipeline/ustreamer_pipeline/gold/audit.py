@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from ustreamer_pipeline.errors import UnavailableError
 from ustreamer_pipeline.gold import audit_ledger, audit_rules, gateway_audit
 from ustreamer_pipeline.gold.audit_rules import FINDINGS, Rule, Tables
 from ustreamer_pipeline.gold.ordered_pass import findings_in_order
+from ustreamer_pipeline.lake.snapshot import snapshot_of
 from ustreamer_pipeline.replay.files import event_files_of, files_of
 from ustreamer_pipeline.schemas import (
     COUNTERS,
@@ -62,13 +62,12 @@ class AuditResult:
 
 def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-12-31") -> Tables:
     """Tables of silver for these days. Raises UnavailableError without deliveries."""
+    snapshot = snapshot_of(lake)
     tables = [
-        table.read_table(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
+        table.read_table(spark, snapshot).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
         for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS, QUARANTINE)
     ]
-    if tables[0].isEmpty():
-        raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")
-    files, events = files_of(spark, lake, since, until), event_files_of(spark, lake)
+    files, events = files_of(snapshot, since, until), event_files_of(snapshot)
     return replace(Tables(*tables), in_order=findings_in_order(spark, files, events))
 
 

@@ -2,29 +2,39 @@
 """Recordings to tables, as a batch and as a stream with a checkpoint. Both process files in the same way.
 
 1. Land: every new or changed file is checked and copied into bronze. The manifest notes the gateway days it affects.
-2. Rebuild: the tables of those days are rebuilt as a whole from bronze and replace the old ones.
+2. Rebuild: the tables of those days are rebuilt as a whole from bronze, in new files. A commit lists these instead of
+   the old ones.
 
 Either step may be killed at any moment: the next run repeats the steps that are not noted as done, with the same
-result.
+result. Two runs at once, on any machines, add up: a day is listed only if it has all that bronze had at the commit.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
-from ustreamer_pipeline import compacted
-from ustreamer_pipeline.bronze.landing import landed_from_json, landing_task
-from ustreamer_pipeline.bronze.manifest import Manifest, Unit, lake_lock, list_recordings, require_folder
+from ustreamer_pipeline.bronze.landing import Landed, landed_from_json, landing_task
+from ustreamer_pipeline.bronze.manifest import (
+    REFUSED_FILES,
+    Manifest,
+    Unit,
+    commit,
+    list_recordings,
+    remove_dropped,
+    require_folder,
+)
 from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.lake.snapshot import TableFile
+from ustreamer_pipeline.lake.storage import Storage, storage_of
+from ustreamer_pipeline.lake.tables import write_rows, write_units
 from ustreamer_pipeline.recording.layout import SUFFIXES
-from ustreamer_pipeline.recording.rows import EPOCH, day_text
-from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, UNKNOWN_GATEWAY, WIDE, Table
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, WIDE
 from ustreamer_pipeline.silver.silver import (
     UnitPlan,
     deliveries,
@@ -38,7 +48,7 @@ from ustreamer_pipeline.silver.silver import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 WAVE_FILES: Final = 10_000
 """Files that land before the manifest is saved: the maximum work to repeat after a crash."""
@@ -81,16 +91,18 @@ def ingest(
 ) -> Ingested:
     """Import new recordings below `folders`, and complete an interrupted run.
 
-    Raises UnavailableError for a missing folder or a concurrent ingest, DamagedError for an unreadable manifest or
-    rows missing in the tables.
+    Raises UsageError for an unknown kind of lake, UnavailableError for a missing folder or another writer on this
+    machine, DamagedError for an unreadable manifest or rows missing in the tables.
     """
-    with lake_lock(lake):
-        manifest = Manifest.load(lake)
-        done = Ingested()
+    storage = storage_of(lake)
+    with storage.lock():
+        manifest = Manifest.load(storage)
         found = [(path, size, mtime) for path, size, mtime in list_recordings(folders, SUFFIXES)]
-        done.files = len(found)
-        done.add(_land(spark, [f for f in found if manifest.is_new(*f)], manifest, lake, progress))
-        done.add(_rebuild_days(spark, manifest, lake, progress))
+        done = Ingested(files=len(found))
+        new = [each for each in found if manifest.is_new(*each)]
+        manifest = _land(spark, new, manifest, lake, progress, done)
+        manifest = _rebuild_days(spark, manifest, lake, progress, done)
+        remove_dropped(storage, manifest)
         return done
 
 
@@ -104,15 +116,14 @@ def ingest_stream(
     Raises UnavailableError if the folder does not exist, and the errors of `ingest`.
     """
     require_folder(folder)
-    counts = Path(lake) / STREAMED
-    counts.unlink(missing_ok=True)
+    storage = storage_of(lake)
+    storage.remove(STREAMED)
 
     def take(batch: "DataFrame", epoch: int) -> None:
         # With Spark Connect this runs in a server process: its result comes back through a file.
         paths = [unquote(urlparse(row.path).path) for row in batch.collect()]
         taken = ingest(batch.sparkSession, paths, lake, progress)
-        with counts.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(vars(taken))}\n")
+        storage_of(lake).write(STREAMED, f"{_streamed(lake)}{json.dumps(vars(taken))}\n".encode())
 
     files = (
         spark.readStream.format("binaryFile")
@@ -131,14 +142,20 @@ def ingest_stream(
     )
     query.awaitTermination()
     done = Ingested()
-    if counts.exists():
-        for line in counts.read_text(encoding="utf-8").splitlines():
-            done.add(Ingested(**json.loads(line)))
-        counts.unlink()
+    for line in _streamed(lake).splitlines():
+        done.add(Ingested(**json.loads(line)))
+    storage.remove(STREAMED)
     rest = ingest(spark, [folder], lake, progress)
     rest.files -= done.files  # already counted by the stream
     done.add(rest)
     return done
+
+
+def _streamed(lake: str) -> str:
+    try:
+        return storage_of(lake).read(STREAMED).decode()
+    except FileNotFoundError:
+        return ""
 
 
 # -------------------------------------------------------------------------------------------------------------- land
@@ -147,23 +164,27 @@ FoundFile = tuple[str, int, int]
 
 
 def _land(
-    spark: "SparkSession", found: list[FoundFile], manifest: Manifest, lake: str, progress: Progress
-) -> Ingested:
-    done = Ingested()
+    spark: "SparkSession",
+    found: list[FoundFile],
+    manifest: Manifest,
+    lake: str,
+    progress: Progress,
+    done: Ingested,
+) -> Manifest:
     for wave in _chunks(found, WAVE_FILES):
         packed = _pack_into_tasks(wave)
         numbers = spark.range(0, len(packed), 1, len(packed))
         with progress(f"landing {len(wave)} recordings"):
-            landed = numbers.mapInArrow(landing_task(packed, lake), "landed string").collect()
-        refused = manifest.refused
-        for row in sorted(landed, key=lambda row: str(row.landed)):
-            one = landed_from_json(json.loads(row.landed))
-            done.landed += manifest.record_landed(one)
-            done.refused += one.refused is not None
-        if manifest.refused != refused:
-            _quarantine_files(spark, manifest, lake)
-        manifest.save(lake)
-    return done
+            rows = numbers.mapInArrow(landing_task(packed, lake), "landed string").collect()
+        landed = [landed_from_json(json.loads(line)) for line in sorted(str(row.landed) for row in rows)]
+        manifest, new = commit(storage_of(lake), manifest, partial(_record_landed, landed))
+        done.landed += sum(new)
+        done.refused += sum(one.refused is not None for one in landed)
+    return manifest
+
+
+def _record_landed(landed: list[Landed], manifest: Manifest) -> list[bool]:
+    return [manifest.record_landed(one) for one in landed]
 
 
 def _pack_into_tasks(found: list[FoundFile]) -> list[list[str]]:
@@ -183,94 +204,83 @@ def _pack_into_tasks(found: list[FoundFile]) -> list[list[str]]:
     return packed
 
 
-def _quarantine_files(spark: "SparkSession", manifest: Manifest, lake: str) -> None:
-    """Unreadable files as rows of the quarantine: one partition, rebuilt."""
-    rows = [
-        (
-            seen.path,
-            None,
-            0,
-            f"{seen.refused}; {f'kept as {seen.copy}' if seen.copy else 'not kept'}",
-            bytes.fromhex(seen.raw),
-            EPOCH,
-            UNKNOWN_GATEWAY,
-        )
-        for seen in manifest.refused
-    ]
-    _remove(lake, QUARANTINE, {(UNKNOWN_GATEWAY, 0)})
-    if rows:
-        _write(spark.createDataFrame(rows, QUARANTINE.ddl).coalesce(1), QUARANTINE, lake)
-
-
 # -------------------------------------------------------------------------------------------------------------- make
 
 
-def _rebuild_days(spark: "SparkSession", manifest: Manifest, lake: str, progress: Progress) -> Ingested:
-    """Rebuild the tables of all pending days."""
-    done = Ingested()
-    by_unit = manifest.by_unit()
-    for wave in _chunks(sorted(manifest.pending), WAVE_UNITS):
+def _rebuild_days(
+    spark: "SparkSession", manifest: Manifest, lake: str, progress: Progress, done: Ingested
+) -> Manifest:
+    """Rebuild the tables of all pending days, also of those that another writer makes pending meanwhile."""
+    storage = storage_of(lake)
+    if REFUSED_FILES in manifest.pending:
+        manifest = _rebuild_refused(storage, manifest)
+    while manifest.pending:
+        wave = sorted(manifest.pending)[:WAVE_UNITS]
+        by_unit = manifest.by_unit()
         units = [plan_unit(manifest, unit, by_unit.get(unit, [])) for unit in wave]
         faults = any(segment.faults for unit in wave for segment in by_unit.get(unit, []))
         with progress(f"making {len(wave)} days of gateways"):
-            done.add(_rebuild_wave(spark, units, lake, faults=faults))
-        manifest.pending -= set(wave)
-        manifest.save(lake)
-    return done
+            files, made = _rebuild_wave(spark, units, lake, faults=faults)
+        done.add(made)
+        manifest, _ = commit(storage, manifest, partial(_list_files, units, files))
+    return manifest
 
 
-def _rebuild_wave(spark: "SparkSession", units: list[UnitPlan], lake: str, *, faults: bool) -> Ingested:
+def _list_files(units: list[UnitPlan], files: list[TableFile], manifest: Manifest) -> None:
+    """List the new files of units. A unit that another writer has changed meanwhile stays as it is, and pending."""
+    by_unit = manifest.by_unit()
+    made: dict[Unit, list[TableFile]] = {}
+    for file in files:
+        made.setdefault((file.gateway, file.day), []).append(file)
+    for unit in units:
+        key = unit.gateway, unit.day
+        if plan_unit(manifest, key, by_unit.get(key, [])) == unit:
+            manifest.replace_files(key, made.get(key, []))
+        else:
+            manifest.drop(made.get(key, []))
+
+
+def _rebuild_refused(storage: Storage, manifest: Manifest) -> Manifest:
+    """Unreadable files as rows of the quarantine."""
+
+    def rebuild(newest: Manifest) -> None:
+        rows = [
+            {
+                "file": seen.path,
+                "offset": None,
+                "rows": 0,
+                "reason": f"{seen.refused}; {f'kept as {seen.copy}' if seen.copy else 'not kept'}",
+                "raw": bytes.fromhex(seen.raw),
+            }
+            for seen in newest.refused
+        ]
+        files = [write_rows(storage, QUARANTINE, *REFUSED_FILES, rows)] if rows else []
+        newest.replace_files(REFUSED_FILES, files)
+
+    return commit(storage, manifest, rebuild)[0]
+
+
+def _rebuild_wave(
+    spark: "SparkSession", units: list[UnitPlan], lake: str, *, faults: bool
+) -> tuple[list[TableFile], Ingested]:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     packed = pack_tasks(units)
-    touched = {(unit.gateway, unit.day) for unit in units}
-    compacted.invalidate(lake, {day_text(day) for _, day in touched})
     expected = sum(unit.rows for unit in units)
     counted = Observation()
     counts = (f.count(f.lit(1)).alias("rows"), f.count("bad").alias("bad"))
-    _write(
-        deliveries(with_bad_reason(recorded(spark, packed, lake)).observe(counted, *counts)), DELIVERIES, lake
-    )
+    checked = with_bad_reason(recorded(spark, packed, lake)).observe(counted, *counts)
+    files = write_units(deliveries(checked), DELIVERIES, lake)
     rows, bad = counted.get["rows"], counted.get["bad"]
     if rows != expected:
         raise DamagedError(f"{lake}: {rows} of {expected} rows came out of bronze; is a file of it gone?")
     small = event_rows(spark, packed, lake)
-    _remove(lake, WIDE, touched)
-    _write(small.where(f.col("table") != QUARANTINE.name), WIDE, lake)
-    _remove(lake, QUARANTINE, touched)
+    files += write_units(small.where(f.col("table") != QUARANTINE.name), WIDE, lake)
     if bad or faults:
         again = quarantine_rows(with_bad_reason(recorded(spark, packed, lake, detail=True)))
-        _write(again.unionByName(event_table(small, QUARANTINE)), QUARANTINE, lake)
-    return Ingested(days=len(units), rows=rows, silver=rows - bad, quarantined=bad)
-
-
-def _write(frame: "DataFrame", table: Table, lake: str) -> None:
-    """Replace only the partitions that the frame has rows for."""
-    (
-        compressed(frame.write, table)
-        .mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .partitionBy(*table.partitioned_by)
-        .parquet(table.path(lake))
-    )
-
-
-def compressed(writer: "DataFrameWriter", table: Table) -> "DataFrameWriter":
-    """Options measured as small and fast for this table (docs/scale.md)."""
-    spread = {f"parquet.enable.dictionary#{name}": "false" for name in SPREAD if name in table.names}
-    # The default of 3 is slower and not smaller.
-    return writer.options(**spread).option("parquet.compression.codec.zstd.level", "1")
-
-
-def _remove(lake: str, table: Table, units: set[Unit]) -> None:
-    """Remove the partitions of units that may get no new rows."""
-    for date in {day_text(day) for _, day in units}:
-        folder = Path(table.path(lake)) / f"date={date}"
-        removed = {gateway for gateway, day in units if day_text(day) == date}
-        for partition in folder.glob("gateway=*"):
-            if unquote(partition.name.removeprefix("gateway=")) in removed:
-                shutil.rmtree(partition)
+        files += write_units(again.unionByName(event_table(small, QUARANTINE)), QUARANTINE, lake)
+    return files, Ingested(days=len(units), rows=rows, silver=rows - bad, quarantined=bad)
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
+from ustreamer_pipeline.recording.rows import day_text
 from ustreamer_pipeline.replay.order import KEY, Span, group_in_order, merge_files, span_of
 from ustreamer_pipeline.replay.rows import TEXTS
 from ustreamer_pipeline.schemas import DELIVERIES, WIDE
@@ -26,23 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_ROWS: Final = 1 << 18
-_PARTITION: Final = re.compile(r"/date=([^/]+)/gateway=([^/]+)/[^/]+$")
-
-
-def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") -> dict[str, list[str]]:
-    """Files of each gateway by date, which need not be the order of rows (`read_gateway`). `since` and `until` are
-    inclusive.
-    """
-    found: dict[str, list[tuple[str, str]]] = {}
-    for uri in uris:
-        match = _PARTITION.search(uri)
-        if match is None:
-            raise DamagedError(f"{uri}: expected .../date=D/gateway=G/FILE")
-        # Spark escapes the value in the folder name, and a URI escapes it again.
-        date, gateway = (unquote(unquote(part) if "://" in uri else part) for part in match.groups())
-        if since <= date <= until:
-            found.setdefault(gateway, []).append((date, uri))
-    return {gateway: [uri for _, uri in sorted(files)] for gateway, files in sorted(found.items())}
 
 
 def read_gateway(
@@ -115,27 +100,28 @@ def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
     return max(1, min(len(gateways), 4 * cores))
 
 
-def event_files_of(spark: "SparkSession", lake: str) -> dict[str, list[str]]:
+def event_files_of(lake: "str | Snapshot") -> dict[str, list[str]]:
     """Files of the small tables of a lake, by gateway; none if there are none."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        uris = spark.read.schema(WIDE.ddl).parquet(WIDE.path(lake)).inputFiles()
-    except AnalysisException:
-        return {}
-    return files_by_gateway(uris)
+    return _by_gateway(snapshot_of(lake), WIDE.name, "", "9999")
 
 
-def files_of(spark: "SparkSession", lake: str, since: str = "", until: str = "9999") -> dict[str, list[str]]:
-    """Deliveries of a lake, by gateway. Raises UnavailableError if there are none."""
-    from pyspark.errors import AnalysisException
-
-    path = DELIVERIES.path(lake)
-    try:
-        uris = spark.read.schema(DELIVERIES.ddl).parquet(path).inputFiles()
-    except AnalysisException as error:
-        raise UnavailableError(f"{path}: no table of deliveries there: ingest first") from error
-    files = files_by_gateway(uris, since, until)
+def files_of(lake: "str | Snapshot", since: str = "", until: str = "9999") -> dict[str, list[str]]:
+    """Files of the deliveries of a lake, by gateway and in order of days, which need not be the order of rows
+    (`read_gateway`). `since` and `until` are inclusive. Raises UnavailableError if there are none.
+    """
+    snapshot = snapshot_of(lake)
+    files = _by_gateway(snapshot, DELIVERIES.name, since, until)
     if not files:
-        raise UnavailableError(f"{path}: no deliveries between {since or 'the first day'} and {until}")
+        found = (
+            f" between {since or 'the first day'} and {until}" if snapshot.files else " there: ingest first"
+        )
+        raise UnavailableError(f"{snapshot.lake}: no deliveries{found}")
     return files
+
+
+def _by_gateway(snapshot: Snapshot, table: str, since: str, until: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for file in snapshot.files_of(table):
+        if since <= day_text(file.day) <= until:
+            found.setdefault(file.gateway, []).append(snapshot.uri(file))
+    return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer_pipeline.errors import UnavailableError
+from ustreamer_pipeline.lake.snapshot import snapshot_of
 from ustreamer_pipeline.report import tables
 from ustreamer_pipeline.schemas import DELIVERIES, GAPS, SUBSCRIPTIONS, VERDICTS
 
@@ -57,8 +58,9 @@ def report(
 ) -> FleetReport:
     """Compute all tables; `step` gets the name of each table first. Raises UnavailableError without deliveries."""
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
-    deliveries = DELIVERIES.read_table(spark, lake).where(within)
-    gaps = GAPS.read_table(spark, lake).where(within)
+    snapshot = snapshot_of(lake)
+    deliveries = DELIVERIES.read_table(spark, snapshot).where(within)
+    gaps = GAPS.read_table(spark, snapshot).where(within)
     made: dict[str, list[Row]] = {}
     cut: dict[str, int] = {}
 
@@ -74,7 +76,7 @@ def report(
     by_gateway = tables.gateways(deliveries).persist()
     fleet = tables.fleet(by_gateway).collect()[0].asDict()
     if not fleet["gateways"]:
-        raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")
+        raise UnavailableError(f"{lake}: no deliveries there: ingest first")
     fleet["missing"] = gaps.selectExpr("coalesce(sum(rows), 0) AS rows").collect()[0]["rows"]
     width_s = tables.bucket_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
     by_time = tables.over_time(deliveries, width_s).persist()
@@ -87,7 +89,7 @@ def report(
         "throttle": tables.throttle(deliveries),
         "queues": tables.queues(deliveries),
         "talkers": tables.talkers(deliveries),
-        "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, lake).where(within)),
+        "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, snapshot).where(within)),
         "missing": tables.missing(gaps),
     }
     try:

@@ -8,11 +8,11 @@ in order. Spark sorts or shuffles no row, here and in readers of the table.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer_pipeline.bronze.landing import SegmentSummary, read_bronze, segment_file
 from ustreamer_pipeline.bronze.manifest import Manifest, Unit
+from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.recording import events, rows
 from ustreamer_pipeline.recording.layout import DELIVERY, HAS_TTL, HELD, NO_CODE
 from ustreamer_pipeline.recording.segments import Segment, read_segment
@@ -104,7 +104,7 @@ def _read_task(packed: list[list[UnitPlan]], lake: str, read: Read) -> Any:
 
 
 def _load(lake: str, file: str) -> Segment:
-    return read_segment(read_bronze(Path(lake) / file), segment_file(file))
+    return read_segment(read_bronze(storage_of(lake), file), segment_file(file))
 
 
 def _recorded(unit: UnitPlan, lake: str, *, detail: bool) -> "Iterator[pa.RecordBatch]":
