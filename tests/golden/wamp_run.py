@@ -35,7 +35,9 @@ HELLO = [
     "realm1",
     {"roles": {"subscriber": {"features": {"subscription_revocation": True}}, "publisher": {}}},
 ]
-ANONYMOUS = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("com.", "bytes."))
+ANONYMOUS = Principal(
+    "anonymous", "anonymous", "anonymous", "static", ("",), ("com.", "bytes."), meta_api=True
+)
 USERS = (
     User(authid="tom", ticket="t", publish=("",)),
     User(authid="cra", secret="s", salt="salt", iterations=10),

@@ -35,7 +35,7 @@ Message = list[Any]
 DEADLINE_S = 30.0
 
 BY_NAME = {each.name: each for each in SERIALIZERS}
-ANONYMOUS = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",))
+ANONYMOUS = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",), meta_api=True)
 HELLO: Message = [1, "realm1", {"roles": {"subscriber": {}, "publisher": {}}}]
 
 

@@ -40,7 +40,7 @@ TICKET = {"authmethods": ["ticket"], "authid": "tick"}
 def running(listen: str) -> Iterator[WampRouter]:
     section = {
         "listen": listen,
-        "anonymous": True,
+        "anonymous": {"meta_api": True},
         "users": [
             {"authid": "tick", "ticket": "t1cket", "publish": [""]},
             {"authid": "cra", "secret": "s3cret", "salt": "s4lt"},

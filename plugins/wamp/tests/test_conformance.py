@@ -9,6 +9,7 @@ import pytest
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, parse
 from ustreamer_wamp.session import SessionState
+from ustreamer_wamp.users import Principal, User
 
 if TYPE_CHECKING:
     from tests.conftest import Client, RealmRig
@@ -236,7 +237,9 @@ WRONG: list[Any] = [
     [17, 1, 1],
     [36, 1, 1, {}],
     [8, 32, 1, {}, "com.error"],
-    [64, 1, {}, "com.procedure"],  # REGISTER: this router is not a Dealer
+    [70, 1, {}],  # YIELD: this router sends no INVOCATION
+    [64, 1, {}],
+    [66, 1, "id"],
     [99],
     [0],
     [-1],
@@ -606,6 +609,38 @@ def test_subscriptions_can_be_queried(rig: "RealmRig", client: "Client") -> None
     assert error(client, 48, 1, {}, "wamp.subscription.get", [99]) == "wamp.error.no_such_subscription"
     assert error(client, 48, 1, {}, "wamp.subscription.get") == "wamp.error.invalid_argument"
     assert error(client, 48, 1, {}, "com.procedure") == "wamp.error.no_such_procedure"
+
+
+def test_a_session_without_permission_reads_no_subscriptions_of_others(
+    make_rig: Callable[..., "RealmRig"], serializer: str
+) -> None:
+    plain = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ())
+    rig = make_rig(User(authid="tick", ticket="t", meta_api=True), anonymous=plain)
+    client = rig.client(serializer)
+    assert client.request(*HELLO)[0] == 2
+    client.subscribe("", {"match": "prefix"})
+    client.subscribe(".subscription.on_create", {"match": "wildcard"})
+    for procedure in ("list", "lookup", "match", "get", "list_subscribers", "count_subscribers"):
+        refused = error(client, 48, 1, {}, f"wamp.subscription.{procedure}", [1])
+        assert refused == "wamp.error.not_authorized"
+    for topic, options in (("wamp.subscription.on_create", {}), ("wamp.", {"match": "prefix"})):
+        assert error(client, 32, 1, options, topic) == "wamp.error.not_authorized"
+    assert error(client, 48, 1, {}, "com.procedure") == "wamp.error.no_such_procedure"
+    user = rig.client()
+    user.request(1, "realm1", {"roles": {"subscriber": {}}, "authmethods": ["ticket"], "authid": "tick"})
+    assert user.request(5, "t", {})[0] == 2
+    user.subscribe("com.secret")
+    assert client.received() == [], "no meta event, by any pattern"
+    assert user.request(48, 1, {}, "wamp.subscription.list")[0] == 50
+    assert rig.realm.counts["refused_meta_api"] == 6
+
+
+def test_register_is_an_error_and_the_session_goes_on(client: "Client") -> None:
+    client.subscribe("com.a")
+    assert error(client, 64, 1, {}, "com.procedure") == "wamp.error.not_authorized"
+    assert error(client, 66, 2, 4711) == "wamp.error.no_such_registration"
+    assert client.session.state is SessionState.ESTABLISHED
+    client.subscribe("com.a")
 
 
 # --- bounds -------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ _METHODS: Final[Mapping[str, _Method]] = {
 
 
 def _principal(user: User, method: str) -> Principal:
-    return Principal(user.authid, user.role, method, PROVIDER, user.subscribe, user.publish)
+    return Principal(user.authid, user.role, method, PROVIDER, user.subscribe, user.publish, user.meta_api)
 
 
 def _encoded(text: str) -> bytes:

@@ -52,10 +52,14 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Anonymous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The topics, by prefix, that anonymous clients may subscribe. Only users may publish."""
+    """The topics, by prefix, that anonymous clients may subscribe. Only users may publish.
+
+    `meta_api`: they may read the subscriptions of all clients, by `wamp.subscription.*`.
+    """
 
     subscribe: tuple[str, ...] = ("",)
     role: Name = "anonymous"
+    meta_api: bool = False
 
     def __post_init__(self) -> None:
         check_prefixes("subscribe", self.subscribe)
@@ -149,7 +153,9 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.anonymous is False:
             return None
         allowed = Anonymous() if self.anonymous is True else self.anonymous
-        return Principal("anonymous", allowed.role, "anonymous", "static", allowed.subscribe, ())
+        return Principal(
+            "anonymous", allowed.role, "anonymous", "static", allowed.subscribe, (), allowed.meta_api
+        )
 
 
 class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):

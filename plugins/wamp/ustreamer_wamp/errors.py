@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 INVALID_URI: Final = "wamp.error.invalid_uri"
 INVALID_ARGUMENT: Final = "wamp.error.invalid_argument"
 NO_SUCH_SUBSCRIPTION: Final = "wamp.error.no_such_subscription"
+NO_SUCH_REGISTRATION: Final = "wamp.error.no_such_registration"
 NO_SUCH_PROCEDURE: Final = "wamp.error.no_such_procedure"
 NO_SUCH_REALM: Final = "wamp.error.no_such_realm"
 NOT_AUTHORIZED: Final = "wamp.error.not_authorized"

@@ -14,7 +14,7 @@ from ustreamer_wamp.uri import MATCHES
 
 
 class Code(IntEnum):
-    """Type codes of messages. Those above EVENT belong to a Dealer, which this router is not."""
+    """Type codes of messages. Those above EVENT are for a Dealer; this router answers them and is none."""
 
     HELLO = 1
     WELCOME = 2
@@ -31,6 +31,8 @@ class Code(IntEnum):
     UNSUBSCRIBED = 35
     EVENT = 36
     CALL = 48
+    REGISTER = 64
+    UNREGISTER = 66
 
 
 MAX_ID: Final = 2**53
@@ -187,9 +189,12 @@ SHAPES: Final[Mapping[Code, MessageShape]] = {
     ),
     Code.UNSUBSCRIBE: MessageShape((_REQUEST, Field("SUBSCRIBED.Subscription", is_id, _ID_TEXT))),
     Code.CALL: MessageShape((_REQUEST, _OPTIONS, _uri("Procedure")), (_ARGS, _KWARGS)),
+    Code.REGISTER: MessageShape((_REQUEST, _OPTIONS, _uri("Procedure"))),
+    Code.UNREGISTER: MessageShape((_REQUEST, Field("REGISTERED.Registration", is_id, _ID_TEXT))),
 }
 
 
+_SERVED: Final = [code for code in SHAPES if code not in (Code.REGISTER, Code.UNREGISTER)]
 _BY_CODE: Final = {
     int(code): (code, shape, (*shape.fields, *shape.optional)) for code, shape in SHAPES.items()
 }
@@ -205,7 +210,7 @@ def parse(raw: object) -> Message:
     found = _BY_CODE.get(raw[0]) if type(raw[0]) is int else None
     if found is None:
         raise ProtocolViolation(
-            f"type code {_abbreviated(raw[0])}: expected one of {', '.join(map(_named, SHAPES))}"
+            f"type code {_abbreviated(raw[0])}: expected one of {', '.join(map(_named, _SERVED))}"
         )
     code, shape, expected = found
     fields = raw[1:]

@@ -207,10 +207,11 @@ class Realm:
             self._publish_meta_event("on_delete", session.id, subscription.id)
 
     def _publish_meta_event(self, meta_event: str, *args: object) -> None:
-        """Publish a meta event, if it has subscribers."""
+        """Publish a meta event to those of its subscribers that may read subscriptions."""
         topic = f"wamp.subscription.{meta_event}"
         if self.broker.matching(topic):
-            self.fan_out(Publication(self.new_id(), topic, list(args), {}))
+            publication = Publication(self.new_id(), topic, list(args), {})
+            self.fan_out(publication, is_eligible=_may_read_subscriptions)
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -232,6 +233,10 @@ class Realm:
                 ]
             for session in subscribers:
                 session.frame_sink.send_event(event)
+
+
+def _may_read_subscriptions(session: JoinedSession) -> bool:
+    return session.principal is not None and session.principal.meta_api
 
 
 def iso_timestamp(wall_ms: int) -> str:

@@ -3,7 +3,7 @@
 
     NEW         HELLO --> ESTABLISHED, or CHALLENGED, or ABORT
     CHALLENGED  AUTHENTICATE --> ESTABLISHED, or ABORT
-    ESTABLISHED SUBSCRIBE, UNSUBSCRIBE, PUBLISH, CALL; GOODBYE --> CLOSED
+    ESTABLISHED SUBSCRIBE, UNSUBSCRIBE, PUBLISH, CALL, REGISTER, UNREGISTER; GOODBYE --> CLOSED
     CLOSING     (the router sent GOODBYE) everything but the echo is ignored --> CLOSED
     CLOSED      nothing is read any more
 
@@ -290,6 +290,8 @@ class Session:
         realm, principal = self._established()
         if trouble := uri.problem(topic, match):
             return WampRefusal(errors.INVALID_URI, trouble)
+        if uri.is_reserved(topic) and not principal.meta_api:
+            return _meta_api_refusal(topic, principal)
         if not principal.may_subscribe(topic, match):
             allowed = ", ".join(map(repr, principal.subscribe)) or "nothing"
             text = f"{match} {topic!r}: role {principal.role!r} may subscribe what begins with {allowed}"
@@ -391,12 +393,16 @@ class Session:
     ) -> None:
         """The procedures of the subscription meta API; the router is no Dealer otherwise."""
         self._check_request_id(request)
-        realm, _ = self._established()
+        realm, principal = self._established()
         called = PROCEDURES.get(procedure)
         if called is None:
             have = ", ".join(PROCEDURES)
             refusal = WampRefusal(errors.NO_SUCH_PROCEDURE, f"{procedure[:200]!r} (have: {have})")
             self._send_error(Code.CALL, request, refusal)
+            return
+        if not principal.meta_api:
+            realm.counts["refused_meta_api"] += 1
+            self._send_error(Code.CALL, request, _meta_api_refusal(procedure, principal))
             return
         found = called(realm.broker, args or [])
         if isinstance(found, WampRefusal):
@@ -404,10 +410,26 @@ class Session:
         else:
             self.frame_sink.send_reply([_RESULT, request, {}, [found]])
 
+    def _on_register(self, request: int, options: dict[str, Any], procedure: str) -> None:
+        self._check_request_id(request)
+        text = f"{procedure[:200]!r}: this router is a Broker and no Dealer"
+        self._send_error(Code.REGISTER, request, WampRefusal(errors.NOT_AUTHORIZED, text))
+
+    def _on_unregister(self, request: int, registration: int) -> None:
+        self._check_request_id(request)
+        text = f"this session has no registration {registration}"
+        self._send_error(Code.UNREGISTER, request, WampRefusal(errors.NO_SUCH_REGISTRATION, text))
+
     def _established(self) -> tuple[Realm, Principal]:
         assert self._realm is not None  # the table leads here from ESTABLISHED only
         assert self.principal is not None
         return self._realm, self.principal
+
+
+def _meta_api_refusal(subject: str, principal: Principal) -> WampRefusal:
+    return WampRefusal(
+        errors.NOT_AUTHORIZED, f"{subject!r}: role {principal.role!r} has no permission `meta_api`"
+    )
 
 
 _Handler = Callable[..., None]
@@ -422,6 +444,8 @@ _HANDLERS: Final[Mapping[SessionState, Mapping[Code, _Handler]]] = {
         Code.UNSUBSCRIBE: Session._on_unsubscribe,  # noqa: SLF001
         Code.PUBLISH: Session._on_publish,  # noqa: SLF001
         Code.CALL: Session._on_call,  # noqa: SLF001
+        Code.REGISTER: Session._on_register,  # noqa: SLF001
+        Code.UNREGISTER: Session._on_unregister,  # noqa: SLF001
         Code.GOODBYE: Session._on_goodbye,  # noqa: SLF001
         Code.ABORT: Session._on_abort,  # noqa: SLF001
     },

@@ -20,7 +20,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     `subscribe` and `publish` are prefixes of the topics that this user may subscribe or publish: `""` is all, and
     the default permits no publication. `salt` is for clients that keep a key derived from `secret` and not
-    `secret` itself.
+    `secret` itself. `meta_api`: this user may read the subscriptions of all clients, by `wamp.subscription.*`.
     """
 
     authid: Name
@@ -32,6 +32,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     public_keys: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ("",)
     publish: tuple[str, ...] = ()
+    meta_api: bool = True
 
     def __post_init__(self) -> None:
         if not (self.ticket or self.secret or self.public_keys):
@@ -52,6 +53,7 @@ class Principal(NamedTuple):
     provider: str
     subscribe: tuple[str, ...]
     publish: tuple[str, ...]
+    meta_api: bool = False
 
     def may_subscribe(self, topic: str, match: Match) -> bool:
         """Whether all topics that a pattern matches may be subscribed."""
