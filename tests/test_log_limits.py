@@ -29,6 +29,7 @@ LIMITED = {
     "ustreamer_service.failed",
     "ustreamer_service.not_persisted",
     "wamp.decoder_failed",
+    "wamp.login_limit",
     "zenoh.link_down",
     "zenoh.link_up",
 }

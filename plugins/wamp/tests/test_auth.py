@@ -237,10 +237,31 @@ def test_ten_failures_in_a_minute_are_enough(rig: "RealmRig") -> None:
     assert rig.realm.counts["authentications_denied"] == 10
 
 
-def test_failures_of_many_names_are_stored_within_a_limit(rig: "RealmRig") -> None:
+def test_failures_of_one_address_count_whatever_the_names(make_rig: Callable[..., "RealmRig"]) -> None:
+    rig = make_rig(User(authid="tick", ticket="t1cket"), anonymous=None)
+    for number in range(30):
+        client = rig.client()
+        client.request(*hello(f"name{number}", "ticket"))
+        assert outcome(client, "guess") == (3, DENIED)
+    refused = rig.client().request(*hello("tick", "ticket"))
+    assert (refused[0], refused[2]) == (3, DENIED)
+    assert not rig.authenticator.is_blocked("192.0.2.2", "tick", rig.clock.now_ns)
+
+
+def test_failures_of_many_addresses_are_stored_within_a_limit(rig: "RealmRig") -> None:
     for number in range(3000):
-        rig.authenticator.record_failure("192.0.2.1", f"user{number}", 0)
+        rig.authenticator.record_failure(f"192.0.2.{number}", "user", 0)
     assert len(rig.authenticator._failures) <= 1024
+
+
+def test_a_session_that_was_challenged_before_the_failures_is_refused_as_well(rig: "RealmRig") -> None:
+    clients = [rig.client() for _ in range(11)]
+    for client in clients:
+        assert client.request(*hello("tick", "ticket"))[0] == 4
+    for client in clients[:10]:
+        assert outcome(client, "guess") == (3, DENIED)
+    assert outcome(clients[10], "t1cket") == (3, DENIED)
+    assert rig.realm.counts["refused_login_limit"] == 1
 
 
 def test_a_client_that_does_not_answer_the_challenge_is_disconnected(rig: "RealmRig") -> None:

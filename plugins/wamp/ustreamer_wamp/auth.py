@@ -8,7 +8,7 @@ wrong secret. So a client cannot enumerate users.
 import hashlib
 import hmac
 from base64 import b64encode
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,6 @@ from ustreamer_wamp.users import Principal, User
 PROVIDER: Final = "static"
 _KEYLEN: Final = 32
 _SIGNATURE: Final = 64
-_MAX_FAILURES: Final = 10
 _FAILURE_WINDOW_NS: Final = 60 * 10**9
 _MAX_TRACKED_PEERS: Final = 1024
 
@@ -47,6 +46,24 @@ class AuthRequest(NamedTuple):
     """Whether the connection cannot be eavesdropped: TLS, a Unix socket, or loopback."""
 
 
+class LoginLimits(NamedTuple):
+    """Failed logins in a minute, after which further ones are refused unchecked."""
+
+    of_user: int = 10
+    """Of one authid from one peer."""
+    of_peer: int = 30
+
+
+class _Failures:
+    """The failed logins of one peer since `since_ns`, by authid: at most `LoginLimits.of_peer` names."""
+
+    __slots__ = ("by_authid", "since_ns")
+
+    def __init__(self, since_ns: int) -> None:
+        self.since_ns = since_ns
+        self.by_authid: Counter[str] = Counter()
+
+
 class Authenticator:
     """The users of a realm."""
 
@@ -56,6 +73,7 @@ class Authenticator:
         anonymous: Principal | None,
         random_bytes: Callable[[int], bytes],
         wall_ms: Callable[[], int],
+        limits: LoginLimits = LoginLimits(),  # noqa: B008  # immutable
     ) -> None:
         self._users = {user.authid: user for user in users}
         self._anonymous = anonymous
@@ -64,7 +82,8 @@ class Authenticator:
         self._decoy_secret = random_bytes(32)
         self._by_key = {key.lower(): user for user in users for key in user.public_keys}
         self._keys = {user.authid: _cra_key(user) for user in users if user.secret}
-        self._failures: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._limits = limits
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def begin_authentication(self, request: AuthRequest) -> Principal | Challenge | WampRefusal:
         """Admit, challenge or refuse a client: by the first of its methods that is possible."""
@@ -152,16 +171,23 @@ class Authenticator:
     # --- repeated failures ----------------------------------------------------------------------------------
 
     def is_blocked(self, peer: str, authid: str, now_ns: int) -> bool:
-        """Whether `peer` has failed so often lately that its next answer is refused unchecked."""
-        failures, since_ns = self._failures.get((peer, authid), (0, now_ns))
-        return failures >= _MAX_FAILURES and now_ns - since_ns < _FAILURE_WINDOW_NS
+        """Whether `peer` has failed so often in the last minute that its next answer is refused unchecked.
+
+        Asked at HELLO and again at AUTHENTICATE: sessions in parallel get their challenges before the first failure.
+        """
+        found = self._failures.get(peer)
+        if found is None or now_ns - found.since_ns >= _FAILURE_WINDOW_NS:
+            return False
+        limits, failures = self._limits, found.by_authid
+        return failures[authid] >= limits.of_user or failures.total() >= limits.of_peer
 
     def record_failure(self, peer: str, authid: str, now_ns: int) -> None:
         """Count a failed authentication of `authid` from `peer`."""
-        failures, since_ns = self._failures.pop((peer, authid), (0, now_ns))
-        if now_ns - since_ns >= _FAILURE_WINDOW_NS:
-            failures, since_ns = 0, now_ns
-        self._failures[peer, authid] = (failures + 1, since_ns)
+        found = self._failures.pop(peer, None)
+        if found is None or now_ns - found.since_ns >= _FAILURE_WINDOW_NS:
+            found = _Failures(now_ns)
+        found.by_authid[authid] += 1
+        self._failures[peer] = found
         if len(self._failures) > _MAX_TRACKED_PEERS:
             self._failures.popitem(last=False)
 

@@ -82,6 +82,8 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_subscriptions: Annotated[int, Meta(ge=1, le=100_000)] = 1024
     max_pattern_topics: Annotated[int, Meta(ge=0, le=100_000)] = 256
     max_message_bytes: Annotated[int, Meta(ge=512, le=16_777_216)] = 1_048_576
+    max_login_failures: Annotated[int, Meta(ge=1, le=1000)] = 10
+    max_login_failures_per_address: Annotated[int, Meta(ge=1, le=10_000)] = 30
     hello_timeout_s: Seconds = 10
     ping_interval_s: Seconds = 20
     pong_timeout_s: Seconds = 20

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ustreamer.core.base.clock import Clock
-from ustreamer_wamp.auth import Authenticator
+from ustreamer_wamp.auth import Authenticator, LoginLimits
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connections.page import pages
 from ustreamer_wamp.connections.server import WampServer
@@ -37,7 +37,10 @@ class WampRouter:
             sequential_ids=config.request_ids == "sequential",
         )
         env = Env(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, backend or NullBackend())
-        users = Authenticator(config.users, config.anonymous_principal, secrets.token_bytes, clock.wall_ms)
+        logins = LoginLimits(config.max_login_failures, config.max_login_failures_per_address)
+        users = Authenticator(
+            config.users, config.anonymous_principal, secrets.token_bytes, clock.wall_ms, logins
+        )
         self.realm = Realm(config.realm, users, env, self.counts)
         shown = pages(config.realm) if config.page else lambda _: {}
         self.server = WampServer(

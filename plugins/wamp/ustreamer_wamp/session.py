@@ -11,10 +11,12 @@
 protocol: ABORT, and the session ends with all its subscriptions.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer_wamp import errors, uri
 from ustreamer_wamp.auth import AuthRequest, Challenge
 from ustreamer_wamp.codec import BINARY_MARK, Malformed, Serializer
@@ -25,6 +27,8 @@ from ustreamer_wamp.meta_api import PROCEDURES
 from ustreamer_wamp.options import eligibility_filter, min_period_ns, wants_revocation
 from ustreamer_wamp.realm import FrameSink, Realm
 from ustreamer_wamp.users import Principal
+
+log = logging.getLogger("ustreamer.wamp")
 
 NORMAL: Final = 1000
 PROTOCOL_ERROR: Final = 1002
@@ -199,9 +203,7 @@ class Session:
             self._send_welcome(begun)
         elif isinstance(begun, WampRefusal):
             self._abort(begun.reason, begun.text, POLICY)
-        elif realm.authenticator.is_blocked(self._peer, begun.principal.authid, self._env.monotonic_ns()):
-            self._abort(errors.AUTHENTICATION_DENIED, "too many failures: try again in a minute", POLICY)
-        else:
+        elif not self._refuse_blocked_login(realm, begun.principal.authid):
             self._challenge = begun
             self.state = SessionState.CHALLENGED
             self.deadline_ns = self._env.monotonic_ns() + self._env.limits.hello_timeout_ns
@@ -211,6 +213,8 @@ class Session:
         assert self._challenge is not None  # CHALLENGED is entered with one
         assert self._realm is not None
         principal = self._challenge.principal
+        if self._refuse_blocked_login(self._realm, principal.authid):
+            return
         if self._challenge.is_right(signature):
             self._send_welcome(principal)
             return
@@ -221,6 +225,15 @@ class Session:
             f"{self._challenge.method}: wrong answer, or no such user",
             POLICY,
         )
+
+    def _refuse_blocked_login(self, realm: Realm, authid: str) -> bool:
+        """Abort the session if its peer has failed too often to log in; whether it has."""
+        if not realm.authenticator.is_blocked(self._peer, authid, self._env.monotonic_ns()):
+            return False
+        realm.counts["refused_login_limit"] += 1
+        log.warning("wamp.login_limit", extra={"peer": self._peer, **limited(self._peer)})
+        self._abort(errors.AUTHENTICATION_DENIED, "too many failures: try again in a minute", POLICY)
+        return True
 
     def _send_welcome(self, principal: Principal) -> None:
         assert self._realm is not None
