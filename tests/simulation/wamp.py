@@ -57,6 +57,9 @@ class SimWampClient:
     def send_event(self, event: object) -> None:
         self.events += 1
 
+    def report_dropped(self, events: int) -> None:
+        """The simulation counts delivered events only."""
+
     def close(self, code: int, reason: str) -> None:
         self.closed = True
         self._server.clients.pop(self, None)

@@ -187,10 +187,12 @@ def test_where_a_certificate_is_required_a_client_without_it_is_rejected(
     assert router.counts["sessions"] == 1
 
 
-def test_no_more_messages_wait_for_the_loop_than_the_bound(
+def test_no_more_responses_wait_for_the_loop_than_the_bound(
     car: "Car", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MAX_INBOX", 0)
+    monkeypatch.setattr(transport, "MAX_ADDRESSED", 0)
+    car.wamp._inbox.append((ENTITY, car.publish(SPEED, b"x")))  # without waking the loop
     with pytest.raises(UStatusError, match="0 messages wait already"):
         car.wamp._enqueue(ENTITY, car.publish(SPEED, b"x"))
 

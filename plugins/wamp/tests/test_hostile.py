@@ -87,6 +87,9 @@ class CountingSink:
         event.frame_for(self._wire)
         self._sent[36] += 1
 
+    def report_dropped(self, events: int) -> None:
+        """No event is dropped here."""
+
     def close(self, code: int, reason: str) -> None:
         assert code in (1000, 1002, 1008)
 

@@ -88,7 +88,15 @@ class Publication:
 class WampEvent:
     """A publication under one subscription, and its frames. An event replaces a waiting one with an equal `key`."""
 
-    __slots__ = ("_extra_details", "_match", "_publication", "_subscription", "conflation_key", "frames")
+    __slots__ = (
+        "_extra_details",
+        "_frames_after_drops",
+        "_match",
+        "_publication",
+        "_subscription",
+        "conflation_key",
+        "frames",
+    )
 
     def __init__(
         self,
@@ -102,6 +110,7 @@ class WampEvent:
         self._match: Match = match
         self._extra_details = more or {}
         self.frames: dict[WireFormat, bytes] = {}
+        self._frames_after_drops: dict[tuple[WireFormat, int], bytes] = {}
         self.conflation_key = (subscription, publication.topic)
 
     def frame_for(self, wire: WireFormat) -> bytes:
@@ -112,8 +121,13 @@ class WampEvent:
         return frame
 
     def frame_after_drops(self, wire: WireFormat, dropped: int) -> bytes:
-        """A separate frame for one client, with the number of events dropped before it."""
-        return self._build_frame(wire, {**self._extra_details, "_dropped": dropped})
+        """As `frame_for`, with the number of events dropped before it; clients with equal numbers share the frame."""
+        key = wire, dropped
+        frame = self._frames_after_drops.get(key)
+        if frame is None:
+            frame = self._build_frame(wire, {**self._extra_details, "_dropped": dropped})
+            self._frames_after_drops[key] = frame
+        return frame
 
     def _build_frame(self, wire: WireFormat, more: Mapping[str, Any]) -> bytes:
         message = self._publication.event_message(self._subscription, self._match, more)

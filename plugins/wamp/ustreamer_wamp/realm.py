@@ -40,6 +40,9 @@ class FrameSink(Protocol):
     def send_event(self, event: WampEvent) -> None:
         """Send an event, or drop it if the client is too slow."""
 
+    def report_dropped(self, events: int) -> None:
+        """Report, with the next event, that events for this client were dropped before they reached it."""
+
     def close(self, code: int, reason: str) -> None:
         """End the connection, when all replies are out, with this WebSocket code."""
 

@@ -5,11 +5,13 @@
     loop's thread                                    '--> Vehicle.deliver --> outboxes --> sockets
                           listeners <-- requests of sessions to uSubscription, what clients publish
 
-`send` never waits: it queues the message and wakes the loop, once for all messages queued meanwhile.
+`send` never waits: it queues the message and wakes the loop, once for all messages queued meanwhile. When the loop is
+too slow for all of them, events are dropped here and not in the streamer's queues: see `_conflate_inbox`. So no number
+of dashboards delays or fills anything else, and each session gets the number of its dropped events.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
 from typing import ClassVar, Final, NamedTuple
 
@@ -31,7 +33,11 @@ from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
-"""Messages queued for the loop at most; further ones stay in the egress queue, which is bounded."""
+"""Messages queued for the loop at most; a further one drops the oldest event."""
+MAX_ADDRESSED: Final = 4_096
+"""Of them, Responses and Updates that a dropped event has let pass; further ones stay in the egress queue."""
+CONFLATED_INBOX: Final = 32_768
+"""Queued messages, a second of work, from which on only the latest event of a topic is kept for each session."""
 MAX_SEEN_TOPICS: Final = 1_024
 """New topics queued for the loop at most; a dropped one is new at its next lookup."""
 MAX_DRAIN_BATCH: Final = 2_048
@@ -66,6 +72,10 @@ class WampTransport(EndpointTransport):
         self._receiving = False
         self._inbox: deque[tuple[UUri, UMessage]] = deque()
         self._drain_scheduled = False
+        self._conflates = config.section.outbox.policy == "conflate"
+        self._addressed: deque[UMessage] = deque()
+        self._dropped: Counter[UUri] = Counter()  # events by uEntity, since the last drain
+        self._dropping = Lock()  # held to take messages from the inbox; `append` needs none
         self._on_directory_change: Callable[[], None] = lambda: None
         self._rebuild_scheduled = False
         counts: Counter[str] = Counter()
@@ -143,27 +153,61 @@ class WampTransport(EndpointTransport):
 
     def _enqueue(self, entity: UUri, message: UMessage) -> None:
         if len(self._inbox) >= MAX_INBOX:
-            raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: {MAX_INBOX} messages wait already")
+            self._drop_oldest()
         self._inbox.append((entity, message))
         if not self._drain_scheduled:
             self._drain_scheduled = True
             if not self.router.server.run_on_loop(self._drain_inbox):
                 raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: closed")
 
+    def _drop_oldest(self) -> None:
+        """Drop the oldest event, on any thread. Responses and Updates before it are taken first by the loop."""
+        with self._dropping:
+            while self._inbox:
+                if len(self._addressed) >= MAX_ADDRESSED:
+                    raise UStatusError(
+                        UCode.UNAVAILABLE, f"{self._context.name}: {MAX_INBOX} messages wait already"
+                    )
+                entity, message = self._inbox.popleft()
+                if message.attributes.type is UMessageType.PUBLISH:
+                    self._dropped[entity] += 1
+                    return
+                self._addressed.append(message)
+
     def _drain_inbox(self) -> None:
         """On the loop's thread: send the queued messages."""
         self._drain_scheduled = False  # first: a message queued from here on wakes the loop again
         inbox, events = self._inbox, []
-        for _ in range(min(len(inbox), MAX_DRAIN_BATCH)):
-            entity, message = inbox.popleft()
+        with self._dropping:
+            if self._conflates and len(inbox) >= CONFLATED_INBOX:
+                self._conflate_inbox()
+            batch = [inbox.popleft() for _ in range(min(len(inbox), MAX_DRAIN_BATCH))]
+            dropped, self._dropped = self._dropped, Counter()
+        while self._addressed:
+            self.bridge.on_addressed_message(self._addressed.popleft())
+        for entity, message in batch:
             if message.attributes.type is UMessageType.PUBLISH:
                 events.append((entity, message))
             else:
                 self.bridge.on_addressed_message(message)
+        self.bridge.report_dropped(dropped)
         self.bridge.deliver_events(self.router.realm, events)
         if inbox and not self._drain_scheduled:
             self._drain_scheduled = True
             self.router.server.run_on_loop(self._drain_inbox)
+
+    def _conflate_inbox(self) -> None:
+        """Keep the latest event of each session and topic, in order, and every other message."""
+        inbox = self._inbox
+        latest: dict[Hashable, tuple[UUri, UMessage]] = {}
+        for number in range(len(inbox)):
+            entity, message = inbox.popleft()
+            attributes = message.attributes
+            key = (entity, attributes.source) if attributes.type is UMessageType.PUBLISH else number
+            if latest.pop(key, None) is not None:
+                self._dropped[entity] += 1
+            latest[key] = entity, message
+        inbox.extendleft(reversed(latest.values()))
 
     # --- into the vehicle -----------------------------------------------------------------------------------
 
@@ -241,14 +285,16 @@ class WampTransport(EndpointTransport):
 _COUNTED: Final = dict.fromkeys(
     (
         "connections",
-        "sessions",
         "events_conflated",
         "events_dropped",
         "events_no_subscriber",
         "refused_frame",
         "refused_handshake",
+        "refused_login_limit",
+        "refused_meta_api",
         "refused_source",
         "refused_too_many",
+        "sessions",
     ),
     0,
 )

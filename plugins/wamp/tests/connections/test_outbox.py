@@ -71,9 +71,20 @@ def test_the_bound_holds_by_each_policy(rig: "RealmRig", policy: "OverflowPolicy
     client.outbox.resume()
     events = client.received()
     assert [each[4][0] for each in events] == kept
-    dropped = 0 if policy == "conflate" else 7
-    assert client.counts["events_dropped"] == dropped
-    assert [each[3].get("_dropped", 0) for each in events] == [dropped] + [0] * (len(kept) - 1)
+    lost = 10 - len(kept)
+    assert client.counts == {"events_conflated" if policy == "conflate" else "events_dropped": lost}
+    assert [each[3].get("_dropped", 0) for each in events] == [lost] + [0] * (len(kept) - 1)
+
+
+def test_events_dropped_before_the_outbox_are_reported_with_the_next_event(rig: "RealmRig") -> None:
+    clients = [member(rig), member(rig)]
+    for client in clients:
+        client.subscribe("com.a")
+        client.outbox.report_dropped(3)
+    publish(rig, ("com.a", 1), ("com.a", 2))
+    for client in clients:
+        assert [each[3] for each in client.received()] == [{"_dropped": 3}, {}]
+        assert client.counts == {"events_dropped": 3}
 
 
 def test_events_dropped_to_the_last_are_reported_with_the_next_event(rig: "RealmRig") -> None:

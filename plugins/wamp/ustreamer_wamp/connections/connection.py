@@ -128,6 +128,10 @@ class Connection(asyncio.Protocol):
         assert self._outbox is not None  # made before the session
         self._outbox.enqueue_reply(message)
 
+    def report_dropped(self, events: int) -> None:
+        assert self._outbox is not None
+        self._outbox.report_dropped(events)
+
     def close(self, code: int, reason: str) -> None:
         if self._closing is None:
             self._closing = (code, reason)

@@ -119,6 +119,7 @@ class SessionOutbox:
             key = self._last_key
         elif key in self._waiting:
             self._remove(key)
+            self._dropped += 1
             self._counts["events_conflated"] += 1
         size = len(event.frame_for(self._wire))
         if self._limits.policy in ("drop_newest", "close") and not self._fits(size):
@@ -148,6 +149,12 @@ class SessionOutbox:
         self._dropped += 1
         self._is_congested = True
         self._counts["events_dropped"] += 1
+
+    def report_dropped(self, events: int) -> None:
+        """Events for this client were dropped elsewhere: the next one reports them."""
+        self._dropped += events
+        self._is_congested = True
+        self._counts["events_dropped"] += events
 
     # --- emptying -------------------------------------------------------------------------------------------
 

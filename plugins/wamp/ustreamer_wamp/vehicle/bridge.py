@@ -170,6 +170,13 @@ class VehicleBridge:
             if not wanted:  # unsubscribed while the message was queued
                 self._counts["events_no_subscriber"] += 1
 
+    def report_dropped(self, dropped: Mapping[UUri, int]) -> None:
+        """Report to sessions how many of their events an overloaded router has dropped."""
+        for entity, events in dropped.items():
+            session = self.sessions.get(entity)
+            if session is not None:
+                session.frame_sink.report_dropped(events)
+
     def _publication(self, realm: Realm, message: UMessage) -> Publication:
         template = self._template_of(message.attributes)
         args, failed = template.args(message)
