@@ -92,6 +92,7 @@ class SimWampServer:
         self.realms = realms
         self.monotonic_ns = monotonic_ns
         self.clients: dict[SimWampClient, None] = {}
+        self.unfinished_bytes = 0  # no message arrives in pieces
         self.rng = Random(scheduler.rng.getrandbits(64))
         self.urls: list[str] = []
         self.process: Process = scheduler.current.process

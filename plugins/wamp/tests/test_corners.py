@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from ustreamer_wamp import transport
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext
+from ustreamer_wamp.connections.connection import Connection
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.events import Publication
@@ -30,12 +30,12 @@ from ustreamer.uprotocol.uuri import UUri
 if TYPE_CHECKING:
     from tests.car import SPEED, SPEED_TOPIC, Car, subscribed
     from tests.conftest import OPENED, RealmRig, TlsPeer
-    from tests.connections.test_hostile_streams import Loop, Socket
+    from tests.connections.test_hostile_streams import Loop, Socket, connection_context
     from tests.connections.test_server import write_certificate
 else:
     from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed
     from plugins.wamp.tests.conftest import OPENED, TlsPeer
-    from plugins.wamp.tests.connections.test_hostile_streams import Loop, Socket
+    from plugins.wamp.tests.connections.test_hostile_streams import Loop, Socket, connection_context
     from plugins.wamp.tests.connections.test_server import write_certificate
 
 ENTITY = UUri("wamp.hpc", 0x1_8001, 1, 0)
@@ -129,8 +129,8 @@ def test_the_policy_close_ends_the_session_of_a_client_that_does_not_read(
 ) -> None:
     rig, loop, counts, here = make_rig(), Loop(), Counter[str](), list[Connection]()
     outbox = OutboxLimits(events=2, policy="close")
-    terms = ConnectionContext({"realm1": rig.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
-    connection = RawSocketConnection(terms, cast("Any", loop), here.append, here.remove, private=True)
+    context = connection_context(rig, counts, outbox)
+    connection = RawSocketConnection(context, cast("Any", loop), here.append, here.remove, private=True)
     sock = Socket()
     connection.connection_made(sock)
     connection.data_received(b"\x7f\xf1\x00\x00")

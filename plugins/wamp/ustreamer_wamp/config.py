@@ -81,10 +81,15 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_sessions_per_address: Annotated[int, Meta(ge=1, le=10_000)] = 256
     max_subscriptions: Annotated[int, Meta(ge=1, le=100_000)] = 1024
     max_pattern_topics: Annotated[int, Meta(ge=0, le=100_000)] = 256
+    max_connects_per_s: Annotated[int, Meta(ge=1, le=10_000)] = 50
     max_message_bytes: Annotated[int, Meta(ge=512, le=16_777_216)] = 1_048_576
+    max_unfinished_bytes: Annotated[int, Meta(ge=1_048_576, le=1 << 32)] = 33_554_432
+    max_hello_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 32_768
+    max_control_frames_per_s: Annotated[int, Meta(ge=1, le=10_000)] = 10
     max_login_failures: Annotated[int, Meta(ge=1, le=1000)] = 10
     max_login_failures_per_address: Annotated[int, Meta(ge=1, le=10_000)] = 30
     hello_timeout_s: Seconds = 10
+    message_timeout_s: Seconds = 30
     ping_interval_s: Seconds = 20
     pong_timeout_s: Seconds = 20
     outbox: OutboxLimits = OutboxLimits()
@@ -101,6 +106,8 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"listen: expected at least one of {_FORMS}")
         if trouble := uri.problem(self.realm):
             raise ValueError(f"realm: {trouble}")
+        if self.max_unfinished_bytes < 2 * self.max_message_bytes:
+            raise ValueError("max_unfinished_bytes: expected at least twice max_message_bytes")
         self._check_users()
 
     def _check_users(self) -> None:

@@ -277,6 +277,7 @@ class WampTransport(EndpointTransport):
             "subscriptions_now": len(self.router.realm.broker),
             "remote_subscriptions": len(self.bridge.usubscription),
             "inbox_messages": len(self._inbox),
+            "unfinished_bytes": self.router.server.unfinished_bytes,
             "pattern_topics_now": self.pattern_subscriptions.topic_count,
             "pattern_topics_waiting": self.pattern_subscriptions.waiting_topic_count,
         }
@@ -284,15 +285,21 @@ class WampTransport(EndpointTransport):
 
 _COUNTED: Final = dict.fromkeys(
     (
+        "accept_failures",
         "connections",
         "events_conflated",
         "events_dropped",
         "events_no_subscriber",
+        "evicted",
+        "message_timeouts",
+        "refused_control_frames",
         "refused_frame",
         "refused_handshake",
+        "refused_hello_bytes",
         "refused_login_limit",
         "refused_meta_api",
         "refused_source",
+        "refused_tls_handshake",
         "refused_too_many",
         "sessions",
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ustreamer_wamp.codec import SERIALIZERS, Serializer
+from ustreamer_wamp.connections.admission import Admission, AdmissionLimits
 from ustreamer_wamp.connections.connection import Connection, ConnectionContext
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
@@ -70,6 +71,27 @@ class Socket(asyncio.Transport):
     resume_reading = pause_reading
 
 
+def connection_context(
+    rig: "RealmRig", counts: Counter[str], outbox: OutboxLimits | None = None
+) -> ConnectionContext:
+    """The settings of connections at time 0."""
+    return ConnectionContext(
+        realms={"realm1": rig.realm},
+        monotonic_ns=lambda: 0,
+        outbox=outbox or OutboxLimits(),
+        admission=Admission(AdmissionLimits()),
+        max_message_bytes=65_536,
+        max_hello_bytes=65_536,
+        max_control_frames_per_s=10,
+        hello_timeout_ns=10**10,
+        message_timeout_ns=10**10,
+        ping_interval_ns=10**10,
+        pong_timeout_ns=10**10,
+        close_timeout_ns=10**10,
+        counts=counts,
+    )
+
+
 def masked(payload: bytes, opcode: int) -> bytes:
     size = len(payload)
     head = (
@@ -123,17 +145,7 @@ def test_tampered_streams_leave_nothing_behind(
     counts: Counter[str] = Counter()
     here: list[Connection] = []
     loop = Loop()
-    context = ConnectionContext(
-        realms={"realm1": rig.realm},
-        monotonic_ns=lambda: 0,
-        outbox=OutboxLimits(),
-        max_message_bytes=65_536,
-        hello_timeout_ns=10**10,
-        ping_interval_ns=10**10,
-        pong_timeout_ns=10**10,
-        close_timeout_ns=10**10,
-        counts=counts,
-    )
+    context = connection_context(rig, counts)
     answered = 0
     blocks: list[int] = []
     for number in range(STREAMS):

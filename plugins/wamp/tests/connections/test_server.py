@@ -11,7 +11,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,18 +23,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connections.connection import is_loopback
 from ustreamer_wamp.router import WampRouter
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import connect
 
 from tests.waiting import wait_until
-from ustreamer.core.base.clock import Clock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]
-CLOCK = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 BY_NAME = {each.name: each for each in SERIALIZERS}
 DEADLINE_S = 30.0
 
@@ -44,27 +41,6 @@ else:
     from plugins.wamp.tests.conftest import OPENED, Peer, TlsPeer
 
 Start = Callable[..., WampRouter]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start a router; it is stopped when the test ends."""
-    routers: list[WampRouter] = []
-
-    def make(listen: str | list[str] = "ws://127.0.0.1:0/ws", **section: Any) -> WampRouter:
-        section = {"anonymous": True, "users": [{"authid": "p", "ticket": "t", "publish": [""]}], **section}
-        config = msgspec.convert(
-            {"listen": listen, **section}, WampConfig, dec_hook=lambda kind, value: kind(value)
-        )
-        router = WampRouter(config, CLOCK)
-        router.server.open()
-        routers.append(router)
-        return router
-
-    yield make
-    OPENED.close()  # first: a router that stops waits for the goodbyes of its clients
-    for router in routers:
-        router.server.close()
 
 
 class Raw:

@@ -7,15 +7,19 @@ holders of a subscription.
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Required, TypedDict, Unpack
 
 import msgspec
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer_wamp import errors
 from ustreamer_wamp.codec import Serializer
+from ustreamer_wamp.connections.admission import Admission, Allowance, Precedence, share_of
 from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
 from ustreamer_wamp.events import WampEvent, WireFormat
 from ustreamer_wamp.messages import Reply
@@ -26,6 +30,12 @@ log = logging.getLogger("ustreamer.wamp")
 
 WRITE_HIGH_WATER_BYTES: Final = 65_536
 """Bytes that asyncio buffers for a socket before it pauses the outbox."""
+PIECE_BYTES: Final = 1024
+"""Bytes of a client that are parsed before the allowances are checked again: at most 170 control frames."""
+HANDSHAKE_BYTES: Final = 16_384
+TLS_HANDSHAKE_BYTES: Final = 327_680
+"""Memory that a connection takes until WELCOME, measured; asyncio has a buffer of 256 KiB for TLS."""
+CONTROL_FRAME_BURST: Final = 32
 
 
 class ConnectionContext(msgspec.Struct, frozen=True):
@@ -34,12 +44,25 @@ class ConnectionContext(msgspec.Struct, frozen=True):
     realms: Mapping[str, Realm]
     monotonic_ns: Callable[[], int]
     outbox: OutboxLimits
+    admission: Admission
     max_message_bytes: int
+    max_hello_bytes: int
+    max_control_frames_per_s: int
     hello_timeout_ns: int
+    message_timeout_ns: int
     ping_interval_ns: int
     pong_timeout_ns: int
     close_timeout_ns: int
     counts: Counter[str]
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """A connection at accept. `private`: TLS or a Unix socket. `accepted` is its socket, for `abort` during TLS."""
+
+    private: Required[bool]
+    address: str
+    accepted: socket.socket
+    refusal_reason: str
 
 
 class Connection(asyncio.Protocol):
@@ -55,18 +78,19 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_connected: Callable[["Connection"], None],
         on_closed: Callable[["Connection"], None],
-        *,
-        private: bool,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        self.address = ""
+        self.address = options.get("address", "")
+        self.share = share_of(self.address)
         self.session: Session | None = None
-        self.refusal_reason = ""
+        self.refusal_reason = options.get("refusal_reason", "")
         """Why this connection is refused; "" if it is not."""
         self._context = context
         self._loop = loop
         self._on_connected = on_connected
         self._on_closed = on_closed
-        self._private = private
+        self._private = options["private"] or is_loopback(self.address)
+        self._accepted = options.get("accepted")
         self._transport: asyncio.Transport | None = None
         self._outbox: SessionOutbox | None = None
         self._paused = False
@@ -76,6 +100,14 @@ class Connection(asyncio.Protocol):
         self._closing: tuple[int, str] | None = None
         self._close_sent = False
         self._deadline_ns: int | None = self._last_received_ns + context.hello_timeout_ns
+        self._hello_bytes = 0  # received before WELCOME
+        self._handshake_bytes = HANDSHAKE_BYTES
+        self._held_bytes = 0  # as the admission knows it
+        self._message_bytes = 0  # of them, those of messages in progress
+        self._message_since_ns = self._last_received_ns  # the begin of the message in progress
+        self._control_frames = Allowance(
+            CONTROL_FRAME_BURST, context.max_control_frames_per_s, self._last_received_ns
+        )
 
     # --- asyncio's side -------------------------------------------------------------------------------------
 
@@ -83,21 +115,90 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # of a stream server
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.address = str(peer[0])
-            self._private = self._private or is_loopback(self.address)
         self._context.counts["connections"] += 1
         self._on_connected(self)
 
     def data_received(self, data: bytes) -> None:
         self._last_received_ns = self._context.monotonic_ns()
         self._ping_sent = False
-        self._on_data(data)
+        for at in range(0, len(data), PIECE_BYTES):
+            if self._is_ending:
+                return
+            self._take(data[at : at + PIECE_BYTES])
+        self._charge_unfinished()
         if self._outbox is not None and self._outbox.has_reply_backlog and self._reading:
             # The client sends requests and does not read replies: stop reading its requests.
             self._reading = False
             self._call_transport("pause_reading")
+
+    def _take(self, piece: bytes) -> None:
+        """Parse a piece, within the allowance of bytes before WELCOME."""
+        if self.precedence is Precedence.UNFINISHED:
+            self._hello_bytes += len(piece)
+            if self._hello_bytes > self._context.max_hello_bytes:
+                most = self._context.max_hello_bytes
+                self._refuse_input("refused_hello_bytes", f"more than {most} bytes before WELCOME")
+                return
+        self._on_data(piece)
+
+    @property
+    def precedence(self) -> Precedence:
+        session = self.session
+        if session is None or session.principal is None:
+            return Precedence.UNFINISHED
+        return Precedence.ANONYMOUS if session.principal.method == "anonymous" else Precedence.USER
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def start_handshake(self, size: int) -> None:
+        """Hold the memory of a handshake until WELCOME."""
+        self._handshake_bytes = size
+        self._charge_unfinished()
+
+    def _charge_unfinished(self) -> None:
+        held = self._unfinished_bytes()
+        if held and not self._message_bytes:
+            self._message_since_ns = self._last_received_ns
+        self._message_bytes = held
+        if self.precedence is Precedence.UNFINISHED:
+            held += self._handshake_bytes
+        if held != self._held_bytes:
+            self._held_bytes = held
+            while (largest := self._context.admission.charge(self, held)) is not None:
+                largest.evict("max_unfinished_bytes: this address holds the most")
+
+    def _count_control_frame(self) -> bool:
+        """Whether a control frame is within the allowance; otherwise the connection ends."""
+        if self._control_frames.take(self._last_received_ns):
+            return True
+        most = self._context.max_control_frames_per_s
+        self._refuse_input("refused_control_frames", f"more than {most} control frames a second")
+        return False
+
+    def _refuse_input(self, counter: str, reason: str) -> None:
+        """End a connection that exceeds an allowance; nothing more is read."""
+        if self._is_ending:
+            return
+        self._context.counts[counter] += 1
+        self._log_ended(reason)
+        if self.session is not None:
+            self.session.kill(errors.TOO_MANY, reason)
+            self._flush()
+        self._deadline_ns = self._last_received_ns + self._context.close_timeout_ns
+        self._close_after_write()
+
+    def evict(self, reason: str) -> None:
+        """End this connection at once: others need its place or its memory."""
+        self._context.counts["evicted"] += 1
+        self._log_ended(reason)
+        self._context.admission.remove(self)
+        self.abort()
+
+    def _log_ended(self, reason: str) -> None:
+        peer = self.share or "unix"
+        log.warning("wamp.client_ended", extra={"peer": peer, "reason": reason, **limited(peer)})
 
     def eof_received(self) -> bool:
         self._end_session()
@@ -107,6 +208,8 @@ class Connection(asyncio.Protocol):
         self._end_session()
         if self._outbox is not None:
             self._outbox.clear()
+        # At once, and not when the garbage collector finds the cycles of a connection.
+        self._drop_unfinished()
         self._transport = None
         self._on_closed(self)
 
@@ -155,13 +258,21 @@ class Connection(asyncio.Protocol):
             serializer,
             self,
             self._context.monotonic_ns(),
-            peer=self.address,
+            peer=self.share,
             private=self._private,
         )
         self._context.counts["sessions"] += 1
 
     def _on_data(self, data: bytes) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it reads")
+
+    def _unfinished_bytes(self) -> int:
+        """The bytes that are kept of messages in progress."""
+        raise TypeError(f"{type(self).__name__} does not say what it keeps")
+
+    def _drop_unfinished(self) -> None:
+        """Free what `_unfinished_bytes` counts."""
+        raise TypeError(f"{type(self).__name__} does not say what it keeps")
 
     def _send_ping(self) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it pings")
@@ -183,6 +294,9 @@ class Connection(asyncio.Protocol):
         """Close the connection at once and drop waiting frames."""
         if self._transport is not None:
             self._transport.abort()
+        elif self._accepted is not None:  # in the TLS handshake, which ends with its socket
+            with suppress(OSError):
+                self._accepted.shutdown(socket.SHUT_RDWR)
 
     # --- the loop's side ------------------------------------------------------------------------------------
 
@@ -199,6 +313,7 @@ class Connection(asyncio.Protocol):
             self.session.kill(errors.KILLED, "events came faster than they were read")
         if not self._reading and not outbox.has_reply_backlog:
             self._reading = True
+            self._message_since_ns = self._context.monotonic_ns()
             self._call_transport("resume_reading")
         if self._closing is not None and outbox.is_empty and not self._close_sent:
             self._close_sent = True
@@ -221,6 +336,15 @@ class Connection(asyncio.Protocol):
         if self.session is None:
             return
         self.session.tick(now_ns)
+        if (
+            self._reading
+            and self._message_bytes
+            and now_ns - self._message_since_ns >= self._context.message_timeout_ns
+        ):
+            self._context.counts["message_timeouts"] += 1
+            self._log_ended("a message was not complete in time")
+            self.abort()
+            return
         silent_ns = now_ns - self._last_received_ns
         if silent_ns >= self._context.ping_interval_ns + self._context.pong_timeout_ns:
             self._context.counts["ping_timeouts"] += 1

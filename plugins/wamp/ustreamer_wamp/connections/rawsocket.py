@@ -9,10 +9,10 @@ frame    0000 0TTT | 24 bits of length        T: 0 message, 1 ping, 2 pong; a le
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Unpack
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext, ConnectionOptions
 from ustreamer_wamp.events import WampEvent, WireFormat
 
 MAGIC: Final = 0x7F
@@ -51,10 +51,9 @@ class RawSocketConnection(Connection):
         loop: asyncio.AbstractEventLoop,
         on_connected: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
-        *,
-        private: bool,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(context, loop, on_connected, on_closed, private=private)
+        super().__init__(context, loop, on_connected, on_closed, **options)
         self._buffer = bytearray()
         self._max_message_out = _LONGEST
         # The announced limit, not the configured one: the handshake has powers of two only.
@@ -77,6 +76,8 @@ class RawSocketConnection(Connection):
                 return
         at, buffer = 0, self._buffer
         while len(buffer) - at >= 4 and self._closing is None:
+            if self._is_ending:
+                return
             (header,) = _HEADER.unpack_from(buffer, at)
             size = header & 0xFF_FFFF | (header >> 27 & 1) << 24
             if header >> 24 & 0xF0 or size > self._max_message_in:
@@ -117,11 +118,12 @@ class RawSocketConnection(Connection):
         assert self.session is not None  # the handshake is done
         assert self._outbox is not None
         if kind == _MESSAGE:
+            self._message_since_ns = self._last_received_ns
             self.session.on_message(payload)
-        elif kind == _PING:
-            self._outbox.enqueue_frame(encode_frame(payload, _PONG))
-        elif kind != _PONG:
+        elif kind not in (_PING, _PONG):
             self._reject_frame(kind << 24, len(payload))
+        elif self._count_control_frame() and kind == _PING:
+            self._outbox.enqueue_frame(encode_frame(payload, _PONG))
 
     def _reject_frame(self, header: int, size: int) -> None:
         assert self.session is not None
@@ -131,6 +133,12 @@ class RawSocketConnection(Connection):
             f"a frame of type {header >> 24} and {size} bytes: "
             f"expected type 0, 1 or 2 and at most {self._max_message_in}"
         )
+
+    def _unfinished_bytes(self) -> int:
+        return len(self._buffer)
+
+    def _drop_unfinished(self) -> None:
+        self._buffer = bytearray()
 
     # --- writing --------------------------------------------------------------------------------------------
 

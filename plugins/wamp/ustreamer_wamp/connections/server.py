@@ -14,10 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_wamp import errors
 from ustreamer_wamp.config import ListenAddress, Tls, WampConfig
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext
+from ustreamer_wamp.connections.admission import Admission, AdmissionLimits, share_of
+from ustreamer_wamp.connections.connection import (
+    HANDSHAKE_BYTES,
+    TLS_HANDSHAKE_BYTES,
+    Connection,
+    ConnectionContext,
+    ConnectionOptions,
+)
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.connections.websocket import HttpGate, WebSocketConnection
 from ustreamer_wamp.realm import Realm
@@ -31,6 +39,11 @@ _CERTIFICATE_CHECK_NS: Final = 2 * 10**9  # between two checks of the certificat
 _GOODBYE_S: Final = 2.0
 _JOIN_S: Final = 5.0
 _BACKLOG: Final = 128
+_ACCEPTS_PER_TURN: Final = 32
+"""Connections accepted in one iteration of the loop, which serves clients in between."""
+_ACCEPT_RETRY_S: Final = 1.0
+_MAX_REFUSED: Final = 32
+"""Connections at one time that wait for the reason of their refusal; further ones are closed without a reason."""
 _NS_PER_S: Final = 10**9
 
 
@@ -59,8 +72,19 @@ class WampServer:
             realms=realms,
             monotonic_ns=monotonic_ns,
             outbox=config.outbox,
+            admission=Admission(
+                AdmissionLimits(
+                    config.max_sessions,
+                    config.max_sessions_per_address,
+                    config.max_connects_per_s,
+                    config.max_unfinished_bytes,
+                )
+            ),
             max_message_bytes=config.max_message_bytes,
+            max_hello_bytes=config.max_hello_bytes,
+            max_control_frames_per_s=config.max_control_frames_per_s,
             hello_timeout_ns=config.hello_timeout_s * _NS_PER_S,
+            message_timeout_ns=config.message_timeout_s * _NS_PER_S,
             ping_interval_ns=config.ping_interval_s * _NS_PER_S,
             pong_timeout_ns=config.pong_timeout_s * _NS_PER_S,
             close_timeout_ns=5 * _NS_PER_S,
@@ -68,9 +92,10 @@ class WampServer:
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="wamp", daemon=True)
+        self._admission = self._context.admission
         self._connections: dict[Connection, None] = {}
-        self._by_address: Counter[str] = Counter()
-        self._servers: list[asyncio.Server] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._listening: list[socket.socket] = []
         self._tls: _Certificates | None = None
         self._accepting = True
         self._all_closed: asyncio.Event | None = None
@@ -104,11 +129,10 @@ class WampServer:
 
     async def _serve(self, bound: list[tuple[ListenAddress, socket.socket]]) -> None:
         for listen, each in bound:
-            context = self._tls.context if self._tls is not None and listen.tls else None
-            server = await self._loop.create_server(
-                partial(self._accept, listen), sock=each, ssl=context, backlog=_BACKLOG
-            )
-            self._servers.append(server)
+            each.setblocking(False)
+            each.listen(_BACKLOG)
+            self._listening.append(each)
+            self._loop.add_reader(each, self._on_connectable, listen, each)
             self.urls.append(_url(listen, each))
         self._tick()
 
@@ -118,15 +142,10 @@ class WampServer:
 
     def _stop_accepting(self) -> None:
         self._accepting = False
-        for server in self._servers:
-            for each in server.sockets:
-                self._loop.remove_reader(each)
-        # One iteration later: asyncio loses an accepted connection whose server is closed.
-        self._loop.call_soon(self._close_listeners)
-
-    def _close_listeners(self) -> None:
-        for server in self._servers:
-            server.close()
+        listening, self._listening = self._listening, []
+        for each in listening:
+            self._loop.remove_reader(each)
+            each.close()
 
     def close(self) -> None:
         """Send GOODBYE to all sessions, close everything, end the thread. May be repeated."""
@@ -152,12 +171,10 @@ class WampServer:
         if self._connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_closed.wait(), _GOODBYE_S)
-        # A connection that was just accepted is still a task of asyncio.
-        coming = asyncio.all_tasks() - {asyncio.current_task()}
-        if coming:
-            await asyncio.wait(coming, timeout=_GOODBYE_S)
         for connection in list(self._connections):
             connection.abort()
+        if self._opening:
+            await asyncio.wait(self._opening, timeout=_GOODBYE_S)
         await asyncio.sleep(0)  # their sockets are closed in the next iteration
 
     def run_on_loop(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
@@ -191,44 +208,98 @@ class WampServer:
 
     # --- connections ----------------------------------------------------------------------------------------
 
-    def _accept(self, listen: ListenAddress) -> Connection:
-        private = listen.tls or bool(listen.socket)
-        on_connected, on_closed = self._on_connected, self._on_closed
-        connection: Connection
-        if listen.websocket:
-            http_gate = HttpGate(listen.path, self._config.origins, self._pages(listen.path))
-            connection = WebSocketConnection(
-                self._context, self._loop, on_connected, on_closed, http_gate, private=private
+    def _on_connectable(self, listen: ListenAddress, listening: socket.socket) -> None:
+        """Accept waiting connections. Each has a place, or is refused, before anything is read from it."""
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file descriptor or memory left
+                self._counts["accept_failures"] += 1
+                log.warning("wamp.accept_failed", extra={"reason": str(error), **limited()})
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listen, listening)
+                return
+            self._admit(listen, accepted, str(peer[0]) if isinstance(peer, tuple) else "")
+
+    def _accept_again(self, listen: ListenAddress, listening: socket.socket) -> None:
+        if listening in self._listening:
+            self._loop.add_reader(listening, self._on_connectable, listen, listening)
+
+    def _admit(self, listen: ListenAddress, accepted: socket.socket, address: str) -> None:
+        accepted.setblocking(False)
+        share = share_of(address)
+        may_connect = self._admission.may_connect(share, self._monotonic_ns())
+        reason = (
+            self._refusal(share) if may_connect else "max_connects_per_s: this address connects too often"
+        )
+        if reason:
+            self._counts["refused_too_many"] += 1
+            log.warning(
+                "wamp.client_refused", extra={"peer": share or "unix", "reason": reason, **limited(share)}
             )
-        else:
-            connection = RawSocketConnection(
-                self._context, self._loop, on_connected, on_closed, private=private
-            )
-        return connection
+            refused = len(self._connections) - len(self._admission)
+            if listen.tls or not may_connect or refused >= _MAX_REFUSED:
+                accepted.close()
+                return
+        connection = self._make_connection(
+            listen,
+            {
+                "private": listen.tls or bool(listen.socket),
+                "address": address,
+                "accepted": accepted,
+                "refusal_reason": reason,
+            },
+        )
+        self._connections[connection] = None
+        if not reason:
+            self._admission.add(connection)
+            connection.start_handshake(TLS_HANDSHAKE_BYTES if listen.tls else HANDSHAKE_BYTES)
+        opening = self._loop.create_task(self._open_connection(connection, accepted, tls=listen.tls))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    def _refusal(self, share: str) -> str:
+        """Why a share gets no further connection; "" if it gets one, for which another one may end."""
+        config = self._config
+        if not self._admission.has_share(share):
+            return f"max_sessions_per_address: there are {config.max_sessions_per_address} of {share} already"
+        if self._admission.is_full():
+            reason = f"max_sessions: there are {config.max_sessions} already"
+            largest = self._admission.largest(share)
+            if largest is None:
+                return reason
+            largest.evict(reason)
+        return ""
+
+    async def _open_connection(self, connection: Connection, accepted: socket.socket, *, tls: bool) -> None:
+        """Run the TLS handshake, if any, and connect the protocol to its socket."""
+        context = self._tls.context if tls and self._tls is not None else None
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=context)
+        except OSError as error:  # the client has no or another TLS, or is gone, or took too long
+            # Its frames and itself are a cycle with the TLS buffers of asyncio, 256 KiB, until a garbage collection.
+            error.__traceback__ = None
+            self._counts["refused_tls_handshake"] += 1
+            self._on_closed(connection)
+
+    def _make_connection(self, listen: ListenAddress, options: ConnectionOptions) -> Connection:
+        ends = (self._context, self._loop, self._on_connected, self._on_closed)
+        if not listen.websocket:
+            return RawSocketConnection(*ends, **options)
+        http_gate = HttpGate(listen.path, self._config.origins, self._pages(listen.path))
+        return WebSocketConnection(*ends, http_gate, **options)
 
     def _on_connected(self, connection: Connection) -> None:
-        """Count a new connection and check the limit."""
-        config, address = self._config, connection.address
+        """The connection is open; with TLS, its handshake is complete."""
         if not self._accepting:
             connection.refusal_reason = "the router stops"
-        elif len(self._connections) >= config.max_sessions:
-            connection.refusal_reason = f"max_sessions: there are {config.max_sessions} already"
-        elif address and self._by_address[address] >= config.max_sessions_per_address:
-            most = config.max_sessions_per_address
-            connection.refusal_reason = f"max_sessions_per_address: there are {most} of {address} already"
-        self._connections[connection] = None
-        self._by_address[address] += 1
-        if connection.refusal_reason:
-            self._counts["refused_too_many"] += 1
-        if len(self._connections) > 2 * config.max_sessions:
-            connection.abort()  # without a reason: sending one to this many clients would cost too much
 
     def _on_closed(self, connection: Connection) -> None:
         if self._connections.pop(connection, self) is self:
             return
-        self._by_address[connection.address] -= 1
-        if not self._by_address[connection.address]:
-            del self._by_address[connection.address]
+        self._admission.remove(connection)
         if not self._connections and self._all_closed is not None:
             self._all_closed.set()
 
@@ -244,6 +315,11 @@ class WampServer:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """The bytes of handshakes and messages in progress, of all connections."""
+        return self._admission.unfinished_bytes
 
 
 class _Certificates:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Unpack
 from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
@@ -23,7 +23,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext, ConnectionOptions
 from ustreamer_wamp.events import WireFormat
 
 # Errors that websockets logs are sent to the client or counted here.
@@ -126,17 +126,16 @@ class WebSocketConnection(Connection):
         on_connected: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
         http_gate: HttpGate,
-        *,
-        private: bool,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(context, loop, on_connected, on_closed, private=private)
+        super().__init__(context, loop, on_connected, on_closed, **options)
         self._http_gate = http_gate
         self._protocol = ServerProtocol(
             select_subprotocol=_select, max_size=context.max_message_bytes, logger=_log
         )
         self._handshake_received = False  # the handshake is whole
         self._handshake_tail = b""  # its last bytes so far
-        self._fragments: list[bytes] = []
+        self._message = bytearray()  # the fragments so far of a message
         self._is_text = False
         self._expects_text = False
 
@@ -166,6 +165,8 @@ class WebSocketConnection(Connection):
             return
         protocol.receive_data(data)
         for event in protocol.events_received():
+            if self._is_ending:
+                return
             if isinstance(event, Request):
                 self._on_request(event)
             elif isinstance(event, Frame):
@@ -204,18 +205,22 @@ class WebSocketConnection(Connection):
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
-            self._fragments = [bytes(frame.data)]
             self._is_text = frame.opcode is Opcode.TEXT
-        elif frame.opcode is Opcode.CONT:
-            self._fragments.append(bytes(frame.data))
         elif frame.opcode is Opcode.CLOSE:
             self._end_session()
             return
-        else:
+        elif frame.opcode is not Opcode.CONT:
+            self._count_control_frame()
             return
-        if not frame.fin or self.session is None:
+        if self.session is None:
             return
-        data, self._fragments = b"".join(self._fragments), []
+        if not frame.fin:
+            self._message += frame.data
+            return
+        data = bytes(frame.data)
+        if self._message:
+            data, self._message = bytes(self._message + data), bytearray()
+        self._message_since_ns = self._last_received_ns
         if self._is_text is self._expects_text:
             self.session.on_message(data)
         else:
@@ -223,6 +228,15 @@ class WebSocketConnection(Connection):
             self.session.abort_protocol_violation(
                 f"a {got} frame: {self._protocol.subprotocol} has {expected} frames"
             )
+
+    def _unfinished_bytes(self) -> int:
+        # Twice: the parser keeps the last fragment until the next one.
+        return len(self._protocol.reader.buffer) + 2 * len(self._message)
+
+    def _drop_unfinished(self) -> None:
+        self._protocol.reader.discard()
+        self._protocol.parser.close()  # with the last fragment
+        self._message = bytearray()
 
     # --- writing --------------------------------------------------------------------------------------------
 
