@@ -86,6 +86,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_unfinished_bytes: Annotated[int, Meta(ge=1_048_576, le=1 << 32)] = 33_554_432
     max_hello_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 32_768
     max_control_frames_per_s: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    max_cpu_percent_per_address: Annotated[int, Meta(ge=1, le=100)] = 25
     max_login_failures: Annotated[int, Meta(ge=1, le=1000)] = 10
     max_login_failures_per_address: Annotated[int, Meta(ge=1, le=10_000)] = 30
     hello_timeout_s: Seconds = 10

@@ -291,6 +291,7 @@ _COUNTED: Final = dict.fromkeys(
         "events_dropped",
         "events_no_subscriber",
         "evicted",
+        "input_pauses",
         "message_timeouts",
         "refused_control_frames",
         "refused_frame",

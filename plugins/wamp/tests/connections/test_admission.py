@@ -3,6 +3,7 @@
 
 import pytest
 from ustreamer_wamp.connections.admission import (
+    CPU_BURST_NS,
     MAX_TRACKED_SHARES,
     Admission,
     AdmissionLimits,
@@ -40,7 +41,7 @@ def filled(limits: AdmissionLimits, *shares: tuple[str, int, Precedence]) -> tup
         ("::1", "::1"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
         ("", ""),
     ],
 )
@@ -64,11 +65,21 @@ def test_a_share_connects_so_often() -> None:
     assert all(admission.may_connect("", 0) for _ in range(9)), "not Unix sockets"
 
 
+def test_a_share_that_takes_too_much_cpu_time_is_not_read_until_it_is_refilled() -> None:
+    admission = Admission(AdmissionLimits(cpu_percent=10))
+    burst = CPU_BURST_NS
+    assert admission.spend_cpu("a", burst, 0) == 0
+    assert admission.spend_cpu("a", S // 100, 0) == S // 10, "10 ms of CPU time at a tenth of a core"
+    assert admission.spend_cpu("a", 0, S // 20) == S // 20
+    assert admission.spend_cpu("a", 0, S // 10) == 0
+    assert admission.spend_cpu("b", burst, 0) == admission.spend_cpu("", 9 * burst, 0) == 0
+
+
 def test_shares_that_connected_long_ago_are_forgotten() -> None:
     admission = Admission(AdmissionLimits())
     for number in range(MAX_TRACKED_SHARES + 10):
         admission.may_connect(str(number), 0)
-    assert len(admission._connects) == MAX_TRACKED_SHARES
+    assert len(admission._rates) == MAX_TRACKED_SHARES
 
 
 U, A, K = Precedence.UNFINISHED, Precedence.ANONYMOUS, Precedence.USER

@@ -4,11 +4,13 @@
 Each test is a scaled-down attack that a version before has let succeed.
 """
 
+import itertools
 import json
 import resource
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from ustreamer_wamp.connections import admission
 from ustreamer_wamp.router import WampRouter
 from websockets.exceptions import ConnectionClosed
 
@@ -209,6 +212,24 @@ def test_a_client_sends_a_limited_number_of_bytes_before_hello(start: Start, fra
         read_to_end(client)
     wait_until(lambda: router.server.connection_count == 0)
     assert router.counts["refused_hello_bytes"] == 1
+
+
+def test_a_flood_of_requests_of_an_anonymous_session_is_read_at_a_limited_share_of_the_cpu(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "CPU_BURST_NS", 1_000_000, raising=False)
+    # Each piece of input takes 0.1 s of CPU time, on any machine.
+    monkeypatch.setattr(time, "thread_time_ns", itertools.count(0, 100_000_000).__next__)
+    router = start("rs://127.0.0.1:0", max_cpu_percent_per_address=100)
+    client = Raw(router)
+    assert client.exactly(4)
+    client.request(*HELLO)
+    requests = 100
+    message = msgspec.json.encode([34, 1, 4711])
+    client.socket.sendall((struct.pack("!I", len(message)) + message) * requests)
+    answers = [client.receive()[1] for _ in range(requests)]
+    assert all(each.startswith(b"[8,34,1,") for each in answers), "late, but none is lost"
+    assert router.counts["input_pauses"] >= 3
 
 
 # --- messages in progress -----------------------------------------------------------------------------------

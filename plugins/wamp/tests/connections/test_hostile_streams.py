@@ -78,6 +78,7 @@ def connection_context(
     return ConnectionContext(
         realms={"realm1": rig.realm},
         monotonic_ns=lambda: 0,
+        cpu_ns=lambda: 0,
         outbox=outbox or OutboxLimits(),
         admission=Admission(AdmissionLimits()),
         max_message_bytes=65_536,

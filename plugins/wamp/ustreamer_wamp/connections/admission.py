@@ -10,6 +10,7 @@ address of such a network.
     limit                        at the limit
     connections of a share       a further one is refused
     connects of a share per s    a further one is refused
+    CPU time of a share's input  its connections are not read for a while
     connections                  the largest share ends its newest connection without a session, else an anonymous one;
                                  if no share is larger than that of the new connection, the new one is refused
     bytes held unfinished        the share that holds the most ends the connection that holds the most
@@ -21,7 +22,9 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple, Protocol
 
 MAX_TRACKED_SHARES: Final = 4096
-"""Shares whose connects are limited by rate; above, the one without a connect for the longest time starts again."""
+"""Shares that are limited by rate; above, the one that is silent for the longest time starts again."""
+CPU_BURST_NS: Final = 500_000_000
+"""CPU time that the input of a share takes before its rate counts."""
 _NS_PER_S: Final = 10**9
 _SHARE_BITS: Final = 64  # of an IPv6 address
 
@@ -50,13 +53,15 @@ class Admitted(Protocol):
 class AdmissionLimits(NamedTuple):
     """The limits of the listeners of one section.
 
-    `connects_per_s` is the rate of a share, after `per_share` or `connects_per_s` connects at once.
+    `connects_per_s` is the rate of a share, after `per_share` or `connects_per_s` connects at once. `cpu_percent` of one
+    core is for the input of a share, except that of users.
     """
 
     connections: int = 1000
     per_share: int = 256
     connects_per_s: int = 50
     unfinished_bytes: int = 32 << 20
+    cpu_percent: int = 25
 
 
 class Allowance:
@@ -71,12 +76,28 @@ class Allowance:
 
     def take(self, now_ns: int) -> bool:
         """Take one token; False if there is none."""
-        self._tokens = min(self._burst, self._tokens + (now_ns - self._since_ns) * self._per_ns)
-        self._since_ns = now_ns
+        self._refill(now_ns)
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
+
+    def overdraw(self, tokens: int, now_ns: int) -> int:
+        """Take tokens, of which some may be missing; the time in ns until they are there."""
+        self._refill(now_ns)
+        self._tokens -= tokens
+        return max(0, round(-self._tokens / self._per_ns))
+
+    def _refill(self, now_ns: int) -> None:
+        self._tokens = min(self._burst, self._tokens + (now_ns - self._since_ns) * self._per_ns)
+        self._since_ns = now_ns
+
+
+class _ShareRates(NamedTuple):
+    """The connects of a share, and the CPU time of its input in ns."""
+
+    connects: Allowance
+    cpu_ns: Allowance
 
 
 class Admission:
@@ -85,7 +106,7 @@ class Admission:
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
         self._shares: dict[str, dict[Admitted, int]] = {}
-        self._connects: OrderedDict[str, Allowance] = OrderedDict()
+        self._rates: OrderedDict[str, _ShareRates] = OrderedDict()
         self._count = 0
         self.unfinished_bytes = 0
 
@@ -94,17 +115,27 @@ class Admission:
 
     def may_connect(self, share: str, now_ns: int) -> bool:
         """Whether a share connects within its rate. Called once for each connection, before anything else."""
-        if not share:  # a Unix socket: its file permissions decide who connects
-            return True
+        # A Unix socket has no share: its file permissions decide who connects.
+        return not share or self._rates_of(share, now_ns).connects.take(now_ns)
+
+    def spend_cpu(self, share: str, spent_ns: int, now_ns: int) -> int:
+        """Note the CPU time that input of a share took; for how long, in ns, none of it is to be read."""
+        return self._rates_of(share, now_ns).cpu_ns.overdraw(spent_ns, now_ns) if share else 0
+
+    def _rates_of(self, share: str, now_ns: int) -> _ShareRates:
+        rates = self._rates.get(share)
+        if rates is not None:
+            self._rates.move_to_end(share)
+            return rates
         limits = self._limits
-        allowance = self._connects.pop(share, None)
-        if allowance is None:
-            burst = max(limits.per_share, limits.connects_per_s)
-            allowance = Allowance(burst, limits.connects_per_s, now_ns)
-        self._connects[share] = allowance
-        if len(self._connects) > MAX_TRACKED_SHARES:
-            self._connects.popitem(last=False)
-        return allowance.take(now_ns)
+        burst = max(limits.per_share, limits.connects_per_s)
+        rates = self._rates[share] = _ShareRates(
+            Allowance(burst, limits.connects_per_s, now_ns),
+            Allowance(CPU_BURST_NS, limits.cpu_percent * _NS_PER_S // 100, now_ns),
+        )
+        if len(self._rates) > MAX_TRACKED_SHARES:
+            self._rates.popitem(last=False)
+        return rates
 
     def has_share(self, share: str) -> bool:
         """Whether a share may have one more connection."""
@@ -161,7 +192,7 @@ def share_of(address: str) -> str:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if not isinstance(parsed, IPv6Address) or parsed.is_loopback:
+    if not isinstance(parsed, IPv6Address) or parsed.is_loopback or parsed.is_link_local:
         return address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)

@@ -43,6 +43,8 @@ class ConnectionContext(msgspec.Struct, frozen=True):
 
     realms: Mapping[str, Realm]
     monotonic_ns: Callable[[], int]
+    cpu_ns: Callable[[], int]
+    """The CPU time of the thread of the loop."""
     outbox: OutboxLimits
     admission: Admission
     max_message_bytes: int
@@ -104,7 +106,9 @@ class Connection(asyncio.Protocol):
         self._handshake_bytes = HANDSHAKE_BYTES
         self._held_bytes = 0  # as the admission knows it
         self._message_bytes = 0  # of them, those of messages in progress
-        self._message_since_ns = self._last_received_ns  # the begin of the message in progress
+        self._message_since_ns = self._last_received_ns  # the start of the message in progress
+        self._unparsed = b""  # input that waits for CPU time of its share
+        self._input_paused = False
         self._control_frames = Allowance(
             CONTROL_FRAME_BURST, context.max_control_frames_per_s, self._last_received_ns
         )
@@ -121,15 +125,73 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._last_received_ns = self._context.monotonic_ns()
         self._ping_sent = False
+        self._parse(self._unparsed + data if self._unparsed else data)
+
+    def eof_received(self) -> bool:
+        self._end_session()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end_session()
+        if self._outbox is not None:
+            self._outbox.clear()
+        # At once, and not when the garbage collector finds the cycles of a connection.
+        self._drop_unfinished()
+        self._unparsed = b""
+        self._transport = None
+        self._on_closed(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._outbox is not None:
+            self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._outbox is not None:
+            self._outbox.resume()
+            # Not within `write`, which may call this.
+            self._loop.call_soon(self._flush)
+
+    # --- input and its limits -------------------------------------------------------------------------------
+
+    def _parse(self, data: bytes) -> None:
+        """Parse input in pieces, within the CPU time of its share; the rest waits."""
+        self._unparsed = b""
         for at in range(0, len(data), PIECE_BYTES):
             if self._is_ending:
                 return
+            began_ns = self._context.cpu_ns()
             self._take(data[at : at + PIECE_BYTES])
+            pause_ns = self._spend_cpu(self._context.cpu_ns() - began_ns)
+            if pause_ns:
+                self._unparsed = data[at + PIECE_BYTES :]
+                self._pause_input(pause_ns)
+                break
         self._charge_unfinished()
         if self._outbox is not None and self._outbox.has_reply_backlog and self._reading:
             # The client sends requests and does not read replies: stop reading its requests.
             self._reading = False
             self._call_transport("pause_reading")
+
+    def _spend_cpu(self, spent_ns: int) -> int:
+        """Note CPU time of input; for how long, in ns, this connection is not to be read. Users are not limited."""
+        if self.precedence is Precedence.USER:
+            return 0
+        return self._context.admission.spend_cpu(self.share, spent_ns, self._context.monotonic_ns())
+
+    def _pause_input(self, pause_ns: int) -> None:
+        self._context.counts["input_pauses"] += 1
+        self._input_paused = True
+        self._call_transport("pause_reading")
+        self._loop.call_later(pause_ns / 1e9, self._resume_input)
+
+    def _resume_input(self) -> None:
+        self._input_paused = False
+        self._last_received_ns = self._context.monotonic_ns()  # the client was not silent
+        self._parse(self._unparsed)
+        if self._reading and not self._input_paused:
+            self._call_transport("resume_reading")
 
     def _take(self, piece: bytes) -> None:
         """Parse a piece, within the allowance of bytes before WELCOME."""
@@ -158,7 +220,8 @@ class Connection(asyncio.Protocol):
         self._charge_unfinished()
 
     def _charge_unfinished(self) -> None:
-        held = self._unfinished_bytes()
+        """Note the memory that this connection holds unfinished, and end the largest one if it is too much for all."""
+        held = self._unfinished_bytes() + len(self._unparsed)
         if held and not self._message_bytes:
             self._message_since_ns = self._last_received_ns
         self._message_bytes = held
@@ -199,31 +262,6 @@ class Connection(asyncio.Protocol):
     def _log_ended(self, reason: str) -> None:
         peer = self.share or "unix"
         log.warning("wamp.client_ended", extra={"peer": peer, "reason": reason, **limited(peer)})
-
-    def eof_received(self) -> bool:
-        self._end_session()
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._end_session()
-        if self._outbox is not None:
-            self._outbox.clear()
-        # At once, and not when the garbage collector finds the cycles of a connection.
-        self._drop_unfinished()
-        self._transport = None
-        self._on_closed(self)
-
-    def pause_writing(self) -> None:
-        self._paused = True
-        if self._outbox is not None:
-            self._outbox.pause()
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        if self._outbox is not None:
-            self._outbox.resume()
-            # Not within `write`, which may call this.
-            self._loop.call_soon(self._flush)
 
     # --- the session's side (`ustreamer_wamp.realm.FrameSink`) ----------------------------------------------
 
@@ -314,7 +352,8 @@ class Connection(asyncio.Protocol):
         if not self._reading and not outbox.has_reply_backlog:
             self._reading = True
             self._message_since_ns = self._context.monotonic_ns()
-            self._call_transport("resume_reading")
+            if not self._input_paused:
+                self._call_transport("resume_reading")
         if self._closing is not None and outbox.is_empty and not self._close_sent:
             self._close_sent = True
             self._send_close(*self._closing)
@@ -338,6 +377,7 @@ class Connection(asyncio.Protocol):
         self.session.tick(now_ns)
         if (
             self._reading
+            and not self._input_paused
             and self._message_bytes
             and now_ns - self._message_since_ns >= self._context.message_timeout_ns
         ):

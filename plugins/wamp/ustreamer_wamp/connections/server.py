@@ -7,6 +7,7 @@ import socket
 import ssl
 import stat
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -71,6 +72,7 @@ class WampServer:
         self._context = ConnectionContext(
             realms=realms,
             monotonic_ns=monotonic_ns,
+            cpu_ns=time.thread_time_ns,
             outbox=config.outbox,
             admission=Admission(
                 AdmissionLimits(
@@ -78,6 +80,7 @@ class WampServer:
                     config.max_sessions_per_address,
                     config.max_connects_per_s,
                     config.max_unfinished_bytes,
+                    config.max_cpu_percent_per_address,
                 )
             ),
             max_message_bytes=config.max_message_bytes,
