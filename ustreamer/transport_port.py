@@ -23,6 +23,7 @@ from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirec
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 UNBOUNDED: Final = 1 << 62
@@ -183,8 +184,31 @@ class SentStore(Protocol):
         """
         ...
 
-    def release(self, route: Hashable) -> bool:
-        """All messages kept for `route` have arrived, or are no longer owed. Returns as `keep`."""
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
+        """Messages kept for `route` have arrived, or are no longer owed: all, or those with `ids`. Returns as `keep`."""
+        ...
+
+
+class ReceivedStore(Protocol):
+    """Keeps the ids of received messages on disk, so that a streamer that was killed recognizes copies of them.
+
+    A durable endpoint that gives receipts has one. An id is a byte string of 17 bytes.
+    """
+
+    def load(self) -> Sequence[bytes]:
+        """Open the store, and return the ids that earlier processes added last."""
+        ...
+
+    def safe_before_ns(self) -> int:
+        """Messages received before this time were sent on, or are on disk."""
+        ...
+
+    def add(self, ids: Sequence[bytes]) -> None:
+        """Add ids; the oldest ones go. They survive a kill on return, and a power cut within 1 s. Never raises."""
+        ...
+
+    def close(self) -> None:
+        """Close the store. May be repeated."""
         ...
 
 
@@ -244,6 +268,19 @@ class EndpointTransport(UTransport):
 
         The streamer calls this before `open`, for a durable endpoint. The default keeps none.
         """
+
+    def keep_received(self, store: ReceivedStore) -> None:
+        """Keep the ids of received messages in `store`, if the transport gives receipts for messages.
+
+        The streamer calls this before `open`, for a durable endpoint. The default gives no receipts.
+        """
+
+    def awaits_receipt(self, id: UUID) -> bool:
+        """Whether a sent message may not have arrived: its receiver gives receipts, and has given none for it.
+
+        A durable queue keeps the record of such a message. Called under its lock.
+        """
+        return False
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         """The send function for one subscriber of a unicast transport; None: for the sink that each message names.

@@ -272,3 +272,67 @@ def test_any_number_of_messages_is_kept_in_order(tmp_path: Path, size: int) -> N
         assert life.write()
     life.die()
     assert Life(tmp_path).queue.queued == size
+
+
+def test_the_record_of_a_sent_message_stays_until_its_receipt_or_until_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path, down=True)
+    unreceipted: set[UUID] = set()
+    monkeypatch.setattr(life.wire, "awaits_receipt", unreceipted.__contains__)
+    messages = life.numbers(0, 1, 2)
+    life.offer(*messages)
+    life.write_all()
+    assert life.queue.persisted == 3
+    life.wire.then = None
+    unreceipted.update(each.id for each in messages)
+    life.queue.on_link_up()
+    life.send()
+    assert (life.sent, life.write(), life.queue.counters()["spooled"]) == ([0, 1, 2], True, 3)
+    unreceipted.discard(messages[0].id)
+    assert (life.write(), life.write(), life.queue.counters()["spooled"]) == (True, True, 2)
+    life.keep("one", 1)
+    assert (life.write(), life.write(), life.queue.counters()["spooled"]) == (True, True, 2)
+    assert life.queue.release("one", [messages[1].id])
+    assert (life.write(), life.queue.counters()["spooled"]) == (True, 1)
+    life.die()
+    again = Life(tmp_path)
+    again.send()
+    assert again.sent == [2]
+    again.die()
+
+
+def test_single_messages_of_a_route_are_released(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    items = life.keep("one", 1, 2, 3)
+    life.write()
+    assert life.queue.release("one", [items[1].message.id, UUID(7, 7)])
+    life.write()
+    assert life.kept == (2, 0)
+    life.die()
+    again = Life(tmp_path)
+    again.send()
+    assert again.sent == [1, 3]
+    again.die()
+
+
+def test_a_message_is_safe_when_it_is_on_disk_or_was_sent_some_time_ago(tmp_path: Path) -> None:
+    life = Life(tmp_path, down=True)
+    life.clock.now_ns += 1_000_000_000
+    received_ns = life.clock.now_ns
+    life.offer(life.number(0))
+    life.clock.now_ns += 500_000_000
+    assert life.queue.safe_before_ns() == received_ns
+    life.write()
+    assert life.queue.safe_before_ns() == life.clock.now_ns - 10_000_000
+    life.die()
+
+
+def test_a_stop_deletes_a_message_that_was_kept_for_two_routes(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.keep("one", 1)
+    life.keep("two", 1)
+    life.write()
+    assert life.queue.reclaim([], STOPPED) == []
+    life.die()
+    assert Life(tmp_path).queue.queued == 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes that open and close, puts and retransmissions: with real sessions in this process."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event
 from time import monotonic_ns
@@ -86,7 +86,7 @@ class KeptMessages:
             self._routes.setdefault(route, {}).update((each.id, each) for each in messages)
         return not self.is_busy
 
-    def release(self, route: Hashable) -> bool:
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         if not self.is_busy:
             del self._routes[route]
         return not self.is_busy

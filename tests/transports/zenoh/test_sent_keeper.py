@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The puts that a `SentStore` keeps, as the keeper counts them. With a sender: test_publisher.py."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from tests.transports.contract import TOPIC, new_id
 from ustreamer.transports.zenoh.sent_keeper import SentKeeper
 from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UUID
 
 
 class Store:
@@ -25,7 +26,7 @@ class Store:
             self.calls.append((route, [int(each.payload) for each in messages]))
         return free
 
-    def release(self, route: Hashable) -> bool:
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         free = self._is_free()
         if free:
             self.calls.append((route, []))

@@ -21,7 +21,7 @@ messages, with the same ids: those sent but not yet deleted. Those that the tran
 
 import logging
 import random
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -68,6 +68,8 @@ _BATCH_BYTES: Final = 4 << 20
 _END_WRITER_S: Final = 2.0
 _DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no linger
 _RETRY_S: Final = 0.5  # after a failed write
+_UNRECEIPTED_LIMIT: Final = 4_096  # a kill repeats them too, and their receiver drops copies
+_UNRECEIPTED_NS: Final = 1_000_000_000  # by then the message is among the sent ones, or it was refused there
 _POLL_S: Final = 0.02
 _KEEP_LOCK_S: Final = 0.025  # a sender may hold the lock while its send waits
 _READ: Final = 1_000
@@ -157,6 +159,8 @@ class DurableQueue(EndpointQueue):
         self._deletes = DeleteBuffer(clock.monotonic_ns, delete_delay_ns)
         self._sent_records = SentRecords(limits)
         self._undeleted = 0  # settled, and possibly still on disk
+        self._unreceipted: dict[bytes, tuple[UUID, int]] = {}
+        """Of these, the sent ones without a receipt, by the key of the record: the id, and when it was sent."""
         # Sent Requests of these, with their keys; b"" while the send or the write is not over.
         self._sent_requests: dict[UUID, bytes] = {}
         self._persisted = 0
@@ -292,15 +296,16 @@ class DurableQueue(EndpointQueue):
 
         Ends the writer. Those that the disk refuses are returned, as by any queue.
         """
-        kept = self._sent_records.on_disk()
+        kept = self._kept_keys()
         left = list(sent)
         if (left or kept) and self._end_writer(_END_WRITER_S):
-            kept = self._sent_records.on_disk()
+            kept = self._kept_keys()
             try:
-                self._spool.prepend([self._record(item) for item in left], list(kept.values()))
+                self._spool.prepend([self._record(item) for item in left], [key for _, key in kept])
                 left.clear()
             except UStatusError as error:
-                left = [item for item in left if item.message.id not in kept]
+                kept_ids = {id for id, _ in kept}
+                left = [item for item in left if item.message.id not in kept_ids]
                 self._write_error = error.status
                 extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
                 log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
@@ -310,6 +315,11 @@ class DurableQueue(EndpointQueue):
             self._left_on_disk += spooled
             self._persisted += spooled
         return super().reclaim(left, status)
+
+    def _kept_keys(self) -> list[tuple[UUID, bytes]]:
+        """The ids and keys of the sent messages on disk that may not have arrived."""
+        unreceipted = [(id, key) for key, (id, _) in self._unreceipted.items()]
+        return [*self._sent_records.on_disk(), *unreceipted]
 
     def set_limits(self, limits: EgressLimits) -> None:
         with self._lock:
@@ -361,11 +371,36 @@ class DurableQueue(EndpointQueue):
                 del self._sent_requests[item.message.id]
         if key:
             self._persisted -= 1
-            self._schedule_delete(key)
+            if verdict is Verdict.DELIVERED and self._awaits_receipt(item.message):
+                self._undeleted += 1
+                self._unreceipted[key] = item.message.id, now_ns
+                self._wake_writer()
+            else:
+                self._schedule_delete(key)
         elif key is not None:
             self.write_buffer.remove_message(item)
             # A record that is being written will be on disk, and is obsolete.
             self._undeleted += id(item) in self._being_written
+
+    def _awaits_receipt(self, message: UMessage) -> bool:
+        # The record of a Request must leave the disk before its Response is dispatched.
+        return message.attributes.type is not UMessageType.REQUEST and self._transport.awaits_receipt(
+            message.id
+        )
+
+    def _delete_receipted(self) -> None:
+        """Delete the records of sent messages that have arrived, or that are on disk among the sent messages.
+
+        In the order of the sends, up to the first one that stays.
+        """
+        now_ns = self._clock.monotonic_ns()
+        while self._unreceipted:
+            key, (id, sent_ns) = next(iter(self._unreceipted.items()))
+            is_kept = self._sent_records.is_on_disk(id) or now_ns - sent_ns > _UNRECEIPTED_NS
+            if not is_kept and self._transport.awaits_receipt(id):
+                return
+            del self._unreceipted[key]
+            self._deletes.add_key(key)
 
     def _schedule_delete(self, key: bytes) -> None:
         self._undeleted += 1
@@ -381,9 +416,16 @@ class DurableQueue(EndpointQueue):
         """As `SentStore.keep`."""
         return self._change_sent(lambda: self._sent_records.add(route, items))
 
-    def release(self, route: Hashable) -> bool:
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         """As `SentStore.release`."""
-        return self._change_sent(lambda: self._sent_records.release(route))
+        return self._change_sent(lambda: self._sent_records.release(route, ids))
+
+    def safe_before_ns(self) -> int:
+        """Messages received before this time were sent `DELETE_DELAY_NS` ago, or are on disk."""
+        with self._lock:
+            oldest = next(iter(self.write_buffer), None)
+            sent_ns = self._clock.monotonic_ns() - DELETE_DELAY_NS
+            return sent_ns if oldest is None else min(sent_ns, oldest.received_ns)
 
     def _change_sent(self, change: Callable[[], None]) -> bool:
         if not self._lock.acquire(timeout=_KEEP_LOCK_S):
@@ -443,12 +485,17 @@ class DurableQueue(EndpointQueue):
     def _take_batch(self) -> list[QueuedMessage]:
         with self._lock:
             end_ns = self._clock.monotonic_ns() + round(_UNDELETED_WAIT_S * _NS_PER_S)
-            while self._undeleted >= _UNDELETED_LIMIT and not self._closing:
+            while self._has_many_undeleted and not self._closing:
                 left_ns = end_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
                     break
                 self._changed.wait(left_ns / _NS_PER_S)
             return super()._take_batch()
+
+    @property
+    def _has_many_undeleted(self) -> bool:
+        unreceipted = len(self._unreceipted)
+        return self._undeleted - unreceipted >= _UNDELETED_LIMIT or unreceipted >= _UNRECEIPTED_LIMIT
 
     def _load_message(self, item: QueuedMessage) -> bool:
         """Load a whole message into memory and pin it there; False if the disk lost it."""
@@ -494,12 +541,15 @@ class DurableQueue(EndpointQueue):
 
     @property
     def _has_writes(self) -> bool:
+        if self._unreceipted and not self._stop_writing.is_set():
+            return True
         return bool(self.write_buffer or self._deletes or self._sent_records.has_work)
 
     def _write_once(self) -> bool:
         """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
         with self._lock:
             limits, self._new_limits = self._new_limits, None
+            self._delete_receipted()
             deletes = self._deletes.pop_due(everything=self._stop_writing.is_set())
             batch = self.write_buffer.peek_batch(_BATCH, _BATCH_BYTES)
             self._being_written = set(map(id, batch))
@@ -540,7 +590,7 @@ class DurableQueue(EndpointQueue):
             self._committed += len(keys)
             # After an error, messages that ended during the write are not on disk.
             if write_error is not None:
-                self._undeleted = len(self._deletes)
+                self._undeleted = len(self._deletes) + len(self._unreceipted)
             self._changed.notify_all()
         return write_error is None
 

@@ -5,7 +5,7 @@ In: messages with the route on which they were sent (`add`), and the end of the 
 batches to write (`peek_batch`), and keys to delete (`pop_obsolete`).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Final
 
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
@@ -49,10 +49,10 @@ class SentRecords:
         """Whether there is something to write or to delete."""
         return bool(self._unwritten or self._obsolete)
 
-    def on_disk(self) -> dict[UUID, bytes]:
-        """The ids of the messages on disk, with their keys."""
+    def on_disk(self) -> list[tuple[UUID, bytes]]:
+        """The ids of the messages on disk, with their keys; once for each route."""
         records = (each for records in self._by_route.values() for each in records.items())
-        return {id: record.key for id, record in records if record.key}
+        return [(id, record.key) for id, record in records if record.key]
 
     def add(self, route: Hashable, items: Sequence[QueuedMessage]) -> None:
         """Add messages that were sent on `route`, in order. Those that it has already are ignored."""
@@ -71,9 +71,16 @@ class SentRecords:
             self._messages += 1
             self._bytes += record.size
 
-    def release(self, route: Hashable) -> None:
-        """Forget the messages of a route; their records become obsolete."""
-        for record in self._by_route.pop(route, {}).values():
+    def is_on_disk(self, id: UUID) -> bool:
+        return any(id in records and records[id].key for records in self._by_route.values())
+
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> None:
+        """Forget the messages of a route, or those with `ids`; their records become obsolete."""
+        records = self._by_route.pop(route, {}) if ids is None else self._by_route.get(route, {})
+        for id in list(records) if ids is None else ids:
+            record = records.pop(id, None)
+            if record is None:  # the limits kept it out
+                continue
             record.is_released = True
             self._messages -= 1
             self._bytes -= record.size

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sent messages that may not have arrived: from the transport of an endpoint back to its queue.
+"""Between a transport and the disk: sent messages that may not have arrived, and the ids of received messages.
 
 A message of a transport has no delivery. In: messages. Out: queued messages, each with a delivery as it had then.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +14,12 @@ from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from ustreamer.host.egress.durable_queue import DurableQueue
+    from ustreamer.host.storage.received_ids import ReceivedIdFile
 
 _MAX_DELIVERIES: Final = 4_096
 
@@ -55,5 +57,18 @@ class DurableSentStore:
     def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
         return self._queue.keep(route, self._messages.as_queued(messages))
 
-    def release(self, route: Hashable) -> bool:
-        return self._queue.release(route)
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
+        return self._queue.release(route, ids)
+
+
+class ReceivedMessages:
+    """The `ReceivedStore` of a transport: the file of its ids, and the durable queues that messages go to."""
+
+    def __init__(self, file: "ReceivedIdFile", queues: Sequence["DurableQueue"]) -> None:
+        self._queues = queues
+        self.load = file.load
+        self.add = file.add
+        self.close = file.close
+
+    def safe_before_ns(self) -> int:
+        return min(queue.safe_before_ns() for queue in self._queues)

@@ -83,7 +83,7 @@ from ustreamer.host.runtime.reload import (
     changed_plugins,
     keys_needing_restart,
 )
-from ustreamer.host.runtime.sent_messages import DurableSentStore, SentMessages
+from ustreamer.host.runtime.sent_messages import DurableSentStore, ReceivedMessages, SentMessages
 from ustreamer.host.runtime.threads import TimerThread
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.storage.dead_letter_writer import DeadLetterWriter
@@ -189,6 +189,7 @@ class Streamer:
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
             self._egress_queues[name] = self._build_egress_queue(name, config)
+        self._keep_received(config)
         self._kinds = kinds
 
     def _build_egress_queue(self, name: str, config: StreamerConfig) -> EndpointQueue:
@@ -214,6 +215,21 @@ class Streamer:
         messages = SentMessages(dispatcher, queue, self._ingress_of)
         transport.keep_unconfirmed(DurableSentStore(queue, messages))
         return queue
+
+    def _keep_received(self, config: StreamerConfig) -> None:
+        """Give each durable endpoint the file for the ids of its received messages."""
+        durable = [name for name, section in config.endpoints.items() if section.durable]
+        if not durable:
+            return
+        from ustreamer.host.egress.durable_queue import DurableQueue
+        from ustreamer.host.storage.received_ids import DIRECTORY as RECEIVED
+        from ustreamer.host.storage.received_ids import ReceivedIdFile
+
+        queues = [each for each in self._egress_queues.values() if isinstance(each, DurableQueue)]
+        for name in durable:
+            path, stores = config.state_dir / RECEIVED / name, self.context.stores
+            file = ReceivedIdFile(path, self._clock.monotonic_ns, stores)
+            self.transports[name].keep_received(ReceivedMessages(file, queues))
 
     def _endpoint_of(self, authority: str) -> str | None:
         return self._authority_table.endpoint_of_authority(authority)

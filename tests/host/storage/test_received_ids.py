@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file with the ids of the last received messages: restarts, its fixed size, and a disk that refuses."""
+
+import errno
+from pathlib import Path
+
+from tests.core.storage.refused_writes import with_refused_writes
+from ustreamer.core.storage.store_states import StoreStates
+from ustreamer.host.storage.received_ids import ID_BYTES, ReceivedIdFile
+
+
+def ids(first: int, end: int) -> list[bytes]:
+    return [b"%0*d" % (ID_BYTES, each) for each in range(first, end)]
+
+
+def open_file(path: Path, states: StoreStates | None = None) -> tuple[ReceivedIdFile, list[bytes]]:
+    file = ReceivedIdFile(path / "received" / "link", lambda: 0, states, capacity=10)
+    return file, file.load()
+
+
+def test_the_last_ids_are_there_after_a_kill_in_order(tmp_path: Path) -> None:
+    file, found = open_file(tmp_path)
+    assert found == []
+    size = 0
+    for first, end in ((1, 4), (4, 13), (13, 40), (40, 41)):
+        file.add(ids(first, end))
+        killed, found = open_file(tmp_path)
+        assert found == ids(max(1, end - 10), end)
+        killed.close()
+        size = size or (tmp_path / "received" / "link").stat().st_size
+        assert (tmp_path / "received" / "link").stat().st_size == size
+    file.close()
+    file.close()
+
+
+def test_a_damaged_file_yields_other_ids_and_no_error(tmp_path: Path) -> None:
+    file, _ = open_file(tmp_path)
+    file.add(ids(1, 5))
+    file.close()
+    path = tmp_path / "received" / "link"
+    path.write_bytes(b"\xff" * 20 + path.read_bytes()[20:])
+    file, found = open_file(tmp_path)
+    assert set(ids(2, 5)) < set(found)
+    file.add(ids(5, 7))
+    file.close()
+
+
+def test_a_disk_that_refuses_is_reported_until_it_accepts(tmp_path: Path) -> None:
+    states = StoreStates()
+    file, _ = open_file(tmp_path, states)
+    with_refused_writes(errno.ENOSPC, lambda: file.add(ids(1, 2)))
+    [state] = states.snapshot().values()
+    assert state.degraded
+    file.add(ids(1, 2))
+    [state] = states.snapshot().values()
+    assert (state.refused, state.degraded) == (1, "")
+    file.close()
+
+
+def test_without_a_file_nothing_is_kept(tmp_path: Path) -> None:
+    states = StoreStates()
+    (tmp_path / "received").write_bytes(b"")
+    file, found = open_file(tmp_path, states)
+    file.add(ids(1, 2))
+    file.close()
+    assert found == []
+    assert states.snapshot()
