@@ -56,7 +56,9 @@ BOUNDED = {
         "zenoh.link_watcher_failed",
         "zenoh.listener_failed",
         "zenoh.peer_watcher_failed",
+        "zenoh.receipts_not_announced",
         "zenoh.refused_announcement",
+        "zenoh.refused_receipt",
         "zenoh.sample_refused",
     },
     "at most once per second, or per pause of the recorder": {

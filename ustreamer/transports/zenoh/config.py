@@ -55,6 +55,9 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each).
 
+    `receipts`: give receipts to senders that expect them, wait for those of streamers that give them, and drop copies
+    (docs/decisions/0031-receipts.md). It needs the retransmit buffer.
+
     `peers` lists the authorities of streamers on this network that are trusted to forward what they announce, even if
     they are not visible on the other side. False: neither detect peers nor announce this streamer.
     """
@@ -66,6 +69,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     scouting: bool | None = None
     retransmit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
     retransmit_bytes: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RETRANSMIT_BYTES
+    receipts: bool = False
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
     peers: tuple[str, ...] | bool = True
     max_publishers: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 16_384
@@ -81,6 +85,10 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
             _check_peer_authority(authority)
         if self.config is None:
             self._check_without_file()
+        if self.receipts and not self.retransmit_ms:
+            raise ValueError(
+                "receipts needs retransmit_ms: what has no receipt is sent again from that buffer"
+            )
         if self.config is None and not (self.listen or self.connect or self.scouting):
             raise ValueError(
                 "a Zenoh endpoint without config, listen, connect and scouting has no connection; "

@@ -11,7 +11,7 @@ A declaration takes 0.1 ms and more, so the publishers of subscribed topics are 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
@@ -26,10 +26,12 @@ from zenoh.handlers import Callback
 
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
 from ustreamer.transport_port import EndpointContext, RouteUnavailable, SentStore, Unconfirmed
+from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts, Receiver
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor
+from ustreamer.transports.zenoh.receipt_keys import ID_IN_ATTACHMENT, receipt_id
 from ustreamer.transports.zenoh.retransmit import (
     HEAD,
     AnsweredRequests,
@@ -37,7 +39,7 @@ from ustreamer.transports.zenoh.retransmit import (
     RetransmitBuffer,
     RetransmitConfig,
 )
-from ustreamer.transports.zenoh.sent_keeper import Put, SentKeeper
+from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put, SentKeeper
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
@@ -69,6 +71,10 @@ _MAX_TAILS: Final = 256
 _POLL_S: Final = 0.005
 _NEVER_NS: Final = 1 << 62
 _NS_PER_MS: Final = 1_000_000
+_OVERDUE_NS: Final = 300_000_000
+"""Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
+_FORGOTTEN_NS: Final = 10_000_000_000  # longer than a put waits
+_RECEIPTS_NS: Final = 2_000_000_000
 _PREPARE_LOCK_S: Final = 0.025  # a sender may hold the lock for seconds
 _DISCOVERY_NS: Final = 500_000_000
 """The time in which a new publisher learns of existing subscribers. Measured across two routers: 6 ms at most, and
@@ -85,7 +91,8 @@ class _RoutePublisher:
     """The Zenoh publisher of one route.
 
     `open`: a subscriber matches, and nothing is left to retransmit. `headers` has the keys of its cached headers.
-    `absent_from_ns` has a meaning only while no subscriber matches: from this time on none is expected.
+    `absent_from_ns` has a meaning only while no subscriber matches: from this time on none is expected. `receivers`
+    give receipts for its puts.
     """
 
     __slots__ = (
@@ -94,6 +101,7 @@ class _RoutePublisher:
         "lost_ns",
         "open",
         "put",
+        "receivers",
         "route",
         "to_retransmit",
         "zenoh",
@@ -108,6 +116,7 @@ class _RoutePublisher:
         self.headers: dict[UAttributes, None] = {}
         self.to_retransmit: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
+        self.receivers: tuple[Receiver, ...] = ()
 
 
 class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
@@ -176,10 +185,11 @@ class ZenohSender:
         on_route_opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
         sent_store: SentStore | None = None,
+        awaited: AwaitedReceipts | None = None,
     ) -> None:
         """`answered_requests` are not retransmitted. `on_route_opened` is called on the thread of `link_monitor`.
 
-        `sent_store` keeps puts while they may not have arrived.
+        `sent_store` keeps puts while they may not have arrived. `awaited` has the puts without a receipt.
         """
         self.sent = 0
         self.retransmitted = 0
@@ -204,6 +214,7 @@ class ZenohSender:
         self._state_lock = Lock()
         # With a store: the monitor thread reads the retransmit buffer while a put waits and holds the other lock.
         self._buffer_lock = Lock()
+        self._awaited = awaited
         has_store = sent_store is not None  # else no lock: 0.16 us
         self._append = self._append_locked if has_store else self._retransmit_buffer.append
         self._append_batch = self._append_batch_locked if has_store else self._retransmit_buffer.append_batch
@@ -213,6 +224,7 @@ class ZenohSender:
         """Publishers that lost their subscribers, each with the time; `_collect_losses` empties it."""
         self._closing = Event()
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
+        self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
         self._new_losses: dict[_RoutePublisher, tuple[int, int]] = {}
         """Publishers that lost their subscribers just now: until when, and since when puts may be lost."""
@@ -231,6 +243,8 @@ class ZenohSender:
     def put_message(self, message: UMessage) -> None:
         """Put `message` without waiting for a subscriber. Raises like `UTransport.send`, and RouteUnavailable."""
         with self._lock:
+            if self._awaited is not None:
+                self._update_receivers()
             attributes = message.attributes
             # `_cached_header` inlined: saves 2 us per message where the CPU caches are cold.
             known = (
@@ -265,6 +279,10 @@ class ZenohSender:
         origins, heads, payloads = list[Origin](), list[bytes](), list[bytes]()
         with self._lock:
             links, pack, cached = self._link_monitor, HEAD.pack, self._headers.get
+            begin_ns = 0
+            if self._awaited is not None:
+                self._update_receivers()
+                begin_ns = self._monotonic_ns()
             used = self._by_use.move_to_end
             for message in messages:
                 attributes, id, payload = message.attributes, message.id, message.payload
@@ -278,9 +296,15 @@ class ZenohSender:
                 if header.after_reqid is not None:
                     tail, reqid = header.encode_for(attributes)
                 head = pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
+                receivers = header.publisher.receivers
+                if receivers:  # before the put: its receipt may come at once
+                    receipt = head[ID_IN_ATTACHMENT]
+                    for each in receivers:
+                        each.waiting[receipt] = begin_ns
                 try:
                     header.put(payload, attachment=head + tail)
                 except zenoh.ZError:
+                    _forget(receivers, [head[ID_IN_ATTACHMENT]])
                     break
                 used(header.publisher)
                 origins.append(header.origin)
@@ -307,6 +331,14 @@ class ZenohSender:
                 return 0
             links, put, attachments = self._link_monitor, header.put, header.attachments(batch)
             remaining = zip(batch.payloads, attachments, strict=True)
+            if self._awaited is not None:
+                self._update_receivers()
+            receivers, ids = header.publisher.receivers, list[bytes]()
+            if receivers:
+                ids = [attachment[ID_IN_ATTACHMENT] for attachment in attachments]
+                put_ns = self._monotonic_ns()
+                for each in receivers:
+                    each.waiting.update(zip(ids, repeat(put_ns)))
             failed = 0
             try:
                 for payload, attachment in remaining:
@@ -319,6 +351,8 @@ class ZenohSender:
             untried = sum(1 for _ in remaining)
             put_count = len(attachments) - failed - untried
             sent = attachments[:put_count]
+            if receivers and put_count < len(attachments):
+                _forget(receivers, ids[put_count:])
             self._by_use.move_to_end(header.publisher)
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
@@ -365,9 +399,15 @@ class ZenohSender:
         tail, reqid = header.tail, b""
         if header.after_reqid is not None:
             tail, reqid = header.encode_for(message.attributes)
+        receivers = header.publisher.receivers
+        if receivers:
+            receipt = head[ID_IN_ATTACHMENT]
+            for each in receivers:
+                each.waiting[receipt] = now_ns
         try:
             header.put(payload, attachment=head + tail)
         except zenoh.ZError as error:
+            _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
         self.sent += 1
         self._by_use.move_to_end(header.publisher)
@@ -470,8 +510,7 @@ class ZenohSender:
         if self._lock.acquire(timeout=_PREPARE_LOCK_S):
             try:
                 if self._is_preparable(route):
-                    self._publishers[route] = publisher
-                    self._by_use[publisher] = None
+                    self._add_publisher(publisher)
                     return
             finally:
                 self._lock.release()
@@ -488,9 +527,13 @@ class ZenohSender:
             if len(self._publishers) >= self._max_publishers:
                 self._evict_publisher()
             publisher = self._declare_publisher(attributes, route)
-            self._publishers[route] = publisher
-            self._by_use[publisher] = None
+            self._add_publisher(publisher)
         return publisher
+
+    def _add_publisher(self, publisher: _RoutePublisher) -> None:
+        self._publishers[publisher.route] = publisher
+        self._by_use[publisher] = None
+        publisher.receivers = self._receivers_of(publisher.route)
 
     def _evict_publisher(self) -> None:
         """Evict the least recently used publisher with nothing to retransmit, else the least recently used one."""
@@ -531,6 +574,21 @@ class ZenohSender:
             with self._state_lock:
                 publisher.open = False
         return publisher
+
+    def _update_receivers(self) -> None:
+        """Determine the receivers of all publishers again, if tokens have changed."""
+        awaited = self._awaited
+        if awaited is not None and awaited.changed:
+            awaited.changed = False
+            for publisher in self._publishers.values():
+                publisher.receivers = self._receivers_of(publisher.route)
+
+    def _receivers_of(self, route: ZenohRoute) -> tuple[Receiver, ...]:
+        source, sink, _ = route
+        own = self._context.authority
+        if self._awaited is None:
+            return ()
+        return self._awaited.receivers_of(source.with_authority(own), sink and sink.with_authority(own))
 
     # --- matching subscribers -----------------------------------------------------------------------------------------
 
@@ -580,11 +638,16 @@ class ZenohSender:
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
             publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
+            if self._awaited is not None:
+                self._awaited.park([receipt_id(message.id) for _, message in publisher.to_retransmit])
             if self._sent_keeper is not None:
                 self._new_losses[publisher] = noticed_ns + DETECTION_NS, _NEVER_NS
 
     def _on_monitor_tick(self) -> None:
-        self._keep_suspect()  # first: the rest may wait for a put
+        # First: the rest may wait for a put.
+        if self._awaited is not None and self._awaited_keeper is not None:
+            self._keep_awaited(self._awaited, self._awaited_keeper)
+        self._keep_suspect()
         if self._losses:
             with self._lock:
                 self._collect_losses()
@@ -592,10 +655,16 @@ class ZenohSender:
         # Until it fits again: the first sign of life confirms nothing yet.
         buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
         buffer.confirmed_ns = links.confirmed_ns
+        if self._awaited is not None:
+            oldest_ns = self._awaited.oldest_ns
+            buffer.hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
+            buffer.confirmed_ns = min(links.confirmed_ns, oldest_ns)
         if self._lock.acquire(blocking=False):  # a put may wait for seconds
             try:
                 with self._buffer_lock:
                     buffer.drop_confirmed()
+                if self._awaited is not None:
+                    self._repair(self._awaited)
             finally:
                 self._lock.release()
         keeper = self._sent_keeper
@@ -606,6 +675,53 @@ class ZenohSender:
 
     # --- puts that a kill of this process would lose ------------------------------------------------------------------
 
+    def _keep_awaited(self, awaited: AwaitedReceipts, keeper: AwaitedKeeper) -> None:
+        """Store the puts whose receipt is overdue, and release those that have one."""
+        now_ns = self._monotonic_ns()
+        overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
+        if overdue:
+            found = {id: each[2] for id, each in self._remembered_of(overdue).items()}
+            keeper.keep({id: each for id, each in found.items() if _is_repeatable(each)})
+            # A put in progress is remembered later.
+            keeper.ignore(
+                id
+                for id, put_ns in overdue.items()
+                if (id in found and not _is_repeatable(found[id]))
+                or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
+            )
+        keeper.release(awaited.is_awaited)
+
+    def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
+        """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""
+        with self._buffer_lock:
+            puts = self._retransmit_buffer.messages_since(min(ids.values()))
+        by_id = {receipt_id(each[2].id): each for each in puts}
+        return {id: each for id, each in by_id.items() if id in ids}
+
+    # --- receipts -----------------------------------------------------------------------------------------------------
+
+    def _repair(self, awaited: AwaitedReceipts) -> None:
+        """Put again what counts as lost."""
+        self._update_receivers()
+        lost = awaited.lost(self._monotonic_ns())
+        if not lost:
+            return
+        found = self._remembered_of(lost)
+        awaited.give_up([id for id in lost if id not in found])
+        for id, (route, put_ns, message) in found.items():
+            assert isinstance(route, _RoutePublisher)
+            if not route.open:
+                awaited.park([id])  # put again when a subscriber is back
+                continue
+            awaited.forget([id])
+            if not self._is_answered(message) and not self._retransmit(route, put_ns, message):
+                self.not_retransmitted += 1
+
+    def _is_awaited(self, message: UMessage) -> bool:
+        return self._awaited is not None and self._awaited.is_awaited(receipt_id(message.id))
+
+    # --- puts that may be lost with a node ----------------------------------------------------------------------------
+
     def _keep_suspect(self) -> None:
         """Store the unconfirmed puts while a node may be frozen or cut off."""
         links, keeper = self._link_monitor, self._sent_keeper
@@ -613,7 +729,9 @@ class ZenohSender:
             return
         with self._buffer_lock:
             puts = self._retransmit_buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
-        if puts and keeper.keep(each for each in puts if _is_repeatable(each[2])):
+        if puts and keeper.keep(
+            each for each in puts if _is_repeatable(each[2]) and not self._is_awaited(each[2])
+        ):
             self._kept_until_ns = puts[-1][1]
 
     def _keep_lost(self, keeper: SentKeeper) -> None:
@@ -641,7 +759,7 @@ class ZenohSender:
                 lost += (
                     (publisher, put_ns, message)
                     for put_ns, message in publisher.to_retransmit
-                    if put_ns >= since_ns and _is_repeatable(message)
+                    if put_ns >= since_ns and _is_repeatable(message) and not self._is_awaited(message)
                 )
                 self._new_losses[publisher] = until_ns, since_ns
             elif now_ns > until_ns:
@@ -683,7 +801,10 @@ class ZenohSender:
         self._on_route_opened(publisher.route)
 
     def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
-        for put_ns, message in self._lost_of(publisher, to_retransmit):
+        lost = self._lost_of(publisher, to_retransmit)
+        if self._awaited is not None:
+            self._awaited.forget([receipt_id(message.id) for _, message in to_retransmit])
+        for put_ns, message in lost:
             if not self._retransmit(publisher, put_ns, message):
                 self.not_retransmitted += 1
         if self._sent_keeper is not None:
@@ -696,7 +817,11 @@ class ZenohSender:
         since_ns = self._lost_since_ns(publisher)
         self.not_retransmitted += _sum_since(self._evicted, since_ns)
         self._evicted.clear()
-        return [each for each in to_retransmit if each[0] >= since_ns and not self._is_answered(each[1])]
+        return [
+            each
+            for each in to_retransmit
+            if (each[0] >= since_ns or self._is_awaited(each[1])) and not self._is_answered(each[1])
+        ]
 
     def unconfirmed(self) -> Unconfirmed:
         """The puts that are not known to have arrived. Call when the session has closed."""
@@ -708,11 +833,11 @@ class ZenohSender:
             puts = [
                 (put_ns, publisher, message)
                 for publisher in self._publishers.values()
-                if publisher.lost_ns
-                and not publisher.open
-                and not self._link_monitor.is_receiver_gone(publisher.lost_ns)
+                if publisher.lost_ns and not publisher.open
                 for put_ns, message in self._lost_of(publisher, publisher.to_retransmit)
+                if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns)
             ]
+            puts += self._unreceipted()
             buffer = self._retransmit_buffer
             self.not_retransmitted += _sum_since(buffer.pop_evicted(), since_ns)
             puts += (
@@ -729,6 +854,22 @@ class ZenohSender:
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
             in_order = sorted(unique.values(), key=itemgetter(0))
             return Unconfirmed([message for _, message in in_order], self.not_retransmitted - evicted_before)
+
+    def _unreceipted(self) -> Iterator[tuple[int, _RoutePublisher, UMessage]]:
+        """The remembered puts without a receipt, but no answered Requests."""
+        awaited = {} if self._awaited is None else self._awaited.overdue(_NEVER_NS)
+        for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
+            if isinstance(publisher, _RoutePublisher) and not self._is_answered(message):
+                yield put_ns, publisher, message
+
+    def wait_receipts(self) -> None:
+        """Wait for missing receipts, 2 s at most, while a node is connected."""
+        if self._awaited is None:
+            return
+        end_ns = self._monotonic_ns() + _RECEIPTS_NS
+        while self._awaited.oldest_ns < _NEVER_NS and self._link_monitor.up and self._monotonic_ns() < end_ns:
+            if self._closing.wait(_POLL_S):
+                return
 
     def _is_answered(self, message: UMessage) -> bool:
         return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
@@ -774,6 +915,11 @@ class ZenohSender:
     def close(self) -> None:
         """Release a `send` that waits for a subscriber."""
         self._closing.set()
+
+
+def _forget(receivers: Iterable[Receiver], ids: Sequence[bytes]) -> None:
+    for each in receivers:
+        each.forget(ids)
 
 
 def _route_of(attributes: UAttributes) -> ZenohRoute:

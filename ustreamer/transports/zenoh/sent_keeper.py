@@ -4,11 +4,14 @@
 In: puts with their times, and the state of their publishers. Out: calls of the store. Used on the monitor thread only.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Final
 
 from ustreamer.transport_port import SentStore
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID
 
+_ROUTE: Final = "receipts"
 Put = tuple[Hashable, int, UMessage]
 """The publisher, the time of the put, and the message."""
 
@@ -48,3 +51,32 @@ class SentKeeper:
             if not self._store.release(publisher):
                 return
             del self._last_put_ns[publisher]
+
+
+class AwaitedKeeper:
+    """The messages in the store that wait for a receipt, each until its receipt. Ids are those of receipts."""
+
+    def __init__(self, store: SentStore) -> None:
+        self._store = store
+        self._kept: dict[bytes, UUID | None] = {}  # None: ignored
+
+    def __contains__(self, id: bytes) -> bool:
+        """Whether the message is in the store, or ignored."""
+        return id in self._kept
+
+    def keep(self, messages: Mapping[bytes, UMessage]) -> None:
+        """Store these, which are in order. Where the store is busy, the next call should repeat them."""
+        if messages and self._store.keep(_ROUTE, list(messages.values())):
+            self._kept.update((id, message.id) for id, message in messages.items())
+
+    def ignore(self, ids: Iterable[bytes]) -> None:
+        """Do not store these."""
+        self._kept.update((id, None) for id in ids)
+
+    def release(self, is_awaited: Callable[[bytes], bool]) -> None:
+        """Release the messages whose receipt is not awaited any more."""
+        done = {id: each for id, each in self._kept.items() if not is_awaited(id)}
+        stored = [each for each in done.values() if each is not None]
+        if not stored or self._store.release(_ROUTE, stored):
+            for id in done:
+                del self._kept[id]

@@ -42,10 +42,13 @@ class ListenerFilters(NamedTuple):
     sink: UUri | None
 
     def matches(self, message: UMessage) -> bool:
-        sink = message.attributes.sink
+        return self.match_route(message.attributes.source, message.attributes.sink)
+
+    def match_route(self, source: UUri, sink: UUri | None) -> bool:
+        """Whether messages from `source` to `sink` match; None is the sink of a publication."""
         if self.sink is None or sink is None:
-            return self.sink is sink and self.source.matches(message.attributes.source)
-        return self.sink.matches(sink) and self.source.matches(message.attributes.source)
+            return self.sink is sink and self.source.matches(source)
+        return self.sink.matches(sink) and self.source.matches(source)
 
 
 class DeliveredFilters:

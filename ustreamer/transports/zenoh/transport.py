@@ -22,10 +22,12 @@ from ustreamer.transport_port import (
     EndpointTransport,
     PeerTopicTransport,
     PeerTransport,
+    ReceivedStore,
     ReceivingThread,
     SentStore,
     Unconfirmed,
 )
+from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.errors import zenoh_error_text
@@ -33,6 +35,8 @@ from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
 from ustreamer.transports.zenoh.peer_tokens import PeerTokens
 from ustreamer.transports.zenoh.publisher import ZenohSender
+from ustreamer.transports.zenoh.receipt_giver import ReceiptGiver
+from ustreamer.transports.zenoh.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import (
     DeliveredFilters,
@@ -43,6 +47,7 @@ from ustreamer.transports.zenoh.subscriber import (
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, check_filters
 
 log = logging.getLogger("ustreamer.zenoh")
@@ -86,6 +91,14 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._answered_requests = AnsweredRequests(_ANSWERED_REQUESTS if config.retransmit_ms else 0)
         trusted = () if isinstance(config.peers, bool) else config.peers
         self._peer_tokens = PeerTokens(context.name, trusted)
+        self._awaited: AwaitedReceipts | None = None
+        self._giver: ReceiptGiver | None = None
+        if config.receipts:
+            instance, window_ns = context.instance or "0", config.retransmit_ms * 1_000_000
+            self._awaited = AwaitedReceipts(instance, context.clock.monotonic_ns, window_ns)
+            giver = ReceiptGiverId(context.authority, context.name, instance)
+            self._giver = ReceiptGiver(giver, context.clock.monotonic_ns)
+        self._receipt_listeners: dict[Listener, Listener] = {}
         self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
         self._closed = False
@@ -138,7 +151,12 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             self._on_route_opened,
             self._config.max_publishers,
             self._sent_store,
+            self._awaited,
         )
+        # Before the link is known to be up: the first put should know its receivers.
+        if self._awaited is not None and self._giver is not None:
+            self._awaited.start(session)
+            self._giver.start(session)
         # After the sender: a watcher may send as soon as the link is up.
         self._link_monitor.start(session, lease_ms(config))
         # Before the subscriptions: the peers that forward a message should be known when it arrives.
@@ -146,6 +164,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         with self._lock:
             self._session = session
             for subscription in self._subscriptions.values():
+                self._announce_receipts(subscription.filters)
                 subscription.start(session)
 
     def stop_receiving(self) -> None:
@@ -156,6 +175,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         with self._lock:
             self._receiving = False
             subscriptions = list(self._subscriptions.values())
+            if self._giver is not None:
+                self._giver.withdraw()
         for subscription in subscriptions:
             subscription.stop()
         monotonic_ns = self._context.clock.monotonic_ns
@@ -173,6 +194,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             return
         atexit.unregister(self.close)
         self._sender.close()
+        if self._awaited is not None and self._giver is not None:
+            self._giver.close()
+            self._awaited.close()
         self._peer_tokens.close()
         self._link_monitor.close()
         try:
@@ -187,6 +211,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         sender = self._sender
         if sender is None or self._closed:
             return Unconfirmed()
+        sender.wait_receipts()
         self._link_monitor.hold_links()
         self.close()
         return sender.unconfirmed()
@@ -194,6 +219,17 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def keep_unconfirmed(self, store: SentStore) -> None:
         """See EndpointTransport; needs the retransmit buffer."""
         self._sent_store = store
+
+    def keep_received(self, store: ReceivedStore) -> None:
+        if self._giver is not None:
+            self._giver.store = store
+
+    def awaits_receipt(self, id: UUID) -> bool:
+        return self._awaited is not None and self._awaited.is_awaited(receipt_id(id))
+
+    def _announce_receipts(self, filters: ListenerFilters) -> None:
+        if self._giver is not None:
+            self._giver.announce(filters)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -296,6 +332,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             subscription = self._subscriptions[registration.filters]
             unused = all(each.filters != registration.filters for each in self._registrations)
             if unused:
+                if self._giver is not None:
+                    self._giver.withdraw(registration.filters)
                 del self._subscriptions[registration.filters]
                 self._ending[subscription] = None
         subscription.wait_call_done(_LISTENER_TIMEOUT_S)
@@ -312,6 +350,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             if uuri is not None:
                 uuri.check()
         own = self._context.authority
+        if self._giver is not None:
+            listener = self._receipt_listeners.setdefault(listener, self._giver.listener(listener))
         return _Registration(
             ListenerFilters(source.with_authority(own), sink and sink.with_authority(own)), listener
         )
@@ -321,10 +361,13 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         if self._session is None or not self._receiving:
             return
         filters = first.filters
+        self._announce_receipts(filters)
         try:
             self._subscriptions[filters].start(self._session)
         except zenoh.ZError as error:
             del self._registrations[first], self._subscriptions[filters]
+            if self._giver is not None:
+                self._giver.withdraw(filters)
             text = f"endpoint {self._context.name!r}: cannot listen for {filters}: {zenoh_error_text(error)}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
 
@@ -363,7 +406,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
-        that Zenoh refused.
+        that Zenoh refused. With `receipts`: `receipts_given`, `receipts_received`, and `receipts_waiting` count messages;
+        `receipts_missing` those that were never confirmed; `receipt_duplicates` dropped copies.
         """
         with self._lock:
             counts = self._closed_counters.copy()
@@ -383,6 +427,20 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             "links": len(self._link_monitor),
             **{name: counts[name] for name in names},
             **peer_counters,
+            **self._receipt_counters(),
+        }
+
+    def _receipt_counters(self) -> dict[str, int]:
+        giver, awaited = self._giver, self._awaited
+        if giver is None or awaited is None:
+            return {}
+        return {
+            "receipts_given": giver.given,
+            "receipt_duplicates": giver.duplicates,
+            "receipts_received": awaited.received,
+            "receipts_missing": awaited.missing,
+            "receipts_waiting": awaited.count,
+            "refused_receipt": awaited.refused,
         }
 
     def __repr__(self) -> str:

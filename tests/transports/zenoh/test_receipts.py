@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receipts: their keys, the puts that wait for them, the copies that are dropped; and two endpoints that use them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Final
+
+import pytest
+import zenoh
+
+from tests.transports.contract import ALPHA, BETA, TOPIC, new_id
+from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
+from tests.waiting import wait_until
+from ustreamer.transport_port import EndpointContext
+from ustreamer.transports.zenoh.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.keys import EVERY_KEY, message_key
+from ustreamer.transports.zenoh.receipt_giver import RecentIds
+from ustreamer.transports.zenoh.receipt_keys import (
+    EVERY_RECEIPT,
+    ReceiptGiverId,
+    parse_receipt_key,
+    parse_token_key,
+    receipt_id,
+    receipt_ids,
+    receipt_key,
+    split_receipt,
+    token_key,
+)
+from ustreamer.transports.zenoh.subscriber import ListenerFilters
+from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.batch import MessageBatch
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import ANY, UUri, any_at
+
+NS_PER_S: Final = 1_000_000_000
+WINDOW_NS: Final = 15 * NS_PER_S
+GIVER: Final = ReceiptGiverId("cloud.eu", "link", "0123456789abcdef")
+EVERY_PUBLICATION: Final = ListenerFilters(ANY, None)
+TOKEN: Final = token_key(GIVER, EVERY_PUBLICATION)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("filters", [EVERY_PUBLICATION, ListenerFilters(any_at("a"), TOPIC)])
+def test_keys_name_the_giver_and_its_filters(filters: ListenerFilters) -> None:
+    assert parse_receipt_key(receipt_key(GIVER)) == GIVER
+    assert parse_token_key(token_key(GIVER, filters)) == (GIVER, filters)
+    assert zenoh.KeyExpr(EVERY_RECEIPT).includes(zenoh.KeyExpr(receipt_key(GIVER)))
+    assert not zenoh.KeyExpr(EVERY_RECEIPT).intersects(zenoh.KeyExpr(token_key(GIVER, filters)))
+    assert not zenoh.KeyExpr(EVERY_KEY).intersects(zenoh.KeyExpr(receipt_key(GIVER)))
+
+
+@pytest.mark.parametrize("key", ["up-receipts/2/a/b/0", "up-receipts/1/a/b/xyz", "up-receipts/1/a/b/0/c", ""])
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(UStatusError):
+        parse_receipt_key(key)
+    with pytest.raises(UStatusError):
+        parse_token_key(f"{key}/-")
+
+
+def test_a_receipt_has_the_ids_as_in_attachments() -> None:
+    messages = numbered(0, 9)
+    batch = MessageBatch.from_messages(messages)
+    assert batch is not None
+    ids = [receipt_id(each.id) for each in messages]
+    assert receipt_ids(messages) == receipt_ids(batch) == ids == split_receipt(b"".join(ids))
+    with pytest.raises(UStatusError):
+        split_receipt(b"".join(ids)[1:])
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def some_ids(first: int, end: int) -> list[bytes]:
+    return [b"%d" % each for each in range(first, end)]
+
+
+def test_each_copy_is_detected_in_any_batch() -> None:
+    recent = RecentIds(100, some_ids(0, 2))
+    assert recent.are_new(some_ids(2, 10)) is None
+    assert recent.are_new(some_ids(9, 11)) == [False, True]
+    assert recent.are_new([b"20", b"21", b"20"]) == [True, True, False]
+    assert recent.are_new(some_ids(0, 3)) == [False, False, False]
+    assert recent.are_new(some_ids(11, 20)) is None
+
+
+def test_the_last_ids_are_remembered_and_twice_as_many_at_most() -> None:
+    recent = RecentIds(10)
+    for number in range(100):
+        assert recent.are_new(some_ids(number, number + 1)) is None
+    assert not any(recent.are_new(some_ids(90, 100)) or [True])
+    assert recent.are_new(some_ids(0, 80)) is None
+
+
+# --- puts that wait ---------------------------------------------------------------------------------------------------
+
+
+class Awaited(AwaitedReceipts):
+    """With a clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_ns = 100 * NS_PER_S
+        super().__init__("own", lambda: self.now_ns, WINDOW_NS)
+
+    def appear(self, instance: str = "1") -> Receiver:
+        self.on_token(token_key(GIVER._replace(instance=instance), EVERY_PUBLICATION), is_present=True)
+        [receiver] = self.receivers_of(TOPIC, None)
+        return receiver
+
+    def disappear(self, instance: str = "1") -> None:
+        self.on_token(token_key(GIVER._replace(instance=instance), EVERY_PUBLICATION), is_present=False)
+
+    def put(self, *ids: bytes) -> None:
+        """Put these now, for all receivers."""
+        for receiver in self.receivers_of(TOPIC, None):
+            receiver.waiting.update(dict.fromkeys(ids, self.now_ns))
+
+    def give(self, *ids: bytes) -> None:
+        self.on_receipt(receipt_key(GIVER), b"".join(ids))
+
+
+def id_of(number: int) -> bytes:
+    return b"%017d" % number
+
+
+def test_a_put_waits_until_its_receipt() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1), id_of(2))
+    awaited.give(id_of(1), id_of(9))
+    assert (awaited.is_awaited(id_of(1)), awaited.is_awaited(id_of(2)), awaited.count) == (False, True, 1)
+    awaited.now_ns += NS_PER_S - 1
+    assert list(awaited.overdue(awaited.now_ns)) == [id_of(2)]
+    assert awaited.lost(awaited.now_ns) == {}  # the receiver may be slow
+
+
+def test_only_matching_puts_wait_and_none_for_the_own_tokens() -> None:
+    awaited = Awaited()
+    awaited.on_token(token_key(GIVER._replace(instance="own"), EVERY_PUBLICATION), is_present=True)
+    assert awaited.receivers_of(TOPIC, None) == ()
+    receiver = awaited.appear()
+    assert awaited.receivers_of(TOPIC, None) == (receiver,)
+    assert awaited.receivers_of(TOPIC, UUri(BETA, 1, 1, 0)) == ()
+
+
+def test_a_put_before_one_with_a_receipt_is_lost_after_a_second() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.now_ns += NS_PER_S + 1
+    awaited.put(id_of(2))
+    assert awaited.lost(awaited.now_ns) == {}
+    awaited.give(id_of(2))
+    assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
+
+
+def test_without_receipts_the_newest_put_is_made_again_ever_more_rarely() -> None:
+    awaited = Awaited()
+    receiver = awaited.appear()
+    awaited.put(id_of(1), id_of(2))
+    for seconds in (1, 2, 4, 8):
+        awaited.now_ns += seconds * NS_PER_S - 1
+        assert awaited.lost(awaited.now_ns) == {}
+        awaited.now_ns += 1
+        assert list(awaited.lost(awaited.now_ns)) == [id_of(2)]
+        receiver.forget([id_of(2)])
+        awaited.put(id_of(2))
+    awaited.give(id_of(2))
+    assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
+
+
+def test_a_put_that_is_lost_again_and_again_is_given_up() -> None:
+    awaited = Awaited()
+    receiver = awaited.appear()
+    tries = 0
+    while not awaited.missing:
+        tries += 1
+        receiver.forget([id_of(1)])
+        awaited.put(id_of(1))
+        awaited.now_ns += 2 * NS_PER_S
+        awaited.put(id_of(2))
+        awaited.give(id_of(2))
+        awaited.lost(awaited.now_ns)
+    assert 1 < tries < 20
+    assert (awaited.missing, awaited.count) == (1, 0)
+
+
+def test_what_a_receiver_had_not_confirmed_is_lost_when_it_is_back() -> None:
+    awaited = Awaited()
+    receiver = awaited.appear()
+    awaited.put(id_of(1))
+    awaited.disappear()
+    awaited.now_ns += 2 * NS_PER_S
+    assert awaited.receivers_of(TOPIC, None) == (receiver,)  # it may return
+    awaited.put(id_of(2))
+    awaited.now_ns += NS_PER_S
+    assert awaited.appear(instance="2") is receiver
+    assert awaited.lost(awaited.now_ns) == {}  # the receipts may be on their way
+    awaited.now_ns += NS_PER_S + 1
+    assert list(awaited.lost(awaited.now_ns)) == [id_of(1), id_of(2)]
+
+
+def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1), id_of(2))
+    awaited.park([id_of(1)])
+    awaited.disappear()
+    awaited.now_ns += WINDOW_NS + NS_PER_S + 1
+    assert awaited.lost(awaited.now_ns) == {}
+    assert awaited.changed
+    assert awaited.receivers_of(TOPIC, None) == ()
+    assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 1)  # its publisher puts it again
+
+
+def test_an_ended_filter_counts_no_longer() -> None:
+    awaited = Awaited()
+    receiver = awaited.appear()
+    key = token_key(GIVER._replace(instance="1"), ListenerFilters(ANY, any_at(BETA)))
+    awaited.on_token(key, is_present=True)
+    assert awaited.receivers_of(TOPIC, UUri(BETA, 1, 1, 0)) == (receiver,)
+    awaited.on_token(key, is_present=False)
+    awaited.now_ns += NS_PER_S + 1
+    awaited.lost(awaited.now_ns)
+    assert awaited.receivers_of(TOPIC, UUri(BETA, 1, 1, 0)) == ()
+    assert awaited.receivers_of(TOPIC, None) == (receiver,)
+
+
+def test_the_puts_of_a_receiver_are_bounded() -> None:
+    receiver = Receiver(0)
+    receiver.waiting.update((id_of(each), each) for each in range(MAX_AWAITED + 10))
+    assert receiver.trim() == 10
+    assert (len(receiver.waiting), next(iter(receiver.waiting))) == (MAX_AWAITED, id_of(10))
+    assert receiver.trim() == 0
+
+
+def test_unreadable_tokens_and_receipts_are_counted() -> None:
+    awaited = Awaited()
+    awaited.on_token("up-receipts/1/a", is_present=True)
+    awaited.on_receipt(receipt_key(GIVER), b"x")
+    awaited.on_receipt("up-receipts/1/a", b"")
+    assert awaited.refused == 3
+
+
+# --- two endpoints ----------------------------------------------------------------------------------------------------
+
+
+def numbered(first: int, end: int) -> list[UMessage]:
+    return [publish(new_id(), TOPIC, b"%d" % each) for each in range(first, end)]
+
+
+class Link:
+    """An endpoint that sends, and endpoints that receive. All give and expect receipts, unless the test says not."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._instances = count(1)
+        self.here = free_locator()
+        self.sender = self.open(ALPHA, listen=(self.here,))
+        self.received: list[int] = []
+
+    def open(self, authority: str, *, receipts: bool = True, **keys: object) -> ZenohTransport:
+        config = ZenohEndpoint(transport="zenoh", authorities=(authority,), receipts=receipts, **keys)  # type: ignore[arg-type]
+        context = EndpointContext("link", authority, CLOCK, instance=f"{next(self._instances):016x}")
+        transport = ZenohTransport(config, context)
+        self._stack.callback(transport.close)
+        transport.open()
+        return transport
+
+    def receiver(self, *, receipts: bool = True) -> ZenohTransport:
+        receiver = self.open(BETA, receipts=receipts, connect=(self.here,))
+        first: list[UMessage] = []
+
+        def on_message(message: UMessage) -> None:
+            number = int(message.payload)
+            if number < 0:
+                first.append(message)
+            else:
+                self.received.append(number)
+
+        receiver.register_listener(ANY, None, on_message)
+        wait_until(lambda: self.sender._link_monitor.up)
+        wait_until(lambda: self.send(-1) and first)
+        return receiver
+
+    def send(self, *numbers: int) -> list[UMessage]:
+        messages = [publish(new_id(), TOPIC, b"%d" % each) for each in numbers]
+        for each in messages:
+            self.sender.send(each)
+        return messages
+
+    def receiver_count(self) -> int:
+        """The receivers whose receipts the next put waits for."""
+        wait_until(lambda: self.sender._link_monitor.up)
+        self.sender.send(publish(new_id(), TOPIC, b"0"))
+        assert self.sender._sender is not None
+        [publisher] = self.sender._sender._publishers.values()
+        return len(publisher.receivers)
+
+    def count(self, name: str, transport: ZenohTransport | None = None) -> int:
+        return (transport or self.sender).statistics()[name]
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    with ExitStack() as stack:
+        yield Link(stack)
+
+
+def test_every_put_gets_a_receipt_and_a_copy_is_dropped(link: Link) -> None:
+    receiver = link.receiver()
+    wait_until(lambda: link.sender.statistics()["receipts_waiting"] == 0)
+    given = link.count("receipts_given", receiver)
+    wait_until(
+        lambda: link.sender.awaits_receipt(link.send(0)[0].id)
+    )  # the token of the receiver has arrived
+    messages = link.send(*range(1, 100))
+    wait_until(lambda: link.count("receipts_given", receiver) >= given + 99)
+    wait_until(lambda: link.count("receipts_waiting") == 0)
+    assert not any(map(link.sender.awaits_receipt, (each.id for each in messages)))
+    assert link.received[-99:] == list(range(1, 100))
+    link.sender.send(messages[0])
+    wait_until(lambda: link.count("receipt_duplicates", receiver) == 1)
+    wait_until(lambda: link.count("receipts_waiting") == 0)
+    assert link.received.count(1) == 1
+
+
+def test_without_receipts_on_both_sides_nothing_waits(link: Link) -> None:
+    receiver = link.receiver(receipts=False)
+    messages = link.send(*range(10))
+    wait_until(lambda: len(link.received) == 10)
+    assert not any(map(link.sender.awaits_receipt, (each.id for each in messages)))
+    assert "receipts_waiting" not in receiver.statistics()
+
+
+def test_a_plain_entity_gets_the_same_samples_and_no_receipts(link: Link) -> None:
+    samples: list[zenoh.Sample] = []
+    with plain_session(connect=[link.here]) as session:
+        session.declare_subscriber(EVERY_KEY, samples.append)
+        link.receiver()
+        wait_until(lambda: link.receiver_count() == 1 and len(samples) > 1)
+        wait_until(lambda: link.count("receipts_received") > 0)
+    [plain] = {(str(each.key_expr), each.source_info, each.encoding) for each in samples}
+    assert plain == (message_key(TOPIC, None, ALPHA), None, zenoh.Encoding.ZENOH_BYTES)
+
+
+def test_a_receiver_that_was_lost_with_unread_messages_gets_them_when_it_is_back(link: Link) -> None:
+    """A plain session stands for a receiver: it gives no receipt for a message that it loses."""
+    link_id = ReceiptGiverId(BETA, "link", "99")
+    with plain_session(connect=[link.here]) as session:
+        session.declare_subscriber(EVERY_KEY, lambda _: None)
+        token = session.liveliness().declare_token(token_key(link_id, EVERY_PUBLICATION))
+        wait_until(lambda: link.receiver_count() == 1)
+        link.send(5)
+        token.undeclare()  # type: ignore[no-untyped-call]
+    receiver = link.open(BETA, connect=(link.here,))
+    receiver.register_listener(ANY, None, lambda message: link.received.append(int(message.payload)))
+    wait_until(lambda: 5 in link.received and link.count("receipts_waiting") == 0)
+    assert link.received == sorted(link.received)
+
+
+def test_at_a_stop_only_what_has_no_receipt_is_unconfirmed(link: Link) -> None:
+    link.receiver()
+    link_id = ReceiptGiverId("other", "link", "99")
+    with plain_session(connect=[link.here]) as session:
+        wait_until(lambda: link.receiver_count() == 1)
+        link.send(1)
+        token = session.liveliness().declare_token(token_key(link_id, EVERY_PUBLICATION))
+        wait_until(lambda: link.receiver_count() == 2)
+        link.send(2)
+        unconfirmed = link.sender.finish()
+        token.undeclare()  # type: ignore[no-untyped-call]
+    assert 2 in {int(each.payload) for each in unconfirmed.messages} <= {0, 2}

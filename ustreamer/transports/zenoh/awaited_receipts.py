@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The puts that have no receipt yet, by receiver.
+
+In: puts, receipts, and the tokens of receivers. Out: which puts wait for too long, and which are lost.
+
+A receiver is a streamer that gives receipts, named by its authority and its endpoint: a new process of it is the same
+receiver. A put waits for the receipt of each receiver whose filters match it. It counts as lost, and is to be put again,
+
+* if it was put before the receiver appeared, and the receiver is present for a second without a receipt for it; or
+* if there is a receipt for a put that was made a second later; or
+* if it is the newest one, after 1, 2, 4... seconds: then the receiver gives a receipt, and the rule above applies to the
+  others. A receipt itself can be lost.
+
+A receiver that is away keeps its puts. After the retransmit window, new puts no longer wait for it.
+
+Puts, receipts and tokens come on different threads. All changes of `waiting` and `parked` are single operations of a
+dict; `_lock` protects the rest.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice, repeat
+from threading import Lock
+from typing import Final
+
+import zenoh
+from zenoh.handlers import Callback
+
+from ustreamer.transports.zenoh.receipt_keys import (
+    EVERY_RECEIPT,
+    EVERY_TOKEN,
+    parse_receipt_key,
+    parse_token_key,
+    split_receipt,
+)
+from ustreamer.transports.zenoh.subscriber import ListenerFilters
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+log = logging.getLogger("ustreamer.zenoh")
+
+MAX_AWAITED: Final = 65_536
+"""Puts without a receipt, per receiver. Above it the oldest one is forgotten; the rules of links apply to it."""
+MAX_RECEIVERS: Final = 16
+_MAX_TOKENS: Final = 64  # per receiver
+_MAX_REPAIRS: Final = 8
+_MAX_PROBES: Final = 10
+_LOST_NS: Final = 1_000_000_000
+_MIN_TIMEOUT_NS: Final = 50_000_000
+_MAX_TIMEOUT_NS: Final = 500_000_000
+_NEVER_NS: Final = 1 << 62
+
+
+class Receiver:
+    """One receiver: its tokens, and the puts that wait for its receipt."""
+
+    __slots__ = (
+        "changed_ns",
+        "filters",
+        "gone_ns",
+        "last_filters",
+        "newest_ns",
+        "parked",
+        "present_since_ns",
+        "probes",
+        "waiting",
+    )
+
+    def __init__(self, now_ns: int) -> None:
+        self.filters: dict[str, ListenerFilters] = {}
+        """By token. Without a token the receiver is away."""
+        self.last_filters: tuple[ListenerFilters, ...] = ()
+        """Also those of tokens that ended just now: an outage ends all tokens, one by one."""
+        self.waiting: dict[bytes, int] = {}
+        """Ids with the times of their puts, the oldest put first. The sender adds them, just before the put."""
+        self.parked: dict[bytes, int] = {}
+        """As `waiting`, for publishers that have lost their subscribers: these are put again when one is back."""
+        self.newest_ns = 0
+        """The time of the newest put with a receipt."""
+        self.present_since_ns = self.changed_ns = now_ns
+        self.gone_ns = _NEVER_NS
+        self.probes = 0
+        """How often the newest put was made again since the last receipt."""
+
+    def trim(self) -> int:
+        """Forget the oldest puts above the bound; returns their number."""
+        excess = len(self.waiting) + len(self.parked) - MAX_AWAITED
+        if excess > 0:
+            self.forget(list(islice(chain(list(self.waiting), list(self.parked)), excess)))
+        return max(0, excess)
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """Wait for no receipt of these."""
+        for pop in self.waiting.pop, self.parked.pop:
+            deque(map(pop, ids, repeat(None)), maxlen=0)
+
+    def park(self, ids: Iterable[bytes]) -> None:
+        for id in ids:
+            put_ns = self.waiting.pop(id, None)
+            if put_ns is not None:
+                self.parked[id] = put_ns
+
+    def on_receipt(self, ids: Sequence[bytes]) -> int:
+        """These have arrived. Returns when the newest of them was put; 0 if none of them waited."""
+        newest_ns = max(map(self.waiting.pop, ids, repeat(0)), default=0)
+        if self.parked:
+            newest_ns = max(newest_ns, *map(self.parked.pop, ids, repeat(0)))
+        if newest_ns:
+            self.newest_ns = max(self.newest_ns, newest_ns)
+            self.probes = 0
+        return newest_ns
+
+    def lost(self, now_ns: int) -> dict[bytes, int]:
+        """The puts in `waiting` that count as lost, with their times."""
+        before_ns = self.newest_ns - _LOST_NS
+        if now_ns - self.present_since_ns > _LOST_NS:
+            before_ns = max(before_ns, self.present_since_ns)
+        if not self.filters or self.oldest_ns >= before_ns:
+            return {}
+        return {id: put_ns for id, put_ns in list(self.waiting.items()) if put_ns < before_ns}
+
+    def probe(self, now_ns: int) -> dict[bytes, int]:
+        """The newest put and its time, if it is to be made again because no receipt comes."""
+        try:
+            id, put_ns = next(reversed(self.waiting.items()))
+        except (StopIteration, RuntimeError):  # a receipt came meanwhile
+            return {}
+        since_ns = max(put_ns, self.present_since_ns)
+        if not self.filters or self.probes >= _MAX_PROBES or now_ns - since_ns < _LOST_NS << self.probes:
+            return {}
+        self.probes += 1
+        return {id: put_ns}
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the oldest put in `waiting` was made."""
+        try:
+            return next(iter(self.waiting.values()), _NEVER_NS)
+        except RuntimeError:  # a receipt came meanwhile
+            return 0
+
+
+class AwaitedReceipts:
+    """The receivers of one endpoint. `received` counts receipts, `missing` puts that were never confirmed."""
+
+    def __init__(self, instance: str, monotonic_ns: Callable[[], int], window_ns: int) -> None:
+        """`instance` is this process, whose own tokens are ignored. `window_ns`: see the module."""
+        self.received = 0
+        self.missing = 0
+        self.refused = 0
+        self.changed = False
+        """Whether the receivers of publishers must be determined again."""
+        self._instance = instance
+        self._monotonic_ns = monotonic_ns
+        self._window_ns = window_ns
+        self._lock = Lock()
+        self._receivers: dict[tuple[str, str], Receiver] = {}
+        self._latency_ns = 0
+        self._repairs: dict[bytes, int] = {}
+        """How often a put was made again, for those that may count as lost once more."""
+        self._subscribers: list[zenoh.Subscriber[None]] = []
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, session: zenoh.Session) -> None:
+        """Follow the receivers of the network, and read their receipts. Raises zenoh.ZError if the session is closed."""
+
+        def on_token(sample: zenoh.Sample) -> None:
+            self.on_token(str(sample.key_expr), is_present=sample.kind == zenoh.SampleKind.PUT)
+
+        def on_receipt(sample: zenoh.Sample) -> None:
+            self.on_receipt(str(sample.key_expr), sample.payload.to_bytes())
+
+        self._subscribers = [
+            session.declare_subscriber(
+                EVERY_RECEIPT, Callback(on_receipt, indirect=False), allowed_origin=zenoh.Locality.REMOTE
+            ),
+            session.liveliness().declare_subscriber(
+                EVERY_TOKEN, Callback(on_token, indirect=False), history=True
+            ),
+        ]
+
+    def close(self) -> None:
+        """Read no more receipts. May be repeated."""
+        subscribers, self._subscribers = self._subscribers, []
+        for each in subscribers:
+            each.undeclare()  # type: ignore[no-untyped-call]
+
+    # --- on threads of Zenoh ------------------------------------------------------------------------------------------
+
+    def on_token(self, key: str, *, is_present: bool) -> None:
+        """A token of a receiver appeared, or is gone."""
+        try:
+            giver, filters = parse_token_key(key)
+        except UStatusError as error:
+            self._refuse(error)
+            return
+        if giver.instance == self._instance:
+            return
+        now_ns = self._monotonic_ns()
+        with self._lock:
+            name = giver.authority, giver.endpoint
+            receiver = self._receivers.get(name)
+            if receiver is None:
+                if not is_present or len(self._receivers) >= MAX_RECEIVERS:
+                    return
+                receiver = self._receivers[name] = Receiver(now_ns)
+            if is_present and len(receiver.filters) < _MAX_TOKENS:
+                if not receiver.filters:
+                    receiver.present_since_ns = now_ns
+                receiver.filters[key] = filters
+                receiver.last_filters = tuple({*receiver.last_filters, filters})
+                receiver.gone_ns = _NEVER_NS
+            elif not is_present:
+                receiver.filters.pop(key, None)
+                if not receiver.filters:
+                    receiver.gone_ns = now_ns
+            receiver.changed_ns = now_ns
+            self.changed = True
+
+    def on_receipt(self, key: str, payload: bytes) -> None:
+        """A receiver gave a receipt."""
+        try:
+            giver, ids = parse_receipt_key(key), split_receipt(payload)
+        except UStatusError as error:
+            self._refuse(error)
+            return
+        receiver = self._receivers.get((giver.authority, giver.endpoint))
+        newest_ns = receiver.on_receipt(ids) if receiver is not None and ids else 0
+        if not newest_ns:
+            return
+        latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
+        self._latency_ns += (latency_ns - self._latency_ns) // 8
+        self.received += len(ids)
+        if self._repairs:
+            deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
+
+    def _refuse(self, error: UStatusError) -> None:
+        self.refused += 1
+        if self.refused == 1:
+            log.warning("zenoh.refused_receipt", extra={"why": error.message})
+
+    # --- the puts of a publisher --------------------------------------------------------------------------------------
+
+    def receivers_of(self, source: UUri, sink: UUri | None) -> tuple[Receiver, ...]:
+        """The receivers whose receipt a put from `source` to `sink` waits for, also one that was there just now."""
+        with self._lock:
+            return tuple(
+                receiver
+                for receiver in self._receivers.values()
+                if any(each.match_route(source, sink) for each in receiver.last_filters)
+            )
+
+    def is_awaited(self, id: bytes) -> bool:
+        """Whether a receipt of this put is missing."""
+        return any(id in each.waiting or id in each.parked for each in tuple(self._receivers.values()))
+
+    def park(self, ids: Sequence[bytes]) -> None:
+        """The publisher of these has lost its subscribers, and will put them again."""
+        for each in tuple(self._receivers.values()):
+            each.park(ids)
+
+    def forget(self, ids: Sequence[bytes]) -> None:
+        """These are put again now, or never."""
+        for each in tuple(self._receivers.values()):
+            each.forget(ids)
+
+    # --- periodically -------------------------------------------------------------------------------------------------
+
+    def overdue(self, now_ns: int) -> dict[bytes, int]:
+        """The puts without a receipt for longer than usual, with their times."""
+        timeout_ns = min(max(2 * self._latency_ns, _MIN_TIMEOUT_NS), _MAX_TIMEOUT_NS)
+        before_ns = now_ns - timeout_ns
+        found: dict[bytes, int] = {}
+        for each in tuple(self._receivers.values()):
+            if each.parked or each.oldest_ns < before_ns:
+                puts = chain(list(each.parked.items()), list(each.waiting.items()))
+                found.update((id, put_ns) for id, put_ns in puts if put_ns < before_ns)
+        return found
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the oldest put was made that a present receiver has not confirmed."""
+        present = (each for each in tuple(self._receivers.values()) if each.filters)
+        return min((each.oldest_ns for each in present), default=_NEVER_NS)
+
+    @property
+    def count(self) -> int:
+        """The number of missing receipts."""
+        return sum(len(each.waiting) + len(each.parked) for each in tuple(self._receivers.values()))
+
+    def lost(self, now_ns: int) -> dict[bytes, int]:
+        """The puts that count as lost, with their times. Call `forget` for those that are put again."""
+        self._update_receivers(now_ns)
+        lost: dict[bytes, int] = {}
+        for each in tuple(self._receivers.values()):
+            lost.update(each.lost(now_ns))
+        given_up = [id for id in lost if self._repairs.get(id, 0) >= _MAX_REPAIRS]
+        for id in lost:
+            self._repairs[id] = self._repairs.get(id, 0) + 1
+        self.give_up(given_up)
+        for id in given_up:
+            del lost[id]
+        for each in tuple(self._receivers.values()):
+            lost.update(each.probe(now_ns))
+        return lost
+
+    def give_up(self, ids: Sequence[bytes]) -> None:
+        """These were never confirmed, and are not put again."""
+        self.missing += len(ids)
+        self.forget(ids)
+        deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
+
+    def _update_receivers(self, now_ns: int) -> None:
+        """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
+        for name, receiver in tuple(self._receivers.items()):
+            self.missing += receiver.trim()
+            is_gone = now_ns - receiver.gone_ns > self._window_ns
+            with self._lock:
+                filters = tuple(receiver.filters.values())
+                if now_ns - receiver.changed_ns > _LOST_NS and (filters or is_gone):
+                    self.changed |= len(filters) != len(receiver.last_filters)
+                    receiver.last_filters = filters
+                if is_gone and not filters and not receiver.parked:
+                    del self._receivers[name]
+            if is_gone and not filters:
+                self.give_up(list(receiver.waiting))

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives receipts for received messages, and drops copies of messages received before.
+
+In: the messages of the endpoint, between its subscribers and its listener (`listener`). Out: new messages to the
+listener, and every 20 ms one put with the ids of what the listener took since then. A copy gets a receipt again: the
+sender made it because it had none.
+
+A durable endpoint gives a receipt when the message was sent on or is on disk (`ReceivedStore`). Its last ids are on
+disk before their receipts, so that it drops copies after a kill too.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from typing import Final
+
+import zenoh
+
+from ustreamer.transport_port import ReceivedStore
+from ustreamer.transports.zenoh.errors import zenoh_error_text
+from ustreamer.transports.zenoh.receipt_keys import (
+    ReceiptGiverId,
+    receipt_id,
+    receipt_ids,
+    receipt_key,
+    token_key,
+)
+from ustreamer.transports.zenoh.subscriber import ListenerFilters
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.utransport import Listener, batch_listener_of
+
+log = logging.getLogger("ustreamer.zenoh")
+
+RECENT_IDS: Final = 65_536
+"""Copies of at least this number of messages are detected: as many as a sender keeps without a receipt."""
+_INTERVAL_S: Final = 0.02
+_RECEIPT_IDS: Final = 4_096  # 70 kB
+_LAST_TRIES: Final = 10
+_SYNC_S: Final = 1.1
+_NEVER_NS: Final = 1 << 62
+_JOIN_S: Final = 5.0
+
+
+class RecentIds:
+    """Remembers at least the last `size` ids, and at most twice as many. As `DedupWindow`, for many ids at once."""
+
+    def __init__(self, size: int, ids: Iterable[bytes] = ()) -> None:
+        self._size = size
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set(ids)
+
+    def is_new(self, id: bytes) -> bool:
+        """Whether `id` is new. It is remembered from now on."""
+        if id in self._young or id in self._old:
+            return False
+        self._young.add(id)
+        self._age()
+        return True
+
+    def are_new(self, ids: Sequence[bytes]) -> Sequence[bool] | None:
+        """Which of these are new; None for all. They are remembered from now on."""
+        young = self._young
+        if self._old.isdisjoint(ids) and young.isdisjoint(ids):
+            before = len(young)
+            young.update(ids)
+            if len(young) - before == len(ids):
+                self._age()
+                return None
+            young.difference_update(ids)  # one of them is twice among them
+        return [self.is_new(each) for each in ids]
+
+    def _age(self) -> None:
+        if len(self._young) >= self._size:
+            self._old, self._young = self._young, set()
+
+
+class ReceiptListener:
+    """A listener in front of another one: drops copies, and records what the other one took."""
+
+    def __init__(self, inner: Listener, giver: "ReceiptGiver") -> None:
+        self._inner = inner
+        self._giver = giver
+        inner_batch = batch_listener_of(inner)
+        if inner_batch is not None:
+            self._inner_batch = inner_batch
+            self.on_batch = self._on_batch
+
+    def __call__(self, message: UMessage, /) -> None:
+        ids = [receipt_id(message.id)]
+        if self._giver.are_new(ids) is None:
+            self._inner(message)
+        self._giver.record(ids)
+
+    def _on_batch(self, messages: Sequence[UMessage], /) -> None:
+        ids = receipt_ids(messages)
+        new = self._giver.are_new(ids)
+        if new is not None:
+            messages = [message for message, is_new in zip(messages, new, strict=True) if is_new]
+        if messages:
+            self._inner_batch(messages)
+        self._giver.record(ids)
+
+
+class ReceiptGiver:
+    """The receipts of one endpoint. `given` counts ids in receipts, `duplicates` the dropped copies."""
+
+    def __init__(
+        self,
+        id: ReceiptGiverId,
+        monotonic_ns: Callable[[], int],
+    ) -> None:
+        self.given = 0
+        self.duplicates = 0
+        self.not_announced = 0
+        self._id = id
+        self._monotonic_ns = monotonic_ns
+        self.store: ReceivedStore | None = None
+        """Keeps the last ids on disk, and knows what is safe; set before `start`."""
+        self._recent = RecentIds(RECENT_IDS)
+        self._recent_lock = Lock()
+        self._pending: deque[tuple[int, list[bytes]]] = deque()
+        """What has no receipt yet: when the listener took it, and its ids."""
+        self._is_unsynced = False
+        """Whether a power cut may lose ids that the store has."""
+        self._wake = Event()
+        self._closing = Event()
+        self._tokens: dict[ListenerFilters, zenoh.LivelinessToken] = {}
+        self._session: zenoh.Session | None = None
+        self._publisher: zenoh.Publisher | None = None
+        self._thread: Thread | None = None
+
+    def listener(self, inner: Listener) -> Listener:
+        """A listener in front of `inner`."""
+        return ReceiptListener(inner, self)
+
+    # --- on the receiving threads -------------------------------------------------------------------------------------
+
+    def are_new(self, ids: Sequence[bytes]) -> Sequence[bool] | None:
+        """Which of these messages are no copies; None for all."""
+        with self._recent_lock:
+            new = self._recent.are_new(ids)
+            if new is not None:
+                self.duplicates += len(new) - sum(new)
+        return new
+
+    def record(self, ids: list[bytes]) -> None:
+        """The listener took these messages, or an earlier copy of them."""
+        self._pending.append((self._monotonic_ns(), ids))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, session: zenoh.Session) -> None:
+        """Start to give receipts. Raises zenoh.ZError if the session is closed."""
+        if self.store is not None:
+            self._recent = RecentIds(RECENT_IDS, self.store.load())
+        self._session = session
+        self._publisher = session.declare_publisher(
+            receipt_key(self._id),
+            priority=zenoh.Priority.INTERACTIVE_HIGH,
+            # A receipt that is dropped costs a copy. A put that waits would hold up all receipts.
+            congestion_control=zenoh.CongestionControl.DROP,
+            allowed_destination=zenoh.Locality.REMOTE,
+        )
+        self._thread = Thread(target=self._run, name=f"zenoh {self._id.endpoint} receipts", daemon=True)
+        self._thread.start()
+
+    def announce(self, filters: ListenerFilters) -> None:
+        """Announce receipts for what matches `filters`.
+
+        Call before the subscriber of the filters is declared: then senders know of the receipts before their first put.
+        """
+        if self._session is None or filters in self._tokens:
+            return
+        try:
+            token = self._session.liveliness().declare_token(token_key(self._id, filters))
+        except zenoh.ZError as error:  # without it, senders expect no receipt
+            self.not_announced += 1
+            if self.not_announced == 1:
+                extra = {"endpoint": self._id.endpoint, "why": zenoh_error_text(error)}
+                log.warning("zenoh.receipts_not_announced", extra=extra)
+            return
+        self._tokens[filters] = token
+
+    def withdraw(self, filters: ListenerFilters | None = None) -> None:
+        """Announce no receipts for `filters` any more; None: for none. What is received still gets its receipt."""
+        for each in list(self._tokens) if filters is None else [filters]:
+            token = self._tokens.pop(each, None)
+            if token is not None:
+                with suppress(zenoh.ZError):  # the session and its tokens are gone
+                    token.undeclare()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Give the last receipts and end the thread. May be repeated."""
+        self.withdraw()
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        if self.store is not None:
+            self.store.close()
+
+    # --- on the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            if not self._wake.wait(_SYNC_S if self._is_unsynced else None) and self.store is not None:
+                self.store.add(())
+                self._is_unsynced = False
+                continue
+            self._closing.wait(_INTERVAL_S)
+            self._wake.clear()
+            self._give(_NEVER_NS if self.store is None else self.store.safe_before_ns())
+            if self._pending:  # not safe yet
+                self._wake.set()
+        pause = Event()
+        for _ in range(_LAST_TRIES):
+            self._give(_NEVER_NS if self.store is None else self.store.safe_before_ns())
+            if not self._pending:
+                break
+            pause.wait(_INTERVAL_S)
+
+    def _give(self, before_ns: int) -> None:
+        """Give the receipts of what was received before this time."""
+        ids: list[bytes] = []
+        pending = self._pending
+        while pending and pending[0][0] < before_ns:
+            ids += pending.popleft()[1]
+        excess = sum(len(each) for _, each in tuple(pending)) - RECENT_IDS if pending else 0
+        while excess > 0:  # nothing gets safe: the sender keeps them, and a copy gets a receipt later
+            excess -= len(pending.popleft()[1])
+        if not ids or self._publisher is None:
+            return
+        if self.store is not None:
+            self.store.add(ids)
+            self._is_unsynced = True
+        try:
+            for begin in range(0, len(ids), _RECEIPT_IDS):
+                part = ids[begin : begin + _RECEIPT_IDS]
+                self._publisher.put(b"".join(part))
+                self.given += len(part)
+        except zenoh.ZError:  # the session is closed: the sender puts them again
+            return
