@@ -33,6 +33,7 @@ from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.egress import durable_queue  # noqa: F401 - product modules are patched only if they are loaded
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage import received_ids  # noqa: F401
 from ustreamer.host.storage.dead_letter_store import DIRECTORY
 from ustreamer.transport_port import EndpointConfig
 from ustreamer.transports.zenoh import transport  # noqa: F401
@@ -56,6 +57,8 @@ class HostConfig(NamedTuple):
     wamp: bool = False
     read_ledger_ms: int = 0
     """The time between two readings of the live ledger; 0 reads none."""
+    receipts: bool = False
+    """Whether the endpoint outside has receipts, and the application there gives them."""
 
     def streamer_config(self) -> StreamerConfig:
         limits = EgressLimits(queue_messages=self.queue_messages, max_age_ms=self.max_age_ms)
@@ -67,6 +70,7 @@ class HostConfig(NamedTuple):
                 retransmit_bytes=self.retransmit_bytes,
                 peers=False,
                 durable=self.durable and name == OUTSIDE,
+                receipts=self.receipts and name == OUTSIDE,
             )
             for name, authorities in AUTHORITIES.items()
         }
@@ -265,6 +269,19 @@ class _Handler(logging.Handler):
         self.emit = host.on_record  # type: ignore[method-assign]
 
 
+class _NoIdFile:
+    """The file of received ids: the application outside makes no copies."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def load(self) -> list[bytes]:
+        return []
+
+    def add(self, _: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class _Zenoh:
     """The module `zenoh` as the transport sees it."""
 
@@ -305,6 +322,7 @@ def simulated(host: SimHost) -> Iterator[None]:
         ("ustreamer.uprotocol.uuid", "random"): seeded,
         ("ustreamer.host.runtime.streamer", "os"): entropy,
         ("ustreamer.host.egress.durable_queue", "_boot_id"): host.boot_id,
+        ("ustreamer.host.storage.received_ids", "ReceivedIdFile"): _NoIdFile,
     }
     log, handler = logging.getLogger("ustreamer"), _Handler(host)
     before = log.level, log.propagate

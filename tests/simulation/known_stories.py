@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
+from tests.simulation.kill_stories import kill_story, with_receipts
 from tests.simulation.story import SMALL_SIZES, Step, Story
 from tests.simulation.zenoh_link import LinkSizes
 
@@ -48,6 +49,13 @@ _CUT_THEN_KILLED: Final = (  # a put waits until Zenoh closes the link, long bef
     Step(2_477, "cut", (OUTSIDE, 12_323)),
     Step(10_125, "kill", (1_591,)),
     Step(10_475, "router", (OUTSIDE, 893)),
+)
+
+_KILLED_WHILE_WAITING: Final = (  # without receipts, what the router had not read is lost silently
+    _events(250, 500, 1_000),
+    Step(100, "stall", (9_000,)),
+    _events(200, 100, 100, at_ms=2_000),
+    Step(3_000, "router", (OUTSIDE, 3_000)),
 )
 
 STORIES: Final[Mapping[str, Story]] = {
@@ -159,6 +167,10 @@ STORIES: Final[Mapping[str, Story]] = {
         _DURABLE,
         SMALL_SIZES,
     ),
+    "10 router killed while it waits for a streamer with receipts": Story(
+        1, _KILLED_WHILE_WAITING, HostConfig(receipts=True), SMALL_SIZES
+    ),
+    "10 streamer and router killed in an outage, receipts, durable": with_receipts(kill_story(8)),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
         (

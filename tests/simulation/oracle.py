@@ -27,6 +27,8 @@ _KILL_WINDOW_MS: Final = 400
 _DOUBT_MS: Final = 3_600
 """What a durable endpoint may lose at a kill in an outage: messages put in this time, and the commits in progress. A
 silent node is suspect after a third of the lease."""
+_RECEIPT_MS: Final = 150
+"""As `_DOUBT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
 _EXPIRY_MARGIN_MS: Final = 20
 _CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
 _MAX_AHEAD_MS: Final = 60_000
@@ -184,7 +186,8 @@ class Oracle:
     def _may_be_lost(self, id: bytes, process: Process) -> bool:
         """Documented losses: in the buffer of an application; with a killed streamer."""
         destination = self._world.destination(id)
-        if id in self._host.networks[destination].lost_at_apps:
+        has_receipts = destination == OUTSIDE and self._host.config.receipts and self._has_receipt(id)
+        if id in self._host.networks[destination].lost_at_apps and not has_receipts:
             return True
         killed_at_ns = self._host.killed_at_ns.get(process)
         if killed_at_ns is None:
@@ -197,6 +200,10 @@ class Oracle:
         return (
             self._was_put_by_killed(id) or self._world.sent[id].at_ns > killed_at_ns - window_ms * NS_PER_MS
         )
+
+    def _has_receipt(self, id: bytes) -> bool:
+        """Whether the application gives receipts for the flow of this message: for publications."""
+        return FLOWS[self._world.sent[id].flow].needs_subscription
 
     def _was_put_by_killed(self, id: bytes) -> bool:
         """A killed process put it: `delivered` means that Zenoh took it, and the replay window died.
@@ -212,7 +219,8 @@ class Oracle:
             return True
         if self._world.sent[id].flow == "call":
             return True
-        return network.put_ns[id] > killed_at_ns - (_DOUBT_MS + 2 * self._host.disk.slowest_ms) * NS_PER_MS
+        doubt_ms = _RECEIPT_MS if self._host.config.receipts and self._has_receipt(id) else _DOUBT_MS
+        return network.put_ns[id] > killed_at_ns - (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
 
     def _duplicates(self) -> Iterable[Violation]:
         """Only a lost link and a kill make duplicates."""

@@ -172,7 +172,7 @@ class _Actor:
         self.networks = {name: SimNetwork(scheduler, name, story.sizes) for name in (INSIDE, OUTSIDE)}
         self.disk = SimDisk(scheduler, story.commit_ms)
         self.host = SimHost(scheduler, self.networks, self.disk, story.config)
-        self.world = World(scheduler, self.networks)
+        self.world = World(scheduler, self.networks, receipts=story.config.receipts)
         self._story = story
         self._unsent = 0
         """Messages that the applications have yet to send."""

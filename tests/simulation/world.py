@@ -17,7 +17,14 @@ from ustreamer.core.routing.usubscription_codec import (
 )
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import filter_key, message_key
+from ustreamer.transports.zenoh.receipt_keys import (
+    ID_IN_ATTACHMENT,
+    ReceiptGiverId,
+    receipt_key,
+    token_key,
+)
 from ustreamer.transports.zenoh.retransmit import HEAD
+from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode
@@ -35,6 +42,7 @@ LATE_TOPICS: Final = tuple(UUri("hpc", 0x10A1, 1, 0x8011 + number) for number in
 _NOTICE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
 _BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
 _NO_ID: Final = UUID(0x7000, 0b10 << 62)
+_GIVER: Final = ReceiptGiverId("cloud", "link", "1")
 _CALL_TTL_MS: Final = 20_000
 
 
@@ -88,8 +96,13 @@ _cached_tail: Final = lru_cache(1_024)(encode_tail)
 class World:
     """The applications. Their clock is right, whatever the clock of the streamer shows."""
 
-    def __init__(self, scheduler: Scheduler, networks: Mapping[str, SimNetwork]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, networks: Mapping[str, SimNetwork], *, receipts: bool = False
+    ) -> None:
+        """With `receipts` the application outside stands for a streamer: it gives receipts and drops copies."""
         self._scheduler = scheduler
+        self._receipts = receipts
+        self._unreceipted: list[bytes] = []
         self._outside = networks[OUTSIDE]
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
         self.apps = {
@@ -104,6 +117,8 @@ class World:
             filter_key(ANY, METHOD, "cloud"),
         ):
             self.apps[OUTSIDE].subscribe(key)
+        if receipts:
+            self.apps[OUTSIDE].token = token_key(_GIVER, ListenerFilters(ANY, None))
         self.expiring: set[UUri] = set()
         """Topics with a subscription that ends at a date."""
         self.sent: dict[bytes, Sent] = {}
@@ -159,10 +174,24 @@ class World:
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
+    def _give_receipt(self, id: bytes) -> None:
+        """Give a receipt 10 ms later, together with those of other messages."""
+        if not self._unreceipted:
+            self._scheduler.call_after(10 * NS_PER_MS, self._give_receipts)
+        self._unreceipted.append(id[ID_IN_ATTACHMENT])
+
+    def _give_receipts(self) -> None:
+        ids, self._unreceipted = self._unreceipted, []
+        self.apps[OUTSIDE].publish(wire_message(receipt_key(_GIVER), b"".join(ids), b"", b""))
+
     def _on_outside(self, received: WireMessage) -> None:
+        if self._receipts:
+            self._give_receipt(received.id)
         sent = self.sent.get(received.id)
         if sent is None:
             self._on_subscribed(received)
+            return
+        if self._receipts and received.id in self.received:
             return
         times = self.received.setdefault(received.id, [])
         times.append(self._scheduler.now_ns)

@@ -29,6 +29,8 @@ class SimApp:
         self.connected = True
         self.stalled = False
         self.on_message = on_message
+        self.token = ""
+        """The token with which the application announces receipts."""
         self._network = network
         self._waiting: deque[tuple[int, WireMessage]] = deque()
         self._waiting_bytes = 0
@@ -167,6 +169,10 @@ class SimNetwork:
             if session is not but and session.link is not None
             for each in session.subscribers
         )
+
+    def tokens(self) -> set[str]:
+        """The tokens of the connected applications."""
+        return {app.token for app in self.apps if app.connected and app.token}
 
     @property
     def can_read(self) -> bool:

@@ -64,6 +64,10 @@ class SimSubscriber:
         self._closed = False
         self._receivers: list[Task] = []
 
+    def append(self, message: WireMessage) -> None:
+        self.samples.append(message)
+        self.wake()
+
     def wake(self) -> None:
         if self._receivers:
             self._session.scheduler.make_ready(self._receivers.pop())
@@ -95,6 +99,27 @@ class SimSubscriber:
         self._closed = True
         self._session.remove_subscriber(self)
         self.wake()
+
+
+class SimCallback:
+    """A liveliness subscriber, or a token of the streamer, which no simulated application reads."""
+
+    def __init__(self, callback: Callable[[Any], None] = lambda _: None) -> None:
+        self.callback = callback
+
+    def undeclare(self) -> None:
+        self.callback = lambda _: None
+
+
+class SimCallbackSubscriber(SimSubscriber):
+    """A subscriber with a callback on the thread of Zenoh."""
+
+    def __init__(self, session: "SimSession", key: str, callback: Callable[[Any], None]) -> None:
+        super().__init__(session, key, capacity=1)
+        self._callback = callback
+
+    def append(self, message: WireMessage) -> None:
+        self._session.callbacks.put_unlocked(lambda: self._callback(SimSample(message)))
 
 
 class SimPublisher:
@@ -136,7 +161,7 @@ class SimPublisher:
 
         self._session.callbacks.put_unlocked(call)
 
-    def put(self, payload: bytes, *, attachment: bytes) -> None:
+    def put(self, payload: bytes, *, attachment: bytes = b"") -> None:
         if not (self.matching or self._reported):
             self._session.network.put_without_subscriber.add(attachment[: HEAD.size])
         self._session.put(wire_message(self.key, payload, attachment, attachment[: HEAD.size]))
@@ -163,6 +188,8 @@ class SimSession:
         self.info = self
         self._on_event: Callable[[Any], None] | None = None
         self._connects = 0
+        self._tokens: set[str] = set()
+        self._token_subscriber = SimCallback()
         self.scheduler.spawn(f"{self.name} zenoh", self._run_callbacks, process)
         network.add_session(self)
         self._connect()
@@ -240,7 +267,25 @@ class SimSession:
     def sees_subscriber(self, key: str) -> bool:
         return self.link is not None and self.network.has_subscriber(key, self)
 
+    def declare_token(self, _: str) -> SimCallback:
+        self._check_open()
+        return SimCallback()
+
+    def refresh_tokens(self) -> None:
+        """Report the tokens of applications that have appeared or are gone, if a subscriber asks for them."""
+        present = set() if self.link is None else self.network.tokens()
+        kinds = (
+            (zenoh.SampleKind.PUT, present - self._tokens),
+            (zenoh.SampleKind.DELETE, self._tokens - present),
+        )
+        for kind, keys in kinds:
+            for key in sorted(keys):
+                sample = SimpleNamespace(key_expr=key, kind=kind)
+                self.callbacks.put_unlocked(lambda sample=sample: self._token_subscriber.callback(sample))
+        self._tokens = present
+
     def refresh_matching(self) -> None:
+        self.refresh_tokens()
         for publisher in list(self.publishers):
             publisher.update(matching=self.sees_subscriber(publisher.key))
 
@@ -268,9 +313,19 @@ class SimSession:
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
-    def declare_subscriber(self, key: str, channel: SimFifoChannel, **_: object) -> SimSubscriber:
+    def declare_subscriber(
+        self, key: str, handler: Any, *, history: bool = False, **_: object
+    ) -> "SimSubscriber | SimCallback":
         self._check_open()
-        subscriber = SimSubscriber(self, key, channel.capacity)
+        if history:
+            self._token_subscriber = SimCallback(handler.callback)
+            self.refresh_tokens()
+            return self._token_subscriber
+        subscriber: SimSubscriber
+        if isinstance(handler, SimFifoChannel):
+            subscriber = SimSubscriber(self, key, handler.capacity)
+        else:
+            subscriber = SimCallbackSubscriber(self, key, handler.callback)
         self.subscribers.append(subscriber)
         self.network.on_topology_change()
         return subscriber
@@ -286,8 +341,7 @@ class SimSession:
         if any(len(each.samples) >= each.capacity for each in matching):
             return False
         for each in matching:
-            each.samples.append(message)
-            each.wake()
+            each.append(message)
         return True
 
     def on_taken(self, message: WireMessage) -> None:
