@@ -35,6 +35,7 @@ transport = "zenoh"
 authorities = ["hpc.vin1", "cloud"]
 connect = ["tcp/127.0.0.1:{ports.backbone}"]
 durable = {durable}
+receipts = {receipts}
 
 [endpoints.chassis]
 transport = "someip"
@@ -97,14 +98,15 @@ class StopOutcome(NamedTuple):
 class StopScenario:
     """A streamer between an ECU and a router, and a subscriber behind the router."""
 
-    def __init__(self, directory: Path, stack: ExitStack, *, durable: bool) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, *, durable: bool, receipts: bool = False) -> None:
         self._ports = free_ports()
         self._stack = stack
         self._durable = durable
         self._state = directory / "state"
         self._config = directory / "stop.toml"
         directory.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(_CONFIG.format(ports=self._ports, durable=str(durable).lower()))
+        keys = {"durable": str(durable).lower(), "receipts": str(receipts).lower()}
+        self._config.write_text(_CONFIG.format(ports=self._ports, **keys))
         self.router = self.start_process("router")
         self._streamer = StreamerProcess(self._config, "--drain", "3").wait_ready()
         stack.callback(lambda: self._streamer.kill() if self._streamer.is_alive else None)
@@ -125,14 +127,14 @@ class StopScenario:
         self._stack.callback(process.kill)
         return process.wait_ready()
 
-    def send(self, hz: int, seconds: float) -> None:
-        """Send numbered events until the streamer has received them."""
+    def send(self, hz: int, seconds: float, size: int = 0) -> None:
+        """Send numbered events of at least `size` bytes until the streamer has received them."""
         first, count, done = self.sent, max(1, round(hz * seconds)), Event()
 
         def beat(number: int) -> None:
             if number < count:
                 session = (first + number) % 0xFFFF + 1
-                event = wire.event(SPEED, 0x8001, b"%d" % (first + number), session=session)
+                event = wire.event(SPEED, 0x8001, (b"%d" % (first + number)).ljust(size), session=session)
                 self._ecu.send_to_port(event, self._ports.someip)
             else:
                 done.set()
@@ -175,6 +177,13 @@ class StopScenario:
             self._streamer.output,
         )
 
+    def wait_receipts(self) -> None:
+        """Wait until each sent event has its receipt."""
+        until = time.monotonic() + START_S
+        while statistics(self._state)["endpoints"]["backbone"]["receipts_waiting"]:
+            assert time.monotonic() < until, statistics(self._state)
+            time.sleep(0.01)
+
     def wait_on_disk(self, numbers: range) -> None:
         """Wait until the disk has these events, whether they were sent or wait."""
         until = time.monotonic() + START_S
@@ -188,9 +197,7 @@ class StopScenario:
             assert time.monotonic() < until, f"{len(found)} are on disk, {statistics(self._state)}"
 
     def _on_disk(self) -> set[int]:
-        with StoreReader("snapshot", self._state / SPOOL / "backbone") as reader:  # a process of its own
-            records = [decode_record(*each) for each in reader.records() if each[0] != LAYOUT_KEY]
-        return {int(each.payload) for each in records if each.payload.isdigit()}
+        return events_on_disk(self._state, "backbone")
 
     def kill(self) -> tuple[list[int], list[int]]:
         """SIGKILL for the streamer and the router; what the first subscriber and one of the next start received."""
@@ -216,6 +223,13 @@ class StopScenario:
             self.sent = last
             later.wait_received(last)
         return [number for number in later.received if number != last]
+
+
+def events_on_disk(state_dir: Path, endpoint: str) -> set[int]:
+    """The numbers of the events in the spool of an endpoint."""
+    with StoreReader("snapshot", state_dir / SPOOL / endpoint) as reader:  # a process of its own
+        records = [decode_record(*each) for each in reader.records() if each[0] != LAYOUT_KEY]
+    return {int(each.payload) for each in records if each.payload.strip().isdigit()}
 
 
 def stop_during_outage(

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def write_payload(sample: zenoh.Sample) -> None:
-    os.write(1, sample.payload.to_bytes() + b"\n")  # at once: a buffer is lost with the process
+    os.write(1, sample.payload.to_bytes().strip() + b"\n")  # at once: a buffer is lost with the process
 
 
 if __name__ == "__main__":

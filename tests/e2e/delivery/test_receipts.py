@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two streamers with receipts, both durable. In an outage of the receiving one, processes are killed.
+
+Without receipts, what the router and the receiving streamer had taken is lost with them. The application of the
+receiving streamer must receive each message once.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.delivery.outage_scenarios import TOPIC, ZenohProcess
+from tests.e2e.delivery.stop_scenarios import StopScenario, events_on_disk
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import USUBSCRIPTION, ZenohEntity
+from tests.e2e.rigs.ports import tcp_ports
+from tests.e2e.rigs.streamer import START_S, StreamerProcess, statistics
+
+HZ: Final = 200
+_RECEIVER: Final = """\
+authority = "cloud"
+state_dir = "cloud"
+
+[endpoints.link]
+transport = "zenoh"
+authorities = ["hpc.vin1", "chassis"]
+mode = "client"
+connect = ["tcp/127.0.0.1:{router}"]
+durable = true
+receipts = true
+
+[endpoints.apps]
+transport = "zenoh"
+authorities = ["cloud"]
+listen = ["tcp/127.0.0.1:{apps}"]
+durable = true
+
+[egress.apps]
+max_age_ms = 600_000
+
+[plugins.usubscription]
+"""
+
+
+class ReceiptScenario(StopScenario):
+    """As StopScenario, with a second streamer behind the router and an application behind that one."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack, durable=True, receipts=True)
+        self.subscriber.kill()  # the messages are for the receiving streamer alone
+        [apps] = tcp_ports(1)
+        self._receiver_config = directory / "receiver.toml"
+        self._receiver_config.write_text(_RECEIVER.format(router=self.port, apps=apps), encoding="utf-8")
+        self._receiver = self._start_receiver()
+        stack.callback(lambda: self._receiver.kill() if self._receiver.is_alive else None)
+        with ZenohEntity(apps, "cloud") as app:
+            subscribe = USUBSCRIPTION._replace(authority="cloud").at(wire.SUBSCRIBE)
+            app.call(subscribe, wire.subscription_request(TOPIC))
+        self.app: ZenohProcess = self.start_process("client", apps)
+        until = time.monotonic() + START_S
+        count, receipts = round(HZ * 0.1), 0
+        while (
+            receipts < count
+        ):  # until the first streamer knows the subscription and the receipts of the second one
+            assert time.monotonic() < until, statistics(self._state)
+            before = self._receipts()
+            self.send(HZ, 0.1)
+            self.wait_accepted()
+            self.wait_receipts()
+            receipts = self._receipts() - before
+        self.app.wait_received(self.sent - 1)
+        self.first = self.app.received[0]
+
+    def _receipts(self) -> int:
+        received: int = statistics(self._state)["endpoints"]["backbone"]["receipts_received"]
+        return received
+
+    def _start_receiver(self) -> StreamerProcess:
+        return StreamerProcess(self._receiver_config).wait_ready()
+
+    def freeze_receiver(self) -> None:
+        """Freeze it when its own disk is empty: what is there is sent again after a kill, also to an application."""
+        until = time.monotonic() + START_S
+        while True:
+            os.kill(self._receiver.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self._receiver.pid, os.WSTOPPED | os.WNOWAIT)  # a busy machine stops it later
+            found = events_on_disk(self._receiver_config.parent / "cloud", "apps")
+            if not found:
+                return
+            self.thaw_receiver()
+            assert time.monotonic() < until, found
+
+    def thaw_receiver(self) -> None:
+        os.kill(self._receiver.pid, signal.SIGCONT)
+
+    def restart_receiver(self) -> None:
+        """SIGKILL, and a new start."""
+        self._receiver.kill()
+        self._receiver = self._start_receiver()
+
+    def restart_router(self) -> None:
+        """SIGKILL, and a new start."""
+        self.router.kill()
+        self.router = self.start_process("router")
+
+    def check_received_once(self) -> None:
+        """The application has received each message once, after a few more messages."""
+        self.send(HZ, 0.2)
+        self.app.wait_received(self.sent - 1)
+        self.wait_receipts()
+        received = Counter(self.app.received)
+        twice = [number for number, times in received.items() if times > 1]
+        lost = sorted(set(range(self.first, self.sent)) - received.keys())
+        assert (lost, twice) == ([], [])
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[ReceiptScenario]:
+    with ExitStack() as stack:
+        yield ReceiptScenario(tmp_path / "receipts", stack)
+
+
+def test_kills_of_both_streamers_and_the_router_in_an_outage_lose_and_double_nothing(
+    scene: ReceiptScenario,
+) -> None:
+    before = scene.sent
+    scene.freeze_receiver()
+    scene.send(HZ, 1.0)
+    scene.wait_accepted()
+    scene.wait_on_disk(range(before, scene.sent))
+    scene.restart()
+    scene.restart_receiver()
+    scene.wait_disk_empty()
+    scene.check_received_once()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ends", ["receiver", "sender", "router"])
+@pytest.mark.parametrize("size", [8, 1_400])
+def test_a_kill_while_the_receiver_is_frozen_loses_and_doubles_nothing(
+    scene: ReceiptScenario, ends: str, size: int
+) -> None:
+    """With 1 400 bytes the buffers of the kernels are full, and the router waits.
+
+    All ends before the lease of 10 s: the link to the application has no receipts, and its end makes copies.
+    """
+    before = scene.sent
+    scene.freeze_receiver()
+    scene.send(2_000 if size > 8 else HZ, 4.0, size)
+    scene.wait_accepted()
+    if ends == "receiver":
+        scene.restart_receiver()
+    elif ends == "sender":
+        scene.wait_on_disk(range(before, scene.sent))
+        scene.restart()
+        scene.thaw_receiver()
+    else:
+        scene.restart_router()
+        scene.thaw_receiver()
+    scene.check_received_once()
