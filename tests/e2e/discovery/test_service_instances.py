@@ -39,10 +39,10 @@ class TwoInstances(SdVehicle):
         }
 
 
-@pytest.fixture
-def car(tmp_path: Path) -> Iterator[TwoInstances]:
+@pytest.fixture(scope="module")
+def car(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoInstances]:
     with ExitStack() as stack:
-        yield TwoInstances(stack, tmp_path)
+        yield TwoInstances(stack, tmp_path_factory.mktemp("car"))
 
 
 def ecu_of(car: TwoInstances, instance: int) -> SdEcu:
