@@ -593,6 +593,21 @@ def test_a_node_that_loses_one_of_two_links_stays_connected_over_the_other(
     assert len(two.links) == 0
 
 
+def test_the_first_of_two_links_that_zenoh_closes_may_have_lost_the_last_moments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node has not closed its session."""
+    two, replaced_ns = TwoLinks(monkeypatch), list[int]()
+    two.links.add_link_watcher(replaced_ns.append)
+    two.run(20_700)
+    two.kernels["first"].is_closed = True
+    two.run(50)
+    two.listed.remove("first")
+    two.run(50)
+    assert replaced_ns == [20_750 * MS]
+    assert two.links.lost_since_ns(replaced_ns[0]) == (20_700 - 100) * MS
+
+
 def test_a_further_link_that_was_cut_with_the_first_one_is_reported_since_the_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -38,6 +38,7 @@ from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import ListenerFilters, ZenohSubscription
+from ustreamer.transports.zenoh.tcp_info import find_link
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.batch import MAX_BATCH
 from ustreamer.uprotocol.uattributes import UPriority
@@ -580,6 +581,11 @@ def test_when_the_first_of_two_links_breaks_no_message_is_lost() -> None:
             sent.append(publish(new_id(), TOPIC, b"%d" % len(sent)))
             wait_until(lambda: is_sent(sender, sent[-1]), "an accepted message")
 
+    def wait_received() -> None:
+        wait_until(
+            lambda: {each.id for each in sent} <= {each.id for each in inbox.messages}, "every message"
+        )
+
     with closing(sender), closing(receiver):
         sender.open()
         receiver.open()
@@ -588,17 +594,20 @@ def test_when_the_first_of_two_links_breaks_no_message_is_lost() -> None:
         wait_until(lambda: len(info.links()) == 2, "two links")
         [node] = sender._link_monitor._nodes.values()
         wait_until(lambda: node.link is not None, "the kernel's state")
+        wait_until(lambda: is_sent(sender, publish(new_id(), TOPIC)) and inbox.messages, "a subscriber")
         send(100)
-        assert node.link is not None
-        node.link._second.shutdown(socket.SHUT_RDWR)
+        wait_received()
+        first = info.links()[0]
+        theirs = find_link(first.dst, first.src)
+        assert theirs is not None
+        theirs._second.shutdown(socket.SHUT_RDWR)
+        theirs.release()
         send(100)
         wait_until(
             lambda: node not in sender._link_monitor._nodes.values() and len(sender._link_monitor), "a link"
         )
         send(100)
-        wait_until(
-            lambda: {each.id for each in inbox.messages} == {each.id for each in sent}, "every message"
-        )
+        wait_received()
 
 
 def is_sent(transport: ZenohTransport, message: UMessage) -> bool:

@@ -97,11 +97,20 @@ class _Mark(NamedTuple):
 class _NodeLoss:
     """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
 
-    __slots__ = ("at_ns", "is_receiver_gone", "is_router", "since_ns", "until_ns")
+    __slots__ = ("acked_ns", "at_ns", "is_receiver_gone", "is_router", "since_ns", "until_ns")
 
-    def __init__(self, at_ns: int, since_ns: int, *, is_receiver_gone: bool, is_router: bool = False) -> None:
+    def __init__(
+        self,
+        at_ns: int,
+        since_ns: int,
+        *,
+        is_receiver_gone: bool,
+        is_router: bool = False,
+        acked_ns: int = 0,
+    ) -> None:
         self.at_ns = self.until_ns = at_ns
         self.is_router = is_router
+        self.acked_ns = acked_ns
         self.since_ns = since_ns
         self.is_receiver_gone = is_receiver_gone
         """True if the process that was to receive the puts has ended or left, and not only a router before it."""
@@ -229,7 +238,11 @@ class _PeerNode:
         has_left = not (self._is_silent(now_ns, lease_ns) or self.is_stalled(now_ns))
         since_ns = self._lost_since_ns(now_ns, lease_ns)
         return _NodeLoss(
-            now_ns, since_ns, is_receiver_gone=has_left and not self.is_router, is_router=self.is_router
+            now_ns,
+            since_ns,
+            is_receiver_gone=has_left and not self.is_router,
+            is_router=self.is_router,
+            acked_ns=self.acked_ns,
         )
 
     def _lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
@@ -475,6 +488,8 @@ class LinkMonitor:
             return
         loss = self._unreported.pop(key)
         loss.until_ns = now_ns
+        # The node has not closed its session, so it may not have read everything.
+        loss.since_ns = min(loss.since_ns, loss.acked_ns - _MARGIN_NS)
         self._nodes[key] = node = _PeerNode(now_ns, is_router=loss.is_router)
         node.link = link
         node.sample(now_ns)
