@@ -69,14 +69,14 @@ MUTATIONS: Final = (
     Mutation(
         "half of the lost messages are retransmitted",
         f"{_ZENOH}/publisher.py",
-        "in self._lost_of(publisher, to_retransmit):",
-        "in self._lost_of(publisher, to_retransmit)[::2]:",
+        "lost = self._lost_of(publisher, to_retransmit)",
+        "lost = self._lost_of(publisher, to_retransmit)[::2]",
     ),
     Mutation(
         "retransmitted messages follow newer ones",
         f"{_ZENOH}/publisher.py",
-        "in self._lost_of(publisher, to_retransmit):",
-        "in reversed(self._lost_of(publisher, to_retransmit)):",
+        "lost = self._lost_of(publisher, to_retransmit)",
+        "lost = self._lost_of(publisher, to_retransmit)[::-1]",
     ),
     Mutation(
         "the ttl of a retransmitted message is not checked",
@@ -87,13 +87,13 @@ MUTATIONS: Final = (
     Mutation(
         "a lost link counts as read to the end",
         f"{_ZENOH}/link_monitor.py",
-        "        return self.acked_ns - _MARGIN_NS",
-        "        return now_ns",
+        "discarded all data for it.\n        return self.acked_ns - _MARGIN_NS",
+        "discarded all data for it.\n        return now_ns",
     ),
     Mutation(
         "after a silence the loss begins now",
         f"{_ZENOH}/link_monitor.py",
-        "return (self.acked_ns if was_alive else self.received_ns) - _MARGIN_NS",
+        "return self.acked_ns - _MARGIN_NS if was_alive else self.confirmed_ns",
         "return now_ns",
     ),
     Mutation(
@@ -220,8 +220,8 @@ MUTATIONS: Final = (
     Mutation(
         "a message counts as written before the commit",
         f"{_EGRESS}/durable_queue.py",
-        "                keys = self._spool.commit([self._record(item) for item in batch], deletes)",
-        "                keys = [b'\\x02' + bytes(8)] * len(batch)",
+        "keys = self._spool.commit(records, [*deletes, *obsolete])",
+        "keys = [b'\\x02' + bytes(8)] * len(records)",
     ),
     Mutation(
         "a restart forgets the last spooled message",

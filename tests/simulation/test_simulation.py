@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.simulation.known_stories import STORIES
+from tests.simulation.mutations import MUTATIONS
 
 _REPO: Final = Path(__file__).parents[2]
 _SEEDS: Final = 200
@@ -72,3 +73,10 @@ def test_a_seed_always_has_the_same_interleaving() -> None:
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
+
+
+def test_each_mutation_changes_one_place_of_the_product() -> None:
+    places = {
+        each.name: (_REPO / each.path).read_text(encoding="utf-8").count(each.old) for each in MUTATIONS
+    }
+    assert {name: count for name, count in places.items() if count != 1} == {}
