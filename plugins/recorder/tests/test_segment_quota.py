@@ -85,7 +85,7 @@ def test_the_disk_keeps_its_free_space(tmp_path: Path) -> None:
     [
         (
             {"max_bytes": 20_000_000},
-            r"max_bytes 20000000: expected at least twice segment_bytes \(16777216\)",
+            r"max_bytes: 20000000: expected at least twice segment_bytes \(16777216\), such as 33554432",
         ),
         ({"segment_bytes": 1000}, r"Expected `int` >= 786816 - at `\$.segment_bytes`"),
         ({"payload_bytes": 65_537}, "Expected `int` <= 65536"),
