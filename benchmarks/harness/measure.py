@@ -24,7 +24,7 @@ from benchmarks.harness.testbed import Rig
 _NS_PER_S: Final = 1_000_000_000
 _US: Final = 1_000.0
 _QUIET_S: Final = 0.01
-_QUIET_POLLS: Final = 20  # unchanged readings in sequence that prove that no message is in transit
+_QUIET_POLLS: Final = 100  # unchanged readings in sequence that prove that no message is in transit
 _SETTLE_S: Final = 10.0
 _SWITCH_S: Final = 0.005  # ten readings of a counting sink
 _REPLY_TIMEOUT_S: Final = 30.0
