@@ -171,6 +171,20 @@ STORIES: Final[Mapping[str, Story]] = {
         1, _KILLED_WHILE_WAITING, HostConfig(receipts=True), SMALL_SIZES
     ),
     "10 streamer and router killed in an outage, receipts, durable": with_receipts(kill_story(8)),
+    "11 router frozen, then its cable cut": Story(
+        38_562,
+        (
+            Step(434, "publish", ("back", 250, 10_000, 100, 0)),
+            Step(1_036, "publish", ("notice", 100, 2_000, 1_000, 500)),
+            Step(1_180, "freeze", (INSIDE, 960)),
+            Step(1_180, "freeze", (OUTSIDE, 15_561)),
+            Step(1_329, "cut", (OUTSIDE, 12_718)),
+            Step(1_446, "publish", ("event5", 20, 40_000, 100, 0)),
+        ),
+        HostConfig(retransmit_bytes=130_000, queue_messages=200),
+        SMALL_SIZES,
+        interrupt_every=7,
+    ),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
         (

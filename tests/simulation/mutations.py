@@ -93,8 +93,14 @@ MUTATIONS: Final = (
     Mutation(
         "after a silence the loss begins now",
         f"{_ZENOH}/link_monitor.py",
-        "return self.acked_ns - _MARGIN_NS if was_alive else self.confirmed_ns",
-        "return now_ns",
+        "            # It may have frozen just after its last sign of life.",
+        "            return now_ns\n            # It may have frozen just after its last sign of life.",
+    ),
+    Mutation(
+        "a silent node counts as alive until the last acknowledgement of its kernel",
+        f"{_ZENOH}/link_monitor.py",
+        "            # It may have frozen just after its last sign of life.",
+        "            return self.acked_ns - _MARGIN_NS  #",
     ),
     Mutation(
         "an aborted link counts as closed in order",

@@ -103,8 +103,6 @@ class SimLink:
         self._acked = self._unacked_at_end = 0
         self._has_fin = False
         self._silent_since_ns: int | None = None
-        self._cut_ns: int | None = None
-        self._arrived_ns = self._opened_ns
         self.is_broken = False
         """True if messages in this connection were lost."""
         self._is_established = True
@@ -141,7 +139,6 @@ class SimLink:
             return
         moved = self.sent.move_to(self.received, self.sizes.receive)
         self._acked += moved
-        self._arrived_ns = self._scheduler.now_ns
         self.read()
         if moved:
             self.pump()
@@ -180,15 +177,7 @@ class SimLink:
             self._unacked_at_end or self.sent.bytes,
             (now_ns - last_ns) // NS_PER_MS,
             100 + keepalives * _KEEPALIVE_BYTES + self._has_fin,
-            (now_ns - self._last_ack_ns()) // NS_PER_MS,
         )
-
-    def _last_ack_ns(self) -> int:
-        """When the router's kernel last acknowledged: our bytes, our keep-alive messages, or a probe."""
-        until_ns = self._scheduler.now_ns if self._cut_ns is None else self._cut_ns
-        if self.sent.messages and self._cut_ns is None:
-            return until_ns
-        return max(self._arrived_ns, until_ns - (until_ns - self._opened_ns) % _KEEPALIVE_NS)
 
     def _last_received_ns(self) -> int:
         until_ns = self._scheduler.now_ns if self._silent_since_ns is None else self._silent_since_ns
@@ -221,7 +210,6 @@ class SimLink:
         """The router became silent, or speaks again: call after each change."""
         if self.dead:
             return
-        self._cut_ns = (self._cut_ns or self._scheduler.now_ns) if self.cut else None
         if not self._is_silent:
             self._silent_since_ns = None
             self.pump()

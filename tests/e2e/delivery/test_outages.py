@@ -70,7 +70,7 @@ def outages(
 def assert_at_least_once(outcome: OutageOutcome) -> None:
     """Check accepted = delivered + dead-lettered + expired, the order, and fewer duplicates than 3 s of traffic.
 
-    A router that is killed with unread data may have been frozen for 2.6 s.
+    A router that is cut off, or killed with unread data, may have been frozen for 2.6 s.
     """
     ledger = outcome.ledger
     assert_ledger_balanced(ledger)

@@ -152,7 +152,7 @@ class _PeerNode:
         self._mark = _Mark(now_ns, 0, caught_up=True)
         self._marks: deque[_Mark] = deque(maxlen=_MAX_MARKS)
         self._acked = 0
-        self._progress_ns = self._ack_ns = now_ns
+        self._progress_ns = now_ns
         self._sampled_ns = now_ns
 
     def sample(self, now_ns: int) -> None:
@@ -196,7 +196,6 @@ class _PeerNode:
         One acknowledgement does not acknowledge all: after an outage the backlog arrives step by step, and most of it
         still waits inside Zenoh. So it counts only if the connection has caught up with the previous mark.
         """
-        self._ack_ns = now_ns - state.ack_ago_ms * _NS_PER_MS
         if state.acked != self._acked or not state.unacked:
             self._acked, self._progress_ns = state.acked, now_ns
         mark = self._mark
@@ -250,13 +249,8 @@ class _PeerNode:
         if self.link is None:
             return 0
         if self._is_silent(now_ns, lease_ns):
-            # Cut off while alive: its kernel answered nothing afterwards. Frozen: its kernel kept acknowledging, or
-            # with a full buffer answers that nothing more fits. So does that of a router that waits for a receiver.
-            has_answered = (
-                self._ack_ns > self._progress_ns + _MARK_NS
-            )  # the kernel's times are inexact by its tick
-            was_alive = self.acked_ns - self.received_ns < lease_ns // 3 and not has_answered
-            return self.acked_ns - _MARGIN_NS if was_alive else self.confirmed_ns
+            # It may have frozen just after its last sign of life. Its kernel then acknowledged what nothing has read.
+            return self.confirmed_ns
         kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
         if kept_up and not self.is_aborted:
             return now_ns  # the node closed its session

@@ -30,7 +30,6 @@ _READ_BYTES: Final = 65_536
 _OPEN: Final = (1, 4, 5)
 """ESTABLISHED, FIN_WAIT1, FIN_WAIT2: the other side has not ended the connection."""
 _LAST_RECEIVED_MS: Final = 12
-_LAST_ACK_MS: Final = 13
 _ACKED: Final = 25
 _RECEIVED: Final = 26
 
@@ -50,8 +49,6 @@ class TcpState(NamedTuple):
     """Time since the other side last sent data."""
     received: int
     """Bytes received."""
-    ack_ago_ms: int
-    """Time since the other side's kernel last sent an acknowledgement, also one of no further bytes."""
 
 
 class TcpLink:
@@ -97,7 +94,6 @@ class TcpLink:
             waiting,
             fields[_LAST_RECEIVED_MS],
             fields[_RECEIVED],
-            fields[_LAST_ACK_MS],
         )
         return TcpState(fields[0] in _OPEN, *numbers)
 
