@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories of defects, found by seeds and by people. A mended defect stays here: its story must hold from then on."""
+"""Stories of defects, found by seeds and by people. A mended defect stays here: its story must hold from then on.
+
+So do stories of documented limits that the oracle took for defects.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -184,6 +187,33 @@ STORIES: Final[Mapping[str, Story]] = {
         HostConfig(retransmit_bytes=130_000, queue_messages=200),
         SMALL_SIZES,
         interrupt_every=7,
+    ),
+    "11 restart while a router waits for an application, durable": Story(
+        41_505,
+        (
+            _events(250, 500, 1_000, at_ms=279),
+            Step(282, "stall", (4_665,)),
+            Step(422, "publish", ("late0", 120, 40_000, 8, 0)),
+            Step(422, "subscribe", (0, 600)),
+            Step(1_773, "stop", (397,)),
+        ),
+        HostConfig(durable=True, retransmit_bytes=20_000, queue_messages=200, wamp=True, read_ledger_ms=21),
+        commit_ms=40,
+    ),
+    "11 power cut while a router waits for an application": Story(
+        42_389,
+        (
+            Step(394, "publish", ("call", 250, 20, 1_000, 0)),
+            Step(397, "stall", (9_000,)),
+            Step(414, "publish", ("late1", 120, 2_000, 8, 0)),
+            Step(414, "subscribe", (1, 600)),
+            Step(604, "publish", ("event", 250, 10_000, 100, 500)),
+            Step(897, "stall", (2_440,)),
+            Step(1_426, "power", (589,)),
+        ),
+        HostConfig(retransmit_bytes=130_000, queue_messages=200),
+        commit_ms=40,
+        interrupt_every=50,
     ),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
