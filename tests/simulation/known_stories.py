@@ -215,6 +215,19 @@ STORIES: Final[Mapping[str, Story]] = {
         commit_ms=40,
         interrupt_every=50,
     ),
+    "11 router frozen, 20 kB exceeded before it is suspect, power cut, durable": Story(
+        2_310,
+        (
+            Step(532, "publish", ("event5", 250, 40_000, 100, 0)),
+            Step(584, "publish", ("notice", 250, 200, 100, 0)),
+            Step(587, "freeze", (OUTSIDE, 13_371)),
+            Step(4_822, "power", (5_000,)),
+        ),
+        HostConfig(durable=True, retransmit_bytes=20_000, queue_messages=200),
+        SMALL_SIZES,
+        commit_ms=1,
+        interrupt_every=50,
+    ),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
         (

@@ -29,6 +29,10 @@ _DOUBT_MS: Final = 3_600
 silent node is suspect after a third of the lease."""
 _RECEIPT_MS: Final = 150
 """As `_DOUBT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
+_MESSAGE_BYTES: Final = 200
+"""What a message counts besides its payload, see `retransmit_bytes` in docs/configuration.md."""
+_KEPT_SHARE: Final = 7 / 8
+"""The least part of `retransmit_bytes` that is kept: messages are evicted in blocks."""
 _EXPIRY_MARGIN_MS: Final = 20
 _CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
 _MAX_AHEAD_MS: Final = 60_000
@@ -220,7 +224,19 @@ class Oracle:
         if self._world.sent[id].flow == "call":
             return True
         doubt_ms = _RECEIPT_MS if self._host.config.receipts and self._has_receipt(id) else _DOUBT_MS
-        return network.put_ns[id] > killed_at_ns - (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
+        doubt_ns = (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
+        return network.put_ns[id] > killed_at_ns - doubt_ns or self._may_be_evicted(id, doubt_ns)
+
+    def _may_be_evicted(self, id: bytes, doubt_ns: int) -> bool:
+        """More than `retransmit_bytes` was put before the message had to be on disk. A kill forgets the counter."""
+        network = self._host.networks[self._world.destination(id)]
+        put_ns, process = network.put_ns[id], network.put_by[id]
+        kept = sum(
+            payload + _MESSAGE_BYTES
+            for at_ns, payload in network.puts[process]
+            if put_ns <= at_ns <= put_ns + doubt_ns
+        )
+        return kept > _KEPT_SHARE * self._host.config.retransmit_bytes
 
     def _duplicates(self) -> Iterable[Violation]:
         """Only a lost link and a kill make duplicates."""

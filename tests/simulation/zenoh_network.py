@@ -112,6 +112,8 @@ class SimNetwork:
         """The messages that a streamer has put, with the process that did it last."""
         self.put_ns: dict[bytes, int] = {}
         """When a streamer put a message for the last time."""
+        self.puts: dict[Process, list[tuple[int, int]]] = {}
+        """All puts of a streamer: their times, and the bytes of their payloads."""
         self.put_without_subscriber: set[bytes] = set()
         """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
@@ -142,6 +144,7 @@ class SimNetwork:
     def on_put(self, message: WireMessage, process: Process) -> None:
         self.put_by[message.id] = process
         self.put_ns[message.id] = self.scheduler.now_ns
+        self.puts.setdefault(process, []).append((self.scheduler.now_ns, len(message.payload)))
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
         self.taken[message.id] = process
