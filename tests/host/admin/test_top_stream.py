@@ -13,7 +13,7 @@ from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.host.admin.server import AdminError, TapRequest, TopRequest, stream_lines
 from ustreamer.host.admin.taps import MAX_READERS
 from ustreamer.host.cli.top_command import frames_of
-from ustreamer.host.diagnosis.evidence import RecentLetters, RecentLogLine
+from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.runtime.top_stream import bucket_of, problems_of, quantile_ms
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient

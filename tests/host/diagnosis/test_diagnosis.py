@@ -9,7 +9,7 @@ import pytest
 from ustreamer.core.dispatch.explain import Explanation
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
-from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence, RecentLetters
+from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
     HEALTHY,
     DiagnosisFinding,
@@ -21,6 +21,7 @@ from ustreamer.host.diagnosis.findings import (
     messages_wait,
 )
 from ustreamer.host.diagnosis.methods import method_findings
+from ustreamer.host.diagnosis.recent import RecentLetters
 from ustreamer.host.diagnosis.subscribers import subscriber_findings
 from ustreamer.host.diagnosis.topics import topic_findings
 from ustreamer.uprotocol.ustatus import UCode

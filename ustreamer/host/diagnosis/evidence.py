@@ -9,8 +9,8 @@ from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.explain import Explanation
 from ustreamer.core.routing.route_cache import ObservedRoute
 from ustreamer.core.routing.subscriptions import RecentSubscriptionChange, Subscription
+from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.observe.snapshot import EndpointSnapshot, StoreSnapshot
-from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
 
 _REFUSED = "refused_"
@@ -22,30 +22,6 @@ class BlockedMessages(msgspec.Struct, frozen=True):
 
     number: int
     since_ms: int
-
-
-class RecentLetters(msgspec.Struct, frozen=True):
-    """The dead letters of one source, sink, endpoint and code. `reason` and `attempts` are those of the last one."""
-
-    source: UUri
-    sink: UUri | None
-    endpoint: str
-    code: UCode
-    reason: str
-    ingress: str
-    attempts: int
-    count: int
-    first_ms: int
-    last_ms: int
-
-
-class RecentLogLine(msgspec.Struct, frozen=True):
-    """A warning or an error of the log. `fields` are cut to some hundred characters."""
-
-    time_ms: int
-    level: str
-    event: str
-    fields: Mapping[str, str]
 
 
 class EndpointEvidence(msgspec.Struct, frozen=True):

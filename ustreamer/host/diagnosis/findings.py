@@ -8,7 +8,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from ustreamer.core.dispatch.explain import Explanation
-from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence, RecentLetters
+from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
+from ustreamer.host.diagnosis.recent import RecentLetters
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
 

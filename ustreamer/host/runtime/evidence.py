@@ -26,9 +26,9 @@ from ustreamer.host.diagnosis.evidence import (
     BlockedMessages,
     EndpointEvidence,
     Evidence,
-    RecentLogLine,
 )
 from ustreamer.host.diagnosis.findings import is_similar
+from ustreamer.host.diagnosis.recent import RecentLogLine
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
 from ustreamer.host.runtime.recent_events import RecentEvents

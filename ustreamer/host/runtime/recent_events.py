@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.diagnosis.evidence import RecentLetters, RecentLogLine
+from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri

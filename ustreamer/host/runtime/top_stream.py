@@ -16,7 +16,7 @@ from ustreamer.core.delivery.ports import Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.host.admin.taps import MAX_SUBSCRIBERS
 from ustreamer.host.admin.top_frame import TopEndpoint, TopFrame, TopProblem, TopQueue, TopTarget
-from ustreamer.host.diagnosis.evidence import RecentLetters, RecentLogLine
+from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
 from ustreamer.host.runtime.recent_events import RecentEvents, recent_log
 from ustreamer.uprotocol.bounded_cache import BoundedCache

@@ -18,7 +18,7 @@ from itertools import repeat
 from operator import itemgetter
 from struct import Struct
 from threading import Event, Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zenoh
@@ -26,7 +26,6 @@ from zenoh.handlers import Callback
 
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
 from ustreamer.transport_port import EndpointContext, RouteUnavailable, SentStore, Unconfirmed
-from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts, Receiver
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key
@@ -51,6 +50,10 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, encode_tail, reqid_field, split_around_reqid
+
+if TYPE_CHECKING:
+    from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts, Receiver
+
 
 PRIORITIES: Final = {
     UPriority.UNSPECIFIED: zenoh.Priority.DATA_LOW,
@@ -185,7 +188,7 @@ class ZenohSender:
         on_route_opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
         sent_store: SentStore | None = None,
-        awaited: AwaitedReceipts | None = None,
+        awaited: "AwaitedReceipts | None" = None,
     ) -> None:
         """`answered_requests` are not retransmitted. `on_route_opened` is called on the thread of `link_monitor`.
 
@@ -583,7 +586,7 @@ class ZenohSender:
             for publisher in self._publishers.values():
                 publisher.receivers = self._receivers_of(publisher.route)
 
-    def _receivers_of(self, route: ZenohRoute) -> tuple[Receiver, ...]:
+    def _receivers_of(self, route: ZenohRoute) -> "tuple[Receiver, ...]":
         source, sink, _ = route
         own = self._context.authority
         if self._awaited is None:
@@ -675,7 +678,7 @@ class ZenohSender:
 
     # --- puts that a kill of this process would lose ------------------------------------------------------------------
 
-    def _keep_awaited(self, awaited: AwaitedReceipts, keeper: AwaitedKeeper) -> None:
+    def _keep_awaited(self, awaited: "AwaitedReceipts", keeper: AwaitedKeeper) -> None:
         """Store the puts whose receipt is overdue, and release those that have one."""
         now_ns = self._monotonic_ns()
         overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
@@ -700,7 +703,7 @@ class ZenohSender:
 
     # --- receipts -----------------------------------------------------------------------------------------------------
 
-    def _repair(self, awaited: AwaitedReceipts) -> None:
+    def _repair(self, awaited: "AwaitedReceipts") -> None:
         """Put again what counts as lost."""
         self._update_receivers()
         lost = awaited.lost(self._monotonic_ns())
@@ -917,7 +920,7 @@ class ZenohSender:
         self._closing.set()
 
 
-def _forget(receivers: Iterable[Receiver], ids: Sequence[bytes]) -> None:
+def _forget(receivers: "Iterable[Receiver]", ids: Sequence[bytes]) -> None:
     for each in receivers:
         each.forget(ids)
 

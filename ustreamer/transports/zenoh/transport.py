@@ -10,7 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import zenoh
 
@@ -27,7 +27,6 @@ from ustreamer.transport_port import (
     SentStore,
     Unconfirmed,
 )
-from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.errors import zenoh_error_text
@@ -35,7 +34,6 @@ from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
 from ustreamer.transports.zenoh.peer_tokens import PeerTokens
 from ustreamer.transports.zenoh.publisher import ZenohSender
-from ustreamer.transports.zenoh.receipt_giver import ReceiptGiver
 from ustreamer.transports.zenoh.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import (
@@ -49,6 +47,11 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, check_filters
+
+if TYPE_CHECKING:
+    from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts
+    from ustreamer.transports.zenoh.receipt_giver import ReceiptGiver
+
 
 log = logging.getLogger("ustreamer.zenoh")
 
@@ -91,13 +94,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._answered_requests = AnsweredRequests(_ANSWERED_REQUESTS if config.retransmit_ms else 0)
         trusted = () if isinstance(config.peers, bool) else config.peers
         self._peer_tokens = PeerTokens(context.name, trusted)
-        self._awaited: AwaitedReceipts | None = None
-        self._giver: ReceiptGiver | None = None
-        if config.receipts:
-            instance, window_ns = context.instance or "0", config.retransmit_ms * 1_000_000
-            self._awaited = AwaitedReceipts(instance, context.clock.monotonic_ns, window_ns)
-            giver = ReceiptGiverId(context.authority, context.name, instance)
-            self._giver = ReceiptGiver(giver, context.clock.monotonic_ns)
+        self._awaited: AwaitedReceipts | None
+        self._giver: ReceiptGiver | None
+        self._awaited, self._giver = _receipt_parts(config, context)
         self._receipt_listeners: dict[Listener, Listener] = {}
         self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
@@ -466,6 +465,21 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
     except zenoh.ZError as error:
         raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
     return zenoh_settings
+
+
+def _receipt_parts(
+    config: ZenohEndpoint, context: EndpointContext
+) -> "tuple[AwaitedReceipts, ReceiptGiver] | tuple[None, None]":
+    """The two sides of receipts, if the endpoint has them. Few have: their modules are imported here."""
+    if not config.receipts:
+        return None, None
+    from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts
+    from ustreamer.transports.zenoh.receipt_giver import ReceiptGiver
+
+    instance, window_ns = context.instance or "0", config.retransmit_ms * 1_000_000
+    awaited = AwaitedReceipts(instance, context.clock.monotonic_ns, window_ns)
+    giver = ReceiptGiverId(context.authority, context.name, instance)
+    return awaited, ReceiptGiver(giver, context.clock.monotonic_ns)
 
 
 def _settings(config: ZenohEndpoint) -> dict[str, object]:

@@ -6,11 +6,11 @@ import logging
 import socket
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendBatch, SendOne
-from ustreamer.transports.someip.endpoint.e2e_sender import E2eSender
 from ustreamer.transports.someip.endpoint.tp_sender import TpSender
 from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, EventHeaderTemplate, GsoSender
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
@@ -27,6 +27,11 @@ from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from ustreamer.transports.someip.endpoint.e2e_sender import E2eSender
+    from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
+
 
 log = logging.getLogger("ustreamer.someip")
 
@@ -218,7 +223,7 @@ class Outbound:
         """
         over_tcp = receiver.over_tcp
         events = {
-            topic: (event, self._session_counter(topic), None if event.e2e is None else E2eSender(event.e2e))
+            topic: (event, self._session_counter(topic), _e2e_sender(event.e2e))
             for topic, event in receiver.events.items()
             if event.segmentation is not None or event.e2e is not None or topic in over_tcp
         }
@@ -276,3 +281,13 @@ def _header_around_request_id(event: EventTemplate) -> tuple[bytes, bytes]:
 
 def _not_open(datagram: bytes, address: Address) -> object:
     raise OSError(errno.EBADF, "the endpoint is not open")
+
+
+def _e2e_sender(config: "E2eConfig | None") -> "E2eSender | None":
+    if config is None:
+        return None
+    from ustreamer.transports.someip.endpoint.e2e_sender import (
+        E2eSender,  # few endpoints have protected events
+    )
+
+    return E2eSender(config)

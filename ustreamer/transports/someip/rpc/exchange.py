@@ -16,9 +16,9 @@ only after the fast path refused it: the kernel buffer or the table is full, or 
 failures, TCP, SOME/IP-TP, several messages in a datagram, and refusals.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -56,7 +56,6 @@ from ustreamer.transports.someip.rpc.call_failures import (
     streamer_stopped,
     ttl_expired,
 )
-from ustreamer.transports.someip.rpc.e2e_events import E2eEvents
 from ustreamer.transports.someip.rpc.error_reply import error_reply
 from ustreamer.transports.someip.rpc.fast_path import FastInbound, FastOutbound, SendEqualSized
 from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
@@ -65,6 +64,11 @@ from ustreamer.uprotocol.umessage import UMessage, error_response, response_attr
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
+    from ustreamer.transports.someip.rpc.e2e_events import E2eEvents
+
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -137,7 +141,8 @@ class Exchange:
         """Responses to REQUEST_NO_RETURN, which are dropped."""
         self._error_type = config.error_message_type
         self._monotonic_ns = clock.monotonic_ns
-        self._e2e = E2eEvents(e2e_events(config))
+        self._e2e: E2eEvents | None = None
+        self._add_e2e_events(e2e_events(config))
         self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
@@ -158,8 +163,17 @@ class Exchange:
 
     def set_configured_services(self, config: SomeipEndpoint, located: Iterable[ServiceConfig]) -> None:
         """See ServiceRegistry. Belongs to the receiving thread."""
-        self._e2e.add_events(e2e_events(config))
+        self._add_e2e_events(e2e_events(config))
         self.services.set_configured_services(config, located)
+
+    def _add_e2e_events(self, events: "Mapping[UUri, E2eConfig]") -> None:
+        if not events:
+            return
+        from ustreamer.transports.someip.rpc.e2e_events import E2eEvents  # few endpoints have any
+
+        if self._e2e is None:
+            self._e2e = E2eEvents({})
+        self._e2e.add_events(events)
 
     # --- input --------------------------------------------------------------------------------------------------------
 
@@ -232,7 +246,7 @@ class Exchange:
             event = self.services.event_attributes(message, *address)
             if not isinstance(event, UAttributes):
                 return RefusedMessage(event)
-            if event.source in self._e2e:
+            if self._e2e is not None and event.source in self._e2e:
                 return self._e2e_event(message, event)
             return UMessage(self._next_id(message), event, message.payload)
         if kind in _REQUESTS:
@@ -244,6 +258,7 @@ class Exchange:
         return RefusedMessage(SomeipRefusal.MESSAGE_TYPE)
 
     def _e2e_event(self, message: SomeIpMessage, attributes: UAttributes) -> UMessage | RefusedMessage:
+        assert self._e2e is not None
         checked = self._e2e.check(message, attributes)
         if isinstance(checked, SomeipRefusal):
             return RefusedMessage(checked)
@@ -516,5 +531,5 @@ class Exchange:
             "requests_expired": self.requests_expired,
             "responses_not_wanted": self.responses_not_wanted,
             **self._reassembly.statistics(),
-            **self._e2e.statistics(),
+            **({} if self._e2e is None else self._e2e.statistics()),
         }
