@@ -363,6 +363,28 @@ def test_a_receiver_that_was_lost_with_unread_messages_gets_them_when_it_is_back
     assert link.received == sorted(link.received)
 
 
+def test_a_receiver_that_was_away_gets_its_messages_although_others_had_a_subscriber_meanwhile(
+    link: Link,
+) -> None:
+    """The publisher keeps its subscriber, and the node of that one shows that it has read everything."""
+    link_id = ReceiptGiverId(BETA, "link", "99")
+    with plain_session(connect=[link.here]) as monitor:
+        monitor.declare_subscriber(EVERY_KEY, lambda _: None)
+        with plain_session(connect=[link.here]) as session:
+            token = session.liveliness().declare_token(token_key(link_id, EVERY_PUBLICATION))
+            wait_until(lambda: link.receiver_count() == 1)
+            link.send(*range(1, 201))
+            assert link.count("receipts_waiting") >= 200
+            token.undeclare()  # type: ignore[no-untyped-call]
+        sent_ns = CLOCK.monotonic_ns()
+        wait_until(lambda: link.sender._link_monitor.confirmed_ns > sent_ns)
+        receiver = link.open(BETA, connect=(link.here,))
+        receiver.register_listener(ANY, None, lambda message: link.received.append(int(message.payload)))
+        wait_until(lambda: link.count("receipts_waiting") == 0)
+    assert sorted(each for each in link.received if each) == list(range(1, 201))
+    assert link.count("receipts_missing") == 0
+
+
 def test_at_a_stop_only_what_has_no_receipt_is_unconfirmed(link: Link) -> None:
     link.receiver()
     link_id = ReceiptGiverId("other", "link", "99")

@@ -286,6 +286,11 @@ class AwaitedReceipts:
         return min((each.oldest_ns for each in present), default=_NEVER_NS)
 
     @property
+    def oldest_kept_ns(self) -> int:
+        """As `oldest_ns`, also for receivers that are away and may return: their puts must be remembered."""
+        return min((each.oldest_ns for each in tuple(self._receivers.values())), default=_NEVER_NS)
+
+    @property
     def count(self) -> int:
         """The number of missing receipts."""
         return sum(len(each.waiting) + len(each.parked) for each in tuple(self._receivers.values()))

@@ -659,7 +659,7 @@ class ZenohSender:
         buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
         buffer.confirmed_ns = links.confirmed_ns
         if self._awaited is not None:
-            oldest_ns = self._awaited.oldest_ns
+            oldest_ns = self._awaited.oldest_kept_ns
             buffer.hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
             buffer.confirmed_ns = min(links.confirmed_ns, oldest_ns)
         if self._lock.acquire(blocking=False):  # a put may wait for seconds
