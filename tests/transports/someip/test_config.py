@@ -211,6 +211,16 @@ def test_a_second_offered_instance_needs_a_port_of_its_own() -> None:
         endpoint(services=[OFFERED, SECOND])
 
 
+def test_an_offered_service_with_a_port_binds_it_and_its_field_needs_discovery() -> None:
+    offered = {"service": 0x1234, "major": 1, "offered": True, "remote": "127.0.0.2:30501"}
+    events = [{"id": 0x8001, "field": True}, {"id": 0x8002, "protocol": "tcp"}]
+    services = [{**offered, "provider": "//hpc/1234/1/0", "port": 30600, "events": events}]
+    config = endpoint(bind="127.0.0.1", port=30500, services=services)
+    bound = {(each.key, each.protocol, each.port) for each in config.bound_addresses()}
+    assert {("services[0].port", "udp", 30600), ("services[0].port", "tcp", 30600)} <= bound
+    assert [each.key for each in config.warnings()] == ["services[0].events[0].field"]
+
+
 @pytest.mark.parametrize(
     ("services", "error"),
     [

@@ -6,7 +6,7 @@ A configuration with ambiguous identities is refused, with the keys that collide
 """
 
 import ipaddress
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
@@ -434,7 +434,20 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             found.append(BoundAddress(key, "tcp", self.bind, self.tcp_port))
         if not isinstance(self.sd, bool):
             found.append(BoundAddress("sd.port", "udp", *self.sd.own_address, shared=True))
-        return found
+        return [*found, *self._service_addresses()]
+
+    def _service_addresses(self) -> Iterator[BoundAddress]:
+        """The addresses of offered services with a port, each once."""
+        by_port: dict[int, list[int]] = {}
+        for index, service in enumerate(self.services):
+            if service.port is not None:
+                by_port.setdefault(service.port, []).append(index)
+        for port, indexes in by_port.items():
+            key, first = f"services[{indexes[0]}]", self.services[indexes[0]]
+            yield BoundAddress(f"{key}.port", "udp", self.bind, port)
+            if any(self.services[each].uses_protocol("tcp") for each in indexes):
+                where = "port" if first.port_tcp is None else "port_tcp"
+                yield BoundAddress(f"{key}.{where}", "tcp", self.bind, first.own_tcp_port or port)
 
     def patterns(self) -> Sequence[NamedPattern]:
         providers = [
@@ -451,6 +464,17 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             found.append(ConfigWarning("port_tcp", text, "leave port_tcp out"))
         if self.tcp != TcpConfig() and not any(each.uses_protocol("tcp") for each in self.services):
             found.append(ConfigWarning("tcp", "is not used: no service uses TCP", "leave tcp out"))
+        if self.sd is False:
+            found += [
+                ConfigWarning(
+                    f"services[{index}].events[{number}].field",
+                    "has no effect: without sd no ECU subscribes an offered field",
+                    "set sd or leave field out",
+                )
+                for index, service in enumerate(self.services)
+                for number, event in enumerate(service.events if service.offered else ())
+                if event.field
+            ]
         found += _unreachable_limits("tcp", self.tcp, ("connections_per_host", "connections"))
         if not isinstance(self.sd, bool):
             found += _unreachable_limits("sd.limits", self.sd.limits, ("peer_subscriptions", "subscriptions"))
