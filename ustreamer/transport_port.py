@@ -328,6 +328,10 @@ class EndpointTransport(UTransport):
         """
         return ()
 
+    def sends_field(self, topic: UUri) -> bool:
+        """Whether the endpoint itself sends the value of a field to its new subscribers, so the streamer must not."""
+        return False
+
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions behind the endpoint that no uSubscription holds; None: there are none.
 

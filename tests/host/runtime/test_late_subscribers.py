@@ -40,3 +40,27 @@ def test_a_new_subscriber_of_a_field_gets_its_value(topic: UUri, sent: list[byte
     world.run()
     assert [each.payload for each in world.egress["backbone"].messages] == sent
     world.check()
+
+
+class SendsField(LocalTransport):
+    """A network that sends the value of the field to its subscribers itself."""
+
+    def sends_field(self, topic: UUri) -> bool:
+        return topic == LIMIT
+
+
+def test_a_subscriber_whose_endpoint_sends_the_value_gets_it_once() -> None:
+    """An ECU behind a bridge has the value after its Ack, and renews its subscription every 30 s."""
+    world = World()
+    world.ingress("chassis")
+    late = LateSubscribers(
+        world.dispatcher,
+        {"chassis": WithField(world), "backbone": SendsField(LocalNetwork(), "hpc")},
+        lambda authority: "chassis" if authority == "chassis" else "backbone",
+        world.clock,
+        world._schedule,
+    )
+    world.directory.subscribe(LIMIT, FLEET)
+    late.on_subscribe(Subscription(LIMIT, FLEET))
+    world.run()
+    assert world.egress["backbone"].messages == []

@@ -42,5 +42,8 @@ class LateSubscribers:
             self._schedule(self._monotonic_ns(), partial(self._send_values, home, topic, subscriber))
 
     def _send_values(self, home: str, topic: UUri, subscriber: UUri) -> None:
+        target = self._endpoint_of(subscriber.authority_name)
+        if target is not None and self._transports[target].sends_field(topic):
+            return
         read = partial(self._transports[home].field_values, topic)
         self._dispatcher.send_to_subscriber(home, read, subscriber)

@@ -3,12 +3,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.waiting import wait_until
 from ustreamer.transports.someip.discovery.field_file import FieldFile
 from ustreamer.transports.someip.protocol.field_values import FieldValues
+from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS, id_with_request_id
 from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
@@ -19,13 +22,17 @@ def value(topic: UUri, payload: bytes, time_ms: int = 1) -> UMessage:
     return publish(UUID(time_ms << 16 | 0x7000, 2 << 62), topic, payload)
 
 
+def loaded(path: Path) -> list[tuple[UUri, bytes]]:
+    return [(each.attributes.source, each.payload) for each in FieldFile(path, FieldValues([])).load()]
+
+
 def test_a_value_is_written_while_the_process_runs(tmp_path: Path) -> None:
     path, values = tmp_path / "fields" / "chassis", FieldValues([LIGHT, DOOR])
     file = FieldFile(path, values)
     file.start()
     try:
         values.keep(value(LIGHT, b"on"))
-        wait_until(lambda: FieldFile(path, values).load() == [(LIGHT, b"on")])
+        wait_until(lambda: loaded(path) == [(LIGHT, b"on")])
     finally:
         file.close()
 
@@ -38,13 +45,34 @@ def test_the_last_value_is_written_at_the_end(tmp_path: Path) -> None:
         values.keep(value(LIGHT, payload))
     values.keep(value(DOOR, b"ajar"))
     file.close()
-    assert FieldFile(path, values).load() == [(LIGHT, b"3"), (DOOR, b"ajar")]
+    assert loaded(path) == [(LIGHT, b"3"), (DOOR, b"ajar")]
+
+
+def test_a_value_keeps_what_its_e2e_protection_needs(tmp_path: Path) -> None:
+    """The CRC of a bridged value covers the request id, and a corrupt value must not become valid."""
+    path, values = tmp_path / "chassis", FieldValues([LIGHT])
+    file = FieldFile(path, values)
+    file.start()
+    sent = value(LIGHT, b"on")
+    marked = msgspec.structs.replace(sent.attributes, commstatus=UCode.DATA_LOSS)
+    values.keep(UMessage(id_with_request_id(sent.id, 0x0063_4711), marked, b"on"))
+    file.close()
+    (restored,) = FieldFile(path, values).load()
+    assert restored.id.lsb & REQUEST_ID_BITS == 0x0063_4711
+    assert restored.attributes.commstatus is UCode.DATA_LOSS
+
+
+def test_a_damaged_file_that_cannot_be_moved_aside_does_not_stop_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "chassis"
+    path.write_bytes(b"nonsense")
+    (tmp_path / "chassis.damaged").mkdir()
+    assert loaded(path) == []
 
 
 def test_a_damaged_file_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "chassis"
     path.write_bytes(b"nonsense")
-    assert FieldFile(path, FieldValues([])).load() == []
+    assert loaded(path) == []
     assert [each.name for each in tmp_path.iterdir()] == ["chassis.damaged"]
     assert [each.message for each in caplog.records] == ["someip.fields_damaged"]
 
@@ -61,7 +89,7 @@ def test_a_refused_write_is_reported_once_and_repeated(
     wait_until(lambda: len(caplog.records) == 1)
     blocked.unlink()
     file.close()
-    assert FieldFile(blocked / "chassis", values).load() == [(LIGHT, b"on")]
+    assert loaded(blocked / "chassis") == [(LIGHT, b"on")]
     assert [each.message for each in caplog.records] == ["someip.fields_not_written"]
 
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file with the values of offered fields, `<state_dir>/fields/<endpoint>`: a restarted streamer has them.
 
-In and out: payloads by topic. The file is a framed record with an array of pairs. It is replaced as a whole and not
-synchronized, so it survives a kill. After a power cut the providers start too.
+In and out: values. The file is a framed record with an array of them. It is replaced as a whole and not synchronized,
+so it survives a kill. After a power cut the providers start too.
 """
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -17,7 +18,10 @@ from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import encode_frame, frame_body
 from ustreamer.core.storage.store_files import DAMAGED, sibling
 from ustreamer.transports.someip.protocol.field_values import FieldValues
-from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS, id_with_request_id
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 log = logging.getLogger("ustreamer.someip")
@@ -31,6 +35,33 @@ _KEY: Final = b"fields"
 _JOIN_S: Final = 2.0
 
 
+_OLDEST_ID: Final = UUID(0x7000, 0b10 << 62)
+"""Values of an earlier process are older than all of this one."""
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False):
+    """A value: the E2E CRC of a bridged one covers its request id, and a corrupt one stays marked."""
+
+    topic: str
+    payload: bytes
+    request_id: int = 0
+    commstatus: int = 0
+
+    @classmethod
+    def of(cls, value: UMessage) -> Self:
+        attributes = value.attributes
+        request_id = value.id.lsb & REQUEST_ID_BITS
+        return cls(str(attributes.source), value.payload, request_id, attributes.commstatus or 0)
+
+    def value(self) -> UMessage:
+        id = id_with_request_id(_OLDEST_ID, self.request_id)
+        value = publish(id, UUri.parse(self.topic), self.payload)
+        if not self.commstatus:
+            return value
+        marked = msgspec.structs.replace(value.attributes, commstatus=UCode.from_number(self.commstatus))
+        return UMessage(id, marked, self.payload)
+
+
 class FieldFile:
     """Keeps field values on disk, on a thread of its own: no event waits for the disk."""
 
@@ -40,10 +71,10 @@ class FieldFile:
         self._stopped = Event()
         self._thread: Thread | None = None
         self._is_failing = False
-        self._written: list[tuple[str, bytes]] = []
+        self._written: list[_Stored] = []
 
-    def load(self) -> list[tuple[UUri, bytes]]:
-        """The values of the last write by topic. A damaged file is moved aside and logged: there are none then."""
+    def load(self) -> list[UMessage]:
+        """The values of the last write. A damaged file is moved aside and logged: there are none then."""
         extra = {"file": str(self._path)}
         try:
             value = self._path.read_bytes()
@@ -53,11 +84,12 @@ class FieldFile:
             log.error("someip.fields_unreadable", extra=extra | {"reason": str(error)})  # noqa: TRY400
             return []
         try:
-            self._written = msgspec.msgpack.decode(frame_body(_KEY, value), type=list[tuple[str, bytes]])
-            return [(UUri.parse(topic), payload) for topic, payload in self._written]
+            self._written = msgspec.msgpack.decode(frame_body(_KEY, value), type=list[_Stored])
+            return [each.value() for each in self._written]
         except (StoreDamaged, msgspec.MsgspecError, UStatusError) as error:
             log.error("someip.fields_damaged", extra=extra | {"reason": str(error)})  # noqa: TRY400
-            self._path.replace(sibling(self._path, DAMAGED))
+            with suppress(OSError):  # then the next write replaces it
+                self._path.replace(sibling(self._path, DAMAGED))
             return []
 
     def start(self) -> None:
@@ -82,15 +114,15 @@ class FieldFile:
         self._save()
 
     def _save(self) -> None:
-        pairs = sorted((str(each.attributes.source), each.payload) for each in self._values.all_values())
-        if pairs == self._written:
+        stored = sorted(map(_Stored.of, self._values.all_values()))
+        if stored == self._written:
             return
         new = sibling(self._path, "new")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_bytes(encode_frame(_KEY, msgspec.msgpack.encode(pairs)))
+            new.write_bytes(encode_frame(_KEY, msgspec.msgpack.encode(stored)))
             new.replace(self._path)
-            self._written, self._is_failing = pairs, False
+            self._written, self._is_failing = stored, False
         except OSError as error:
             if not self._is_failing:  # the values stay in memory, and the next change tries again
                 extra = {"file": str(self._path), "reason": str(error), **limited(self._path)}

@@ -58,14 +58,18 @@ from ustreamer.transports.someip.io.udp import (
 )
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.field_values import FieldValues
-from ustreamer.transports.someip.protocol.mapping import EventReceiver
+from ustreamer.transports.someip.protocol.mapping import (
+    REQUEST_ID_BITS,
+    EventReceiver,
+    id_with_request_id,
+)
 from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.uattributes import UMessageType
-from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
-from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 # `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules.
@@ -77,8 +81,6 @@ if TYPE_CHECKING:
     from ustreamer.transports.someip.sd.settings import ServiceKey
 
 _NS_PER_MS: Final = 1_000_000
-_OLDEST_ID: Final = UUID(0x7000, 0b10 << 62)
-"""The id of 1970 for the value of an earlier process."""
 
 
 class SomeipTransport(EndpointTransport, PeerTransport):
@@ -294,9 +296,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         events, file = self._event_publisher, self._field_file
         if events is None or file is None:
             return
-        for topic, payload in file.load():
-            if topic in events.values.fields:
-                events.values.keep_if_newer(publish(_OLDEST_ID, topic, payload))
+        for each in file.load():
+            if each.attributes.source in events.values.fields:
+                events.values.keep_if_newer(each)
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
@@ -693,9 +695,17 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     def field_values(self, topic: UUri) -> Sequence[UMessage]:
         """As `EndpointTransport.field_values`: the fields of the configured services of the network."""
         return [
-            UMessage(self._ids.next(), each.attributes, each.payload)
+            UMessage(
+                id_with_request_id(self._ids.next(), each.id.lsb & REQUEST_ID_BITS),
+                each.attributes,
+                each.payload,
+            )
             for each in self._field_values.matching(topic)
         ]
+
+    def sends_field(self, topic: UUri) -> bool:
+        """As `EndpointTransport.sends_field`: ECUs get the kept value of an offered field after their Ack."""
+        return self._event_publisher is not None and self._event_publisher.values.find(topic) is not None
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions of other devices to ECUs here, at the uSubscription proxy of service discovery."""
