@@ -40,6 +40,7 @@ from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
 from ustreamer.transports.someip.discovery.sd_driver import MAX_PENDING_MESSAGES
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
+from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS
 from ustreamer.transports.someip.sd import sockets
 from ustreamer.transports.someip.sd.codec import (
     TTL_FOREVER,
@@ -641,3 +642,8 @@ def test_a_group_is_subscribed_again_until_its_field_has_a_value() -> None:
         ecu.data.sendto(event(0x8006, b"50"), bench.address)
         assert bench.next_update() == SubscriptionUpdate(limit, OWN, Status.SUBSCRIBED)
         wait_until(lambda: bench.endpoint.field_values(limit))
+        first, second = (bench.endpoint.field_values(limit)[0].id for _ in range(2))
+        assert first != second
+        assert first.lsb & REQUEST_ID_BITS == second.lsb & REQUEST_ID_BITS, (
+            "an E2E CRC may cover the request id"
+        )
