@@ -75,6 +75,7 @@ def streamer_with_traffic(bench: Bench) -> Streamer:
     link(streamer, "outside").fault = UCode.PERMISSION_DENIED
     app.publish(b"payload")
     wait_persisted_letters(streamer, 1)
+    eventually(lambda: streamer.ledger().received == 9, "the publication of the dead letter")
     eventually(lambda: streamer.ledger().queued == 0, "an empty queue")
     return streamer
 
