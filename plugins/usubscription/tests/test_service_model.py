@@ -118,9 +118,9 @@ class ServiceStateMachine(RuleBasedStateMachine):
                 self.end_subscription(pair)
         return self.model
 
-    def end_subscription(self, pair: tuple[UUri, UUri]) -> None:
+    def end_subscription(self, pair: tuple[UUri, UUri], *, notifies_subscriber: bool = True) -> None:
         if self.model.pop(pair, None):
-            self.expect_notification(pair, UNSUBSCRIBED)
+            self.expect_notification(pair, UNSUBSCRIBED, notifies_subscriber=notifies_subscriber)
             if not self.clients(pair[0]):
                 self.apply_event(pair[0], "unwanted")
 
@@ -249,9 +249,11 @@ class ServiceStateMachine(RuleBasedStateMachine):
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    def expect_notification(self, pair: tuple[UUri, UUri], state: int) -> None:
+    def expect_notification(
+        self, pair: tuple[UUri, UUri], state: int, *, notifies_subscriber: bool = True
+    ) -> None:
         topic, app = pair
-        concerned = {(self.versions[pair], app)}
+        concerned = {(self.versions[pair], app)} if notifies_subscriber else set()
         concerned |= {(3, entity) for watched, entity in self.observers if watched == topic}
         concerned |= {(4, entity) for watched, entity in self.observers if watched == ANY}
         self.expected_notifications += [(version, entity, topic, app, state) for version, entity in concerned]
@@ -284,7 +286,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
         self.current_model()
         wanted = pb4.UnsubscribeRequest(topic=topic.to_pb())
         self.rig.call_for(pb4.UnsubscribeResponse, 2, wanted, caller=app, version=4)
-        self.end_subscription((topic, app))
+        self.end_subscription((topic, app), notifies_subscriber=False)
 
     @rule(app=APPS, joins=st.booleans())
     def watch_everything(self, app: UUri, joins: bool) -> None:

@@ -7,7 +7,6 @@ from ustreamer_usubscription.model.remote_status import RemoteTopicStates
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.requests.remote_codec import (
     CLIENT_CODECS,
-    interface_version_for,
     subscribe_status_in,
 )
 
@@ -35,10 +34,6 @@ def change(version: int, notified: Message) -> UMessage:
     return notification(ID, source, US, notified.SerializeToString(), UPayloadFormat.PROTOBUF)
 
 
-def test_only_a_topic_of_every_instance_needs_version_4() -> None:
-    assert (interface_version_for(TOPIC), interface_version_for(EVERY)) == (3, 4)
-
-
 # Vectors, as the tests of both interfaces have them.
 REQUESTS = [
     (3, "0a120a076465766963653210ab21180320cd81021a0b0a0608cc93c2d10618e807"),
@@ -53,30 +48,30 @@ def test_a_subscribe_has_the_bytes_of_the_standard(version: int, expected: str) 
 
 
 ANSWERS = [
-    (TOPIC, "0a0208021a120a076465766963653210ab21180320cd8102", Status.SUBSCRIBED),
-    (TOPIC, "0a0208011a120a076465766963653210ab21180320cd8102", Status.SUBSCRIBE_PENDING),
-    (TOPIC, "0a00", Status.UNSUBSCRIBED),
-    (EVERY, "0a120a076465766963653210ab21180320cd81021003", Status.SUBSCRIBED),
-    (EVERY, "0a120a076465766963653210ab21180320cd81021002", Status.SUBSCRIBE_PENDING),
-    (EVERY, "1001", Status.UNSUBSCRIBED),
+    (3, "0a0208021a120a076465766963653210ab21180320cd8102", Status.SUBSCRIBED),
+    (3, "0a0208011a120a076465766963653210ab21180320cd8102", Status.SUBSCRIBE_PENDING),
+    (3, "0a00", Status.UNSUBSCRIBED),
+    (4, "0a120a076465766963653210ab21180320cd81021003", Status.SUBSCRIBED),
+    (4, "0a120a076465766963653210ab21180320cd81021002", Status.SUBSCRIBE_PENDING),
+    (4, "1001", Status.UNSUBSCRIBED),
 ]
 
 
-@pytest.mark.parametrize(("topic", "payload", "status"), ANSWERS)
-@pytest.mark.parametrize("version", [3, 4, 7])
+@pytest.mark.parametrize(("version", "payload", "status"), ANSWERS)
+@pytest.mark.parametrize("source_version", [3, 4, 7])
 def test_an_answer_is_read_in_the_version_of_the_call(
-    topic: UUri, payload: str, status: Status, version: int
+    version: int, payload: str, status: Status, source_version: int
 ) -> None:
-    assert subscribe_status_in(answer(bytes.fromhex(payload), version), topic) is status
+    assert subscribe_status_in(answer(bytes.fromhex(payload), source_version), version) is status
 
 
-NO_ANSWERS = [(TOPIC, ""), (TOPIC, "0805"), (TOPIC, "0a020804"), (TOPIC, "ff"), (EVERY, ""), (EVERY, "1005")]
+NO_ANSWERS = [(3, ""), (3, "0805"), (3, "0a020804"), (3, "ff"), (4, ""), (4, "1005")]
 
 
-@pytest.mark.parametrize(("topic", "payload"), NO_ANSWERS)
-def test_an_answer_without_a_known_status_is_none(topic: UUri, payload: str) -> None:
+@pytest.mark.parametrize(("version", "payload"), NO_ANSWERS)
+def test_an_answer_without_a_known_status_is_none(version: int, payload: str) -> None:
     with pytest.raises(UStatusError, match="status|not a uprotocol") as refused:
-        subscribe_status_in(answer(bytes.fromhex(payload)), topic)
+        subscribe_status_in(answer(bytes.fromhex(payload)), version)
     assert refused.value.code is UCode.INVALID_ARGUMENT
 
 

@@ -52,10 +52,12 @@ class Observer(msgspec.Struct, frozen=True, gc=False):
 class SubscriptionStatusChange(msgspec.Struct, frozen=True):
     """A change of a subscription, with the observers of its topic at that time.
 
-    `entry` is the new subscription or, if `status` is UNSUBSCRIBED, the ended one; `reason` is for people.
+    `entry` is the new subscription or, if `status` is UNSUBSCRIBED, the ended one; `reason` is for people. The
+    subscriber itself is notified if `notifies_subscriber`.
     """
 
     entry: SubscriptionRecord
     status: Status
     observers: tuple[Observer, ...] = ()
     reason: str = ""
+    notifies_subscriber: bool = True

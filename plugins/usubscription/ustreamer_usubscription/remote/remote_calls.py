@@ -68,6 +68,7 @@ class RemoteCalls:
             _POLICY, operator.attrgetter("authority_name"), link_of
         )
         self.set_desired = self._reconciler.set_desired
+        self.repeat = self._reconciler.retry
         self.clear_desired = self._reconciler.forget
         self.is_pending = self._reconciler.is_pending
         self.on_link_changed = self._reconciler.on_link_changed

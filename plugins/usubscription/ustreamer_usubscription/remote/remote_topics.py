@@ -30,17 +30,15 @@ from ustreamer.uprotocol.wire import decode_status
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.model.lifecycle import LifecycleEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.remote.peer_versions import PeerVersions
 from ustreamer_usubscription.remote.remote_calls import (
     CALL_TIMEOUT_MS,
     RemoteCall,
     RemoteCalls,
     method_of,
 )
-from ustreamer_usubscription.requests.remote_codec import (
-    CLIENT_CODECS,
-    interface_version_for,
-    subscribe_status_in,
-)
+from ustreamer_usubscription.requests import v3
+from ustreamer_usubscription.requests.remote_codec import CLIENT_CODECS, subscribe_status_in
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
@@ -102,6 +100,8 @@ class RemoteTopics:
         self._ids = ids
         self._name_subscriber = config.legacy_subscriber_field  # (X-4)
         self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S)
+        self._peer_versions = PeerVersions(links.state_of)
+        self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
         self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
         self._counts: Counter[str] = Counter()
@@ -122,8 +122,12 @@ class RemoteTopics:
         if reqid is None or remote_call is None:
             self._counts["remote_late"] += 1
             return
+        version = self._call_versions[remote_call.key]
+        if self._is_for_other_version(message, remote_call.key, version):
+            self._calls.repeat(remote_call)
+            return
         try:
-            reply = _decode_reply(remote_call, message)
+            reply = _decode_reply(remote_call, message, version)
         except UStatusError as error:
             self._count_and_log(
                 "remote_unreadable", "usubscription.unreadable_response", remote_call.key, error
@@ -132,6 +136,17 @@ class RemoteTopics:
         self._responses.append((remote_call, reply, reqid))
         if reply.event is not None:
             transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
+
+    def _is_for_other_version(self, response: UMessage, topic: UUri, version: int) -> bool:
+        """Note what the Response to a call in `version` tells; whether to repeat the call in the other version."""
+        code = response.attributes.commstatus or UCode.OK
+        if code in NOT_DELIVERED:
+            self._peer_versions.on_undelivered(topic, version)
+            return False
+        if code is UCode.UNIMPLEMENTED:
+            return self._peer_versions.on_unimplemented(topic, version)
+        self._peer_versions.on_answer(topic, version)
+        return False
 
     def on_notification(self, message: UMessage, now_ns: int) -> None:
         """Note the Update of another device: where it contradicts the known status, the call is repeated.
@@ -143,7 +158,7 @@ class RemoteTopics:
         update = subscription_update_in(message)
         if update is None or update.topic.authority_name != message.attributes.source.authority_name:
             return
-        if update.subscriber.with_resource(0) != self._own_uuri(interface_version_for(update.topic)):
+        if update.subscriber.with_resource(0) not in (self._own_uuri(version) for version in CLIENT_CODECS):
             return
         if self._state.is_remote(update.topic):
             self._hints[update.topic] = _StatusHint(update.status, now_ns, _jitter(message.id))
@@ -177,7 +192,7 @@ class RemoteTopics:
                 ):
                     self._update_desired(remote_call.key, force=True)
                 elif self._state.remote_states.find(remote_call.key) is None:
-                    self._calls.clear_desired(remote_call.key)
+                    self._forget(remote_call.key)
             else:
                 self._calls.on_failure(remote_call, now_ns, _jitter(reqid))
         self._responses.clear()
@@ -210,12 +225,16 @@ class RemoteTopics:
     def _update_desired(self, topic: UUri, *, force: bool = False) -> None:
         status = self._state.remote_states.find(topic)
         if status is None:
-            self._calls.clear_desired(topic)
+            self._forget(topic)
         elif status is Status.UNSUBSCRIBE_PENDING or not self._state.directory.exact_subscriptions(topic):
             # A salvaged store may have the topic without its subscriptions, until it is reconciled.
             self._calls.set_desired(topic, None, force=force)
         else:
             self._calls.set_desired(topic, self._desired_subscription(topic), force=force)
+
+    def _forget(self, topic: UUri) -> None:
+        self._calls.clear_desired(topic)
+        self._call_versions.pop(topic, None)
 
     def _desired_subscription(self, topic: UUri) -> SubscriptionRecord:
         """The union of all subscriptions of `topic`: the fastest rate, the latest expiry, the details of each.
@@ -230,7 +249,7 @@ class RemoteTopics:
             details += each if len(details) + len(each) <= MAX_DETAILS else b""
         return SubscriptionRecord(
             topic,
-            self._own_uuri(interface_version_for(topic)),
+            self._own_uuri(v3.VERSION),
             fastest_period(entry.period_ns for entry in entries),
             None if None in ends else max(end for end in ends if end is not None),
             details,
@@ -258,7 +277,7 @@ class RemoteTopics:
 
     def _encode_request(self, remote_call: RemoteCall) -> UMessage:
         topic, desired = remote_call.key, remote_call.desired
-        version = interface_version_for(topic)
+        version = self._call_versions[topic] = self._peer_versions.version_for(topic)
         own_uuri, codec = self._own_uuri(version), CLIENT_CODECS[version]
         body = codec.encode_unsubscribe(topic) if desired is None else codec.encode_subscribe(desired)
         if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
@@ -291,8 +310,8 @@ class RemoteTopics:
         self._counts[counter] += 1
 
 
-def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
-    """The meaning of an answer; that of a dispatcher on the path is "repeat".
+def _decode_reply(remote_call: RemoteCall, response: UMessage, version: int) -> RemoteReply:
+    """The meaning of an answer to a call in `version`; that of a dispatcher on the path is "repeat".
 
     INVALID_ARGUMENT if it cannot be decoded.
 
@@ -308,7 +327,7 @@ def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
         return RemoteReply(
             LifecycleEvent.REMOTE_REFUSED, f"{responder}: {code.name}: {_status_text(response)}"
         )
-    event = _EVENT_OF_STATUS.get(subscribe_status_in(response, remote_call.key))
+    event = _EVENT_OF_STATUS.get(subscribe_status_in(response, version))
     return RemoteReply(
         event, f"{responder} answered UNSUBSCRIBED" if event is LifecycleEvent.REMOTE_REFUSED else ""
     )

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages to the uSubscription of another device, in each version of the interface.
-
-Every device supports version 3. Only a topic of every instance of an entity needs version 4 (X-16).
-"""
+"""Messages to the uSubscription of another device, in each version of the interface."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -14,7 +11,7 @@ from ustreamer.core.routing.usubscription_codec import Status, sample_period_ms_
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.requests import v3, v4
 from ustreamer_usubscription.requests.requests import subscribe_attributes_of
@@ -27,19 +24,12 @@ class ClientCodec(NamedTuple):
     encode_unsubscribe: Callable[[UUri], Message]
 
 
-def interface_version_for(topic: UUri) -> int:
-    """The version of the calls about `topic`."""
-    return v4.VERSION if topic.ue_instance == ANY_INSTANCE else v3.VERSION
-
-
-def subscribe_status_in(response: UMessage, topic: UUri) -> Status:
-    """The status in the answer to a Subscribe for `topic`; INVALID_ARGUMENT if it cannot be decoded.
+def subscribe_status_in(response: UMessage, version: int) -> Status:
+    """The status in the answer to a Subscribe in `version`; INVALID_ARGUMENT if it cannot be decoded.
 
     The response is decoded in the version of the call, whatever its source address.
     """
-    return usubscription_codec.status_in(
-        interface_version_for(topic), response.payload, response.attributes.payload_format
-    )
+    return usubscription_codec.status_in(version, response.payload, response.attributes.payload_format)
 
 
 # --- version 3 --------------------------------------------------------------------------------------------------------

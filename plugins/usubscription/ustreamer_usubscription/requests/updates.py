@@ -41,9 +41,9 @@ def update_messages(
     for version, encode in _ENCODERS.items():
         source = UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE)
         payload = encode(change).SerializeToString()
-        ttls: dict[UUri, int | None] = (
-            {change.entry.subscriber: SUBSCRIBER_TTL_MS} if change.entry.version == version else {}
-        )
+        ttls: dict[UUri, int | None] = {}
+        if change.notifies_subscriber and change.entry.version == version:
+            ttls[change.entry.subscriber] = SUBSCRIBER_TTL_MS
         # A subscriber that is an observer, too, gets one.
         ttls |= {each.entity: None for each in change.observers if each.version == version}
         for entity, ttl in ttls.items():

@@ -53,15 +53,15 @@ def subscribe(call: CallContext, transaction: Transaction) -> pb.SubscribeRespon
 
 
 def unsubscribe(call: CallContext, transaction: Transaction) -> pb.UnsubscribeResponse:
-    """Method 2. End the caller's subscription of the topic; always succeeds.
+    """Method 2. End the caller's subscription of the topic; always succeeds. The caller is not notified of the end.
 
+    [impl->req~usubscription-unsubscribe-notifications~1]
     [impl->req~usubscription-unsubscribe-method_id~1] [impl->req~usubscription-unsubscribe-request-signature~1]
     [impl->req~usubscription-unsubscribe-response-signature~1]
     [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1] [impl->req~usubscription-unsubscribe~1]
     """
-    transaction.remove_subscription(
-        (_requested_topic(unpack_request(pb.UnsubscribeRequest, call)), call.caller)
-    )
+    topic = _requested_topic(unpack_request(pb.UnsubscribeRequest, call))
+    transaction.remove_subscription((topic, call.caller), notifies_subscriber=False)
     return pb.UnsubscribeResponse()
 
 

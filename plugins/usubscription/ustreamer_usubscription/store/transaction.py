@@ -186,19 +186,21 @@ class Transaction:
             self._note_change(entry, status)
         return status
 
-    def remove_subscription(self, pair: TopicEntityPair, reason: str = "") -> None:
+    def remove_subscription(
+        self, pair: TopicEntityPair, reason: str = "", *, notifies_subscriber: bool = True
+    ) -> None:
         """End a subscription, if there is one.
 
-        [impl->req~usubscription-unsubscribe-notifications~1] Observers and the subscriber are notified of the end, as
-        in the sequence diagrams. A topic without subscriptions cannot change, so no notification follows the last one.
-        [impl->req~usubscription-remote-unsubscribe-notifications~1]
+        [impl->req~usubscription-unsubscribe-notifications~1] Observers are notified of the end, and the subscriber if
+        `notifies_subscriber`, as in the sequence diagrams. A topic without subscriptions cannot change, so no
+        notification follows the last one. [impl->req~usubscription-remote-unsubscribe-notifications~1]
         """
         entry = self.subscriptions.find(pair)
         if entry is None:
             return
         self._count_clients(entry.topic, -1)
         self.subscriptions.remove_value(pair)
-        self._note_change(entry, Status.UNSUBSCRIBED, reason)
+        self._note_change(entry, Status.UNSUBSCRIBED, reason, notifies_subscriber=notifies_subscriber)
         if not self._client_counts.get(entry.topic, 1):
             self._apply_lifecycle_event(entry.topic, LifecycleEvent.LAST_CLIENT_LEFT)
 
@@ -309,11 +311,15 @@ class Transaction:
             topics = [*self._state.declared_topics.instances_of(topic), *pending]
         return {state for each in topics if (state := self.declared_topics.find(each)) is not None}
 
-    def _note_change(self, entry: SubscriptionRecord, status: Status, reason: str = "") -> None:
+    def _note_change(
+        self, entry: SubscriptionRecord, status: Status, reason: str = "", *, notifies_subscriber: bool = True
+    ) -> None:
         observers = self._observers_by_topic.get(entry.topic)
         if observers is None:
             observers = self._observers_by_topic[entry.topic] = self._observers_of(entry.topic)
-        self.subscription_changes.append(SubscriptionStatusChange(entry, status, observers, reason))
+        self.subscription_changes.append(
+            SubscriptionStatusChange(entry, status, observers, reason, notifies_subscriber)
+        )
 
     def _observers_of(self, topic: UUri) -> tuple[Observer, ...]:
         found = {each.pair: each for each in self._state.observers.observers_of(topic)}

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices whose uSubscription has one version of the interface only, tested over a bus.
+
+The service and its store are real; the other uSubscription is a script.
+"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from ustreamer_usubscription.remote.peer_versions import MAX_PEERS, PeerVersions
+
+from ustreamer.core.base.links import LinkStates
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import ServiceRig
+
+OWN, FAR = "device1", "device3"
+US3, US4 = UUri(OWN, 0, 3, 0), UUri(OWN, 0, 4, 0)
+TOPICS = [UUri(FAR, 0x10AB, 3, 0x8000 + number) for number in range(100)]
+REMOTE = TOPICS[0]
+EVERY = UUri(FAR, ANY_INSTANCE << 16 | 1, 1, 0x8000)
+SUBSCRIBE, UNSUBSCRIBE = 1, 2
+SUBSCRIBED = pb.SubscriptionStatus.SUBSCRIBED
+
+
+def version_of(call: UMessage) -> int:
+    """The version of the interface of a call, which its source and its sink agree on."""
+    assert call.attributes.sink is not None
+    assert call.attributes.source.ue_version_major == call.attributes.sink.ue_version_major
+    return call.attributes.sink.ue_version_major
+
+
+def answer_in_one_version(rig: "ServiceRig", only: int) -> list[tuple[int, int]]:
+    """Answer all calls as a device that has version `only`; (method, version) of each call."""
+    answered = []
+    while calls := rig.take_remote_requests():
+        for call in calls:
+            assert call.attributes.sink is not None
+            answered.append((call.attributes.sink.resource_id, version_of(call)))
+            if version_of(call) == only:
+                rig.remote_grants(call)
+            else:
+                rig.remote_refuses(call, UCode.UNIMPLEMENTED)
+    return answered
+
+
+def states(rig: "ServiceRig", topic: UUri = REMOTE) -> list[int]:
+    return [each.status.state for each in rig.fetch(topic).subscriptions]
+
+
+def test_a_device_with_version_4_only_is_called_in_version_4_from_then_on(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    assert answer_in_one_version(rig, 4) == [(SUBSCRIBE, 3), (SUBSCRIBE, 4)]
+    assert states(rig) == [SUBSCRIBED]
+    rig.subscribe(TOPICS[1])
+    rig.unsubscribe(REMOTE)
+    assert answer_in_one_version(rig, 4) == [(SUBSCRIBE, 4), (UNSUBSCRIBE, 4)]
+    assert (states(rig), states(rig, TOPICS[1])) == ([], [SUBSCRIBED])
+
+
+def test_a_hundred_calls_that_were_under_way_are_all_repeated_in_version_4(rig: "ServiceRig") -> None:
+    for topic in TOPICS:
+        rig.subscribe(topic)
+    answer_in_one_version(rig, 4)
+    assert [states(rig, topic) for topic in TOPICS] == [[SUBSCRIBED]] * len(TOPICS)
+
+
+def test_after_the_link_came_up_version_3_is_tried_first(rig: "ServiceRig") -> None:
+    rig.links.set_state(FAR, up=True)
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, 4)
+    rig.links.set_state(FAR, up=False)
+    rig.links.set_state(FAR, up=True)
+    assert answer_in_one_version(rig, 3) == [(SUBSCRIBE, 3)]
+    assert states(rig) == [SUBSCRIBED]
+
+
+def test_a_device_that_lost_version_4_is_called_in_version_3(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, 4)
+    rig.subscribe(TOPICS[1])
+    assert answer_in_one_version(rig, 3) == [(SUBSCRIBE, 4), (SUBSCRIBE, 3)]
+    assert states(rig, TOPICS[1]) == [SUBSCRIBED]
+
+
+def test_after_a_restart_the_last_unsubscribe_finds_its_version(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, 4)
+    rig.unsubscribe(REMOTE)
+    rig.take_remote_requests()
+    rig.restart()
+    assert answer_in_one_version(rig, 4) == [(UNSUBSCRIBE, 3), (UNSUBSCRIBE, 4)]
+
+
+def test_a_device_without_either_version_ends_the_subscription(rig: "ServiceRig") -> None:
+    """[utest->LIF-19]"""
+    rig.subscribe(REMOTE)
+    assert answer_in_one_version(rig, 5) == [(SUBSCRIBE, 3), (SUBSCRIBE, 4)]
+    assert states(rig) == []
+    update = pb.Update.FromString(rig.notifications[-1].payload)
+    assert update.status.message == f"core.usubscription of {FAR!r}: UNIMPLEMENTED: no"
+
+
+def test_a_device_that_never_answered_is_called_in_both_versions_in_turn(rig: "ServiceRig") -> None:
+    """It may listen at the methods of version 4 only: then no answer is UNIMPLEMENTED."""
+    rig.subscribe(REMOTE)
+    versions = []
+    for pause_s in (1, 2, 4, 8):
+        call = rig.take_remote_request()
+        versions.append(version_of(call))
+        rig.remote_refuses(call, UCode.UNAVAILABLE)
+        rig.advance(s=pause_s)
+    assert versions == [3, 4, 3, 4]
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_device_that_answered_once_keeps_its_version_while_it_is_away(
+    rig: "ServiceRig", version: int
+) -> None:
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, version)
+    rig.subscribe(TOPICS[1])
+    for pause_s in (1, 2, 4):
+        call = rig.take_remote_request()
+        assert version_of(call) == version
+        rig.remote_refuses(call, UCode.UNAVAILABLE)
+        rig.advance(s=pause_s)
+
+
+@pytest.mark.parametrize("subscriber", [US3, US4])
+def test_a_lost_subscription_is_noticed_in_the_version_of_the_device(
+    rig: "ServiceRig", subscriber: UUri
+) -> None:
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, subscriber.ue_version_major)
+    rig.remote_notifies(REMOTE, pb.SubscriptionStatus.UNSUBSCRIBED, subscriber=subscriber)
+    rig.advance(s=1)
+    assert version_of(rig.take_remote_request()) == subscriber.ue_version_major
+
+
+def test_a_topic_of_every_instance_has_version_4_whatever_the_device_refuses() -> None:
+    versions = PeerVersions(LinkStates().state_of)
+    assert versions.version_for(EVERY) == 4
+    assert not versions.on_unimplemented(EVERY, 4)
+    assert (versions.version_for(EVERY), versions.version_for(REMOTE)) == (4, 3)
+
+
+def test_the_number_of_remembered_devices_is_bounded() -> None:
+    versions = PeerVersions(LinkStates().state_of)
+    topics = [UUri(f"device{number}", 1, 1, 0x8000) for number in range(MAX_PEERS + 1)]
+    for topic in topics:
+        versions.on_answer(topic, 4)
+    assert versions.version_for(topics[1]) == versions.version_for(topics[-1]) == 4
+    assert versions.version_for(topics[0]) == 3

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The version of the interface in which the uSubscription of each device is called, by its answers so far.
+
+Version 3 comes first. A device that answers UNIMPLEMENTED is called in the other version, and so is one that has never
+answered and where a call was not delivered: it may listen at the methods of one version only. An answer settles the
+version until the link comes up again, because a rebooted device may have another software.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ustreamer.core.base.links import LinkState
+from ustreamer.core.routing.usubscription_codec import VERSION_3, VERSION_4
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+
+MAX_PEERS: Final = 4_096
+"""Devices that are remembered at most; the oldest one is called in version 3 again."""
+
+_OTHER: Final = {VERSION_3: VERSION_4, VERSION_4: VERSION_3}
+
+
+class _Peer:
+    """What one device answered since its link came up."""
+
+    __slots__ = ("has_answered", "refused", "up_count", "version")
+
+    def __init__(self, up_count: int) -> None:
+        self.up_count = up_count
+        self.version = VERSION_3
+        self.has_answered = False
+        self.refused: set[int] = set()
+
+
+class PeerVersions:
+    """The version to call each device in. Belongs to one thread.
+
+    A topic of every instance of an entity exists in version 4 only (X-16), so its calls always have version 4.
+    """
+
+    def __init__(self, link_of: Callable[[str], LinkState]) -> None:
+        """`link_of` is the link state of an authority."""
+        self._link_of = link_of
+        self._peers: dict[str, _Peer] = {}
+
+    def version_for(self, topic: UUri) -> int:
+        """The version of the next call about `topic`."""
+        return VERSION_4 if topic.ue_instance == ANY_INSTANCE else self._peer(topic).version
+
+    def on_answer(self, topic: UUri, version: int) -> None:
+        """The device knows the method of a call in `version`."""
+        if topic.ue_instance != ANY_INSTANCE:
+            peer = self._peer(topic)
+            peer.version, peer.has_answered = version, True
+            peer.refused.clear()
+
+    def on_unimplemented(self, topic: UUri, version: int) -> bool:
+        """The device does not know the method; whether the call may be repeated in the other version."""
+        if topic.ue_instance == ANY_INSTANCE:
+            return False
+        peer = self._peer(topic)
+        peer.refused.add(version)
+        if len(peer.refused) == len(_OTHER):
+            peer.version, peer.has_answered = VERSION_3, False
+            return False
+        if peer.version == version:
+            peer.version, peer.has_answered = _OTHER[version], False
+        return True
+
+    def on_undelivered(self, topic: UUri, version: int) -> None:
+        """A call in `version` did not arrive: the next one may have the other version."""
+        peer = self._peer(topic)
+        if not peer.has_answered and peer.version == version:
+            peer.version = _OTHER[version]
+
+    def _peer(self, topic: UUri) -> _Peer:
+        authority = topic.authority_name
+        up_count = self._link_of(authority).up_count
+        peer = self._peers.get(authority)
+        if peer is None or peer.up_count != up_count:
+            self._peers.pop(authority, None)
+            while len(self._peers) >= MAX_PEERS:
+                del self._peers[next(iter(self._peers))]
+            peer = self._peers[authority] = _Peer(up_count)
+        return peer
