@@ -52,7 +52,7 @@ def delivered(messages: list[UMessage], *given: ListenerFilters) -> RecordingLis
     bulk = RecordingListener()
     reception = ZenohSubscription(ALL, "backbone", "alpha", 8, AnsweredRequests(0))
     reception.set_listeners((ListenerEntry(bulk, DeliveredFilters(given)),))
-    reception._deliver_batch(messages)
+    reception._deliver(messages)
     return bulk
 
 
