@@ -118,7 +118,9 @@ class Ingress:
                 return
             self.ledger.received += len(deliveries)
             for delivery in deliveries:
-                delivery.offer(message, now_ns)
+                delivery.received += 1
+                if not delivery.filter_calls or delivery.apply_filters(message, now_ns):
+                    delivery.egress.offer(delivery, message, now_ns)
 
     __call__ = dispatch
 
