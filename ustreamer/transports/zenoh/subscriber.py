@@ -180,7 +180,8 @@ class ZenohSubscription:
             except zenoh.ZError:  # undeclared or session closed, and the channel is empty
                 open = False
             self.turns += 1
-            self._deliver(self._decode_batch(received) or self._decode(received))
+            batch = self._decode_batch(received) if len(received) >= MIN_BATCH else None
+            self._deliver(batch or self._decode(received))
             if actions and len(received) < _MAX_SAMPLES:  # else the channel may not be empty
                 for _ in range(actions):
                     self._when_read.popleft()()
@@ -191,10 +192,10 @@ class ZenohSubscription:
     def _decode_batch(self, samples: Sequence[zenoh.Sample]) -> MessageBatch | None:
         """Decode samples of one key as columns; None if the samples must be decoded one by one.
 
-        That is so for few samples, and for samples that differ in more than id, reqid and payload.
+        That is so for samples that differ in more than id, reqid and payload.
         """
         # Most mixed traffic ends at the second comparison.
-        if len(samples) < MIN_BATCH or samples[0].key_expr != samples[-1].key_expr:
+        if samples[0].key_expr != samples[-1].key_expr:
             return None
         keys, key = [each.key_expr for each in samples], str(samples[0].key_expr)
         if keys.count(keys[0]) < len(keys) or (self._skips_publications and key.endswith(_PUBLICATION)):
