@@ -165,8 +165,8 @@ MUTATIONS: Final = (
     Mutation(
         "a message is acknowledged before it is sent",
         f"{_EGRESS}/send_worker.py",
-        "refusal = self._transmit(item.delivery, item.message)",
-        "refusal = self._transmit(item.delivery, item.message) and None",
+        "            return refusal\n        with self._lock:\n",
+        "        with self._lock:\n",
     ),
     Mutation(
         "a message in flight is counted twice",

@@ -146,17 +146,20 @@ class EndpointQueue(SendWorker):
                 )
             ):
                 self._credit -= size
-                refusal = self._transmit(delivery, message)
-                if refusal is None:
+                try:
+                    delivery.transmit(message)
+                except Exception as error:  # noqa: BLE001  # see `_refusal`
+                    refusal = self._refusal(error)
+                    if isinstance(refusal, SubscriberEnded):
+                        verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
+                        delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
+                        return
+                    # The send thread repeats the send and handles its failure.
+                    attempts = 1
+                    self._retries += refusal.code is UCode.UNAVAILABLE
+                else:
                     delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, None, 1, now_ns)
                     return
-                if isinstance(refusal, SubscriberEnded):
-                    verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
-                    delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
-                    return
-                # The send thread repeats the send and handles its failure.
-                attempts = 1
-                self._retries += refusal.code is UCode.UNAVAILABLE
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
             evicted = queue.push(delivery, message, now_ns, attempts, deadline_ns)
@@ -252,7 +255,7 @@ class EndpointQueue(SendWorker):
             unexpired = self._expiry.unexpired(messages)
         try:
             taken = transmit_batch(unexpired)
-        except Exception as error:  # noqa: BLE001  # as in `_transmit`; the number sent is unknown, so duplicates rather than losses
+        except Exception as error:  # noqa: BLE001  # as in `_refusal`; the number sent is unknown, so duplicates rather than losses
             self._log_error(error)
             return 0
         if taken < len(messages):

@@ -27,7 +27,6 @@ from ustreamer.core.egress.subscriber_queue import SubscriberQueue
 from ustreamer.core.routing.router import SELF
 from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UMessageType
-from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 
 log = logging.getLogger("ustreamer.egress")
@@ -163,8 +162,10 @@ class SendWorker:
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
         item.last_attempt_ns = now_ns
-        refusal = self._transmit(item.delivery, item.message)
-        if refusal is not None:
+        try:
+            item.delivery.transmit(item.message)
+        except Exception as error:  # noqa: BLE001  # see `_refusal`
+            refusal = self._refusal(error)
             if isinstance(refusal, SubscriberEnded):
                 with self._lock:
                     self._settle(item, Verdict.NO_SUBSCRIBER, self._clock.monotonic_ns(), refusal.status)
@@ -367,17 +368,12 @@ class SendWorker:
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
-    def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
-        """Pass `message` to the transport; returns the error of a refused send."""
-        try:
-            delivery.transmit(message)
-        except UStatusError as error:
+    def _refusal(self, error: Exception) -> UStatusError:
+        """The refusal of a send that raised. A defect in a transport stops neither a send thread nor an ingress."""
+        if isinstance(error, UStatusError):
             return error
-        # A defect in a transport must stop neither its send thread nor an ingress.
-        except Exception as error:  # noqa: BLE001
-            self._log_error(error)
-            return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
-        return None
+        self._log_error(error)
+        return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
 
     def _log_error(self, error: Exception) -> None:
         if type(error) not in self._logged_errors:
