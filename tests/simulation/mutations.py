@@ -51,13 +51,13 @@ MUTATIONS: Final = (
     Mutation(
         "a message is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._append(header.origin, now_ns, head, reqid + payload)",
+        "self._remember(header.origins, now_ns, (head,), (reqid + payload,))",
         "pass",
     ),
     Mutation(
         "a batch is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)",
+        "self._remember(origins, self._monotonic_ns(), heads, payloads)",
         "pass",
     ),
     Mutation(

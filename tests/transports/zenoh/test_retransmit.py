@@ -49,10 +49,10 @@ class BufferModel:
         heads, origin = [head(number) for number in numbers], ORIGINS[publisher]
         if together:
             tail = b"what they have in common" * (count % 3)
-            self.buffer.append_batch([origin], self.now_ns, [each + tail for each in heads], payloads)
+            self.buffer.append([origin], self.now_ns, [each + tail for each in heads], payloads)
             return
         for each, payload in zip(heads, payloads, strict=True):
-            self.buffer.append(origin, self.now_ns, each, payload)
+            self.buffer.append([origin], self.now_ns, [each], [payload])
 
     def stored(self) -> list[tuple[str, int, UMessage]]:
         by_publisher = self.buffer.messages_of(set(PUBLISHERS))
@@ -121,7 +121,8 @@ def test_a_response_is_kept_with_its_reqid() -> None:
     origin = Origin("north", msgspec.structs.replace(answers[0].attributes, reqid=None), are_responses=True)
     for each in answers:
         assert each.attributes.reqid is not None
-        notes.buffer.append(origin, 1, head(each.id.msb), reqid_field(each.attributes.reqid) + each.payload)
+        stored = reqid_field(each.attributes.reqid) + each.payload
+        notes.buffer.append([origin], 1, [head(each.id.msb)], [stored])
     assert notes.buffer.messages_of({"north"}) == {"north": [(1, each) for each in answers]}
 
 
@@ -146,7 +147,7 @@ def tailed(notes: BufferModel, count: int, tail: bytes, publisher: int = 0) -> N
     ]
     notes.appended += [(PUBLISHERS[publisher], notes.now_ns, each) for each in messages]
     heads = [head(each.id.msb) + tail for each in messages]
-    notes.buffer.append_batch([ORIGINS[publisher]], notes.now_ns, heads, [each.payload for each in messages])
+    notes.buffer.append([ORIGINS[publisher]], notes.now_ns, heads, [each.payload for each in messages])
 
 
 @pytest.mark.parametrize("turn", range(len(TAILS)))

@@ -129,7 +129,7 @@ class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
     """
 
     publisher: _RoutePublisher
-    origin: Origin
+    origins: tuple[Origin]
     put: Callable[..., None]
     tail: bytes
     after_reqid: bytes | None = None
@@ -220,7 +220,6 @@ class ZenohSender:
         self._awaited = awaited
         has_store = sent_store is not None  # else no lock: 0.16 us
         self._append = self._append_locked if has_store else self._retransmit_buffer.append
-        self._append_batch = self._append_batch_locked if has_store else self._retransmit_buffer.append_batch
         # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
         self._evicted: list[tuple[int, int]] = []
         self._losses: dict[_RoutePublisher, int] = {}
@@ -310,10 +309,10 @@ class ZenohSender:
                     _forget(receivers, [head[ID_IN_ATTACHMENT]])
                     break
                 used(header.publisher)
-                origins.append(header.origin)
+                origins += header.origins
                 heads.append(head)
                 payloads.append(reqid + payload)  # no copy if `reqid` is empty
-            self._remember(origins, heads, payloads)
+            self._remember(origins, self._monotonic_ns(), heads, payloads)
             return len(heads)
 
     # Fast path of put_message (oracle); compared by
@@ -360,7 +359,7 @@ class ZenohSender:
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
             sizes = None if are_responses else batch.sizes[:put_count]
-            self._remember((header.origin,), sent, remembered, sizes)
+            self._remember(header.origins, self._monotonic_ns(), sent, remembered, sizes)
             return put_count
 
     def _cached_header(self, attributes: UAttributes) -> _EncodedHeader | None:
@@ -412,14 +411,13 @@ class ZenohSender:
         except zenoh.ZError as error:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
-        self.sent += 1
         self._by_use.move_to_end(header.publisher)
-        if self._retransmit_buffer.is_enabled:
-            self._append(header.origin, now_ns, head, reqid + payload)
+        self._remember(header.origins, now_ns, (head,), (reqid + payload,))
 
     def _remember(
         self,
         origins: Sequence[Origin],
+        put_ns: int,
         heads: Sequence[bytes],
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
@@ -429,13 +427,9 @@ class ZenohSender:
             return
         self.sent += len(heads)
         if self._retransmit_buffer.is_enabled:
-            self._append_batch(origins, self._monotonic_ns(), heads, payloads, sizes)
+            self._append(origins, put_ns, heads, payloads, sizes)
 
-    def _append_locked(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
-        with self._buffer_lock:
-            self._retransmit_buffer.append(origin, put_ns, head, payload)
-
-    def _append_batch_locked(
+    def _append_locked(
         self,
         origins: Sequence[Origin],
         put_ns: int,
@@ -444,7 +438,7 @@ class ZenohSender:
         sizes: Sequence[int] | None,
     ) -> None:
         with self._buffer_lock:
-            self._retransmit_buffer.append_batch(origins, put_ns, heads, payloads, sizes)
+            self._retransmit_buffer.append(origins, put_ns, heads, payloads, sizes)
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
@@ -458,7 +452,7 @@ class ZenohSender:
         tail = encode_tail(attributes)
         if attributes.reqid is not None:
             return self._new_response_header(publisher, message.attributes, tail)
-        header = _EncodedHeader(publisher, Origin(publisher, message.attributes), publisher.put, tail)
+        header = _EncodedHeader(publisher, (Origin(publisher, message.attributes),), publisher.put, tail)
         if attributes.is_cacheable:
             _cache_header(self._headers, message.attributes, header)
         return header
@@ -475,9 +469,9 @@ class ZenohSender:
         common = _without_reqid(attributes)
         around = split_around_reqid(tail, attributes.reqid) if attributes.reqid is not None else None
         if around is None or not common.is_cacheable:
-            return _EncodedHeader(publisher, Origin(publisher, attributes), publisher.put, tail)
+            return _EncodedHeader(publisher, (Origin(publisher, attributes),), publisher.put, tail)
         header = _EncodedHeader(
-            publisher, Origin(publisher, common, are_responses=True), publisher.put, *around
+            publisher, (Origin(publisher, common, are_responses=True),), publisher.put, *around
         )
         _cache_header(self._response_headers, common, header)
         return header

@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import accumulate, cycle, islice, pairwise, repeat
+from itertools import accumulate, cycle, islice, pairwise
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
@@ -108,10 +108,11 @@ class Origin(NamedTuple):
 class _BlockPart(msgspec.Struct, frozen=True, gc=False):
     """Consecutive messages of one put time and one head size: one origin for all, or one for each.
 
-    The origin has all of a head except its id. A single message is a part: nothing else of it is a Python object.
+    An origin has all of a head except its id. A single message is a part: nothing else of it is a Python object, as all
+    messages of a header share one sequence of its origin.
     """
 
-    origins: Origin | Sequence[Origin]
+    origins: Sequence[Origin]
     put_ns: int
     message_count: int
     head_size: int
@@ -139,8 +140,7 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
         """The messages of these publishers, or of all."""
         at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
         for part in self.parts:
-            given = part.origins
-            origins: Iterator[Origin] = repeat(given) if isinstance(given, Origin) else cycle(given)
+            origins = cycle(part.origins)
             for begin, end in islice(payloads, part.message_count):
                 origin = next(origins)
                 if publishers is None or origin.publisher in publishers:
@@ -181,9 +181,7 @@ class RetransmitBuffer:
     def __len__(self) -> int:
         return self._messages + len(self._sizes)
 
-    # Fast path of append (oracle); both compared with a model by
-    # tests/transports/zenoh/test_retransmit.py::test_the_newest_messages_are_kept_within_all_bounds
-    def append_batch(
+    def append(
         self,
         origins: Sequence[Origin],
         put_ns: int,
@@ -191,40 +189,26 @@ class RetransmitBuffer:
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """Equal to `append` of each. `origins` has one origin for all, or one for each.
+        """Remember one or more puts. `origins` has one origin for all, or one for each.
 
-        `heads` all have the same size: HEAD with or without the tail after it. `sizes` are the payload sizes, if known.
+        `heads` all have the same size: HEAD with or without the tail after it. The payload of a response follows its
+        reqid. `sizes` are the payload sizes, if known.
         """
-        self._close_block_if_old(put_ns)
+        if put_ns > self._block_until_ns:
+            if self._sizes:
+                self._close_block()
+            self._block_until_ns = put_ns + self._block_ns
         self._parts.append(_BlockPart(origins, put_ns, len(heads), len(heads[0])))
         self._heads += heads
         sizes = list(map(len, payloads)) if sizes is None else sizes
         self._sizes.extend(sizes)
         self._payloads += payloads
-        self._on_appended(put_ns, sum(sizes) + OVERHEAD_BYTES * len(sizes))
-
-    def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
-        """Remember one put. `head`: HEAD with or without the tail after it. `payload` of a response: with its reqid."""
-        self._close_block_if_old(put_ns)
-        self._parts.append(_BlockPart(origin, put_ns, 1, len(head)))
-        self._heads.append(head)
-        self._sizes.append(len(payload))
-        self._payloads.append(payload)
-        self._on_appended(put_ns, len(payload) + OVERHEAD_BYTES)
-
-    def _on_appended(self, now_ns: int, size: int) -> None:
-        self._open_bytes += size
+        self._open_bytes += sum(sizes) + OVERHEAD_BYTES * len(sizes)
         if len(self._sizes) >= _BLOCK_MESSAGES or self._open_bytes > self._block_bytes:
             self._close_block()
-            self._evict(now_ns)
-        elif now_ns > self._evict_at_ns:
-            self._evict(now_ns)
-
-    def _close_block_if_old(self, now_ns: int) -> None:
-        if now_ns > self._block_until_ns:
-            if self._sizes:
-                self._close_block()
-            self._block_until_ns = now_ns + self._block_ns
+            self._evict(put_ns)
+        elif put_ns > self._evict_at_ns:
+            self._evict(put_ns)
 
     def _close_block(self) -> None:
         """Join the newest messages to a block."""
