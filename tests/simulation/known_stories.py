@@ -174,6 +174,9 @@ STORIES: Final[Mapping[str, Story]] = {
         1, _KILLED_WHILE_WAITING, HostConfig(receipts=True), SMALL_SIZES
     ),
     "10 streamer and router killed in an outage, receipts, durable": with_receipts(kill_story(8)),
+    "10 puts before the first announcement are lost with the router, receipts, durable": with_receipts(
+        kill_story(239)
+    ),
     "11 router frozen, then its cable cut": Story(
         38_562,
         (

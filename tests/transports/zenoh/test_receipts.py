@@ -120,7 +120,7 @@ class Awaited(AwaitedReceipts):
             receiver.waiting.update(dict.fromkeys(ids, self.now_ns))
 
     def give(self, *ids: bytes) -> None:
-        self.on_receipt(receipt_key(GIVER), b"".join(ids))
+        self.on_receipt(receipt_key(GIVER._replace(instance="1")), b"".join(ids))
 
 
 def id_of(number: int) -> bytes:
@@ -202,6 +202,44 @@ def test_what_a_receiver_had_not_confirmed_is_lost_when_it_is_back() -> None:
     assert awaited.lost(awaited.now_ns) == {}  # the receipts may be on their way
     awaited.now_ns += NS_PER_S + 1
     assert list(awaited.lost(awaited.now_ns)) == [id_of(1), id_of(2)]
+
+
+def test_a_receiver_that_is_ready_lacks_at_once_what_was_put_while_it_was_away() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.disappear()
+    awaited.now_ns += NS_PER_S // 1_000
+    awaited.appear(instance="2")
+    awaited.put(id_of(2))
+    assert awaited.lost(awaited.now_ns) == {}
+    awaited.on_receipt(receipt_key(GIVER._replace(instance="2")), b"")
+    assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
+
+
+def test_a_receipt_counts_only_from_a_process_that_announced_it_and_only_for_its_own_puts() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    other = ReceiptGiverId("other", "link", "7")
+    awaited.on_token(token_key(other, ListenerFilters(ANY, any_at(BETA))), is_present=True)
+    awaited.put(id_of(1))
+    for forger in other, GIVER._replace(instance="7"), GIVER._replace(endpoint="cable"):
+        awaited.on_receipt(receipt_key(forger), id_of(1))
+        assert awaited.is_awaited(id_of(1))
+    assert awaited.refused == 2
+    awaited.disappear()  # the last receipts of a stop come after the token
+    awaited.on_receipt(receipt_key(GIVER._replace(instance="1")), id_of(1))
+    assert not awaited.is_awaited(id_of(1))
+
+
+def test_a_put_before_the_token_waits_unless_its_receipt_has_come() -> None:
+    awaited = Awaited()
+    awaited.give(id_of(1))
+    receiver = awaited.appear()
+    awaited.put(id_of(3))
+    awaited.give(id_of(2))
+    awaited.await_earlier({receiver: dict.fromkeys(map(id_of, (0, 1, 2)), awaited.now_ns - 1)})
+    assert list(receiver.waiting) == [id_of(0), id_of(3)]
 
 
 def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
@@ -387,6 +425,8 @@ def test_a_receiver_that_was_away_gets_its_messages_although_others_had_a_subscr
 
 def test_at_a_stop_only_what_has_no_receipt_is_unconfirmed(link: Link) -> None:
     link.receiver()
+    known_ns = CLOCK.monotonic_ns() + NS_PER_S // 2  # a receiver that is announced later was not there
+    wait_until(lambda: CLOCK.monotonic_ns() > known_ns and link.count("receipts_waiting") == 0)
     link_id = ReceiptGiverId("other", "link", "99")
     with plain_session(connect=[link.here]) as session:
         wait_until(lambda: link.receiver_count() == 1)

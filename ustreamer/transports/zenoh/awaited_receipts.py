@@ -6,7 +6,8 @@ In: puts, receipts, and the tokens of receivers. Out: which puts wait for too lo
 A receiver is a streamer that gives receipts, named by its authority and its endpoint: a new process of it is the same
 receiver. A put waits for the receipt of each receiver whose filters match it. It counts as lost, and is to be put again,
 
-* if it was put before the receiver appeared, and the receiver is present for a second without a receipt for it; or
+* if it was put before the receiver appeared, and the receiver is ready: it gave an empty receipt after that, or it is
+  present for a second; or
 * if there is a receipt for a put that was made a second later; or
 * if it is the newest one, after 1, 2, 4... seconds: then the receiver gives a receipt, and the rule above applies to the
   others. A receipt itself can be lost.
@@ -19,7 +20,7 @@ dict; `_lock` protects the rest.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice, repeat
 from threading import Lock
 from typing import Final
@@ -44,6 +45,7 @@ MAX_AWAITED: Final = 65_536
 """Puts without a receipt, per receiver. Above it the oldest one is forgotten; the rules of links apply to it."""
 MAX_RECEIVERS: Final = 16
 _MAX_TOKENS: Final = 64  # per receiver
+_MAX_EARLY: Final = 4_096
 _MAX_REPAIRS: Final = 8
 _MAX_PROBES: Final = 10
 _LOST_NS: Final = 1_000_000_000
@@ -52,26 +54,33 @@ _MAX_TIMEOUT_NS: Final = 500_000_000
 _NEVER_NS: Final = 1 << 62
 
 
+_Token = tuple[str, ListenerFilters]
+"""The process that announced it, and what the process gives receipts for."""
+
+
 class Receiver:
     """One receiver: its tokens, and the puts that wait for its receipt."""
 
     __slots__ = (
         "changed_ns",
-        "filters",
         "gone_ns",
-        "last_filters",
+        "is_ready",
+        "last_tokens",
         "newest_ns",
         "parked",
         "present_since_ns",
         "probes",
+        "tokens",
         "waiting",
     )
 
     def __init__(self, now_ns: int) -> None:
-        self.filters: dict[str, ListenerFilters] = {}
-        """By token. Without a token the receiver is away."""
-        self.last_filters: tuple[ListenerFilters, ...] = ()
-        """Also those of tokens that ended just now: an outage ends all tokens, one by one."""
+        self.tokens: dict[_Token, None] = {}
+        """Without a token the receiver is away."""
+        self.last_tokens: dict[_Token, None] = {}
+        """Also those that ended just now: an outage ends all tokens, one by one."""
+        self.is_ready = False
+        """Whether its subscribers are known to be there since it appeared."""
         self.waiting: dict[bytes, int] = {}
         """Ids with the times of their puts, the oldest put first. The sender adds them, just before the put."""
         self.parked: dict[bytes, int] = {}
@@ -101,22 +110,23 @@ class Receiver:
             if put_ns is not None:
                 self.parked[id] = put_ns
 
-    def on_receipt(self, ids: Sequence[bytes]) -> int:
-        """These have arrived. Returns when the newest of them was put; 0 if none of them waited."""
-        newest_ns = max(map(self.waiting.pop, ids, repeat(0)), default=0)
+    def on_receipt(self, ids: Sequence[bytes]) -> list[int]:
+        """These have arrived. Returns when each was put; 0 if it did not wait."""
+        times = list(map(self.waiting.pop, ids, repeat(0)))
         if self.parked:
-            newest_ns = max(newest_ns, *map(self.parked.pop, ids, repeat(0)))
+            times = list(map(max, times, map(self.parked.pop, ids, repeat(0))))
+        newest_ns = max(times, default=0)
         if newest_ns:
             self.newest_ns = max(self.newest_ns, newest_ns)
             self.probes = 0
-        return newest_ns
+        return times
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
         """The puts in `waiting` that count as lost, with their times."""
         before_ns = self.newest_ns - _LOST_NS
-        if now_ns - self.present_since_ns > _LOST_NS:
+        if self.is_ready or now_ns - self.present_since_ns > _LOST_NS:
             before_ns = max(before_ns, self.present_since_ns)
-        if not self.filters or self.oldest_ns >= before_ns:
+        if not self.tokens or self.oldest_ns >= before_ns:
             return {}
         return {id: put_ns for id, put_ns in list(self.waiting.items()) if put_ns < before_ns}
 
@@ -127,10 +137,14 @@ class Receiver:
         except (StopIteration, RuntimeError):  # a receipt came meanwhile
             return {}
         since_ns = max(put_ns, self.present_since_ns)
-        if not self.filters or self.probes >= _MAX_PROBES or now_ns - since_ns < _LOST_NS << self.probes:
+        if not self.tokens or self.probes >= _MAX_PROBES or now_ns - since_ns < _LOST_NS << self.probes:
             return {}
         self.probes += 1
         return {id: put_ns}
+
+    def has_announced(self, instance: str) -> bool:
+        """Whether this process has or had a token until just now: its last receipts come after it."""
+        return any(each == instance for each, _ in self.last_tokens)
 
     @property
     def oldest_ns(self) -> int:
@@ -151,6 +165,8 @@ class AwaitedReceipts:
         self.refused = 0
         self.changed = False
         """Whether the receivers of publishers must be determined again."""
+        self.on_changed: Callable[[], None] = lambda: None
+        """Called when `changed` was set, on a thread of Zenoh."""
         self._instance = instance
         self._monotonic_ns = monotonic_ns
         self._window_ns = window_ns
@@ -159,6 +175,8 @@ class AwaitedReceipts:
         self._latency_ns = 0
         self._repairs: dict[bytes, int] = {}
         """How often a put was made again, for those that may count as lost once more."""
+        self._early: deque[tuple[str, bytes]] = deque(maxlen=_MAX_EARLY)
+        """Receipts for puts that did not wait: the token of their receiver may still be on its way."""
         self._subscribers: list[zenoh.Subscriber[None]] = []
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -194,7 +212,7 @@ class AwaitedReceipts:
         try:
             giver, filters = parse_token_key(key)
         except UStatusError as error:
-            self._refuse(error)
+            self._refuse(error.message)
             return
         if giver.instance == self._instance:
             return
@@ -206,28 +224,46 @@ class AwaitedReceipts:
                 if not is_present or len(self._receivers) >= MAX_RECEIVERS:
                     return
                 receiver = self._receivers[name] = Receiver(now_ns)
-            if is_present and len(receiver.filters) < _MAX_TOKENS:
-                if not receiver.filters:
+            token = giver.instance, filters
+            if is_present and len(receiver.tokens) < _MAX_TOKENS:
+                if not receiver.tokens:
                     receiver.present_since_ns = now_ns
-                receiver.filters[key] = filters
-                receiver.last_filters = tuple({*receiver.last_filters, filters})
+                    receiver.is_ready = False
+                receiver.tokens[token] = receiver.last_tokens[token] = None
                 receiver.gone_ns = _NEVER_NS
             elif not is_present:
-                receiver.filters.pop(key, None)
-                if not receiver.filters:
+                receiver.tokens.pop(token, None)
+                if not receiver.tokens:
                     receiver.gone_ns = now_ns
             receiver.changed_ns = now_ns
             self.changed = True
+        self.on_changed()
 
     def on_receipt(self, key: str, payload: bytes) -> None:
-        """A receiver gave a receipt."""
+        """A receiver gave a receipt; an empty one: its subscribers are there.
+
+        It counts only from a process with a token, and for the puts that wait for this receiver.
+        """
         try:
             giver, ids = parse_receipt_key(key), split_receipt(payload)
         except UStatusError as error:
-            self._refuse(error)
+            self._refuse(error.message)
             return
-        receiver = self._receivers.get((giver.authority, giver.endpoint))
-        newest_ns = receiver.on_receipt(ids) if receiver is not None and ids else 0
+        with self._lock:
+            receiver = self._receivers.get((giver.authority, giver.endpoint))
+            if receiver is None or not receiver.has_announced(giver.instance):
+                self._refuse(f"receipt {key!r}: the process has not announced it")
+                self._early.extend((giver.instance, id) for id in ids)
+                return
+            times = receiver.on_receipt(ids)
+            if 0 in times:
+                early = (id for id, put_ns in zip(ids, times, strict=True) if not put_ns)
+                self._early.extend((giver.instance, id) for id in early)
+            if not ids:
+                receiver.is_ready = self.changed = True
+        newest_ns = max(times, default=0)
+        if not ids:
+            self.on_changed()
         if not newest_ns:
             return
         latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
@@ -236,10 +272,10 @@ class AwaitedReceipts:
         if self._repairs:
             deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
 
-    def _refuse(self, error: UStatusError) -> None:
+    def _refuse(self, why: str) -> None:
         self.refused += 1
         if self.refused == 1:
-            log.warning("zenoh.refused_receipt", extra={"why": error.message})
+            log.warning("zenoh.refused_receipt", extra={"why": why})
 
     # --- the puts of a publisher --------------------------------------------------------------------------------------
 
@@ -249,8 +285,16 @@ class AwaitedReceipts:
             return tuple(
                 receiver
                 for receiver in self._receivers.values()
-                if any(each.match_route(source, sink) for each in receiver.last_filters)
+                if any(each.match_route(source, sink) for _, each in receiver.last_tokens)
             )
+
+    def await_earlier(self, puts: Mapping[Receiver, Mapping[bytes, int]]) -> None:
+        """Wait for the receipts of puts that were made before their publishers knew these receivers."""
+        with self._lock:
+            for receiver, ids in puts.items():
+                early = {id for instance, id in self._early if receiver.has_announced(instance)}
+                earlier = {id: put_ns for id, put_ns in ids.items() if id not in early}
+                receiver.waiting = earlier | receiver.waiting
 
     def is_awaited(self, id: bytes) -> bool:
         """Whether a receipt of this put is missing."""
@@ -282,7 +326,7 @@ class AwaitedReceipts:
     @property
     def oldest_ns(self) -> int:
         """When the oldest put was made that a present receiver has not confirmed."""
-        present = (each for each in tuple(self._receivers.values()) if each.filters)
+        present = (each for each in tuple(self._receivers.values()) if each.tokens)
         return min((each.oldest_ns for each in present), default=_NEVER_NS)
 
     @property
@@ -323,11 +367,10 @@ class AwaitedReceipts:
             self.missing += receiver.trim()
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
-                filters = tuple(receiver.filters.values())
-                if now_ns - receiver.changed_ns > _LOST_NS and (filters or is_gone):
-                    self.changed |= len(filters) != len(receiver.last_filters)
-                    receiver.last_filters = filters
-                if is_gone and not filters and not receiver.parked:
+                if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
+                    self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
+                    receiver.last_tokens = dict(receiver.tokens)
+                if is_gone and not receiver.tokens and not receiver.parked:
                     del self._receivers[name]
-            if is_gone and not filters:
+            if is_gone and not receiver.tokens:
                 self.give_up(list(receiver.waiting))

@@ -95,7 +95,7 @@ class _RoutePublisher:
 
     `open`: a subscriber matches, and nothing is left to retransmit. `headers` has the keys of its cached headers.
     `absent_from_ns` has a meaning only while no subscriber matches: from this time on none is expected. `receivers`
-    give receipts for its puts.
+    give receipts for its puts since `opened_ns`, or since they appeared.
     """
 
     __slots__ = (
@@ -103,6 +103,7 @@ class _RoutePublisher:
         "headers",
         "lost_ns",
         "open",
+        "opened_ns",
         "put",
         "receivers",
         "route",
@@ -116,6 +117,7 @@ class _RoutePublisher:
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
         self.open = False
+        self.opened_ns = 0
         self.headers: dict[UAttributes, None] = {}
         self.to_retransmit: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
@@ -218,6 +220,8 @@ class ZenohSender:
         # With a store: the monitor thread reads the retransmit buffer while a put waits and holds the other lock.
         self._buffer_lock = Lock()
         self._awaited = awaited
+        if awaited is not None:
+            awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
         has_store = sent_store is not None  # else no lock: 0.16 us
         self._append = self._append_locked if has_store else self._retransmit_buffer.append
         # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
@@ -245,8 +249,6 @@ class ZenohSender:
     def put_message(self, message: UMessage) -> None:
         """Put `message` without waiting for a subscriber. Raises like `UTransport.send`, and RouteUnavailable."""
         with self._lock:
-            if self._awaited is not None:
-                self._update_receivers()
             attributes = message.attributes
             # `_cached_header` inlined: saves 2 us per message where the CPU caches are cold.
             known = (
@@ -281,10 +283,7 @@ class ZenohSender:
         origins, heads, payloads = list[Origin](), list[bytes](), list[bytes]()
         with self._lock:
             links, pack, cached = self._link_monitor, HEAD.pack, self._headers.get
-            begin_ns = 0
-            if self._awaited is not None:
-                self._update_receivers()
-                begin_ns = self._monotonic_ns()
+            begin_ns = 0 if self._awaited is None else self._monotonic_ns()
             used = self._by_use.move_to_end
             for message in messages:
                 attributes, id, payload = message.attributes, message.id, message.payload
@@ -333,8 +332,6 @@ class ZenohSender:
                 return 0
             links, put, attachments = self._link_monitor, header.put, header.attachments(batch)
             remaining = zip(batch.payloads, attachments, strict=True)
-            if self._awaited is not None:
-                self._update_receivers()
             receivers, ids = header.publisher.receivers, list[bytes]()
             if receivers:
                 ids = [attachment[ID_IN_ATTACHMENT] for attachment in attachments]
@@ -560,7 +557,7 @@ class ZenohSender:
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 allowed_destination=zenoh.Locality.REMOTE,
             )
-            publisher.put = publisher.zenoh.put
+            publisher.put, publisher.opened_ns = publisher.zenoh.put, self._monotonic_ns()
             # Set before the listener exists: its first call, "a subscriber matches", then finds the route open.
             publisher.open = _has_subscriber(publisher.zenoh)
             publisher.zenoh.declare_matching_listener(Callback(on_status, indirect=False))
@@ -572,13 +569,32 @@ class ZenohSender:
                 publisher.open = False
         return publisher
 
-    def _update_receivers(self) -> None:
-        """Determine the receivers of all publishers again, if tokens have changed."""
-        awaited = self._awaited
-        if awaited is not None and awaited.changed:
-            awaited.changed = False
-            for publisher in self._publishers.values():
-                publisher.receivers = self._receivers_of(publisher.route)
+    def _on_receivers_changed(self) -> None:
+        """A receiver was announced, is ready, or is gone. On the monitor thread."""
+        if self._awaited is not None and self._lock.acquire(blocking=False):  # else at the next tick
+            try:
+                self._repair(self._awaited)
+            finally:
+                self._lock.release()
+
+    def _update_receivers(self, awaited: "AwaitedReceipts") -> None:
+        """Determine the receivers of all publishers again.
+
+        The token of a receiver may come after the first puts to it: these wait for its receipt too.
+        """
+        awaited.changed = False
+        since_ns: dict[tuple[Hashable, Receiver], int] = {}
+        for publisher in self._publishers.values():
+            before, publisher.receivers = publisher.receivers, self._receivers_of(publisher.route)
+            for receiver in publisher.receivers:
+                if receiver not in before:
+                    since_ns[publisher, receiver] = _since_ns(publisher, receiver)
+        puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
+        for route, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
+            for receiver, ids in puts.items():
+                if put_ns >= since_ns.get((route, receiver), _NEVER_NS):
+                    ids[receipt_id(message.id)] = put_ns
+        awaited.await_earlier(puts)
 
     def _receivers_of(self, route: ZenohRoute) -> "tuple[Receiver, ...]":
         source, sink, _ = route
@@ -690,16 +706,19 @@ class ZenohSender:
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""
-        with self._buffer_lock:
-            puts = self._retransmit_buffer.messages_since(min(ids.values()))
-        by_id = {receipt_id(each[2].id): each for each in puts}
+        by_id = {receipt_id(each[2].id): each for each in self._remembered_since(min(ids.values()))}
         return {id: each for id, each in by_id.items() if id in ids}
+
+    def _remembered_since(self, since_ns: int) -> list[Put]:
+        with self._buffer_lock:
+            return self._retransmit_buffer.messages_since(since_ns)
 
     # --- receipts -----------------------------------------------------------------------------------------------------
 
     def _repair(self, awaited: "AwaitedReceipts") -> None:
         """Put again what counts as lost."""
-        self._update_receivers()
+        if awaited.changed:
+            self._update_receivers(awaited)
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
@@ -793,6 +812,7 @@ class ZenohSender:
             to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
             if to_retransmit or self._evicted:
                 self._retransmit_lost(publisher, to_retransmit)
+            publisher.opened_ns = self._monotonic_ns()
             with self._state_lock:
                 publisher.open = publisher not in self._losses  # lost again: its report closed the route
         self._on_route_opened(publisher.route)
@@ -912,6 +932,12 @@ class ZenohSender:
     def close(self) -> None:
         """Release a `send` that waits for a subscriber."""
         self._closing.set()
+
+
+def _since_ns(publisher: _RoutePublisher, receiver: "Receiver") -> int:
+    """From which time on puts wait for a receipt of this receiver, whose token has come just now."""
+    appeared_ns = receiver.changed_ns
+    return publisher.opened_ns if appeared_ns - publisher.opened_ns < _DISCOVERY_NS else appeared_ns
 
 
 def _forget(receivers: "Iterable[Receiver]", ids: Sequence[bytes]) -> None:

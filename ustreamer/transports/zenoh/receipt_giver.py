@@ -185,6 +185,16 @@ class ReceiptGiver:
             return
         self._tokens[filters] = token
 
+    def on_link(self, up: bool) -> None:
+        if up:
+            self.on_ready()
+
+    def on_ready(self) -> None:
+        """The announced subscribers are declared: request what was sent before, with an empty receipt."""
+        if self._publisher is not None and self._tokens:
+            with suppress(zenoh.ZError):  # the session is closed
+                self._publisher.put(b"")
+
     def withdraw(self, filters: ListenerFilters | None = None) -> None:
         """Announce no receipts for `filters` any more; None: for none. What is received still gets its receipt."""
         for each in list(self._tokens) if filters is None else [filters]:

@@ -156,6 +156,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         if self._awaited is not None and self._giver is not None:
             self._awaited.start(session)
             self._giver.start(session)
+            # Zenoh declares all subscribers again before it reports a new link.
+            self._link_monitor.add_watcher(self._giver.on_link)
         # After the sender: a watcher may send as soon as the link is up.
         self._link_monitor.start(session, lease_ms(config))
         # Before the subscriptions: the peers that forward a message should be known when it arrives.
@@ -165,6 +167,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             for subscription in self._subscriptions.values():
                 self._announce_receipts(subscription.filters)
                 subscription.start(session)
+            if self._giver is not None:
+                self._giver.on_ready()
 
     def stop_receiving(self) -> None:
         """Undeclare all subscribers; received samples still go to the listeners, for 5 s at most."""
@@ -363,6 +367,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._announce_receipts(filters)
         try:
             self._subscriptions[filters].start(self._session)
+            if self._giver is not None:
+                self._giver.on_ready()
         except zenoh.ZError as error:
             del self._registrations[first], self._subscriptions[filters]
             if self._giver is not None:
