@@ -11,7 +11,6 @@ LIMITED = {
     "egress.unavailable",
     "dead_letters.not_persisted",
     "observe.failed",
-    "someip.fields_not_written",
     "someip.found",
     "someip.lost",
     "someip.offer_role_changed",

@@ -20,6 +20,7 @@ from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessRules
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
@@ -114,7 +115,8 @@ class EndpointContext(msgspec.Struct, frozen=True):
     configuration names at any endpoint (`EndpointTransport.topics`); call it in `open` or later.
     `instance` is the id of the streamer's process in its announcements; "" if there is none.
     `sibling_authorities` live behind the other endpoints of the streamer that have the same transport.
-    `state_dir` is the directory of the streamer; None: nothing is kept on disk. An endpoint writes only when it is open.
+    `state_dir` is the directory of the streamer; None: nothing is kept on disk. An endpoint writes only when it is open,
+    and reports in `stores` what the disk refuses.
     """
 
     name: str
@@ -126,6 +128,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     instance: str = ""
     sibling_authorities: frozenset[str] = frozenset()
     state_dir: Path | None = None
+    stores: StoreStates = msgspec.field(default_factory=StoreStates)
 
 
 class RouteUnavailable(UStatusError):
@@ -331,6 +334,13 @@ class EndpointTransport(UTransport):
     def sends_field(self, topic: UUri) -> bool:
         """Whether the endpoint itself sends the value of a field to its new subscribers, so the streamer must not."""
         return False
+
+    def input_problem(self, topic: UUri) -> str:
+        """A sentence about recent publications of `topic` that failed a check of their content; "" if none did.
+
+        `ustreamer why` shows it. Called from any thread.
+        """
+        return ""
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions behind the endpoint that no uSubscription holds; None: there are none.

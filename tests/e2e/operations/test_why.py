@@ -27,6 +27,9 @@ from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.host.cli import why_command
 from ustreamer.host.cli.main import main
+from ustreamer.host.observe.health import readiness
+from ustreamer.transports.someip.protocol.e2e import E2eProtector
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UUID
@@ -498,6 +501,31 @@ def event_that_is_malformed(world: World) -> Iterator[Expected]:
     )
 
 
+def _e2e_fault(world: World, event: int, what: str) -> Iterator[Expected]:
+    """One event is delivered, and then the same one comes again and again: its counter stands still."""
+    topic = UUri("chassis", 0x1234, 1, event)
+    world.subscribe(topic)
+    protector = E2eProtector(E2eConfig(profile="P06", data_id=7, covers_header=False))
+    datagram = wire.event(0x1234, event, protector.protect(b"", bytes(8)))
+    world.ecu.send_to_port(datagram, world.ports.chassis)
+    wait_until(lambda: any(each.delivered for each in world.streamer.targets() if each.topic == topic))
+    for _ in range(5):
+        world.ecu.send_to_port(datagram, world.ports.chassis)
+    wait_until(lambda: world.streamer.transports["chassis"].input_problem(topic).startswith("5 of"))
+    yield Expected(topic, "e2e_failed", ("5 of the last 6", what, "e2e_repeated"))
+    assert world.streamer.transports["chassis"].input_problem(topic.with_resource(0x8001)) == ""
+
+
+@fault
+def events_that_fail_their_e2e_check(world: World) -> Iterator[Expected]:
+    yield from _e2e_fault(world, 0x8004, "dropped")
+
+
+@fault
+def events_that_are_marked(world: World) -> Iterator[Expected]:
+    yield from _e2e_fault(world, 0x8005, "marked")
+
+
 # --- methods ---------------------------------------------------------------------------------------------------------
 
 
@@ -678,6 +706,26 @@ def disk_refuses_a_subscription(world: World) -> Iterator[Expected]:
         yield Expected(topic, "store_full", ("usubscription",))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@fault
+def field_values_cannot_be_written(world: World) -> Iterator[Expected]:
+    """A file has the name of their directory."""
+    topic, directory = UUri("hpc", 0x5003, 1, 0x8001), world.path.parent / "state" / "fields"
+    directory.write_bytes(b"")
+    world.publish(topic)
+    wait_until(lambda: world.statistics("body")["field_file_errors"] > 0, "a refused write")
+    report = readiness(world.streamer.metrics_snapshot(1), ())
+    assert any("store 'fields/body' accepts no writes" in each for each in report.reasons)
+    yield Expected(topic, "store_full", ("fields/body",))
+    directory.unlink()
+    world.publish(topic)
+    wait_until(lambda: not _is_degraded(world, "fields/body"), "a write")
+
+
+def _is_degraded(world: World, store: str) -> bool:
+    stores = world.streamer.metrics_snapshot(1).stores
+    return any(each.state.degraded for each in stores if each.name == store)
 
 
 # --- no fault --------------------------------------------------------------------------------------------------------

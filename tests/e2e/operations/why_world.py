@@ -84,7 +84,11 @@ request_ttl_ms = 200
 [[endpoints.chassis.services]]
 service = 0x1234
 major = 1
-events = [{{ id = 0x8001 }}, {{ id = 0x8002 }}, {{ id = 0x8003 }}]
+events = [
+    {{ id = 0x8001 }}, {{ id = 0x8002 }}, {{ id = 0x8003 }},
+    {{ id = 0x8004, e2e = {{ profile = "P06", data_id = 7, covers_header = false }} }},
+    {{ id = 0x8005, e2e = {{ profile = "P06", data_id = 7, covers_header = false, on_error = "mark" }} }},
+]
 remote = "127.0.0.1:{ports.ecu}"
 
 [[endpoints.chassis.services]]
@@ -156,6 +160,13 @@ service = 0x5002
 major = 1
 events = [{{ id = 0x8001, eventgroup = 1 }}]
 methods = [1]
+
+[[endpoints.body.services]]
+service = 0x5003
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1, field = true }}]
+offered = true
+provider = "//hpc/5003/1/0"
 
 {usubscription}
 [plugins.throttle]

@@ -108,6 +108,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """By endpoint, the messages of the subject that wait for a closed route."""
     stores: tuple[StoreSnapshot, ...] = ()
     stopped_ms: int | None = None
+    input_problem: str = ""
+    """A sentence about messages of the topic that failed a check of their content."""
     unloaded_keys: tuple[str, ...] = ()
     """Keys of the configuration file that differ from the running configuration."""
     file_problem: str = ""

@@ -35,6 +35,7 @@ _THROTTLED_SHARE: Final = 0.5
 _EXPECTED_MESSAGES: Final = 3
 """A sample in which fewer messages are expected does not show that the publisher is silent."""
 _SD_REFUSALS: Final = "sd_"
+_E2E_REFUSALS: Final = ("e2e_error", "e2e_repeated", "e2e_wrong_sequence")
 
 _REFUSAL_TEXTS: Final = {
     "event_version": ("wrong_major_version", "the major version of its service is not the configured one"),
@@ -238,7 +239,7 @@ def _pending_at_ecu(home: EndpointEvidence, topic: UUri, since_ms: int) -> Diagn
 
 def _is_silent(evidence: Evidence) -> bool:
     """Whether the topic has targets, but no message comes in, as far as the sample can show it."""
-    if not evidence.running or evidence.received_in_sample or evidence.letters:
+    if not evidence.running or evidence.received_in_sample or evidence.letters or evidence.input_problem:
         return False
     if not any(each.targets for each in evidence.explanations):
         return False
@@ -290,7 +291,7 @@ def _refused_input(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             evidence.since_ms,
             "Check that the publisher gives each message a new id; duplicate_window is the number of known ids.",
         )
-    for name in ("spoofed", "access", "deferred_to_peer"):  # they have findings of their own
+    for name in (*_E2E_REFUSALS, "spoofed", "access", "deferred_to_peer"):  # they have findings of their own
         refusals.pop(name, None)
     if refusals:
         what = listed(f"{name} {count}" for name, count in refusals.items())
@@ -299,6 +300,17 @@ def _refused_input(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             f"Endpoint {home.name!r} refuses input, which may be {evidence.subject}: {what}.",
             evidence.since_ms,
             "The log has the first of each kind with its sender.",
+        )
+
+
+def _failed_checks(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Messages of the topic come in, but their content fails its E2E check."""
+    if evidence.input_problem:
+        yield DiagnosisFinding(
+            "e2e_failed",
+            f"{evidence.input_problem}.",
+            None,
+            f"Compare `e2e` of the event in [[endpoints.{evidence.home}.services]] with the ECU: profile, data id, offset.",
         )
 
 
@@ -446,9 +458,11 @@ TOPIC_CHECKS: Final[tuple[Check, ...]] = (
     _receiver_waits,
     _dead_letters,
     _failing_plugins,
+    _failed_checks,
     _refused_input,
     _remote_pending,
     _silent_publisher,
     _throttled,
+    refused_stores,
 )
 """In the order of the path: the configuration, the router, the publisher's network, the subscribers, the queues."""

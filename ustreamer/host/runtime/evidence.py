@@ -59,6 +59,7 @@ class DiagnosisSources(NamedTuple):
     queues: Mapping[str, EndpointQueue]
     since_ms: int
     loaded_ms: int
+    input_problem: Callable[[str, UUri], str]
     running: bool = True
 
 
@@ -147,6 +148,7 @@ class _Collector:
             targets_before=tuple(each for each in before if each.topic == topic),
             targets=tuple(self._targets([topic])),
             stopped_ms=sources.events.stop_time(topic),
+            input_problem="" if home is None else sources.input_problem(home, topic),
         )
 
     def _evidence(
@@ -162,6 +164,7 @@ class _Collector:
         targets_before: tuple[TargetStatistics, ...] = (),
         targets: tuple[TargetStatistics, ...] = (),
         stopped_ms: int | None = None,
+        input_problem: str = "",
         topics: Sequence[Evidence] = (),
     ) -> Evidence:
         sources, table = self._sources, self._router.authority_table
@@ -204,6 +207,7 @@ class _Collector:
             blocked=self._blocked(subject),
             stores=() if self._after is None else tuple(self._after.stores),
             stopped_ms=stopped_ms,
+            input_problem=input_problem,
             unloaded_keys=self._file.unloaded_keys,
             file_problem=self._file.problem,
             log_lines=self._log_lines,

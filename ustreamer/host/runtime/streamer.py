@@ -161,6 +161,7 @@ class Streamer:
                 instance,
                 _sibling_authorities(config, name),
                 config.state_dir,
+                self.context.stores,
             )
             self.transports[name] = kind.factory(section, endpoint_context)
         self._configured_subscriptions = StaticDirectory(self._subscriptions_of_transports())
@@ -717,6 +718,7 @@ class Streamer:
             self._egress_queues,
             self._since_ms,
             self._loaded_ms,
+            lambda name, topic: self.transports[name].input_problem(topic),
             running=router is None,
         )
 

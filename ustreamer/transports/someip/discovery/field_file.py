@@ -13,10 +13,10 @@ from typing import Final, Self
 
 import msgspec
 
-from ustreamer.core.base.log_limit import limited
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import encode_frame, frame_body
 from ustreamer.core.storage.store_files import DAMAGED, sibling
+from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS, id_with_request_id
 from ustreamer.uprotocol.umessage import UMessage, publish
@@ -65,12 +65,15 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True, order=True, gc=False
 class FieldFile:
     """Keeps field values on disk, on a thread of its own: no event waits for the disk."""
 
-    def __init__(self, path: Path, values: FieldValues) -> None:
+    def __init__(self, path: Path, values: FieldValues, states: StoreStates) -> None:
+        """`states` has the file while the disk refuses to write it."""
         self._path = path
         self._values = values
+        self._states = states
+        self.errors = 0
+        """Reads and writes that failed."""
         self._stopped = Event()
         self._thread: Thread | None = None
-        self._is_failing = False
         self._written: list[_Stored] = []
 
     def load(self) -> list[UMessage]:
@@ -81,12 +84,14 @@ class FieldFile:
         except FileNotFoundError:
             return []
         except OSError as error:
+            self.errors += 1
             log.error("someip.fields_unreadable", extra=extra | {"reason": str(error)})  # noqa: TRY400
             return []
         try:
             self._written = msgspec.msgpack.decode(frame_body(_KEY, value), type=list[_Stored])
             return [each.value() for each in self._written]
         except (StoreDamaged, msgspec.MsgspecError, UStatusError) as error:
+            self.errors += 1
             log.error("someip.fields_damaged", extra=extra | {"reason": str(error)})  # noqa: TRY400
             with suppress(OSError):  # then the next write replaces it
                 self._path.replace(sibling(self._path, DAMAGED))
@@ -122,9 +127,8 @@ class FieldFile:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new.write_bytes(encode_frame(_KEY, msgspec.msgpack.encode(stored)))
             new.replace(self._path)
-            self._written, self._is_failing = stored, False
+            self._written = stored
+            self._states.on_written(str(self._path))
         except OSError as error:
-            if not self._is_failing:  # the values stay in memory, and the next change tries again
-                extra = {"file": str(self._path), "reason": str(error), **limited(self._path)}
-                log.error("someip.fields_not_written", extra=extra)  # noqa: TRY400
-            self._is_failing = True
+            self.errors += 1  # the values stay in memory, and the next change tries again
+            self._states.on_refused(str(self._path), str(error))

@@ -145,7 +145,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._event_publisher: EventPublisher | None = None
         self._field_file: FieldFile | None = None
         self._field_subscriptions: list[Subscription] = []
-        self._own_authority, self._state_dir = context.authority, context.state_dir
+        self._state_dir, self._store_states = context.state_dir, context.stores
         self._offered: dict[ServiceKey, OfferedEventgroups] = {}
         self._reconfigured: deque[SomeipEndpoint] = deque()
         self._sd_driver = self._make_sd_driver(context)
@@ -217,7 +217,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._field_subscriptions += [Subscription(topic, keeper) for topic in sorted(offer.fields)]
             events.add_field_keeper(keeper)
         if self._field_subscriptions and self._state_dir is not None and self._field_file is None:
-            self._field_file = FieldFile(self._state_dir / DIRECTORY / self._name, events.values)
+            path = self._state_dir / DIRECTORY / self._name
+            self._field_file = FieldFile(path, events.values, self._store_states)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -707,6 +708,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """As `EndpointTransport.sends_field`: ECUs get the kept value of an offered field after their Ack."""
         return self._event_publisher is not None and self._event_publisher.values.find(topic) is not None
 
+    def input_problem(self, topic: UUri) -> str:
+        return self._exchange.input_problem(topic)
+
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions of other devices to ECUs here, at the uSubscription proxy of service discovery."""
         return None if self._sd_driver is None else self._sd_driver.directory(changed)
@@ -744,6 +748,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         * `tcp_open`: connections now; `tcp_accepted`: opened by peers; `tcp_established`: in total; `tcp_ended`.
         * `tcp_waiting`: messages to send again after a connection ended; `tcp_sent_again`; `tcp_dropped`: possibly
           lost.
+        * `field_file_errors`: reads and writes of the file with the values of offered fields that failed.
         """
         counters: Counter[str] = Counter()
         for port in self._service_ports:
@@ -760,6 +765,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             **self._exchange.statistics(),
             **self._outbound.statistics(),
             **({} if self._sd_driver is None else self._sd_driver.statistics()),
+            **({} if self._field_file is None else {"field_file_errors": self._field_file.errors}),
             **self._connections.statistics(),
             **self._inbound.refusals(),
         }

@@ -518,6 +518,10 @@ class Exchange:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
+    def input_problem(self, topic: UUri) -> str:
+        """As `EndpointTransport.input_problem`: failed E2E checks."""
+        return "" if self._e2e is None else self._e2e.problem(topic)
+
     def statistics(self) -> dict[str, int]:
         """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`.
 
