@@ -36,6 +36,10 @@ class Needy(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("unknown: there is no such field")
 
 
+class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
+    key: Annotated[int, Meta(ge=0, description="the one that both sides agreed on")]
+
+
 class Outer(Struct, frozen=True, forbid_unknown_fields=True):
     text: str = ""
     flag: bool = False
@@ -49,6 +53,7 @@ class Outer(Struct, frozen=True, forbid_unknown_fields=True):
     needy: Needy | None = None
     inners: tuple[Inner, ...] = ()
     needies: list[Needy] = []
+    agreed: Agreed | None = None
     pair: tuple[int, str] = (1, "")
     named: dict[str, Inner] = {}
     lists: dict[str, list[dict[str, int]]] = {}
@@ -96,6 +101,7 @@ WORDS = [
     ('path = "\\u0000"', "f:1: path: '\\x00' is not a path; leave path out"),
     ("inner = 1", "f:1: inner: expected true or false or a table, got the integer 1; leave inner out"),
     ("inner.nubmer = 1", "f:1: inner.nubmer: unknown key (have: name, number); did you mean 'number'?"),
+    ("agreed = {}", "f:1: agreed.key: is missing; add key: the one that both sides agreed on"),
     ("needy = {}", "f:1: needy.number: is missing; add number = ..."),
     ("pair = [1, 2]", 'f:1: pair[1]: expected a string, got the integer 2; write "2", in quotes'),
     ("pair = [1]", "f:1: pair: Expected an array of length 2, got 1; leave pair out"),

@@ -221,6 +221,23 @@ def test_an_offered_service_with_a_port_binds_it_and_its_field_needs_discovery()
     assert [each.key for each in config.warnings()] == ["services[0].events[0].field"]
 
 
+def test_e2e_keys_without_effect_are_warned_of() -> None:
+    checked = {"profile": "P01", "data_id": 7, "max_delta_counter": 14}
+    network = {"service": 0x1234, "major": 1, "remote": "127.0.0.2:30501"}
+    offered = network | {"offered": True, "provider": "//hpc/1234/1/0"}
+    services = [
+        network | {"events": [{"id": 0x8001, "e2e": checked}]},
+        offered | {"events": [{"id": 0x8001, "e2e": checked | {"on_error": "mark"}}]},
+    ]
+    assert [each.key for each in endpoint(services=services).warnings()] == [
+        "services[0].events[0].e2e.max_delta_counter",
+        "services[1].events[0].e2e.on_error",
+        "services[1].events[0].e2e.max_delta_counter",
+    ]
+    services = [network | {"events": [{"id": 0x8001, "e2e": checked | {"max_delta_counter": 13}}]}]
+    assert endpoint(services=services).warnings() == []
+
+
 @pytest.mark.parametrize(
     ("services", "error"),
     [

@@ -78,6 +78,13 @@ class SectionSchema:
         field = self._field_at(path)
         return "" if field is None else next((json.dumps(each) for each in _examples(field.type)), "")
 
+    def description(self, path: KeyPath) -> str:
+        """The advice to add the key at `path`, where no example can be right (`msgspec.Meta.description`); "" without."""
+        field = self._field_at(path)
+        about = field.type.extra_json_schema if field and isinstance(field.type, inspect.Metadata) else None
+        text = (about or {}).get("description", "")
+        return f"add {path[-1]}: {text}" if text else ""
+
     def is_optional(self, path: KeyPath) -> bool:
         """Whether `path` is a key of a Struct that may be absent."""
         field = self._field_at(path)

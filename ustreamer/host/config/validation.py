@@ -130,8 +130,11 @@ class Problems:
             )
             self.add_problem(path, f"unknown key (have: {format_names(names)})", suggestion)
         elif fault.missing is not None:
-            example = remaining.schema.example((*fault.path, fault.missing))
-            self.add_problem((*path, fault.missing), "is missing", f"add {fault.missing} = {example}")
+            key = (*fault.path, fault.missing)
+            words = (
+                remaining.schema.description(key) or f"add {fault.missing} = {remaining.schema.example(key)}"
+            )
+            self.add_problem((*path, fault.missing), "is missing", words)
         elif fault.of_key:
             self.add_problem(path, f"as a key: {fault.text}")
         elif named := remaining.schema.split_field_error(fault.path, fault.text):

@@ -464,6 +464,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             found.append(ConfigWarning("port_tcp", text, "leave port_tcp out"))
         if self.tcp != TcpConfig() and not any(each.uses_protocol("tcp") for each in self.services):
             found.append(ConfigWarning("tcp", "is not used: no service uses TCP", "leave tcp out"))
+        found += _e2e_without_effect(self.services)
         if self.sd is False:
             found += [
                 ConfigWarning(
@@ -514,6 +515,22 @@ def _unreachable_limits(place: str, limits: Struct, keys: tuple[str, str]) -> li
         return []
     text = f"{one} never applies: {keys[1]}, {every}, is reached before"
     return [ConfigWarning(f"{place}.{keys[0]}", text, f"choose at most {every}")]
+
+
+def _e2e_without_effect(services: Sequence[ServiceConfig]) -> Iterator[ConfigWarning]:
+    """Keys of a check at events that are protected, and a step of the counter that no event exceeds."""
+    for index, service in enumerate(services):
+        for number, event in enumerate(service.events):
+            e2e, where = event.e2e, f"services[{index}].events[{number}].e2e"
+            if e2e is None:
+                continue
+            if service.offered:
+                text = "has no effect: an offered event is protected, not checked"
+                for key in e2e.keys_of_a_check:
+                    yield ConfigWarning(f"{where}.{key}", text, f"leave {key} out")
+            elif (e2e.max_delta_counter or 0) >= e2e.max_delta:
+                text = f"{e2e.max_delta_counter} never applies: the largest step of {e2e.profile} is {e2e.max_delta}"
+                yield ConfigWarning(f"{where}.max_delta_counter", text, f"choose less than {e2e.max_delta}")
 
 
 def _remote_addresses(service: ServiceConfig) -> list[Address]:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from ustreamer.transports.someip.protocol.codec import PROTOCOL_VERSION
 from ustreamer.transports.someip.protocol.crc import crc8, crc16, crc32p4, crc64
-from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
+from ustreamer.transports.someip.protocol.e2e_config import COUNTERS, E2eConfig
 from ustreamer.uprotocol.ustatus import invalid_argument
 
 _COVERED_HEADER: Final = Struct(">IBBBB")
@@ -50,11 +50,10 @@ class E2eResult(StrEnum):
 class _Profile(NamedTuple):
     """`write(data, at, config, counter)` writes the E2E header at `at`, and returns where its CRC begins and ends.
 
-    `length` is that of the E2E header. The counter is less than `counters`.
+    `length` is that of the E2E header. The counter is less than `COUNTERS`.
     """
 
     length: int
-    counters: int
     write: Callable[[bytearray, int, E2eConfig, int], tuple[int, int]]
     read_counter: Callable[[bytes, int], int]
 
@@ -113,14 +112,14 @@ def _number(begin: int, size: int) -> Callable[[bytes, int], int]:
     return lambda data, at: int.from_bytes(data[at + begin : at + begin + size])
 
 
-_P01: Final = _Profile(2, 15, _write_p01, lambda data, at: data[at + 1] & 0x0F)
+_P01: Final = _Profile(2, _write_p01, lambda data, at: data[at + 1] & 0x0F)
 _PROFILES: Final[dict[str, _Profile]] = {
     "P01": _P01,
     "P11": _P01,
-    "P04": _Profile(12, 1 << 16, _write_p04, _number(2, 2)),
-    "P05": _Profile(3, 1 << 8, _write_p05, _number(2, 1)),
-    "P06": _Profile(5, 1 << 8, _write_p06, _number(4, 1)),
-    "P07": _Profile(20, 1 << 32, _write_p07, _number(12, 4)),
+    "P04": _Profile(12, _write_p04, _number(2, 2)),
+    "P05": _Profile(3, _write_p05, _number(2, 1)),
+    "P06": _Profile(5, _write_p06, _number(4, 1)),
+    "P07": _Profile(20, _write_p07, _number(12, 4)),
 }
 _LENGTH_LIMITS: Final = {"P04": 0xFFFF, "P06": 0xFFFF}
 """The largest number that the length field holds."""
@@ -135,6 +134,7 @@ class E2eProtector:
     def __init__(self, config: E2eConfig) -> None:
         self._config = config
         self._profile = _PROFILES[config.profile]
+        self._counters = COUNTERS[config.profile]
         self._counter = 0
 
     def protect(self, header: bytes, payload: bytes, *, valid: bool = True) -> bytes:
@@ -164,7 +164,7 @@ class E2eProtector:
 
     def advance(self) -> None:
         """Count one sent event."""
-        self._counter = (self._counter + 1) % self._profile.counters
+        self._counter = (self._counter + 1) % self._counters
 
 
 # --- receiver ---------------------------------------------------------------------------------------------------------
@@ -176,7 +176,8 @@ class E2eChecker:
     def __init__(self, config: E2eConfig) -> None:
         self._config = config
         self._profile = _PROFILES[config.profile]
-        self._max_delta = config.max_delta_counter or self._profile.counters
+        self._counters = COUNTERS[config.profile]
+        self._max_delta = config.max_delta_counter or self._counters
         self._last: int | None = None
 
     def check(self, header: bytes, payload: bytes) -> E2eResult:
@@ -185,7 +186,7 @@ class E2eChecker:
         if counter is None:
             return E2eResult.ERROR
         last, self._last = self._last, counter
-        delta = 1 if last is None else (counter - last) % self._profile.counters
+        delta = 1 if last is None else (counter - last) % self._counters
         if delta == 0:
             return E2eResult.REPEATED
         if delta > self._max_delta:
@@ -201,7 +202,7 @@ class E2eChecker:
         data = before + payload
         at = len(before) + config.offset
         counter = profile.read_counter(data, at)
-        if counter >= profile.counters or len(data) > _LENGTH_LIMITS.get(config.profile, len(data)):
+        if counter >= self._counters or len(data) > _LENGTH_LIMITS.get(config.profile, len(data)):
             return None
         expected = bytearray(data)
         profile.write(expected, at, config, counter)

@@ -10,6 +10,8 @@ DataIdMode = Literal["both", "alternating", "low", "nibble"]
 OnError = Literal["drop", "pass", "mark"]
 
 _DATA_ID_BITS: Final = {"P01": 16, "P04": 32, "P05": 16, "P06": 16, "P07": 32, "P11": 16}
+COUNTERS: Final = {"P01": 15, "P04": 1 << 16, "P05": 1 << 8, "P06": 1 << 8, "P07": 1 << 32, "P11": 15}
+"""The number of values of the counter."""
 _MODES: Final = {"P01": ("both", "alternating", "low", "nibble"), "P11": ("both", "nibble")}
 
 
@@ -26,8 +28,12 @@ class E2eConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     * `crc_byte_order`: of P05 only. AUTOSAR sends it little-endian, vsomeip big-endian.
     """
 
-    profile: E2eProfile
-    data_id: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+    profile: Annotated[
+        E2eProfile, Meta(description='that of the sender: "P01", "P04", "P05", "P06", "P07" or "P11"')
+    ]
+    data_id: Annotated[
+        int, Meta(ge=0, le=0xFFFF_FFFF, description="that of the event, as agreed with the ECU")
+    ]
     data_id_mode: DataIdMode = "both"
     offset: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
     covers_header: bool | None = None
@@ -46,6 +52,20 @@ class E2eConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"data_id_mode: {self.data_id_mode!r}, expected {expected}")
         if self.crc_byte_order == "big" and self.profile != "P05":
             raise ValueError("crc_byte_order: only for P05; the other profiles have one order")
+
+    @property
+    def keys_of_a_check(self) -> list[str]:
+        """The keys with a value of their own that an event on the way out does not need."""
+        values = {
+            "on_error": self.on_error != "drop",
+            "max_delta_counter": self.max_delta_counter is not None,
+        }
+        return [key for key, is_set in values.items() if is_set]
+
+    @property
+    def max_delta(self) -> int:
+        """The largest step of the counter: it wraps at the number of its values."""
+        return COUNTERS[self.profile] - 1
 
     @property
     def includes_header(self) -> bool:
