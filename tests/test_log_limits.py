@@ -12,6 +12,7 @@ LIMITED = {
     "dead_letters.not_persisted",
     "observe.failed",
     "someip.found",
+    "someip.initial_event_failed",
     "someip.lost",
     "someip.offer_role_changed",
     "someip.rebooted",

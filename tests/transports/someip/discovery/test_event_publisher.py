@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.config import ServiceConfig
@@ -15,9 +16,16 @@ from ustreamer.transports.someip.discovery.ecu_subscribers import (
     EventSink,
 )
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+from ustreamer.transports.someip.endpoint.outbound import Outbound
+from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
+from ustreamer.transports.someip.protocol.e2e import E2eChecker, E2eResult
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.field_values import MAX_FIELD_CACHE_BYTES
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
 from ustreamer.transports.someip.sd.actions import SdSubscription
 from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
@@ -304,11 +312,43 @@ def test_cached_values_are_bounded() -> None:
     assert (statistics["field_values"], statistics["field_values_dropped"]) == (1, 1)
 
 
-def test_a_failed_initial_event_has_no_effect_on_others() -> None:
+def test_a_failed_initial_event_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     _, who = bench.subscribe(2, 2)
     bench.publish(LIGHT, b"on", who)
     later, _ = bench.subscribe(3, 2)
     bench.away.add(("10.0.0.3", 40_000))
     bench.events.send_initial_events(later, bench.receivers[later])
-    assert bench.events.statistics()["initial_events"] == 0
+    statistics = bench.events.statistics()
+    assert (statistics["initial_events"], statistics["initial_events_failed"]) == (0, 1)
+    (line,) = caplog.records
+    assert (line.message, vars(line)["topic"], vars(line)["reason"]) == (
+        "someip.initial_event_failed",
+        str(LIGHT),
+        "away",
+    )
+
+
+def test_the_initial_event_of_a_protected_field_fits_the_multicast_events_that_follow() -> None:
+    """No receiver sees a step of the counter above 1: neither the new one, nor those that the group had before."""
+    e2e = {"profile": "P06", "data_id": 7, "covers_header": False, "strip": True}
+    event = {"id": 0x8002, "eventgroup": 2, "field": True, "e2e": e2e}
+    bench = Bench(events=[event], eventgroups=[{"id": 2, "multicast": "239.1.1.1:30600"}])
+    datagrams: list[tuple[Address, bytes]] = []
+    callbacks = TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None)
+    connections = TcpConnections(TcpConfig(), lambda: 0, lambda: 0.5, lambda _: True, callbacks)
+    no_event = lambda topic: UStatusError(UCode.NOT_FOUND, f"{topic}")  # noqa: E731
+    outbound = Outbound(TpLimits(), connections, ManualClock().clock(), lambda _: None, no_event)
+    outbound.sendto = lambda datagram, address: datagrams.append((address, datagram))
+    bench.events = EventPublisher(bench.offers, outbound.event_transmitter)
+    _, first = bench.subscribe(2, 2)
+    for payload in (b"1", b"2", b"3"):
+        bench.publish(LIGHT, payload, first)
+    later, second = bench.subscribe(3, 2)
+    bench.events.send_initial_events(later, bench.receivers[later])
+    bench.publish(LIGHT, b"4", first, second)
+    assert [to for to, _ in datagrams] == [GROUP] * 3 + [("10.0.0.3", 40_000), GROUP]
+    config = msgspec.convert(e2e | {"max_delta_counter": 1}, E2eConfig)
+    for received in (datagrams[:3] + datagrams[4:], datagrams[3:]):
+        checker = E2eChecker(config)
+        assert {checker.check(b"", each[HEADER_LENGTH:]) for _, each in received} == {E2eResult.OK}

@@ -6,10 +6,12 @@ for all, and the targets of the others send nothing. The last value of a field i
 keeper* is a subscriber of all fields that has no ECU (`docs/decisions/0032-fields.md`).
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Final
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventSink
@@ -22,6 +24,8 @@ from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
+
+log = logging.getLogger("ustreamer.someip")
 
 MAX_ORPHANS: Final = 1_024
 """Limit between two ticks of the receiving thread; a dropped orphan is noted again with its next event."""
@@ -53,7 +57,7 @@ class EventPublisher:
         self._orphans: dict[tuple[UUri, UUri], None] = {}
         # Held while a field is sent: an initial event must not follow a newer value.
         self._field_lock = Lock()
-        self.initial_events = 0
+        self.initial_events = self.initial_events_failed = 0
 
     def add_offer(self, key: ServiceKey, offer: OfferedEventgroups) -> None:
         """Publish the events of one more service, which is among the offers."""
@@ -197,7 +201,7 @@ class EventPublisher:
             self.values.keep_if_newer(message)
 
     def send_initial_events(self, subscription: SdSubscription, sink: EventSink) -> None:
-        """Send the current field values of a group to one subscriber. A failed send is repaired by the next change."""
+        """Send the current field values of a group to one subscriber. The next change mends a failed send."""
         offer, unicast = self._offers.get(subscription.key), self._unicasts.get(sink.subscriber)
         if offer is None or unicast is None:
             return
@@ -207,16 +211,35 @@ class EventPublisher:
                 if value is None:
                     continue
                 try:
-                    unicast(value)
+                    (self._joining_sender(topic, sink) or unicast)(value)
                     self.initial_events += 1
-                except UStatusError:
-                    continue
+                except UStatusError as error:
+                    self.initial_events_failed += 1
+                    about = {"topic": str(topic), "subscriber": str(sink.subscriber)}
+                    extra = {**about, "reason": error.message, **limited(topic)}
+                    log.warning("someip.initial_event_failed", extra=extra)
+
+    def _joining_sender(self, topic: UUri, sink: EventSink) -> SendOne | None:
+        """The sender of an initial event with E2E protection, if the next event comes by multicast: its counter is then
+        that of the multicast group.
+        """
+        destination, plan = sink.destination, self._multicast_plans.get(topic)
+        offer = self._offers[destination.service]
+        is_protected = offer.events[topic].e2e is not None
+        if plan is None or plan.get(sink.subscriber) is None or destination.udp is None or not is_protected:
+            return None
+        group = next(each for each in self._groups_of[topic] if each in self._leaders)
+        joined = offer.multicast[group[1]].group
+        return self._make_sender(
+            EventReceiver(sink.subscriber, destination.udp, 0, offer.events, joins=joined)
+        )
 
     def statistics(self) -> dict[str, int]:
-        """`sd_multicast_topics` now; `initial_events` sent; `field_values` cached and not cached."""
+        """`sd_multicast_topics` now; `initial_events` sent and not sent; `field_values` cached and not cached."""
         return {
             "sd_multicast_topics": len(self._multicast_plans),
             "initial_events": self.initial_events,
+            "initial_events_failed": self.initial_events_failed,
             "field_values": len(self.values),
             "field_values_dropped": self.values.dropped,
         }

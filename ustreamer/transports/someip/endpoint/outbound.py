@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from ipaddress import IPv4Address
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class Outbound:
         self._tp_sender = TpSender(limits, self._send_datagram, clock.monotonic_ns, wake_by)
         self._gso_sender = GsoSender(refuses_oversized=refuses_oversized)
         self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
+        self._e2e_groups: dict[tuple[Address, UUri], E2eSender] = {}
         # Not locked: under CPython's GIL no other thread runs between the read and the write of a `+= 1`.
         self._sent = 0
 
@@ -223,7 +225,7 @@ class Outbound:
         """
         over_tcp = receiver.over_tcp
         events = {
-            topic: (event, self._session_counter(topic), _e2e_sender(event.e2e))
+            topic: (event, self._session_counter(topic), self._e2e_sender(event.e2e, receiver, topic))
             for topic, event in receiver.events.items()
             if event.segmentation is not None or event.e2e is not None or topic in over_tcp
         }
@@ -249,9 +251,25 @@ class Outbound:
                 request_id,
                 message,
                 lambda datagram: send(datagram, message, event.segmentation),
+                repeats=receiver.joins is not None,
             )
 
         return transmit
+
+    def _e2e_sender(
+        self, config: "E2eConfig | None", receiver: EventReceiver, topic: UUri
+    ) -> "E2eSender | None":
+        """The protection of an event. A receiver that joins a multicast group shares that of the group."""
+        if config is None:
+            return None
+        from ustreamer.transports.someip.endpoint.e2e_sender import (
+            E2eSender,
+        )  # few endpoints have protected events
+
+        address = receiver.joins or receiver.address
+        if not IPv4Address(address[0]).is_multicast:
+            return E2eSender(config)
+        return self._e2e_groups.setdefault((address, topic), E2eSender(config))
 
     def batch_transmitter(self, receiver: EventReceiver) -> SendBatch | None:
         """The batch sender for a receiver with `with_batch`; None if none of its events can be sent in batches."""
@@ -281,13 +299,3 @@ def _header_around_request_id(event: EventTemplate) -> tuple[bytes, bytes]:
 
 def _not_open(datagram: bytes, address: Address) -> object:
     raise OSError(errno.EBADF, "the endpoint is not open")
-
-
-def _e2e_sender(config: "E2eConfig | None") -> "E2eSender | None":
-    if config is None:
-        return None
-    from ustreamer.transports.someip.endpoint.e2e_sender import (
-        E2eSender,  # few endpoints have protected events
-    )
-
-    return E2eSender(config)

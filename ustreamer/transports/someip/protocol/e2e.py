@@ -137,10 +137,11 @@ class E2eProtector:
         self._counters = COUNTERS[config.profile]
         self._counter = 0
 
-    def protect(self, header: bytes, payload: bytes, *, valid: bool = True) -> bytes:
+    def protect(self, header: bytes, payload: bytes, *, valid: bool = True, repeats: bool = False) -> bytes:
         """The payload with its E2E header. `header` is the `covered_header`. Call `advance` when it was sent.
 
         Without `valid` the CRC is inverted: the message is known to be corrupt, and the receiver must find it so.
+        With `repeats` the counter is that of the event sent last: the next one follows it. Do not call `advance` then.
         Raises UStatusError(INVALID_ARGUMENT) for a payload that has no room for the E2E header, or is too long.
         """
         config, profile = self._config, self._profile
@@ -157,7 +158,8 @@ class E2eProtector:
             raise invalid_argument(
                 f"payload of {len(payload)} bytes: too long for E2E profile {config.profile}"
             )
-        begin, end = profile.write(data, len(before) + config.offset, config, self._counter)
+        counter = (self._counter - repeats) % self._counters
+        begin, end = profile.write(data, len(before) + config.offset, config, counter)
         if not valid:
             data[begin:end] = bytes(each ^ 0xFF for each in data[begin:end])
         return bytes(data[len(before) :])

@@ -158,6 +158,7 @@ class EventReceiver(Struct, frozen=True):
     """One receiver of an offered service: its address, its subscriber URI, and its events by topic.
 
     `over_tcp` are the topics of `events` that use a connection opened by the receiver, from any of its ports.
+    `joins` is the multicast group that the receiver gets further events from: theirs follow its E2E counters.
     """
 
     subscriber: UUri
@@ -166,6 +167,7 @@ class EventReceiver(Struct, frozen=True):
     events: Mapping[UUri, EventTemplate]
     over_tcp: frozenset[UUri] = frozenset()
     tcp: TcpAddress | None = None
+    joins: Address | None = None
 
     @property
     def tcp_address(self) -> TcpAddress:
