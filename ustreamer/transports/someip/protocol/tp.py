@@ -14,20 +14,23 @@ Refusals of a `Reassembly`, and the effect on the message of the refused segment
     unaligned       more segments follow, and its length is no multiple of 16               abandoned
     too_long        its end is beyond `message_bytes`                                       abandoned
     overlap         overlaps received bytes without being a duplicate                       abandoned; a segment at
-    inconsistent    two ends, bytes behind the end, another version or return code          offset 0 starts again
+    inconsistent    two ends, bytes behind the end, another interface version               offset 0 starts again
     segments        more than `segments` segments                                           abandoned
     peer_limit      bytes or messages of this host                                          abandoned
     limit           bytes or messages in total, or peers                                    abandoned
     timeout         incomplete `timeout_ms` after its first segment                         abandoned
+    overtaken       a later message of the same event is complete: the later value counts   abandoned
     abandoned       of an abandoned message; a segment at offset 0 starts again             -
 
-A byte-identical segment is a network duplicate: it is counted and changes nothing. An empty last segment behind a
-whole message is a valid end. Some senders emit it for an exact multiple.
+The last segment to arrive gives the return code. A byte-identical segment is a network duplicate: it is counted and
+changes nothing. An empty last segment behind a whole message is a valid end. Some senders emit it for an exact
+multiple.
 """
 
 from bisect import bisect_right
 from collections import OrderedDict
 from enum import StrEnum
+from itertools import takewhile
 from struct import Struct as Layout
 from typing import Final
 
@@ -62,6 +65,7 @@ class TpReason(StrEnum):
     TP_PEER_LIMIT = "tp_peer_limit"
     TP_LIMIT = "tp_limit"
     TP_TIMEOUT = "tp_timeout"
+    TP_OVERTAKEN = "tp_overtaken"
     TP_ABANDONED = "tp_abandoned"
 
 
@@ -81,7 +85,7 @@ class _Partial:
     """The received parts of a message, sorted and without overlap."""
 
     def __init__(self, message: SomeIpMessage, now_ns: int) -> None:
-        self.versions = (message.interface_version, message.return_code)
+        self.interface_version = message.interface_version
         self.started_ns = now_ns
         self.starts: list[int] = []
         self.parts: list[bytes] = []
@@ -132,6 +136,7 @@ class Reassembly:
         self._bytes = 0
         # Abandoned messages: their remaining segments would start a message that never completes.
         self._abandoned: OrderedDict[_Key, int] = OrderedDict()
+        self._overtaken: list[TpRefused] = []  # not yet reported
         self._duplicates = self._completed = 0
 
     def feed(self, message: SomeIpMessage, peer: Address, now_ns: int) -> SomeIpMessage | TpRefused | None:
@@ -147,8 +152,8 @@ class Reassembly:
         problem = self._part_error(offset, part, more)
         partial = self._partials.get(key)
         if problem is None and partial is not None:
-            if partial.versions != (message.interface_version, message.return_code):
-                problem = TpReason.TP_INCONSISTENT, "another version or return code than before"
+            if partial.interface_version != message.interface_version:
+                problem = TpReason.TP_INCONSISTENT, "another interface version than before"
             elif partial.has_part(offset, part) and (more or partial.end == offset + len(part)):
                 self._duplicates += 1
                 return None
@@ -206,6 +211,8 @@ class Reassembly:
         partial.add_part(offset, part, more)
         if not partial.complete:
             return None
+        if message.is_event:
+            self._abandon_overtaken(key, now_ns)
         self._remove(key)
         self._completed += 1
         return SomeIpMessage(
@@ -218,6 +225,17 @@ class Reassembly:
             message.return_code,
             b"".join(partial.parts),
         )
+
+    def _abandon_overtaken(self, complete: _Key, now_ns: int) -> None:
+        """Abandon the earlier messages of a complete event: an older value must not follow a newer one."""
+        earlier = takewhile(lambda key: key != complete, self._partials)
+        stream = (complete[0], complete[1], complete[2] >> 16)
+        for key in [each for each in earlier if (each[0], each[1], each[2] >> 16) == stream]:
+            detail = (
+                f"message {key[1]:#010x}: {self._partials[key].received} bytes, and a later one is complete"
+            )
+            self._overtaken.append(TpRefused(TpReason.TP_OVERTAKEN, key[0], detail))
+            self._abandon(key, now_ns)
 
     def _was_abandoned(self, key: _Key, now_ns: int) -> bool:
         abandoned_ns = self._abandoned.get(key)
@@ -261,13 +279,15 @@ class Reassembly:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """The time of the next `expire`; None if nothing is incomplete."""
+        """The time of the next `expire`, 0 for at once; None if nothing is incomplete."""
+        if self._overtaken:
+            return 0
         partial = next(iter(self._partials.values()), None)
         return None if partial is None else partial.started_ns + self._limits.timeout_ms * _NS_PER_MS
 
     def expire(self, now_ns: int) -> list[TpRefused]:
-        """Abandon the messages that are incomplete after the timeout."""
-        expired: list[TpRefused] = []
+        """Abandon the messages that are incomplete after the timeout. Returns the overtaken ones too."""
+        expired, self._overtaken = self._overtaken, []
         while (due_ns := self.next_deadline_ns) is not None and due_ns <= now_ns:
             key, partial = next(iter(self._partials.items()))
             detail = f"message {key[1]:#010x}: {partial.received} bytes after {self._limits.timeout_ms} ms"
