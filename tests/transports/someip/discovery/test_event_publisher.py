@@ -267,6 +267,27 @@ def test_a_later_subscriber_gets_the_last_field_value_but_no_event() -> None:
     assert bench.pop_sent() == []
 
 
+def test_initial_events_of_a_multicast_group_are_unicast() -> None:
+    bench = Bench(eventgroups=[{"id": 2, "multicast": "239.1.1.1:30600"}])
+    _, first = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", first)
+    later, _ = bench.subscribe(3, 2)
+    assert bench.pop_sent() == [Sent(GROUP, LIGHT, b"on")]
+    bench.events.send_initial_events(later, bench.receivers[later])
+    assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), LIGHT, b"on")]
+
+
+def test_a_field_in_two_groups_has_an_initial_event_for_each_subscription() -> None:
+    bench = Bench(events=[{"id": 0x8001, "eventgroup": [1, 2], "field": True}])
+    _, first = bench.subscribe(2, 1)
+    bench.publish(OPEN, b"on", first)
+    bench.pop_sent()
+    for group in (1, 2):
+        later, _ = bench.subscribe(3, group)
+        bench.events.send_initial_events(later, bench.receivers[later])
+    assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), OPEN, b"on")] * 2
+
+
 def test_a_value_stays_after_the_last_subscriber() -> None:
     bench = Bench()
     first, who = bench.subscribe(2, 2)

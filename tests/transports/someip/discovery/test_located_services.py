@@ -19,6 +19,7 @@ from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessag
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.sd.actions import EndReason, ServiceFound, ServiceLost
+from ustreamer.transports.someip.sd.codec import ANY_MINOR
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.uuri import UUri
@@ -100,6 +101,12 @@ class Bench:
 def test_only_services_without_an_address_are_requested() -> None:
     assert list(Bench().found.wanted) == [FIRST, SECOND, STREAM]
     assert wanted_service(FIRST) == WantedService(0x1234, 1, 1)
+
+
+def test_any_minor_version_is_requested() -> None:
+    wanted = wanted_service(FIRST)
+    assert wanted.minor == ANY_MINOR
+    assert [wanted.matches(FIRST, minor) for minor in (0, 7, ANY_MINOR)] == [True] * 3
 
 
 def test_a_service_has_an_address_while_it_is_located() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Service discovery of a running endpoint, with an ECU at byte level: located, lost, subscribed, offered services."""
 
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from ustreamer.core.routing.usubscription_codec import (
 )
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
+from ustreamer.transports.someip.discovery import sd_driver
 from ustreamer.transports.someip.discovery.sd_driver import MAX_PENDING_MESSAGES
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
@@ -607,6 +609,53 @@ def test_a_reboot_closes_the_connections_with_its_peer(bench: Bench) -> None:
     ecu.offer()
     assert stream.recv(1) == b""
     ecu.accept()
+
+
+class ControlledMonitor:
+    """An InterfaceMonitor whose link state the test sets."""
+
+    def __init__(self, address: str) -> None:
+        self._up = True
+        self._changed = os.eventfd(0, os.EFD_NONBLOCK)
+        ControlledMonitor.last = self
+
+    last: "ControlledMonitor"
+
+    def set_up(self, up: bool) -> None:
+        self._up = up
+        os.eventfd_write(self._changed, 1)
+
+    def fileno(self) -> int:
+        return self._changed
+
+    def drain(self) -> None:
+        os.eventfd_read(self._changed)
+
+    def is_up(self) -> bool:
+        return self._up
+
+    def close(self) -> None:
+        os.close(self._changed)
+
+
+def test_a_lost_link_closes_the_connections_of_its_subscriptions(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sd_driver, "InterfaceMonitor", ControlledMonitor)
+    bench = Bench(stack)
+    ecu, client = bench.ecu(), bench.ecu("127.0.0.8")
+    stream, other = ecu.connect(bench.address), client.connect(bench.address)
+    bench.until("tcp_open", 2)
+    ecu.subscribe_over(stream)
+    bench.grant(bench.next_request())
+    ecu.expect_entry(lambda each: each.type == EntryType.ACK and each.ttl)
+
+    ControlledMonitor.last.set_up(False)
+
+    assert stream.recv(1) == b""
+    bench.until("sd_subscribers", 0)
+    assert bench.count("tcp_open") == 1
+    other.close()
 
 
 def test_sd_datagrams_that_the_kernel_drops_are_counted_also_after_the_close(

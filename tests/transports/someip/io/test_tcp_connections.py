@@ -99,6 +99,17 @@ def test_a_short_message_does_not_wait_for_the_acknowledgement_of_the_last_one(
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)
 
 
+def test_the_kernel_checks_idle_connections(
+    rig: MakeRig, service: RestartableService, stack: ExitStack
+) -> None:
+    ours = rig()
+    stack.enter_context(socket.create_connection(ours.listen()))
+    ours.connections.connect(service.address)
+    wait_until(lambda: ours.statistic("established") == 2)
+    opened = [each.socket for each in ours.connections._connections.values()]
+    assert [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in opened] == [1, 1]
+
+
 def test_without_a_connection_a_route_is_blocked_until_it_opens(
     rig: MakeRig, service: RestartableService
 ) -> None:
@@ -644,6 +655,22 @@ def test_with_cookies_each_side_sends_its_own_cookie_first(rig: MakeRig, service
 
     assert server.recv(1_000, socket.MSG_PEEK)[:36] == CLIENT_COOKIE + numbered(1)
     assert client.recv(200) == SERVER_COOKIE + numbered(2)
+
+
+def test_with_cookies_the_next_one_follows_after_10_s(rig: MakeRig, service: RestartableService) -> None:
+    now = ManualTime()
+    ours = rig(now_ns=now, cookies=True)
+    ours.connections.connect(service.address)
+    server = service.accept()
+    wait_until(lambda: ours.connections.is_connected(service.address))
+
+    expected = b""
+    for number, (pause_ms, cookie) in enumerate([(0, CLIENT_COOKIE), (9_000, b""), (1_000, CLIENT_COOKIE)]):
+        now.advance(pause_ms, ours)
+        ours.connections.send(numbered(number), service.address)
+        expected += cookie + numbered(number)
+
+    assert server.recv(len(expected), socket.MSG_WAITALL) == expected
 
 
 def test_with_cookies_decoding_continues_behind_invalid_bytes(rig: MakeRig) -> None:

@@ -363,6 +363,29 @@ def test_a_multicast_offer_restarts_an_unanswered_subscription() -> None:
     assert sent(node.advance(50), PEER) == [(SUBSCRIBE,)]
 
 
+def test_the_restart_of_a_subscription_over_tcp_keeps_its_connection() -> None:
+    node = connecting()
+    node.discovery.on_connected(KEY, STREAM, node.now)
+    node.receive(offer(TTL_FOREVER, REMOTE_BOTH), multicast=True)
+    node.advance(50)
+    node.receive(offer(TTL_FOREVER, REMOTE_BOTH), multicast=True)
+    restarted = node.advance(50)
+    assert sent(restarted, PEER) == [(subscribe(0, OURS_TCP), subscribe(5, OURS_TCP))]
+    assert of_kind(ConnectRequested, restarted) == []
+
+
+def test_without_delays_and_finds_a_client_answers_offers_at_once() -> None:
+    timings = {"initial_delay": 0, "request_response_delay": 0}
+    none = {f"{name}_{which}_ms": value for name, value in timings.items() for which in ("min", "max")}
+    node = Node(timings=SdTimings(**none, repetitions_max=0))
+    node.discovery.subscribe(WANTED, GROUP, node.now)
+    node.up()
+    node.advance(0)
+    node.receive(offer(TTL_FOREVER), multicast=True)
+    assert sent(node.advance(0), PEER) == [(SUBSCRIBE,)]
+    assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
+
+
 def test_an_answer_is_missing_only_after_the_response_delay() -> None:
     node = wanting(rng=0.0)
     node.receive(offer(TTL_FOREVER), multicast=True)

@@ -36,6 +36,13 @@ def test_a_mark_is_decoded_as_encoded() -> None:
     assert streamer_mark(WHO) == Configuration((MARK,))
 
 
+def test_the_items_of_two_options_are_merged_and_none_is_lost() -> None:
+    names, mark = Configuration((b"hostname=a", b"hostname=b")), Configuration((b"hostname=a", MARK))
+    assert decode_streamer_mark((names, mark)) == WHO
+    with pytest.raises(MalformedAnnouncement, match="^2 marks"):
+        decode_streamer_mark((mark, mark))
+
+
 def test_an_offer_without_a_mark_is_not_a_streamers() -> None:
     assert (
         decode_streamer_mark((Endpoint("10.0.0.1", 1), Configuration((b"hostname=ecu", b"up-streamers=7"))))

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.transports.someip.sd.network import (
@@ -120,6 +121,21 @@ def test_the_phase_follows_its_table() -> None:
     node.discovery.link_down()
     seen.append(node.discovery.offer_phase(KEY))
     assert seen == [Phase.DOWN, Phase.DOWN, Phase.INITIAL_WAIT, Phase.REPETITION, Phase.MAIN, Phase.DOWN]
+
+
+def test_two_versions_of_a_service_are_offered_and_subscribed_apart() -> None:
+    node = offering()
+    second = ServiceKey(KEY.service, KEY.instance, KEY.major + 1)
+    node.discovery.offer_service(msgspec.structs.replace(SERVICE, key=second), node.now)
+    node.advance(3_000)
+    [answer] = sent(node.receive(find(WantedService(KEY.service))), PEER)
+    assert [(entry.service, entry.instance, entry.major) for entry in answer] == [
+        (KEY.service, KEY.instance, 1),
+        (KEY.service, KEY.instance, 2),
+    ]
+    for key in (KEY, second):
+        [requested] = of_kind(SubscriptionRequested, node.receive(subscribe(key=key)))
+        assert requested.subscription.key == key
 
 
 def test_services_offered_together_share_messages() -> None:

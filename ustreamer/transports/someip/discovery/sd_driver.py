@@ -53,6 +53,7 @@ from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import (
     Action,
     ConnectRequested,
+    EndReason,
     EventgroupLost,
     EventgroupRefused,
     EventgroupSubscribed,
@@ -459,7 +460,7 @@ class SdDriver:
             case SubscriptionRequested():
                 self._event_subscriptions.on_subscribe(action)
             case SubscriptionEnded():
-                self._event_subscriptions.on_subscription_ended(action.subscription)
+                self._on_subscription_ended(action.subscription, action.why)
             case InitialDataRequested():
                 self._event_subscriptions.send_initial_events(action.subscription)
             case PeerRebooted():
@@ -476,6 +477,11 @@ class SdDriver:
                 self.peers.on_offer_role_changed(action)
             case ConnectRequested():
                 self._report_stream(TcpAddress(*action.address), [action.key])
+
+    def _on_subscription_ended(self, subscription: SdSubscription, why: EndReason) -> None:
+        self._event_subscriptions.on_subscription_ended(subscription)
+        if why is EndReason.LINK and subscription.tcp is not None:
+            self._streams.drop_host(subscription.peer[0])
 
     # --- fields of ECUs -----------------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ class InboundStreams:
                 each.exempt_from_idle(address)
 
     def drop_host(self, host: str, /) -> None:
-        """Close all connections with `host`, which rebooted."""
+        """Close all connections with `host`, which rebooted or whose link is lost."""
         for each in self._connections:
             each.drop_host(host)
 
