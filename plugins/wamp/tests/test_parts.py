@@ -11,7 +11,7 @@ from ustreamer_wamp import meta_api
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connections.server import WampServer
 from ustreamer_wamp.options import has_feature, wants_revocation
-from ustreamer_wamp.vehicle.bridge import VehicleBridge
+from ustreamer_wamp.vehicle.bridge import MAX_RATES, VehicleBridge
 from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
 from ustreamer_wamp.vehicle.patterns import PatternDirectory
 from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
@@ -41,21 +41,29 @@ def vehicle(calls: list[UMessage]) -> VehicleBridge:
     return VehicleBridge("wamp.hpc", ids, desired, reach, patterns, calls.append, lambda _: None, counts)
 
 
-def test_a_session_number_is_not_reused_while_messages_are_pending_for_it() -> None:
+def test_the_number_of_a_rate_is_not_reused_while_messages_are_pending_for_it() -> None:
     made = vehicle([])
     first = FakeSession()
     made.open_subscription(first, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
-    (entity,) = made.sessions
+    (entity,) = made.lanes
     made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is pending
     assert made.usubscription.has_subscriptions(entity)
-    made._last_instance = 0  # as after 65534 further sessions
+    made._last_instance = 0  # as after 65534 further rates
     second = FakeSession()
-    made.open_subscription(second, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
-    assert list(made.sessions) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
+    made.open_subscription(second, TOPIC, "exact", 1, lambda _: None)  # type: ignore[arg-type]
+    assert list(made.lanes) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
     made._last_instance = 0xFFFE
     third = FakeSession()
     made.open_subscription(third, "up.", "prefix", 0, lambda _: None)  # type: ignore[arg-type]
-    assert [each.ue_instance for each in made.sessions] == [2, 3], "1 is still to be unsubscribed, 2 is there"
+    assert [each.ue_instance for each in made.lanes] == [2, 3], "1 is still to be unsubscribed, 2 is there"
+
+
+def test_the_number_of_rates_is_bounded_and_a_session_never_gets_more_than_it_asked_for() -> None:
+    made = vehicle([])
+    for period_ns in range(1_000_000, 1_000_000 + 3 * MAX_RATES):
+        made.open_subscription(FakeSession(), TOPIC, "exact", period_ns, lambda _: None)  # type: ignore[arg-type]
+    periods = [each.period_ns for each in made.lanes.values()]
+    assert periods == [*range(1_000_000, 1_000_000 + MAX_RATES), 1 << 20]
 
 
 def test_lists_of_subscriptions_are_bounded(rig: "RealmRig", monkeypatch: "pytest.MonkeyPatch") -> None:
@@ -83,18 +91,18 @@ def test_missing_parts_are_reported_before_any_socket_is_opened(tmp_path: Path) 
 
 def test_an_event_without_a_subscriber_is_not_stored_as_the_last_value(rig: "RealmRig") -> None:
     made, client = vehicle([]), rig.joined_client()
-    made.open_subscription(client.session, TOPIC, "exact", 0, lambda _: None)
-    (entity,) = made.sessions
+    made.open_subscription(client.session, "up.car.", "prefix", 0, lambda _: None)
+    (entity,) = made.lanes
     topic = UUri("car", 0x2001, 1, 0x8001)
 
     def deliver() -> None:
         message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
         made.deliver_events(rig.realm, [(entity, message)])
 
-    deliver()  # it has unsubscribed while this was on its way
+    deliver()  # the realm has no such subscription
     assert len(rig.realm.retained) == 0
     assert made._counts["events_no_subscriber"] == 1
-    client.subscribe(TOPIC)
+    client.subscribe("up.car.", {"match": "prefix"})
     deliver()
     assert len(rig.realm.retained) == 1
     assert [each[0] for each in client.received()] == [36]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint of the sessions: a unicast transport with a rate and a subscriber queue for each session.
+"""The endpoint of the sessions: a unicast transport with a subscriber queue for each rate.
 
     streamer's threads    send(message) --> inbox --.
     loop's thread                                    '--> Vehicle.deliver --> outboxes --> sockets
@@ -37,7 +37,7 @@ MAX_INBOX: Final = 65_536
 MAX_ADDRESSED: Final = 4_096
 """Of them, Responses and Updates that a dropped event has let pass; further ones stay in the egress queue."""
 CONFLATED_INBOX: Final = 32_768
-"""Queued messages, a second of work, from which on only the latest event of a topic is kept for each session."""
+"""Queued messages, a second of work, from which on only the latest event of a topic is kept for each rate."""
 MAX_SEEN_TOPICS: Final = 1_024
 """New topics queued for the loop at most; a dropped one is new at its next lookup."""
 MAX_DRAIN_BATCH: Final = 2_048
@@ -74,7 +74,9 @@ class WampTransport(EndpointTransport):
         self._drain_scheduled = False
         self._conflates = config.section.outbox.policy == "conflate"
         self._addressed: deque[UMessage] = deque()
-        self._dropped: Counter[UUri] = Counter()  # events by uEntity, since the last drain
+        self._dropped: Counter[tuple[UUri, UUri]] = (
+            Counter()
+        )  # events by uEntity and topic, since the last drain
         self._dropping = Lock()  # held to take messages from the inbox; `append` needs none
         self._on_directory_change: Callable[[], None] = lambda: None
         self._rebuild_scheduled = False
@@ -141,11 +143,11 @@ class WampTransport(EndpointTransport):
         if subscriber is None:
             return self.send
 
-        # Other threads read this set; it is never replaced. Routing is updated some ms after the end of a session.
-        sessions = self.bridge.sessions
+        # Other threads read this set; it is never replaced. Routing is updated some ms after the end of a rate.
+        lanes = self.bridge.lanes
 
         def transmit(message: UMessage) -> None:
-            if subscriber not in sessions:
+            if subscriber not in lanes:
                 raise SubscriberEnded(subscriber)
             self._enqueue(subscriber, message)
 
@@ -170,7 +172,7 @@ class WampTransport(EndpointTransport):
                     )
                 entity, message = self._inbox.popleft()
                 if message.attributes.type is UMessageType.PUBLISH:
-                    self._dropped[entity] += 1
+                    self._dropped[entity, message.attributes.source] += 1
                     return
                 self._addressed.append(message)
 
@@ -190,22 +192,23 @@ class WampTransport(EndpointTransport):
                 events.append((entity, message))
             else:
                 self.bridge.on_addressed_message(message)
-        self.bridge.report_dropped(dropped)
+        self.bridge.report_dropped(self.router.realm, dropped)
         self.bridge.deliver_events(self.router.realm, events)
         if inbox and not self._drain_scheduled:
             self._drain_scheduled = True
             self.router.server.run_on_loop(self._drain_inbox)
 
     def _conflate_inbox(self) -> None:
-        """Keep the latest event of each session and topic, in order, and every other message."""
+        """Keep the latest event of each rate and topic, in order, and every other message."""
         inbox = self._inbox
         latest: dict[Hashable, tuple[UUri, UMessage]] = {}
         for number in range(len(inbox)):
             entity, message = inbox.popleft()
             attributes = message.attributes
-            key = (entity, attributes.source) if attributes.type is UMessageType.PUBLISH else number
+            lane = (entity, attributes.source)
+            key = lane if attributes.type is UMessageType.PUBLISH else number
             if latest.pop(key, None) is not None:
-                self._dropped[entity] += 1
+                self._dropped[lane] += 1
             latest[key] = entity, message
         inbox.extendleft(reversed(latest.values()))
 

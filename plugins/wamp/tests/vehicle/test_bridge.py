@@ -76,6 +76,53 @@ def test_a_session_is_a_subscriber_like_any_other(car: Car) -> None:
     assert peer.request(32, 3, {}, "com.other")[0] == 33, "no message in between"
 
 
+def test_sessions_with_one_rate_are_one_subscriber(car: Car) -> None:
+    peers = [car.peer(serializer).join() for serializer in ("json", "json", "msgpack", "cbor")]
+    fast, *slow = ({"max_frequency": hz} for hz in (1e8, 0.01, 0.01))
+    for peer, options in zip(peers, [fast, fast, *slow], strict=True):
+        subscribed(peer, SPEED_TOPIC, options)
+    assert len(car.subscriptions()) == 2
+    for number in range(10):
+        car.publish(SPEED, bytes([number]))
+    for peer in peers[:2]:
+        assert [peer.receive()[4] for _ in range(10)] == [[bytes([number])] for number in range(10)]
+    for peer in peers[2:]:
+        assert peer.receive()[4] == [b"\x00"]
+    counts = [(each.delivered, each.throttled) for each in car.streamer.targets() if each.topic == SPEED]
+    assert sorted(counts) == [(1, 9), (10, 0)]
+    peers[0].socket.close()
+    peers[2].socket.close()
+    wait_until(lambda: len(car.wamp.router.realm.sessions) == 2)
+    car.publish(SPEED, b"staying")
+    assert peers[1].receive()[4] == [b"staying"]
+    assert len(car.subscriptions()) == 2
+    peers[3].socket.close()
+    wait_until(lambda: len(car.subscriptions()) == 1)
+
+
+def test_each_session_subscribes_so_that_a_field_sends_its_value(car: Car) -> None:
+    first, second = car.peer().join(), car.peer().join()
+    for peer, calls in ((first, 1), (first, 1), (second, 2)):
+        subscribed(peer, SPEED_TOPIC)
+        assert car.wamp.counts["calls"] == calls
+    assert len(car.subscriptions()) == 1
+
+
+def test_a_session_has_the_rate_of_its_last_subscribe(car: Car) -> None:
+    peer, other = car.peer().join(), car.peer().join()
+    subscribed(other, SPEED_TOPIC, {"max_frequency": 0.01})
+    for options in ({"max_frequency": 0.01}, {}, {"max_frequency": 0.02}, {}):
+        subscribed(peer, SPEED_TOPIC, options)
+    wait_until(lambda: len(car.subscriptions()) == 2)
+    for number in range(3):
+        car.publish(SPEED, bytes([number]))
+    assert [peer.receive()[4] for _ in range(3)] == [[bytes([number])] for number in range(3)]
+    assert other.receive()[4] == [b"\x00"]
+    peer.socket.close()
+    wait_until(lambda: len(car.subscriptions()) == 1)
+    assert len(car.wamp.bridge.lanes) == 1
+
+
 def test_a_topic_of_another_device_is_requested_there(car: Car) -> None:
     sent_request: list[UMessage] = []
     car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), sent_request.append)
@@ -153,9 +200,9 @@ def test_a_reset_of_usubscription_is_reported(car: Car) -> None:
 @pytest.mark.parametrize("how", ["close", "goodbye", "reset"])
 def test_its_end_ends_its_subscriptions(car: Car, how: str) -> None:
     staying, leaving = car.peer().join(), car.peer("cbor").join()
-    for peer in (staying, leaving):
+    for peer, hz in ((staying, 1000), (leaving, 500)):
         for topic in (SPEED_TOPIC, RPM_TOPIC):
-            subscribed(peer, topic)
+            subscribed(peer, topic, {"max_frequency": hz})
     assert len(car.subscriptions()) == 4
     if how == "goodbye":
         assert leaving.request(6, {}, "wamp.close.normal")[0] == 6
@@ -166,19 +213,19 @@ def test_its_end_ends_its_subscriptions(car: Car, how: str) -> None:
     wait_until(lambda: len(car.subscriptions()) == 2)
     car.publish(SPEED, b"x")
     assert staying.receive()[4] == [b"x"]
-    assert len(car.wamp.bridge.sessions) == 1
+    assert len(car.wamp.bridge.lanes) == 1
 
 
-def test_an_event_for_a_session_that_has_just_ended_has_no_subscriber_in_the_ledger(car: Car) -> None:
+def test_an_event_for_a_rate_that_has_just_ended_has_no_subscriber_in_the_ledger(car: Car) -> None:
     staying, leaving = car.peer().join(), car.peer().join()
-    for peer in (staying, leaving):
-        subscribed(peer, SPEED_TOPIC)
+    subscribed(staying, SPEED_TOPIC)
+    subscribed(leaving, SPEED_TOPIC, {"max_frequency": 1e8})
     car.publish(SPEED, b"both")
     assert [peer.receive()[4] for peer in (staying, leaving)] == [[b"both"]] * 2
     before = car.streamer.ledger()
     car.wamp._registrations = ()  # so that uSubscription does not receive the end
     leaving.socket.close()
-    wait_until(lambda: len(car.wamp.bridge.sessions) == 1)
+    wait_until(lambda: len(car.wamp.bridge.lanes) == 1)
     for number in range(5):
         car.publish(SPEED, bytes([number]))
     assert [staying.receive()[4] for _ in range(5)] == [[bytes([number])] for number in range(5)]

@@ -117,6 +117,13 @@ class PatternRig:
     def topics(self, entity: UUri = ONE) -> set[UUri]:
         return {topic for of, topic in self.granted if of == entity}
 
+    def leave(self, entity: UUri) -> None:
+        """End all subscriptions of an entity."""
+        for pattern in [each for each in self.patterns._periods if each.entity == entity]:
+            self.patterns.remove_pattern(pattern)
+        for topic in list(self.patterns._named.get(entity, ())):
+            self.patterns.unsubscribe(entity, topic)
+
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(s=seconds)
         self.usubscription.tick(self.clock.now_ns)
@@ -203,18 +210,29 @@ def test_a_topic_that_is_refused_or_ends_is_tried_again_every_minute(rig: Patter
     assert rig.subscribe_calls[DOORS] == 1, "it has no subscriber any more"
 
 
-def test_a_session_has_no_more_topics_than_the_limit_and_takes_others_when_there_is_room() -> None:
+def test_the_topics_of_a_repeated_pattern_are_subscribed_again() -> None:
+    rig = PatternRig()
+    rig.observe(SPEED, DOORS)
+    pattern = rig.add_pattern("up.vcu.2001.0.1.8001")
+    rig.add_pattern(topic_of(DOORS))
+    rig.patterns.repeat_pattern(pattern)
+    rig.answer_all()
+    assert rig.subscribe_calls == {SPEED: 2, DOORS: 1}
+    assert rig.topics() == {SPEED, DOORS}
+
+
+def test_a_rate_has_no_more_topics_than_its_patterns_allow_and_takes_others_when_there_is_room() -> None:
     rig = PatternRig(limit=2)
     rig.observe(*(UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(5)))
     first = rig.add_pattern("up.vcu.2001.0.1.8000")
     rig.add_pattern("up.vcu.")
     rig.add_pattern("up.vcu.", entity=TWO)
-    assert [len(rig.topics(each)) for each in (ONE, TWO)] == [2, 2]
-    assert rig.patterns.waiting_topic_count == 6
+    assert [len(rig.topics(each)) for each in (ONE, TWO)] == [4, 2]
+    assert rig.patterns.waiting_topic_count == 4
     rig.patterns.remove_pattern(first)
     rig.observe(UUri("vcu", 0x2001, 1, 0x9000))
-    assert len(rig.topics()) == 2
-    rig.patterns.unsubscribe_all(ONE)
+    assert len(rig.topics()) == 4
+    rig.leave(ONE)
     rig.answer_all()
     assert (rig.topics(), len(rig.topics(TWO)), rig.patterns.waiting_topic_count) == (set(), 2, 4)
 
@@ -368,13 +386,13 @@ def test_in_any_order_usubscription_matches_the_union_of_names_and_patterns(
                 rig.patterns.remove_pattern(pattern)
                 model.patterns.pop(pattern, None)
         elif what == "leave":
-            rig.patterns.unsubscribe_all(entity)
+            rig.leave(entity)
             model.leave(entity)
         else:
             rig.answer_all()
     rig.answer_all()
     assert rig.granted == model.expected()
     for entity in (ONE, TWO):
-        rig.patterns.unsubscribe_all(entity)
+        rig.leave(entity)
     rig.answer_all()
     assert (rig.granted, len(rig.usubscription), rig.patterns.topic_count) == ({}, 0, 0)

@@ -374,15 +374,3 @@ def test_pending_calls_are_bounded(rig: UsubscriptionClientRig) -> None:
         assert len(rig.calls) == min(left, MAX_PENDING_CALLS)
         rig.answer()
     assert rig.results == [None] * 3 * MAX_PENDING_CALLS
-
-
-def test_all_subscriptions_of_a_session_end_with_it(rig: UsubscriptionClientRig) -> None:
-    other = UUri("wamp.hpc", 0x2_8001, 1, 0)
-    for topic in (TOPIC, UUri("car", 0x2001, 1, 0x8002)):
-        rig.subscribe(topic=topic)
-        rig.subscribe(topic=topic, entity=other)
-    while rig.calls:
-        rig.answer()
-    rig.client.unsubscribe_all(ENTITY)
-    assert rig.methods() == [2, 2]
-    assert {each.attributes.source for each in rig.calls} == {ENTITY}

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge of a realm to the vehicle: sessions as uEntities, subscriptions at uSubscription, messages as events.
+"""The bridge of a realm to the vehicle: rates of sessions as uEntities, subscriptions at uSubscription, messages as events.
 
 Runs on the loop's thread, except `PatternDirectory`, which the router reads.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
-from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_wamp import errors
+from ustreamer_wamp.broker import BrokerSubscription
 from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.events import Publication, WampEvent
 from ustreamer_wamp.realm import JoinedSession, Realm, SubscribeCallback
@@ -37,11 +39,51 @@ log = logging.getLogger("ustreamer.wamp")
 
 _MAX_TEMPLATES: Final = 4096
 _LAST_INSTANCE: Final = 0xFFFE
+MAX_RATES: Final = 64
+"""Different rates at one time; a further one becomes the next lower power of two, as a period in ns."""
 _OTHERS_TOPICS: Final = "topics of others are published by others"
+
+_Name: TypeAlias = tuple[str, Match]
+"""Topic and policy of a subscription."""
+
+
+class Lane:
+    """The subscriptions of one rate: a uEntity, and the sessions that hold each subscription."""
+
+    __slots__ = ("entity", "period_ns", "references", "sessions")
+
+    def __init__(self, entity: UUri, period_ns: int) -> None:
+        self.entity = entity
+        self.period_ns = period_ns
+        self.sessions: dict[_Name, dict[JoinedSession, None]] = {}
+        """The sessions with a granted subscription."""
+        self.references: Counter[_Name] = Counter()
+        """The number of these sessions, and of their pending requests."""
+
+
+class _Request(NamedTuple):
+    """A SUBSCRIBE that waits for the answer of uSubscription."""
+
+    lane: Lane
+    done: SubscribeCallback
+
+
+class _Holding:
+    """One subscription of one session: its lane, from the first answer on, and the pending requests."""
+
+    __slots__ = ("lane", "pending")
+
+    def __init__(self) -> None:
+        self.lane: Lane | None = None
+        self.pending: list[_Request] = []
 
 
 class VehicleBridge:
-    """The `ustreamer_wamp.realm.Backend` of a realm on a streamer."""
+    """The `ustreamer_wamp.realm.Backend` of a realm on a streamer.
+
+    Sessions that subscribe a topic at one rate share one subscriber: the uEntity of the rate (`Lane`). So a publication
+    is delivered here once for each rate, for any number of sessions.
+    """
 
     def __init__(
         self,
@@ -64,51 +106,142 @@ class VehicleBridge:
         self._inject = inject
         self._decoder = decoder
         self._counts = counts
-        self._entities: dict[JoinedSession, UUri] = {}
-        self.sessions: dict[UUri, JoinedSession] = {}
-        """The sessions with a uEntity. Other threads may test for membership."""
+        self.lanes: dict[UUri, Lane] = {}
+        """The rates in use, by uEntity. Other threads may test for membership."""
+        self._lane_by_period: dict[int, Lane] = {}
+        self._holdings: dict[JoinedSession, dict[_Name, _Holding]] = {}
         self._last_instance = 0
         self._templates: dict[UAttributes, WampEventTemplate] = {}
 
-    # --- the gate -------------------------------------------------------------------------------------------
+    # --- subscriptions of sessions --------------------------------------------------------------------------
 
     def open_subscription(
         self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
     ) -> None:
-        if match != "exact":
-            if may_name_topics(topic, match):
-                pattern = Pattern(self._entity(session), topic, match)
-                self._patterns.add_pattern(pattern, period_ns)
-                self.pattern_subscriptions.add_pattern(pattern, period_ns)
+        uuri = uuri_of(topic) if match == "exact" else None
+        if uuri is None and not (match != "exact" and may_name_topics(topic, match)):
+            done(None)  # a topic of the realm and not of the vehicle
+            return
+        name, lane = (topic, match), self._lane(period_ns)
+        lane.references[name] += 1
+        holders = lane.sessions.get(name, {})
+        is_another = bool(holders) and session not in holders
+        if uuri is None:
+            pattern = Pattern(lane.entity, topic, match)
+            self._patterns.add_pattern(pattern, lane.period_ns)
+            self.pattern_subscriptions.add_pattern(pattern, lane.period_ns)
+            self._hold(session, name, lane)
+            if is_another:
+                self.pattern_subscriptions.repeat_pattern(pattern)
             done(None)
             return
-        uuri = uuri_of(topic)
-        if uuri is None:  # a topic of the realm and not of the vehicle
-            done(None)
+        request = _Request(lane, done)
+        self._holdings.setdefault(session, {}).setdefault(name, _Holding()).pending.append(request)
+        answered = partial(self._on_answer, session, name, request)
+        self.pattern_subscriptions.subscribe(lane.entity, uuri, lane.period_ns, answered, again=is_another)
+
+    def _on_answer(
+        self, session: JoinedSession, name: _Name, request: _Request, refusal: WampRefusal | None
+    ) -> None:
+        holding = self._holdings.get(session, {}).get(name)
+        if holding is None or request not in holding.pending:
+            return  # ended meanwhile
+        holding.pending.remove(request)
+        if refusal is None:
+            self._hold(session, name, request.lane)
         else:
-            self.pattern_subscriptions.subscribe(self._entity(session), uuri, period_ns, done)
+            self._drop_reference(request.lane, name)  # uSubscription has nothing to end
+            self._forget_if_empty(session, name)
+        request.done(refusal)
+
+    def _hold(self, session: JoinedSession, name: _Name, lane: Lane) -> None:
+        """A request is granted: its reference is that of the session from now on."""
+        holding = self._holdings.setdefault(session, {}).setdefault(name, _Holding())
+        before, holding.lane = holding.lane, lane
+        if before is not None and before is not lane:
+            del before.sessions[name][session]
+        lane.sessions.setdefault(name, {})[session] = None
+        if before is not None:
+            self._release(before, name)
 
     def close_subscription(self, session: JoinedSession, topic: str, match: Match) -> None:
-        entity = self._entities.get(session)
-        if entity is None:
-            return
-        if match != "exact":
-            self._patterns.remove_pattern(Pattern(entity, topic, match))
-            self.pattern_subscriptions.remove_pattern(Pattern(entity, topic, match))
-        elif (uuri := uuri_of(topic)) is not None:
-            self.pattern_subscriptions.unsubscribe(entity, uuri)
+        self._end_holding(session, (topic, match))
 
     def on_session_closed(self, session: JoinedSession) -> None:
-        entity = self._entities.pop(session, None)
-        if entity is not None:
-            del self.sessions[entity]
-            self.pattern_subscriptions.unsubscribe_all(entity)  # pending ones, too
+        for name in list(self._holdings.get(session, ())):
+            self._end_holding(session, name)
+
+    def _end_holding(self, session: JoinedSession, name: _Name) -> None:
+        """End one subscription of a session; its pending requests are answered first."""
+        held = self._holdings.get(session, {})
+        holding = held.pop(name, None)
+        if holding is None:
+            return
+        if not held:
+            del self._holdings[session]
+        for request in holding.pending:
+            request.done(None)
+            self._release(request.lane, name)
+        if holding.lane is not None:
+            del holding.lane.sessions[name][session]
+            self._release(holding.lane, name)
+
+    def _forget_if_empty(self, session: JoinedSession, name: _Name) -> None:
+        held = self._holdings[session]
+        if held[name].lane is None and not held[name].pending:
+            del held[name]
+            if not held:
+                del self._holdings[session]
+
+    def _release(self, lane: Lane, name: _Name) -> None:
+        """Release a subscription of a lane; the last release ends it in the vehicle."""
+        topic, match = name
+        if not self._drop_reference(lane, name):
+            return
+        if match != "exact":
+            self._patterns.remove_pattern(Pattern(lane.entity, topic, match))
+            self.pattern_subscriptions.remove_pattern(Pattern(lane.entity, topic, match))
+        elif (uuri := uuri_of(topic)) is not None:
+            self.pattern_subscriptions.unsubscribe(lane.entity, uuri)
+
+    def _drop_reference(self, lane: Lane, name: _Name) -> bool:
+        """Whether it was the last one."""
+        lane.references[name] -= 1
+        if lane.references[name]:
+            return False
+        del lane.references[name]
+        lane.sessions.pop(name, None)
+        if not lane.references:
+            del self.lanes[lane.entity], self._lane_by_period[lane.period_ns]
+        return True
 
     def _on_subscription_ended(self, entity: UUri, topic: UUri, why: str) -> None:
         self.pattern_subscriptions.on_subscription_ended(entity, topic)
-        session = self.sessions.get(entity)
-        if session is not None:
-            session.on_subscription_revoked(topic_of(topic), why)
+        lane, name = self.lanes.get(entity), _exact(topic)
+        sessions = [] if lane is None else list(lane.sessions.get(name, ()))
+        for session in sessions:
+            self._end_holding(session, name)
+            session.on_subscription_revoked(name[0], why)
+
+    def _lane(self, period_ns: int) -> Lane:
+        """The lane of a rate; above MAX_RATES, that of the next lower rate of a coarse scale."""
+        if period_ns and period_ns not in self._lane_by_period and len(self.lanes) >= MAX_RATES:
+            period_ns = 1 << (period_ns - 1).bit_length()
+        lane = self._lane_by_period.get(period_ns)
+        if lane is None:
+            lane = self._lane_by_period[period_ns] = Lane(self._unused_entity(), period_ns)
+            self.lanes[lane.entity] = lane
+        return lane
+
+    def _unused_entity(self) -> UUri:
+        """A uEntity for a rate; numbers are reused as late as possible."""
+        while True:
+            self._last_instance = self._last_instance % _LAST_INSTANCE + 1
+            found = UUri(self._authority, self._last_instance << 16 | ENTITY_TYPE, 1, 0)
+            if found not in self.lanes and not self.usubscription.has_subscriptions(found):
+                return found
+
+    # --- publications of clients ----------------------------------------------------------------------------
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
         """Dispatch a publication of an entity behind this endpoint."""
@@ -130,52 +263,43 @@ class VehicleBridge:
         self._inject(message)
         return None
 
-    def _entity(self, session: JoinedSession) -> UUri:
-        """The uEntity of a session, from its first subscription on; numbers are reused as late as possible."""
-        entity = self._entities.get(session)
-        while entity is None:
-            self._last_instance = self._last_instance % _LAST_INSTANCE + 1
-            found = UUri(self._authority, self._last_instance << 16 | ENTITY_TYPE, 1, 0)
-            if found not in self.sessions and not self.usubscription.has_subscriptions(found):
-                entity = found
-                self._entities[session], self.sessions[entity] = entity, session
-        return entity
-
     # --- messages from the vehicle --------------------------------------------------------------------------
 
     def deliver_events(self, realm: Realm, batch: Iterable[tuple[UUri, UMessage]]) -> None:
-        """Send each message to its sessions, which share its frames."""
-        event_cache: dict[int, tuple[Publication, dict[int, WampEvent]]] = {}
+        """Send each message to the sessions of its lane, which share its frames."""
+        event_cache: dict[UUID, tuple[Publication, dict[int, WampEvent]]] = {}
         for entity, message in batch:
-            session = self.sessions.get(entity)
-            if session is None:
+            lane = self.lanes.get(entity)
+            if lane is None:
                 self._counts["events_no_subscriber"] += 1
                 continue
-            known = event_cache.get(id(message))
+            known = event_cache.get(message.id)
             if known is None:
                 publication = self._publication(realm, message)
-                known = event_cache[id(message)] = publication, {}
+                known = event_cache[message.id] = publication, {}
                 if realm.broker.matching(publication.topic):  # else nothing would update or end it
                     realm.retained.retain(publication)
             publication, events = known
             wanted = False
-            for subscription in realm.broker.matching(publication.topic):
-                if session in subscription.subscribers:
-                    wanted = True
-                    event = events.get(subscription.id)
-                    if event is None:
-                        event = WampEvent(publication, subscription.id, subscription.match)
-                        events[subscription.id] = event
+            for subscription, sessions in _holders(realm, lane, publication.topic):
+                wanted = True
+                event = events.get(subscription.id)
+                if event is None:
+                    event = WampEvent(publication, subscription.id, subscription.match)
+                    events[subscription.id] = event
+                for session in sessions:
                     session.frame_sink.send_event(event)
             if not wanted:  # unsubscribed while the message was queued
                 self._counts["events_no_subscriber"] += 1
 
-    def report_dropped(self, dropped: Mapping[UUri, int]) -> None:
-        """Report to sessions how many of their events an overloaded router has dropped."""
-        for entity, events in dropped.items():
-            session = self.sessions.get(entity)
-            if session is not None:
-                session.frame_sink.report_dropped(events)
+    def report_dropped(self, realm: Realm, dropped: Mapping[tuple[UUri, UUri], int]) -> None:
+        """Report to sessions how many of their events an overloaded router has dropped, by uEntity and topic."""
+        for (entity, topic), events in dropped.items():
+            lane = self.lanes.get(entity)
+            if lane is not None:
+                for _, sessions in _holders(realm, lane, topic_of(topic)):
+                    for session in sessions:
+                        session.frame_sink.report_dropped(events)
 
     def _publication(self, realm: Realm, message: UMessage) -> Publication:
         template = self._template_of(message.attributes)
@@ -216,3 +340,17 @@ class VehicleBridge:
     def tick(self, now_ns: int) -> None:
         self.usubscription.tick(now_ns)
         self.pattern_subscriptions.tick(now_ns)
+
+
+def _exact(topic: UUri) -> _Name:
+    return topic_of(topic), "exact"
+
+
+def _holders(
+    realm: Realm, lane: Lane, topic: str
+) -> Iterator[tuple[BrokerSubscription[JoinedSession], Iterable[JoinedSession]]]:
+    """The subscriptions that match a topic, each with its sessions in the lane."""
+    for subscription in realm.broker.matching(topic):
+        sessions = lane.sessions.get((subscription.topic, subscription.match))
+        if sessions:
+            yield subscription, sessions

@@ -50,7 +50,7 @@ class PatternSubscriptions:
     def __init__(
         self, usubscription: UsubscriptionClient, limit: int, local_authorities: Collection[str]
     ) -> None:
-        """`limit`: topics subscribed at most for the patterns of one session; served authorities are excluded."""
+        """`limit`: topics subscribed at most for each pattern of a rate; served authorities are excluded."""
         self._usubscription = usubscription
         self._local_authorities = frozenset(local_authorities)
         self._limit = limit
@@ -98,7 +98,9 @@ class PatternSubscriptions:
 
     # --- by name --------------------------------------------------------------------------------------------
 
-    def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
+    def subscribe(
+        self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback, *, again: bool = False
+    ) -> None:
         """Subscribe `entity` to `topic`, as `UsubscriptionClient.subscribe`."""
         named = self._named.setdefault(entity, {}).setdefault(topic, _NamedSubscription())
         named.requested_ns = period_ns
@@ -113,7 +115,7 @@ class PatternSubscriptions:
             done(refusal)
 
         held = self._pattern_topics.get(entity, {}).get(topic)
-        self._usubscription.subscribe(entity, topic, _fastest(period_ns, held), answered)
+        self._usubscription.subscribe(entity, topic, _fastest(period_ns, held), answered, again=again)
 
     def _remove_named(self, entity: UUri, topic: UUri, named: _NamedSubscription | None) -> None:
         topics = self._named.get(entity, {})
@@ -147,6 +149,12 @@ class PatternSubscriptions:
                 if matches(pattern.topic, pattern.match, name):
                     self._reconcile(pattern.entity, topic, name)
 
+    def repeat_pattern(self, pattern: Pattern) -> None:
+        """Subscribe the topics of a pattern again, as another session has subscribed it."""
+        for topic, period_ns in list(self._pattern_topics.get(pattern.entity, {}).items()):
+            if matches(pattern.topic, pattern.match, _name_of(topic)):
+                self._usubscription.subscribe(pattern.entity, topic, period_ns, again=True)
+
     def remove_pattern(self, pattern: Pattern) -> None:
         """Remove a pattern; topics of other patterns stay subscribed."""
         if self._periods.pop(pattern, None) is None:
@@ -158,6 +166,8 @@ class PatternSubscriptions:
             name = _name_of(topic)
             if matches(pattern.topic, pattern.match, name):
                 self._reconcile(pattern.entity, topic, name)
+        if not self._patterns.subscriptions_of(pattern.entity):
+            self._retries.pop(pattern.entity, None)
 
     def _period(self, entity: UUri, topic: UUri, name: str) -> int | None:
         """The shortest period of the patterns of `entity` that match the topic; None without a match."""
@@ -177,7 +187,7 @@ class PatternSubscriptions:
             if period_ns is None:
                 del held[topic]
                 self._release(entity, topic)
-            elif before is None and len(held) >= self._limit:
+            elif before is None and len(held) >= self._limit * len(self._patterns.subscriptions_of(entity)):
                 self._schedule_retry(entity, topic)
             else:
                 held[topic] = period_ns
@@ -191,7 +201,7 @@ class PatternSubscriptions:
         if period_ns is None:
             self._usubscription.unsubscribe(entity, topic)
         else:
-            self._usubscription.subscribe(entity, topic, period_ns, lambda refusal: None)
+            self._usubscription.subscribe(entity, topic, period_ns)
 
     def _subscribe_for_pattern(self, entity: UUri, topic: UUri, period_ns: int) -> None:
         def answered(refusal: WampRefusal | None) -> None:
@@ -221,14 +231,6 @@ class PatternSubscriptions:
         """uSubscription has ended a subscription. For patterns, it is retried."""
         self._remove_named(entity, topic, None)
         self._retry_lost(entity, topic)
-
-    def unsubscribe_all(self, entity: UUri) -> None:
-        """End all subscriptions of `entity`."""
-        for ended in self._patterns.remove_subscriber(entity):
-            self._periods.pop(Pattern(entity, ended.topic, ended.match), None)
-        for each in (self._named, self._pattern_topics, self._retries):
-            each.pop(entity, None)
-        self._usubscription.unsubscribe_all(entity)
 
     def tick(self, now_ns: int) -> None:
         """Retry refused topics, once a minute."""

@@ -74,12 +74,13 @@ _Entry: TypeAlias = SubscriptionEntry[_Key, int, UUID]
 class ClientSubscription:
     """One topic of one session: the callers that wait for its result, and whether its end was announced."""
 
-    __slots__ = ("callbacks", "is_revalidating", "suspected_reason", "waiting_since_ns")
+    __slots__ = ("callbacks", "is_repeated", "is_revalidating", "suspected_reason", "waiting_since_ns")
 
     def __init__(self) -> None:
         self.callbacks: list[SubscribeCallback] = []
         self.waiting_since_ns = 0  # of the first callback
         self.suspected_reason: str | None = None  # the reason of an Update that is not confirmed yet
+        self.is_repeated = False  # a further Subscribe is due, with the acknowledged period
         self.is_revalidating = False  # the pending call is a FetchSubscriptions
 
 
@@ -115,8 +116,19 @@ class UsubscriptionClient:
 
     # --- desired subscriptions ------------------------------------------------------------------------------
 
-    def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
-        """Subscribe `entity` to `topic`; `done` gets the refusal or None, at once if the period is acknowledged."""
+    def subscribe(
+        self,
+        entity: UUri,
+        topic: UUri,
+        period_ns: int,
+        done: SubscribeCallback = lambda refusal: None,
+        *,
+        again: bool = False,
+    ) -> None:
+        """Subscribe `entity` to `topic`; `done` gets the refusal or None, at once if the period is acknowledged.
+
+        With `again` uSubscription is called in any case. A field sends its value after each Subscribe.
+        """
         key = (entity, topic)
         if key not in self._subscriptions:
             if self._is_unresponsive and self._reconciler.in_flight_count >= MAX_PENDING_CALLS:
@@ -127,6 +139,9 @@ class UsubscriptionClient:
         if not subscription.callbacks:
             subscription.waiting_since_ns = self._monotonic_ns()
         subscription.callbacks.append(done)
+        if again:
+            subscription.is_repeated = True
+            self._reconciler.set_desired(key, period_ns, force=True)
         self._set_desired(key, period_ns)
 
     def unsubscribe(self, entity: UUri, topic: UUri) -> None:
@@ -139,15 +154,10 @@ class UsubscriptionClient:
 
     def subscribe_nowait(self, entity: UUri, topic: UUri, period_ns: int) -> None:
         """As `subscribe`, without a callback. Callbacks that wait for the topic are called as after a response."""
-        self.subscribe(entity, topic, period_ns, lambda refusal: None)
+        self.subscribe(entity, topic, period_ns)
         subscription = self._subscriptions.get((entity, topic))
         if subscription is not None:
             self._notify_callbacks(subscription, None)
-
-    def unsubscribe_all(self, entity: UUri) -> None:
-        """Unsubscribe `entity` from all its topics."""
-        for topic in list(self._topics_of.get(entity, {})):
-            self.unsubscribe(entity, topic)
 
     def has_subscriptions(self, entity: UUri) -> bool:
         """Whether `entity` has a subscription, or one to be ended."""
@@ -193,11 +203,13 @@ class UsubscriptionClient:
             subscription = self._subscriptions[entry.key]
             subscription.is_revalidating = False
             if entry.desired == entry.acknowledged:
-                if entry.desired is None or subscription.suspected_reason is None:
+                is_suspected = subscription.suspected_reason is not None
+                if entry.desired is None or not (is_suspected or subscription.is_repeated):
                     self._reconciler.settle(entry)  # the value was changed back before a call
                     self._update(entry.key)
                     continue
-                subscription.is_revalidating = True
+                subscription.is_revalidating = is_suspected
+            subscription.is_repeated = False
             self._send_call(entry, subscription)
 
     def _send_call(self, entry: _Entry, subscription: ClientSubscription) -> None:
