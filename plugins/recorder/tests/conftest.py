@@ -82,7 +82,11 @@ class Bench:
         """A streamer starts."""
         payload_bytes = self.config.payload_bytes if self.config.payloads else None
         self.note_queue = NoteQueue(
-            self.config.buffer_rows, self.clock.monotonic_ns, DEAD_LETTERS, payload_bytes
+            self.config.buffer_rows,
+            self.clock.monotonic_ns,
+            DEAD_LETTERS,
+            payload_bytes,
+            self.config.sampler(),
         )
         self.states = StoreStates()
         self.journal = Journal(

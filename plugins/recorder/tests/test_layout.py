@@ -142,6 +142,7 @@ def test_the_document_has_every_field_of_every_record() -> None:
         assert f"**{kind.value} {kind.name}**" in PAGE.read_text()
     assert documented(sections["Header"]) == in_code(layout._HEADER)
     assert documented(sections["Block header"]) == in_code(layout._BLOCK)
+    assert documented(sections["Sample"]) == in_code(layout.SAMPLE)
 
 
 @pytest.mark.parametrize("numbers", [Verdict, Change, AnchorCause, GapCause, CountersCause, EndCause])

@@ -4,7 +4,7 @@
 import struct
 from collections.abc import Callable
 from typing import Final
-from zlib import crc32
+from zlib import compress, crc32
 
 from ustreamer_recorder import layout
 from ustreamer_recorder.batch_note import BatchNote
@@ -16,6 +16,7 @@ from ustreamer_recorder.events import (
     Gap,
     Letter,
     Row,
+    Samples,
     SubscriptionChange,
     Target,
 )
@@ -309,6 +310,40 @@ class SegmentEncoder:
             assert payload is not None
             chunk = payload[part * layout.PAYLOAD_BYTES : (part + 1) * layout.PAYLOAD_BYTES]
             self._add(layout.PAYLOAD, Kind.PAYLOAD, part, kept_bytes, letter.seq, chunk)
+
+    def samples(self, samples: Samples) -> None:
+        """Add payloads, compressed together. The caller bounds them: all parts are in one block."""
+        whole = bytearray()
+        for each in samples.samples:
+            topic = self.string_id(each.topic)
+            whole += layout.SAMPLE.pack(
+                each.id.msb,
+                each.id.lsb,
+                each.arrived_ns,
+                topic,
+                each.size,
+                len(each.payload),
+                each.format,
+            )
+            whole += each.payload
+        packed = compress(whole, 1) if whole else b""
+        parts = -(-len(packed) // layout.SAMPLES_PART_BYTES)
+        self._ensure_room(1 + parts)
+        self._add(
+            layout.SAMPLES,
+            Kind.SAMPLES,
+            layout.ZLIB,
+            parts,
+            len(samples.samples),
+            len(whole),
+            len(packed),
+            samples.from_ns,
+            samples.until_ns,
+            samples.dropped,
+        )
+        for part in range(parts):
+            chunk = packed[part * layout.SAMPLES_PART_BYTES : (part + 1) * layout.SAMPLES_PART_BYTES]
+            self._add(layout.SAMPLES_PART, Kind.SAMPLES_PART, part, len(packed), chunk)
 
     def change(self, change: SubscriptionChange) -> None:
         topic, subscriber = self.string_id(change.topic), self.string_id(change.subscriber)

@@ -79,6 +79,26 @@ class Letter(msgspec.Struct, frozen=True):
     payload: bytes | None = None
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """The payload of a publication. `payload` is shorter than `size` if it was cut."""
+
+    id: UUID
+    arrived_ns: int
+    topic: str
+    size: int
+    payload: bytes
+    format: int = 0
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """Payloads that were kept by topic, in order of arrival. `dropped`: payloads above a limit since the last event."""
+
+    from_ns: int
+    until_ns: int
+    samples: tuple[Sample, ...] = ()
+    dropped: int = 0
+
+
 class Anchor(msgspec.Struct, frozen=True):
     """Both clocks at one moment."""
 
@@ -146,5 +166,5 @@ class Damage(msgspec.Struct, frozen=True):
     raw: bytes = b""
 
 
-Event = Target | Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
+Event = Target | Row | SubscriptionChange | Letter | Samples | Anchor | Gap | Config | Counters | End
 """An event of a file. Each file contains a Target once, before the first row that refers to it."""

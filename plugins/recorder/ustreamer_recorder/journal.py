@@ -15,6 +15,7 @@ from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer_recorder import layout
 from ustreamer_recorder.batch_note import BatchNote
 from ustreamer_recorder.config import LARGEST_BLOCK, RecorderConfig
 from ustreamer_recorder.encoder import SegmentEncoder
@@ -25,6 +26,8 @@ from ustreamer_recorder.events import (
     End,
     Gap,
     Letter,
+    Sample,
+    Samples,
     SubscriptionChange,
 )
 from ustreamer_recorder.layout import (
@@ -47,6 +50,7 @@ from ustreamer_recorder.note_queue import (
     NoteQueue,
     RateChangeNote,
     RowNote,
+    SampleNote,
     SingleNote,
     Skipped,
     row_of,
@@ -62,6 +66,8 @@ RETRY_NS: Final = 10_000_000_000
 COUNTERS_NS: Final = 10_000_000_000
 ROW_BYTES: Final = 24
 """The least share of `segment_bytes` for a row: a reader that expands a file needs four times its size, not six."""
+SAMPLES_BYTES: Final = 32_768
+"""Payloads of this size together are compressed and written before the next flush."""
 _MAX_HEADERS: Final = 16_384  # distinct headers in the cache, as many as cached routes of an ingress
 _MAX_CONFIGS: Final = 16  # versions of the configuration
 _NS_PER_MS: Final = 1_000_000
@@ -124,6 +130,8 @@ class Journal:
         self._reported_unencodable = False
         self._targets = Targets()
         self._headers: dict[UAttributes, _HeaderIds] = {}
+        self._samples: list[Sample] = []
+        self._samples_bytes = self._dropped_samples = 0
 
     @property
     def next_seq(self) -> int:
@@ -185,7 +193,9 @@ class Journal:
                 self._row(encoder, note)
         except Exception as error:  # noqa: BLE001  # also a number that does not fit, or an invalid value
             self._on_note_failed(note, error)
-        if isinstance(note, tuple) and note[11] is not None:
+        if isinstance(note, SampleNote):
+            note_queue.payload_written(note)
+        elif isinstance(note, tuple) and note[11] is not None:
             self._letter(note, note[11])
             note_queue.payload_written(note[11])
 
@@ -283,7 +293,9 @@ class Journal:
             self._gap(GapCause.DISK).letters += 1
             self._on_disk_error(error)
 
-    def _event(self, encoder: SegmentEncoder | None, note: RateChangeNote | ChangeNote | ConfigNote) -> None:
+    def _event(
+        self, encoder: SegmentEncoder | None, note: RateChangeNote | ChangeNote | ConfigNote | SampleNote
+    ) -> None:
         match note:
             case RateChangeNote(delivery, period_ns, tuned_ns):
                 target = self._targets.new_target(delivery, period_ns, tuned_ns)
@@ -299,6 +311,36 @@ class Journal:
                     encoder.config(self._configs[-1])
             case ChangeNote():
                 self._change(encoder, note)
+            case SampleNote():
+                self._sample(encoder, note)
+
+    def _sample(self, encoder: SegmentEncoder | None, note: SampleNote) -> None:
+        if encoder is None:
+            self._dropped_samples += 1
+            return
+        attributes = note.attributes
+        self._samples.append(
+            Sample(
+                note.id,
+                note.arrived_ns,
+                str(attributes.source),
+                note.size,
+                note.payload,
+                attributes.payload_format,
+            )
+        )
+        self._samples_bytes += layout.SAMPLE.size + len(note.payload)
+        if self._samples_bytes >= SAMPLES_BYTES:
+            self._write_samples(encoder)
+
+    def _write_samples(self, encoder: SegmentEncoder) -> None:
+        """Write the collected payloads and the number of dropped ones."""
+        samples, dropped = tuple(self._samples), self._dropped_samples
+        self._samples.clear()
+        self._samples_bytes = self._dropped_samples = 0
+        if samples or dropped:
+            times_ns = [each.arrived_ns for each in samples] or [self._clock.monotonic_ns()]
+            encoder.samples(Samples(min(times_ns), max(times_ns), samples, dropped))
 
     def _change(self, encoder: SegmentEncoder | None, note: ChangeNote) -> None:
         if encoder is None:
@@ -360,8 +402,10 @@ class Journal:
             first_seq, waiting = encoder.pending
             head = BlockHeader.find(lost, 0)
             gap = self._gap(GapCause.DISK)
-            changes = gap.changes
+            changes, gap.samples = gap.changes, len(self._samples)
+            self._samples.clear()
             self.skipped_rows -= count_lost(lost + waiting, gap)
+            self._dropped_samples += gap.samples
             self._next_seq = first_seq if head is None else head.first_seq
             self._next_change = encoder.next_change - (gap.changes - changes)
         if not self._failing:
@@ -381,6 +425,7 @@ class Journal:
     def tick(self, skipped: Skipped) -> None:
         """End the block, sync and rotate if due. `skipped`: the notes that the queue dropped."""
         self._gap(GapCause.OVERRUN).merge(skipped)
+        self._dropped_samples += skipped.samples
         self._expiry.observe_clock()
         now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
         if self._encoder is None and now_ns >= self._retry_ns:
@@ -392,6 +437,7 @@ class Journal:
         try:
             self._check_clock_step(encoder, now_ns, wall_ms)
             self._write_gaps(encoder)
+            self._write_samples(encoder)
             encoder.end_block()
             if self._unsynced and now_ns - self._synced_ns >= self._config.sync_ms * _NS_PER_MS:
                 file.sync()
@@ -449,6 +495,7 @@ class Journal:
         assert file is not None
         now_ns, wall_ms = encoder.now = self._clock.monotonic_ns(), self._clock.wall_ms()
         try:
+            self._write_samples(encoder)
             encoder.end(End(cause, now_ns, wall_ms, encoder.next_seq, encoder.next_change))
             encoder.end_block()
         except OSError as error:

@@ -59,6 +59,8 @@ class Kind(IntEnum):
     COUNTERS = 11
     END = 12
     BATCH = 13
+    SAMPLES = 14
+    SAMPLES_PART = 15
 
 
 # ---------------------------------------------------------------------------------------------------- header, block
@@ -254,6 +256,22 @@ def columns_records(rows: int, flags: int) -> int:
     return -(-rows * width // RECORD)
 
 
+SAMPLES: Final = struct.Struct("<BBHIIIqqQ56x")
+"""kind, compression (1: zlib), parts, samples, bytes of all samples, bytes compressed, from_ns, until_ns, dropped.
+
+Payloads that the configuration selects by topic, and the number of those that were dropped since the last SAMPLES.
+"""
+ZLIB: Final = 1
+SAMPLES_PART_BYTES: Final = 88
+SAMPLES_PART: Final = struct.Struct("<BxHI88s")
+"""kind, part (from 0), bytes of all parts, the bytes of this part."""
+
+SAMPLE: Final = struct.Struct("<QQqIIIB3x")
+"""One sample before compression, and `kept` bytes of payload after it: id msb, id lsb, arrived_ns, topic (a string),
+size of the payload, kept, UPayloadFormat.
+"""
+
+
 RECORDS: Final = {
     Kind.STRING: STRING,
     Kind.TARGET: TARGET,
@@ -268,6 +286,8 @@ RECORDS: Final = {
     Kind.COUNTERS: COUNTERS,
     Kind.END: END,
     Kind.BATCH: BATCH,
+    Kind.SAMPLES: SAMPLES,
+    Kind.SAMPLES_PART: SAMPLES_PART,
 }
 
 

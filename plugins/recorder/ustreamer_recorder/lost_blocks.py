@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the rows, changes and letters in blocks that the disk refused."""
+"""Counts the rows, changes, letters and payloads in blocks that the disk refused."""
 
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer_recorder.layout import BATCH, BLOCK_MAGIC, DELIVERY, GAP, RECORD, SUBSCRIPTION, Kind
+from ustreamer_recorder.layout import BATCH, BLOCK_MAGIC, DELIVERY, GAP, RECORD, SAMPLES, SUBSCRIPTION, Kind
 from ustreamer_recorder.note_queue import Skipped
 
 
 def count_lost(records: bytes, gap: Skipped) -> int:
-    """Add the rows, changes and letters of these records to `gap`; block headers are skipped.
+    """Add the rows, changes, letters and payloads of these records to `gap`; block headers are skipped.
 
     Gaps in the records count again; return how many rows they had.
     """
@@ -32,6 +32,9 @@ def count_lost(records: bytes, gap: Skipped) -> int:
             gap.include_time(SUBSCRIPTION.unpack(record)[3])
         elif kind == Kind.DEAD_LETTER:
             gap.letters += 1
+        elif kind == Kind.SAMPLES:
+            fields = SAMPLES.unpack(record)
+            gap.samples += fields[3] + fields[8]
         elif kind == Kind.GAP:
             _, _, _, from_ns, until_ns, *rows, changes, letters = GAP.unpack(record)
             gap.merge(Skipped(rows, changes, letters, from_ns, until_ns))

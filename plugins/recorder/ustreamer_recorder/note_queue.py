@@ -8,6 +8,7 @@ waits for the disk.)
 Messages that were delivered together are one note with a column for each number that differs, without payloads.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -25,9 +26,10 @@ from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_recorder.batch_note import AS_STORED, BatchNote, batch_note_of
+from ustreamer_recorder.payload_sampler import PayloadSampler, SampledTopic
 
 MAX_WAITING_PAYLOAD_BYTES: Final = 16_000_000
-"""The most bytes of dead letters' payloads in the queue."""
+"""The most bytes of payloads in the queue."""
 _DELIVERED: Final = Verdict.DELIVERED
 _EXPIRED: Final = Verdict.EXPIRED
 _DEAD_LETTERED: Final = Verdict.DEAD_LETTERED
@@ -93,18 +95,29 @@ class ConfigNote(msgspec.Struct, frozen=True):
     since_ns: int
 
 
-SingleNote: TypeAlias = "RowNote | RateChangeNote | ChangeNote | ConfigNote"
+class SampleNote(msgspec.Struct, frozen=True):
+    """The payload of a publication, which may be cut; `size` is that of the whole."""
+
+    id: UUID
+    attributes: UAttributes
+    arrived_ns: int
+    size: int
+    payload: bytes
+
+
+SingleNote: TypeAlias = "RowNote | RateChangeNote | ChangeNote | ConfigNote | SampleNote"
 Note: TypeAlias = "SingleNote | BatchNote"
 
 
 class Skipped(msgspec.Struct):
-    """Dropped notes: rows by verdict, subscription changes, dead letters, and their time range."""
+    """Dropped notes: rows by verdict, subscription changes, dead letters, payloads, and their time range."""
 
     rows: list[int] = msgspec.field(default_factory=lambda: [0] * 6)
     changes: int = 0
     letters: int = 0
     from_ns: int = 0
     until_ns: int = 0
+    samples: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.letters or any(self.rows))
@@ -132,13 +145,18 @@ class NoteQueue:
         monotonic_ns: Callable[[], int],
         dead_letter_topic: UUri,
         payload_bytes: int | None = None,
+        sampler: PayloadSampler | None = None,
     ) -> None:
-        """At most `limit` rows are queued. `payload_bytes` of a dead letter's payload are kept; None: no payload."""
+        """At most `limit` rows are queued. `payload_bytes` of a payload are kept; None: no payload.
+
+        Without a `sampler` these are the payloads of dead letters, with it those of the topics that it selects.
+        """
         self.notes: deque[Note] = deque()
         self._limit = limit
         self._monotonic_ns = monotonic_ns
         self._dead_letter_topic = dead_letter_topic
         self._payload_bytes = payload_bytes
+        self._sampler = sampler
         self._lock = Lock()  # a leaf lock; most messages do not need it
         self._skipped = Skipped()
         self._waiting_payload_bytes = 0
@@ -149,6 +167,7 @@ class NoteQueue:
     def tap(self, endpoint: str) -> BatchTap:
         """The tap on all verdicts on messages received at `endpoint`."""
         notes, append, limit, monotonic_ns = self.notes, self.notes.append, self._limit, self._monotonic_ns
+        sampled = None if self._sampler is None else self._sampler.headers
 
         def tap(
             message: UMessage,
@@ -161,6 +180,10 @@ class NoteQueue:
             first_attempt_ns: int,
             settled_ns: int,
         ) -> None:
+            if sampled is not None:
+                topic = sampled.get(message.attributes)
+                if topic is None or arrived_ns >= topic.next_ns:
+                    self._sample(message, topic, arrived_ns)
             if len(notes) + self._extra_rows >= limit:
                 self._skip(message, verdict, settled_ns)
                 return
@@ -190,7 +213,9 @@ class NoteQueue:
         def on_delivered_batch(
             messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
         ) -> None:
-            if not self._append_batch(messages, delivery, times_ns):
+            if self._append_batch(messages, delivery, times_ns):
+                self._sample_batch(messages, times_ns)
+            else:
                 for message, at_ns in zip(messages, times_ns, strict=True):
                     tap(message, delivery, _DELIVERED, None, 1, at_ns, at_ns, at_ns, at_ns)
 
@@ -212,6 +237,34 @@ class NoteQueue:
             self._extra_rows += more
         self.notes.append(note)
         return True
+
+    def _sample(self, message: UMessage, topic: SampledTopic | None, arrived_ns: int) -> None:
+        """Append the payload of a message, if it is due."""
+        sampler, attributes = self._sampler, message.attributes
+        if sampler is None:
+            return
+        size = len(message.payload)
+        kept = min(size, self._payload_bytes or 0)
+        if not sampler.admit(topic or sampler.topic_of(attributes), arrived_ns, kept):
+            return
+        is_full = len(self.notes) + self._extra_rows >= self._limit
+        with self._lock:
+            is_full = is_full or self._waiting_payload_bytes + kept > MAX_WAITING_PAYLOAD_BYTES
+            self._waiting_payload_bytes += 0 if is_full else kept
+        if is_full:
+            sampler.count_dropped(1)
+            return
+        self.notes.append(SampleNote(message.id, attributes, arrived_ns, size, message.payload[:kept]))
+
+    def _sample_batch(self, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
+        """`_sample` for messages with the same attributes, which looks only at those that are due."""
+        if self._sampler is None:
+            return
+        topic = self._sampler.topic_of(messages[0].attributes)
+        at = bisect_left(times_ns, topic.next_ns)
+        while at < len(messages):
+            self._sample(messages[at], topic, times_ns[at])
+            at = bisect_left(times_ns, topic.next_ns, at + 1)
 
     def on_rate_change(self, delivery: Delivery) -> None:
         """Note the new filters of a delivery. The queue takes twice as many notes as rows for these."""
@@ -244,7 +297,8 @@ class NoteQueue:
     def _dead_letter_note(self, message: UMessage) -> DeadLetterNote | None:
         if message.attributes.source == self._dead_letter_topic:
             return None
-        if self._payload_bytes is None:
+        sampler = self._sampler
+        if self._payload_bytes is None or (sampler is not None and not sampler.matches(message.attributes)):
             return DeadLetterNote(None)
         payload = message.payload[: self._payload_bytes]
         with self._lock:
@@ -270,14 +324,16 @@ class NoteQueue:
         with self._lock:
             self._extra_rows -= len(batch) - 1
 
-    def payload_written(self, letter: DeadLetterNote) -> None:
-        """The writer has written a payload."""
-        if letter.payload:
+    def payload_written(self, note: DeadLetterNote | SampleNote) -> None:
+        """The writer has taken a payload."""
+        if note.payload:
             with self._lock:
-                self._waiting_payload_bytes -= len(letter.payload)
+                self._waiting_payload_bytes -= len(note.payload)
 
     def pop_skipped(self) -> Skipped:
         """The notes dropped since the last call."""
         with self._lock:
             skipped, self._skipped = self._skipped, Skipped()
+        if self._sampler is not None:
+            skipped.samples = self._sampler.pop_dropped()
         return skipped

@@ -13,6 +13,7 @@ from ustreamer.core.routing.subscriptions import SubscriptionWatch
 from ustreamer.hooks import PluginContext, ReadStoredMessages, StreamerSettings, hookimpl
 from ustreamer_recorder.commands import add_recordings
 from ustreamer_recorder.config import RecorderConfig
+from ustreamer_recorder.layout import MAX_STRING
 from ustreamer_recorder.note_queue import NoteQueue
 from ustreamer_recorder.recorder import Recorder
 
@@ -25,11 +26,14 @@ class RecorderPlugin:
     Config = RecorderConfig
 
     def __init__(self, config: RecorderConfig, context: PluginContext) -> None:
+        sampler = config.sampler()
+        self._is_sampling = sampler is not None
         self._note_queue = NoteQueue(
             config.buffer_rows,
             context.clock.monotonic_ns,
             dead_letter_topic(context.authority),
             config.payload_bytes if config.payloads else None,
+            sampler,
         )
         directory = context.state_dir / config.directory
         self._recorder = Recorder(
@@ -53,7 +57,7 @@ class RecorderPlugin:
 
     @hookimpl
     def ustreamer_configured(self, settings: StreamerSettings) -> None:
-        self._note_queue.on_configured(_config_text(settings))
+        self._note_queue.on_configured(_config_text(settings, with_types=self._is_sampling))
         if not self._is_open:
             self._recorder.open()
             self._is_open = True
@@ -77,8 +81,17 @@ class RecorderPlugin:
         self._recorder.close(_JOIN_S)
 
 
-def _config_text(settings: StreamerSettings) -> str:
-    """The configuration that readers of a recording need: limits of egress queues, and the throttle's settings."""
+def _config_text(settings: StreamerSettings, *, with_types: bool) -> str:
+    """The configuration that readers of a recording need: limits of egress queues, and the throttle's settings.
+
+    `with_types`: also the types of payloads, unless the text then exceeds MAX_STRING.
+    """
     throttle = settings.plugins.get("throttle")
     recorded = {"egress": dict(settings.egress), "throttle": throttle}
-    return msgspec.json.encode(recorded, order="deterministic").decode()
+    text = msgspec.json.encode(recorded, order="deterministic")
+    if with_types and "payloads" in settings.plugins:
+        typed = msgspec.json.encode(
+            {**recorded, "payloads": settings.plugins["payloads"]}, order="deterministic"
+        )
+        text = typed if len(typed) <= MAX_STRING else text
+    return text.decode()

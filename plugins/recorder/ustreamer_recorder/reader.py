@@ -2,6 +2,7 @@
 """Reads segments: bytes in, events and damage out. Plain Python, 5 us a row, for the command line and tests."""
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +25,8 @@ from ustreamer_recorder.events import (
     Gap,
     Letter,
     Row,
+    Sample,
+    Samples,
     SubscriptionChange,
     Target,
 )
@@ -136,6 +139,17 @@ def _column_records(record: bytes, room: int) -> int:
     return filled
 
 
+def _inflate(packed: bytes, length: int) -> bytes:
+    """Exactly `length` bytes. Raises _InvalidReference."""
+    try:
+        whole = zlib.decompressobj().decompress(packed, length + 1)
+    except zlib.error as error:
+        raise _InvalidReference(str(error)) from error
+    if len(whole) != length:
+        raise _InvalidReference(f"{len(whole)} bytes or more: expected {length}")
+    return whole
+
+
 class _Decoder:
     """Decodes records with the texts and targets of earlier blocks."""
 
@@ -146,10 +160,13 @@ class _Decoder:
         self._row: Row | None = None  # an ANSWER can complete it
         self._letter: tuple[Letter, int, int] | None = None  # with the bytes and parts still missing
         self._payload = bytearray()
+        self._samples: tuple[int, ...] = ()  # fields of the SAMPLES whose parts are incomplete
+        self._packed = bytearray()
 
     def events(self, data: bytes, block: Block) -> Iterator[Event | Damage]:
         """The events of a block. No event extends over two blocks."""
         self._row = self._letter = None
+        self._samples = ()
         following = block.offset + RECORD
         while following < block.end:
             offset, following = following, following + RECORD
@@ -401,6 +418,32 @@ class _Decoder:
             raise _InvalidReference(f"{len(self._payload)} bytes: expected {kept}")
         return msgspec.structs.replace(letter, payload=bytes(self._payload))
 
+    def samples(self, record: bytes) -> Samples | None:
+        self._samples = layout.SAMPLES.unpack(record)
+        self._packed.clear()
+        return None if self._samples[2] else self._unpacked_samples()
+
+    def samples_part(self, record: bytes) -> Samples | None:
+        _, part, length, chunk = layout.SAMPLES_PART.unpack(record)
+        if not self._samples:
+            raise _InvalidReference("follows no SAMPLES")
+        self._packed += chunk[: length - layout.SAMPLES_PART_BYTES * part]
+        return self._unpacked_samples() if part + 1 == self._samples[2] else None
+
+    def _unpacked_samples(self) -> Samples:
+        _, compression, _, count, length, packed, from_ns, until_ns, dropped = self._samples
+        self._samples = ()
+        if compression != layout.ZLIB or len(self._packed) != packed:
+            raise _InvalidReference(f"{len(self._packed)} bytes of compression {compression}")
+        whole = _inflate(bytes(self._packed), length) if packed else b""
+        samples, at = [], 0
+        for _ in range(count):
+            msb, lsb, arrived_ns, topic, size, kept, form = layout.SAMPLE.unpack_from(whole, at)
+            at += layout.SAMPLE.size + kept
+            text, payload = self._required_string(topic), whole[at - kept : at]
+            samples.append(Sample(UUID(msb, lsb), arrived_ns, text, size, payload, form))
+        return Samples(from_ns, until_ns, tuple(samples), dropped)
+
     def anchor(self, record: bytes) -> Anchor:
         _, cause, mono_ns, wall_ms, leap_ms = layout.ANCHOR.unpack(record)
         return Anchor(mono_ns, wall_ms, AnchorCause(cause), leap_ms)
@@ -435,4 +478,6 @@ _DECODERS: Final[dict[int, Callable[[_Decoder, bytes], Event | None]]] = {
     Kind.CONFIG: _Decoder.config,
     Kind.COUNTERS: _Decoder.counters,
     Kind.END: _Decoder.end,
+    Kind.SAMPLES: _Decoder.samples,
+    Kind.SAMPLES_PART: _Decoder.samples_part,
 }

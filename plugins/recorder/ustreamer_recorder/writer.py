@@ -20,6 +20,7 @@ from ustreamer_recorder.events import (
     Gap,
     Letter,
     Row,
+    Samples,
     SubscriptionChange,
     Target,
 )
@@ -56,6 +57,8 @@ class SegmentWriter:
                 encoder.row(event)
             case Letter():
                 encoder.letter(event)
+            case Samples():
+                encoder.samples(event)
             case SubscriptionChange():
                 encoder.change(event)
             case Gap():
