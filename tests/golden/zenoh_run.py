@@ -10,8 +10,7 @@ import msgspec
 import zenoh
 
 from tests.golden.frames import Frame
-from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
-from tests.waiting import wait_until
+from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session, wait_for_link
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh.keys import filter_key
@@ -45,7 +44,7 @@ def run(_directory: Path) -> list[Frame]:
     transport.open()  # first: a session that finds no listener waits 1 s before it tries again
     try:
         with plain_session(connect=[locator]) as session:
-            wait_until(lambda: transport.statistics()["links"] == 1, "the link")
+            wait_for_link(transport)
             subscriber = session.declare_subscriber("**")
             frames = _single_messages(transport, subscriber) + _batches(transport, subscriber)
     finally:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import zenoh
 
 from tests.e2e.rigs.ports import tcp_ports
+from tests.waiting import wait_until
 from ustreamer.core.base.clock import Clock
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -26,6 +27,11 @@ def endpoint(authority: str, name: str = "backbone", **keys: object) -> ZenohTra
     """A transport for `authority`, not yet open."""
     config = ZenohEndpoint(transport="zenoh", authorities=(authority,), **keys)  # type: ignore[arg-type]
     return ZenohTransport(config, EndpointContext(name, authority, CLOCK))
+
+
+def wait_for_link(*transports: ZenohTransport) -> None:
+    """Wait until each can send: the counter `links` is set a moment before."""
+    wait_until(lambda: all(each._link_monitor.up for each in transports), "the link")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from tests.transports.contract import (
     new_id,
     response_from,
 )
-from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
+from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session, wait_for_link
 from tests.waiting import wait_until
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -169,7 +169,7 @@ def test_a_peer_opens_alone_and_sends_when_a_node_connects() -> None:
     try:
         assert code_of(lambda: sender.send(message)) is UCode.UNAVAILABLE
         receiver.open()
-        wait_until(lambda: sender.statistics()["links"] == 1, "the link")
+        wait_for_link(sender)
         sender.send(message)
         assert inbox.wait(1) == [message]
     finally:
@@ -668,7 +668,7 @@ def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
     sender = endpoint(ALPHA, listen=(here,))
     sender.open()
     with plain_session(connect=[here]):
-        wait_until(lambda: sender.statistics()["links"] == 1, "the link")
+        wait_for_link(sender)
         sender._link_monitor.settled_ns = CLOCK.monotonic_ns() + 60_000_000_000
         codes: list[UCode] = []
         waiting = threading.Thread(
@@ -687,7 +687,7 @@ def test_waiting_for_a_subscriber_is_bounded() -> None:
     sender = endpoint(ALPHA, listen=(here,))
     sender.open()
     with plain_session(connect=[here]):
-        wait_until(lambda: sender.statistics()["links"] == 1, "the link")
+        wait_for_link(sender)
         begun = time.monotonic()
         for _ in range(30):
             sender.send(publish(new_id(), TOPIC))

@@ -13,7 +13,7 @@ import zenoh
 from zenoh import CongestionControl, Priority
 
 from tests.transports.contract import Mailbox, code_of
-from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
+from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session, wait_for_link
 from tests.waiting import wait_until
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.publisher import PRIORITIES
@@ -128,7 +128,7 @@ def wire() -> Iterator[Wire]:
     transport = endpoint("device1", listen=(here,))
     transport.open()  # first: a session that finds no listener waits 1 s before it tries again
     with plain_session(connect=[here]) as session:
-        wait_until(lambda: transport.statistics()["links"] == 1, "the link")
+        wait_for_link(transport)
         yield Wire(transport, session)
         transport.close()
 
