@@ -115,5 +115,9 @@ def _with_fixed_hashes() -> None:
 
 
 if __name__ == "__main__":
-    _with_fixed_hashes()
+    if (
+        os.environ.get("PYTHONHASHSEED") != "0"
+    ):  # hashes order the threads: only with fixed ones a seed is one story
+        command = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
     sys.exit(main(sys.argv[1:]))

@@ -231,6 +231,16 @@ STORIES: Final[Mapping[str, Story]] = {
         commit_ms=1,
         interrupt_every=50,
     ),
+    "11 notices expire while a router restarts, power cut later, durable": Story(
+        71_781,
+        (
+            Step(5_308, "publish", ("notice", 250, 200, 8, 500)),
+            Step(5_309, "router", (OUTSIDE, 355)),
+            Step(14_055, "power", (523,)),
+        ),
+        HostConfig(durable=True, queue_messages=200, max_age_ms=30_000, read_ledger_ms=21),
+        SMALL_SIZES,
+    ),
     "12 router gone, disk fails to delete, durable": Story(
         7436,
         (

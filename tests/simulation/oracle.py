@@ -221,8 +221,11 @@ class Oracle:
             return False
         if destination == INSIDE or not self._host.config.durable or self._host.disk.was_refusing:
             return True
-        if self._world.sent[id].flow == "call":
+        sent = self._world.sent[id]
+        if sent.flow == "call":
             return True
+        if sent.ttl_ms and sent.at_ns + sent.ttl_ms * NS_PER_MS < killed_at_ns:
+            return True  # documented: it expired in an outage, and the counter of that died with the process
         doubt_ms = _RECEIPT_MS if self._host.config.receipts and self._has_receipt(id) else _DOUBT_MS
         doubt_ns = (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
         return network.put_ns[id] > killed_at_ns - doubt_ns or self._may_be_evicted(id, doubt_ns)
