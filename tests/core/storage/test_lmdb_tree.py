@@ -7,7 +7,8 @@ import lmdb
 import pytest
 
 from ustreamer.core.storage.environment import open_environment
-from ustreamer.core.storage.lmdb_tree import DATA_FILE, LmdbTree
+from ustreamer.core.storage.lmdb_tree import LmdbTree
+from ustreamer.core.storage.reader_table import DATA_FILE
 
 MAP = 1 << 26
 

@@ -16,7 +16,7 @@ from tests.core.storage.refused_writes import (
     with_refused_writes,
 )
 from ustreamer.core.storage.lmdb_store import Change
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.core.storage.write_access import write_obstacle
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 

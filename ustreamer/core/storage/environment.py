@@ -11,8 +11,7 @@ from typing import Final
 import lmdb
 
 from ustreamer.core.storage.errors import NotWritable
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
-from ustreamer.core.storage.reader_table import allocate_reader_table
+from ustreamer.core.storage.reader_table import DATA_FILE, allocate_reader_table
 from ustreamer.core.storage.write_access import NO_ACCESS_ERRNOS
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 

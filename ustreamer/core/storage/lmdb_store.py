@@ -17,7 +17,6 @@ it. A store that has no room for its reader table is opened for reading only. Ev
 in `StoreStates`, and changes nothing.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
@@ -41,11 +40,11 @@ from ustreamer.core.storage.environment import (
 )
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.file_lock import FileLock
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
-from ustreamer.core.storage.reader_table import LOCK_FILE
+from ustreamer.core.storage.reader_table import DATA_FILE, LOCK_FILE
 from ustreamer.core.storage.store_files import (
     DAMAGED,
     finish_replacement,
+    remove_store,
     replace_store,
     sibling,
     sync_directory,
@@ -374,7 +373,7 @@ class LmdbStore(Generic[T]):
         """Create, read or salvage the store; return its contents."""
         self.quarantine = None
         finish_replacement(self.path)
-        shutil.rmtree(sibling(self.path, "new"), ignore_errors=True)
+        remove_store(sibling(self.path, "new"))
         if not (self.path / DATA_FILE).exists() and not (self.path / LOCK_FILE).exists():
             return self._create()
         try:
@@ -395,17 +394,17 @@ class LmdbStore(Generic[T]):
     def _create(self) -> T:
         """Create an empty store, or nothing."""
         staging = self.path / "new"
-        shutil.rmtree(staging, ignore_errors=True)  # left by a crash
+        remove_store(staging)  # left by a crash
         self.path.mkdir(mode=self._directory_mode, exist_ok=True)
         try:
             self._write_new(staging, ())
             (staging / DATA_FILE).rename(self.path / DATA_FILE)
         except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
+            remove_store(staging)
             with suppress(OSError):
                 self.path.rmdir()  # commands take a directory without its file for a damaged store
             raise
-        shutil.rmtree(staging)
+        staging.rmdir()
         for directory in (self.path, self.path.parent):
             sync_directory(directory)
         return self._empty_contents()
@@ -427,7 +426,7 @@ class LmdbStore(Generic[T]):
         try:
             self._write_new(new, records)
         except (lmdb.Error, OSError) as error:
-            shutil.rmtree(new, ignore_errors=True)
+            remove_store(new)
             raise write_error(error, f"{self._name}: no room to keep its records") from error
         return replace_store(self.path, label, self._date())
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from mmap import mmap
 from typing import Final, NamedTuple
 
-DATA_FILE: Final = "data.mdb"
-
 _META_HEADER: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
 _DB_HEADER: Final = struct.Struct(
     "=IHHQQQQQ"

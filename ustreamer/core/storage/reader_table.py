@@ -9,6 +9,8 @@ import os
 from typing import Final
 
 LOCK_FILE: Final = "lock.mdb"
+DATA_FILE: Final = "data.mdb"
+"""The other file of a store."""
 _TABLE_BYTES: Final = 8192  # of LMDB for 126 readers, the default of `lmdb.open`
 _BLOCK_BYTES: Final = 512  # the unit of st_blocks
 

@@ -10,7 +10,6 @@ The number and not a date orders the stores that were moved aside: the clock of 
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +23,14 @@ def sibling(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}.{suffix}")
 
 
+def remove_store(path: Path) -> None:
+    """Remove a store, if it exists, as far as the disk permits."""
+    if path.exists():
+        import shutil  # with three libraries for compression; few starts remove a store
+
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def replace_store(path: Path, label: str = DAMAGED, date: str = "") -> Path:
     """Move the store aside and `<name>.new`, if there is one, into its place; return where the old store is.
 
@@ -34,7 +41,7 @@ def replace_store(path: Path, label: str = DAMAGED, date: str = "") -> Path:
     path.rename(quarantine)
     finish_replacement(path)
     for _, old in quarantined_stores(path, label)[:-MAX_QUARANTINED]:
-        shutil.rmtree(old)
+        remove_store(old)
     return quarantine
 
 

@@ -5,8 +5,8 @@ import contextlib
 import fcntl
 import math
 import os
-import resource
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,10 +15,8 @@ from typing import IO, Final, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from ustreamer.core.storage import verify_process
 from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
-from ustreamer.core.storage.verify_process import LENGTH_PREFIX
+from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 _BASE_CPU_S: Final = 20.0
@@ -27,6 +25,7 @@ _WALL_FACTOR: Final = 10
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier reads 40 MB/s on the reference machine
 _PIPE_BYTES: Final = 1 << 20  # the limit of an unprivileged process
 _MAX_CHUNK_BYTES: Final = 1 << 31
+_LENGTH_PREFIX: Final = struct.Struct(">I")  # as in `verify_process`
 
 ReadMode: TypeAlias = Literal["walk", "verify", "snapshot", "salvage"]
 """As in `verify_process`."""
@@ -73,7 +72,11 @@ class StoreReader:
         self._directory = directory
 
     def __enter__(self) -> Self:
-        import subprocess  # a first start has no store to read
+        # A first start has no store to read.
+        import resource
+        import subprocess
+
+        from ustreamer.core.storage import verify_process
 
         file = self._directory / DATA_FILE
         if os.access(file, os.F_OK) and not os.access(file, os.R_OK, effective_ids=True):  # no damage
@@ -142,8 +145,8 @@ class StoreReader:
         return records_of(self.chunks())
 
     def _read_length(self) -> int | None:
-        data = self._stdout.read(LENGTH_PREFIX.size)
-        return LENGTH_PREFIX.unpack(data)[0] if len(data) == LENGTH_PREFIX.size else None
+        data = self._stdout.read(_LENGTH_PREFIX.size)
+        return _LENGTH_PREFIX.unpack(data)[0] if len(data) == _LENGTH_PREFIX.size else None
 
     def _failure(self) -> StoreDamaged:
         self._stdout.close()

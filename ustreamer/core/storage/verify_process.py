@@ -29,8 +29,8 @@ from typing import IO, Final, TypeAlias
 
 import lmdb
 
-from ustreamer.core.storage.lmdb_tree import DATA_FILE, LmdbTree
-from ustreamer.core.storage.reader_table import allocate_reader_table
+from ustreamer.core.storage.lmdb_tree import LmdbTree
+from ustreamer.core.storage.reader_table import DATA_FILE, allocate_reader_table
 
 EXIT_DAMAGED: Final = 3
 LENGTH_PREFIX: Final = struct.Struct(">I")

@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
@@ -103,15 +104,33 @@ class _OneLineHelpFormatter(argparse.HelpFormatter):
         self._action_max_length = max([self._action_max_length, *(len(name) + 4 for name in names)])
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its formatters know their width.
+
+    argparse makes a formatter for each argument. Without a width it imports shutil, and that imports three libraries
+    for compression.
+    """
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        return self.formatter_class(prog=self.prog, width=_terminal_columns() - 2)  # type: ignore[call-arg]
+
+
+def _terminal_columns() -> int:
+    """As `shutil.get_terminal_size().columns`."""
+    with suppress(ValueError, KeyError):
+        if (columns := int(os.environ["COLUMNS"])) > 0:
+            return columns
+    with suppress(AttributeError, ValueError, OSError):  # no stdout, or no terminal
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    return 80
+
+
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The command line with `command`, if it is one of the streamer's own; otherwise with all commands.
 
     Only the latter imports the plugins, because they may add commands.
     """
-    top = argparse.ArgumentParser(
-        prog="ustreamer",
-        formatter_class=_OneLineHelpFormatter,
-    )
+    top: argparse.ArgumentParser = _Parser(prog="ustreamer", formatter_class=_OneLineHelpFormatter)
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
     title = "commands of the uProtocol dispatcher of a vehicle gateway"
     commands = top.add_subparsers(title=title, metavar="COMMAND", required=True)

@@ -16,7 +16,7 @@ from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.ingress import Ingress
 from ustreamer.core.egress.limits import EgressLimits
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.core.storage.store_states import StoreState
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig

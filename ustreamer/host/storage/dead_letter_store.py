@@ -26,7 +26,7 @@ from ustreamer.core.storage.environment import DELETE_BATCH, map_size_for
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import encode_frame, frame_body
 from ustreamer.core.storage.lmdb_store import LmdbStore, Record
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, records_of
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.umessage import UMessage

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ustreamer.core.storage.framed_record import LAYOUT_KEY
-from ustreamer.core.storage.lmdb_tree import DATA_FILE
+from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.hooks import StoredMessage, StoredMessages
 from ustreamer.host.storage import dead_letter_store

@@ -32,7 +32,8 @@ from ustreamer_usubscription.store.store import (
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage import verify_process
 from ustreamer.core.storage.errors import StoreDamaged
-from ustreamer.core.storage.lmdb_tree import DATA_FILE, LmdbTree
+from ustreamer.core.storage.lmdb_tree import LmdbTree
+from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, unpack_chunk
 from ustreamer.core.storage.verify_process import LENGTH_PREFIX
 from ustreamer.uprotocol.uuri import UUri
