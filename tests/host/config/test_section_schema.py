@@ -4,8 +4,8 @@
 import msgspec
 import pytest
 
+from ustreamer.host.config.document import KeyPath
 from ustreamer.host.config.section_schema import SectionSchema
-from ustreamer.host.config.source_positions import KeyPath
 
 
 class Leaf(msgspec.Struct):

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ustreamer.host.config.source_positions import KeyPath, SourcePositions, find_duplicate, first_unclosed
+from ustreamer.host.config.document import KeyPath
+from ustreamer.host.config.source_positions import SourcePositions, find_duplicate, first_unclosed
 
 
 def paths_in(value: object, path: KeyPath = ()) -> Iterator[KeyPath]:

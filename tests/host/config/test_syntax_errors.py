@@ -2,12 +2,22 @@
 """Text that is not TOML: the line of the mistake rather than of its discovery, and the suggestion."""
 
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
+from ustreamer.host.config.syntax_errors import TomlSyntaxError, explain
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse a text with tomllib. Raises TomlSyntaxError."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise explain(text, error) from error
+
 
 ONE_LINE = "an inline table is on one line, without a comma at its end; or make it a [table]"
 KEY = "a key is made of A-Z a-z 0-9 - _, or is in quotes"

@@ -13,9 +13,8 @@ import msgspec
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.write_access import write_obstacle
 from ustreamer.host.config.config import ConfigError, Problem, TomlDocument, read, served_authorities
+from ustreamer.host.config.document import KeyPath, parse_steps
 from ustreamer.host.config.review import review
-from ustreamer.host.config.section_schema import parse_steps
-from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.host.runtime.process import Loaded

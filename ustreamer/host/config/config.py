@@ -21,18 +21,18 @@ from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.config.document import (
     ConfigError,
+    KeyPath,
     Problem,
     TomlDocument,
     closest_name,
     did_you_mean,
     format_names,
     format_path,
+    parse_steps,
     read,
     value_at,
 )
 from ustreamer.host.config.observe import ObserveConfig
-from ustreamer.host.config.section_schema import parse_steps
-from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.host.config.validation import Problems, suggest_move_up
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
 from ustreamer.transport_port import BoundAddress, EndpointConfig, TransportKind

@@ -8,15 +8,21 @@ import datetime as dt
 import json
 import os
 import re
+import tomllib
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from ustreamer.host.config.source_positions import KeyPath, SourcePositions
-from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
+# These two have the patterns and texts for a file with problems.
+if TYPE_CHECKING:
+    from ustreamer.host.config.source_positions import SourcePositions
+    from ustreamer.host.config.syntax_errors import TomlSyntaxError
+
+KeyPath = tuple[str | int, ...]
+"""Keys of tables and indexes (from 0) of arrays, from the root: ("endpoints", "chassis", "services", 0)."""
 
 LIMIT_BYTES: Final = 1_000_000
 LIMIT_PROBLEMS: Final = 100  # the number of problems shown; a file of another kind has thousands
@@ -24,6 +30,8 @@ _SHOWN_CHARACTERS: Final = 60
 _MAX_NAME_LENGTH: Final = 64  # difflib takes quadratic time
 _MIN_STEM_LENGTH: Final = 3
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+PATH_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+"""A step of a path in a text, msgspec's own too: a key, an index, or any key."""
 _ABSENT: Final = object()
 
 
@@ -78,6 +86,11 @@ def format_path(path: KeyPath) -> str:
                 step if plain else json.dumps(step, ensure_ascii=not step.isprintable())
             )
     return text
+
+
+def parse_steps(text: str) -> KeyPath:
+    """The path in a text like "services[0].remote"."""
+    return tuple(int(index) if index else key for key, index in PATH_STEP.findall(f".{text}"))
 
 
 def format_value(value: object, *, as_hex: bool = False) -> str:
@@ -140,20 +153,25 @@ class TomlDocument:
         self.file: Final = file
         self.text: Final = text
         try:
-            self.data: Final[dict[str, Any]] = parse(self.text)
-        except TomlSyntaxError as error:
-            line, column = error.position
-            problem = Problem(
-                str(file), line, format_path(error.path), "", error.text, error.suggestion, column
-            )
-            raise ConfigError([problem]) from error
+            self.data: Final[dict[str, Any]] = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            from ustreamer.host.config.syntax_errors import explain
+
+            raise ConfigError([self._syntax_problem(explain(text, error))]) from error
+
+    def _syntax_problem(self, error: "TomlSyntaxError") -> Problem:
+        line, column = error.position
+        path = format_path(error.path)
+        return Problem(str(self.file), line, path, "", error.text, error.suggestion, column)
 
     @property
     def base(self) -> Path:
         return self.file.absolute().parent
 
     @cached_property
-    def positions(self) -> SourcePositions:
+    def positions(self) -> "SourcePositions":
+        from ustreamer.host.config.source_positions import SourcePositions
+
         return SourcePositions.from_text(self.text)
 
     @cached_property

@@ -12,8 +12,7 @@ import msgspec
 
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.config.config import DEFAULT_SECTION, StreamerConfig
-from ustreamer.host.config.document import TomlDocument, format_path, value_at
-from ustreamer.host.config.source_positions import KeyPath
+from ustreamer.host.config.document import KeyPath, TomlDocument, format_path, value_at
 
 _SECRET: Final = frozenset({"ticket", "secret", "salt"})
 _ABSENT: Final = object()

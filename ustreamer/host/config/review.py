@@ -14,14 +14,14 @@ import msgspec
 from ustreamer.core.egress.limits import OVERHEAD_BYTES
 from ustreamer.host.config.config import StreamerConfig, configured_authorities, suggest_authority
 from ustreamer.host.config.document import (
+    KeyPath,
     Problem,
     TomlDocument,
     format_names,
     format_path,
+    parse_steps,
     value_at,
 )
-from ustreamer.host.config.section_schema import parse_steps
-from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 _ABSENT: Final = object()

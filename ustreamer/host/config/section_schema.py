@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from ustreamer.host.config.document import value_at
-from ustreamer.host.config.source_positions import KeyPath
+from ustreamer.host.config.document import KeyPath, parse_steps, value_at
 
-PATH_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 _FIELD: Final = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.+)", re.DOTALL)
 
 _FORMS: Final[dict[type, str]] = {
@@ -95,11 +93,6 @@ class SectionSchema:
         structs = (node for node in self.types_at(path[:-1]) if isinstance(node, inspect.StructType))
         fields = (field for struct in structs for field in struct.fields)
         return next((field for field in fields if path and field.encode_name == path[-1]), None)
-
-
-def parse_steps(text: str) -> KeyPath:
-    """The path in a text like "services[0].remote"."""
-    return tuple(int(index) if index else key for key, index in PATH_STEP.findall(f".{text}"))
 
 
 def _examples(node: inspect.Type) -> Iterator[object]:

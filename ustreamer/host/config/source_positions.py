@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-KeyPath = tuple[str | int, ...]
-"""Keys of tables and indexes (from 0) of arrays, from the root: ("endpoints", "chassis", "services", 0)."""
+from ustreamer.host.config.document import KeyPath
 
 # Possessive quantifiers (++, *+) pass a long string without backtracking. A multi-line string may end in up to five
 # quotes; the last three close it.

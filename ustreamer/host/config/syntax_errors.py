@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses TOML and reports a syntax error on the line of the mistake, with a suggestion.
+"""Explains a syntax error of tomllib: the line of the mistake, and a suggestion.
 
 tomllib reports where it noticed the error. It notices an unclosed bracket on a later line. At the end of the text it
 reports no line.
@@ -7,9 +7,10 @@ reports no line.
 
 import re
 import tomllib
-from typing import Any, Final
+from typing import Final
 
-from ustreamer.host.config.source_positions import KeyPath, Position, find_duplicate, first_unclosed
+from ustreamer.host.config.document import KeyPath
+from ustreamer.host.config.source_positions import Position, find_duplicate, first_unclosed
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000,}")  # int() refuses more than 4300 digits, and gives no line
@@ -76,18 +77,15 @@ class TomlSyntaxError(ValueError):
         self.suggestion = suggestion
 
 
-def parse(text: str) -> dict[str, Any]:
-    """Parse a text with tomllib. Raises TomlSyntaxError."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _syntax_error(text, str(error)) from error
-    except ValueError as error:
-        long = _LONG_NUMBER.search(text)
-        position = _position_at(text, long.start()) if long else NOWHERE
-        raise TomlSyntaxError(position, (), "a number has too many digits", "put it in quotes") from error
-    except RecursionError as error:
-        raise TomlSyntaxError(NOWHERE, (), "arrays or tables are nested too deeply", "") from error
+def explain(text: str, error: ValueError | RecursionError) -> TomlSyntaxError:
+    """The syntax error of a text from the error of `tomllib.loads`."""
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return _syntax_error(text, str(error))
+    if isinstance(error, RecursionError):
+        return TomlSyntaxError(NOWHERE, (), "arrays or tables are nested too deeply", "")
+    long = _LONG_NUMBER.search(text)
+    position = _position_at(text, long.start()) if long else NOWHERE
+    return TomlSyntaxError(position, (), "a number has too many digits", "put it in quotes")
 
 
 def _syntax_error(text: str, error: str) -> TomlSyntaxError:
