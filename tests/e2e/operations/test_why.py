@@ -266,7 +266,7 @@ def _join_peer(world: World, topic: UUri) -> tuple[PeerRouters, str]:
     other = PeerRouters(name, "1" * 16)
     other.configure(BASE)
     for endpoint in BASE:
-        world.streamer._on_peers_changed(endpoint, other.own_announcements(endpoint))
+        world.streamer._peer_watcher.on_peers_changed(endpoint, other.own_announcements(endpoint))
     return other, name
 
 
@@ -276,7 +276,7 @@ def peer_forwards_the_topic(world: World) -> Iterator[Expected]:
     world.subscribe(topic)
     _, name = _join_peer(world, topic)
     advertised = frozenset([TopicAdvertisement("1" * 16, "outside", name, topic)])
-    world.streamer._on_advertisements_changed("outside", advertised, frozenset())
+    world.streamer._peer_watcher.on_advertisements_changed("outside", advertised, frozenset())
 
     def is_deferred() -> bool:
         world.publish(topic)
@@ -285,9 +285,9 @@ def peer_forwards_the_topic(world: World) -> Iterator[Expected]:
     wait_until(is_deferred, "the peer")
     with world.repeating(lambda: world.publish(topic)):
         yield Expected(topic, "deferred_to_peer", (name,))
-    world.streamer._on_advertisements_changed("outside", frozenset(), advertised)
+    world.streamer._peer_watcher.on_advertisements_changed("outside", frozenset(), advertised)
     for endpoint in BASE:
-        world.streamer._on_peers_changed(endpoint, frozenset())
+        world.streamer._peer_watcher.on_peers_changed(endpoint, frozenset())
 
 
 # --- links, queues ---------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, 
 from tests.host.waiting import eventually
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import MAX_YIELD_DELAY_NS, TopicAdvertisement
-from ustreamer.host.runtime import process
-from ustreamer.host.runtime import streamer as streamer_module
+from ustreamer.host.runtime import advertiser, process
 from ustreamer.host.runtime.advertiser import HANDOVER_S, NEW_LINK_NS, PEER_SETTLE_NS
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
@@ -53,12 +52,12 @@ class Scene:
         other = PeerRouters(self._name, "1" * 16)
         other.configure(BASE)
         for endpoint in BASE:
-            self.streamer._on_peers_changed(endpoint, other.own_announcements(endpoint))
+            self.streamer._peer_watcher.on_peers_changed(endpoint, other.own_announcements(endpoint))
         return self.streamer._advertisements._settled_ns
 
     def peer_advertises(self) -> frozenset[TopicAdvertisement]:
         advertisements = frozenset([TopicAdvertisement("1" * 16, OUTSIDE, self._name, TOPIC)])
-        self.streamer._on_advertisements_changed(OUTSIDE, advertisements, frozenset())
+        self.streamer._peer_watcher.on_advertisements_changed(OUTSIDE, advertisements, frozenset())
         return advertisements
 
     def publish(self) -> None:
@@ -102,7 +101,7 @@ def test_a_peer_advertisement_applies_after_the_delay_and_its_withdrawal_from_th
     sent = 1 + scene.wait_deferred()
     eventually(lambda: len(scene.received) + scene.deferred == sent, "the others")
     deferred = scene.deferred
-    scene.streamer._on_advertisements_changed(OUTSIDE, frozenset(), word)
+    scene.streamer._peer_watcher.on_advertisements_changed(OUTSIDE, frozenset(), word)
     scene.publish()
     eventually(lambda: len(scene.received) + deferred == sent + 1, "the next")
     assert scene.deferred == deferred
@@ -114,7 +113,7 @@ def test_a_streamer_yields_when_it_has_read_what_had_arrived(
     """Among it can be messages that the peer read before it was asked, so that no streamer would forward them."""
     reading: list[Callable[[], None]] = []
     monkeypatch.setattr(scene.streamer.transports[INSIDE], "call_when_read", reading.append)
-    monkeypatch.setattr(streamer_module, "MAX_YIELD_DELAY_NS", DEADLINE_NS)
+    monkeypatch.setattr(advertiser, "MAX_YIELD_DELAY_NS", DEADLINE_NS)
     scene.add_peer()
     scene.publish()
     eventually(lambda: len(scene.received) == 1, "the first, which no other streamer forwards")
@@ -145,7 +144,7 @@ def test_a_streamer_with_a_new_link_adds_no_topic_until_it_knows_those_of_its_pe
 ) -> None:
     """Else it would take running topics from them. A streamer that was there before its peer does not wait."""
     began_ns = time.monotonic_ns()
-    scene.streamer._link_up_ns = dict.fromkeys(BASE, began_ns - link_age_ns)
+    scene.streamer._peer_watcher._link_up_ns = dict.fromkeys(BASE, began_ns - link_age_ns)
     settled_ns = scene.join_peer()
     if waits:
         assert settled_ns >= began_ns + PEER_SETTLE_NS

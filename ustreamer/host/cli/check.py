@@ -65,7 +65,7 @@ def check(path: Path, *, offline: bool) -> CheckReport:
             streamer = loaded.streamer()
             for transport in streamer.transports.values():
                 closing.callback(transport.close)
-            streamer.register_listeners()
+            streamer.listeners.register()
         except (UStatusError, PluginError, ValueError) as error:
             return msgspec.structs.replace(report, problems=(_locate(document, (), str(error)),))
         warnings = [

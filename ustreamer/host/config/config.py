@@ -153,6 +153,27 @@ def configured_authorities(config: StreamerConfig) -> tuple[str, ...]:
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
 
 
+def endpoint_by_authority(config: StreamerConfig) -> dict[str, str]:
+    """The endpoint of each authority."""
+    return {
+        authority: name for name, section in config.endpoints.items() for authority in section.authorities
+    }
+
+
+def authorities_by_endpoint(config: StreamerConfig) -> dict[str, tuple[str, ...]]:
+    """The authorities behind each endpoint."""
+    return {name: section.authorities for name, section in config.endpoints.items()}
+
+
+def sibling_authorities(config: StreamerConfig, name: str) -> frozenset[str]:
+    """The authorities behind the other endpoints that have the transport of endpoint `name`."""
+    transport = config.endpoints[name].transport
+    others = (each for other, each in config.endpoints.items() if other != name)
+    return frozenset(
+        authority for each in others if each.transport == transport for authority in each.authorities
+    )
+
+
 class ConfiguredAuthorities(Collection[str]):
     """`configured_authorities` of the current configuration, read again by each call."""
 

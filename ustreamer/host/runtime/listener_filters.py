@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters that a streamer registers as listeners at each endpoint."""
+"""The listeners that a streamer registers at each endpoint, and their filters.
 
-from collections.abc import Mapping, Sequence
+In: the authorities behind each endpoint. Out: registrations at the transports.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import msgspec
 
 from ustreamer.core.routing.router import SELF
+from ustreamer.transport_port import EndpointTransport
+from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
 _REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests; sinks of responses and notifications
@@ -16,6 +22,53 @@ _MAX_EXACT_PATTERNS: Final = 4
 
 FilterPair = tuple[UUri, UUri | None]
 """Source and sink filter, as parameters of `UTransport.register_listener`."""
+
+
+class EndpointListeners:
+    """One listener per endpoint, registered with the filters that follow from the authorities behind all endpoints."""
+
+    def __init__(
+        self,
+        transports: Mapping[str, EndpointTransport],
+        listener_of: Callable[[str], Listener],
+        authorities: Mapping[str, Sequence[str]],
+        hosted: Sequence[UUri],
+    ) -> None:
+        """`listener_of` is called per endpoint by `register`. `hosted` are the entities of this streamer."""
+        self._transports = transports
+        self._listener_of = listener_of
+        self._listeners: dict[str, Listener] = {}
+        self._authorities = authorities
+        self._hosted = hosted
+
+    def register(self) -> None:
+        """Register the listeners of all endpoints. Opens nothing. Raises UStatusError if a transport refuses one."""
+        for name, transport in self._transports.items():
+            self._listeners[name] = self._listener_of(name)
+            for source, sink in self._filters(name, self._authorities):
+                transport.register_listener(source, sink, self._listeners[name])
+
+    @contextmanager
+    def switched(self, authorities: Mapping[str, Sequence[str]]) -> Iterator[None]:
+        """Within a `with` block, listen with the new and the old filters; after it with the new ones only."""
+        new, old = [], []
+        for name in self._transports:
+            before, after = self._filters(name, self._authorities), self._filters(name, authorities)
+            new += [(name, *filters) for filters in after if filters not in before]
+            old += [(name, *filters) for filters in before if filters not in after]
+        with ExitStack() as undo:
+            for name, source, sink in new:
+                listener = self._listeners[name]
+                self._transports[name].register_listener(source, sink, listener)
+                undo.callback(self._transports[name].unregister_listener, source, sink, listener)
+            yield
+            undo.pop_all()
+        self._authorities = authorities
+        for name, source, sink in old:
+            self._transports[name].unregister_listener(source, sink, self._listeners[name])
+
+    def _filters(self, endpoint: str, authorities: Mapping[str, Sequence[str]]) -> list[FilterPair]:
+        return listener_filters(endpoint, {SELF: (), **authorities}, self._hosted)
 
 
 def listener_filters(

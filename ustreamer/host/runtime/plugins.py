@@ -2,12 +2,15 @@
 """Finds, imports, creates and registers plugins."""
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pluggy
 
+from ustreamer.core.delivery.plugin_errors import plugin_name
+from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hooks import PROJECT, Hooks, PluginContext
 from ustreamer.host.runtime.entry_points import PathEntryPoint, path_entry_points
 from ustreamer.transport_port import TransportKind
@@ -15,6 +18,8 @@ from ustreamer.transports import BuiltinTransports
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+log = logging.getLogger("ustreamer.streamer")
 
 AnyEntryPoint: TypeAlias = "EntryPoint | PathEntryPoint"
 E = TypeVar("E", bound="EntryPoint | PathEntryPoint")
@@ -179,3 +184,19 @@ def prepare_reconfigure(
         raise ValueError("needs a restart")
     apply: Callable[[], None] = reconfigure(config)
     return apply
+
+
+def isolated(watch: SubscriptionWatch) -> SubscriptionWatch:
+    """`watch` without its exceptions: the first one is logged."""
+    failed = False
+
+    def contained(subscription: Subscription, change: Change, /) -> None:
+        nonlocal failed
+        try:
+            watch(subscription, change)
+        except Exception:
+            if not failed:
+                log.exception("plugins.failed", extra={"plugin": plugin_name(watch)})
+            failed = True
+
+    return contained

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,31 +17,22 @@ import pluggy
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.links import LinkStates
-from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot
-from ustreamer.core.delivery.plugin_errors import plugin_name
 from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.core.peers.election import Announcement, PeerRouters
+from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
-from ustreamer.core.peers.topic_advertisements import (
-    MAX_ADVERTISEMENTS,
-    MAX_YIELD_DELAY_NS,
-    YIELD_DELAY_NS,
-    TopicAdvertisement,
-)
+from ustreamer.core.peers.topic_advertisements import MAX_ADVERTISEMENTS
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import (
-    Change,
     StaticDirectory,
     Subscription,
     SubscriptionDirectory,
-    SubscriptionWatch,
     merge_directories,
 )
 from ustreamer.hooks import HostedService, PluginContext, StreamerSettings
@@ -53,7 +44,14 @@ from ustreamer.host.admin.status import (
     StreamerStatistics,
 )
 from ustreamer.host.admin.ustreamer_service import UStreamerService
-from ustreamer.host.config.config import ConfiguredAuthorities, StreamerConfig, served_authorities
+from ustreamer.host.config.config import (
+    ConfiguredAuthorities,
+    StreamerConfig,
+    authorities_by_endpoint,
+    endpoint_by_authority,
+    served_authorities,
+    sibling_authorities,
+)
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.observe.snapshot import (
     EndpointSource,
@@ -64,16 +62,11 @@ from ustreamer.host.observe.snapshot import (
     unaccounted,
 )
 from ustreamer.host.runtime import logs, plugins
-from ustreamer.host.runtime.advertiser import (
-    NEW_LINK_NS,
-    PEER_SETTLE_NS,
-    SubscribedTopics,
-    TopicAdvertiser,
-)
+from ustreamer.host.runtime.advertiser import PeerWatcher, SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed, stop_summary
 from ustreamer.host.runtime.late_subscribers import LateSubscribers
-from ustreamer.host.runtime.listener_filters import FilterPair, listener_filters
+from ustreamer.host.runtime.listener_filters import EndpointListeners
 from ustreamer.host.runtime.recent_events import RecentEvents
 from ustreamer.host.runtime.redrive import Redriver
 from ustreamer.host.runtime.reload import (
@@ -92,11 +85,9 @@ from ustreamer.transport_port import (
     EndpointContext,
     EndpointTransport,
     PeerTopicTransport,
-    PeerTransport,
     TransportKind,
 )
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
-from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -126,12 +117,12 @@ class Streamer:
         self._config = config
         self._clock = clock
         self._timers = TimerThread(clock)
-        authorities = _endpoint_by_authority(config)
+        authorities = endpoint_by_authority(config)
         # Replaced below, with the hosted services.
         self._authority_table = AuthorityTable(authorities)
         self._links = LinkStates(self._endpoint_of)
         self._peers = PeerRouters(config.authority, os.urandom(8).hex())
-        self._peers.configure(_authorities_by_endpoint(config))
+        self._peers.configure(authorities_by_endpoint(config))
         self.context = PluginContext(
             authority=config.authority,
             serves=served_authorities(config, kinds),
@@ -159,7 +150,7 @@ class Streamer:
                 self.context.serves,
                 self._configured_topics,
                 instance,
-                _sibling_authorities(config, name),
+                sibling_authorities(config, name),
                 config.state_dir,
                 self.context.stores,
             )
@@ -174,7 +165,6 @@ class Streamer:
         self._advertiser = TopicAdvertiser(self._peers, self.transports, clock, self._timers.schedule)
         self._advertisements = self._advertiser.advertisements
         self._egress_queues: dict[str, EndpointQueue] = {}
-        self._listeners: dict[str, Listener] = {}
         self.events = RecentEvents()
         store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters, self.context.stores)
         self._dead_letter_writer = DeadLetterWriter(store, config.dead_letters)
@@ -182,8 +172,17 @@ class Streamer:
         self.unconfirmed = 0
         """After a stop: sent messages that may not have arrived and are not on disk."""
         self.dispatcher = self._build_dispatcher(config)
-        self._link_up_ns: dict[str, int] = {}
         self._subscribed_topics = SubscribedTopics(self._share_topic, clock, self._timers.schedule)
+        self._peer_watcher = PeerWatcher(
+            self._peers,
+            self._advertiser,
+            self.dispatcher,
+            self._subscribed_topics,
+            self._links,
+            self.events,
+            self._endpoint_of,
+            clock,
+        )
         self._late_subscribers = LateSubscribers(
             self.dispatcher, self.transports, self._endpoint_of, clock, self._timers.schedule
         )
@@ -191,6 +190,12 @@ class Streamer:
         for name in self.transports:
             self._egress_queues[name] = self._build_egress_queue(name, config)
         self._keep_received(config)
+        self.listeners = EndpointListeners(
+            self.transports,
+            lambda name: self._egress_queues[name].listener(self.dispatcher.ingress(name)),
+            authorities_by_endpoint(config),
+            self._hosted,
+        )
         self._kinds = kinds
 
     def _build_egress_queue(self, name: str, config: StreamerConfig) -> EndpointQueue:
@@ -330,7 +335,7 @@ class Streamer:
             self._dead_letter_writer.start()
             self.dispatcher.watch_clock()
             self._write_due_log_lines()
-            self.register_listeners()
+            self.listeners.register()
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
@@ -342,7 +347,7 @@ class Streamer:
                 queue.start()
             for transport in self.transports.values():
                 transport.open()
-            self._announce()
+            self._peer_watcher.announce()
             self._subscribed_topics.share_all()  # again: only an open transport can prepare
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         except BaseException:
@@ -373,7 +378,7 @@ class Streamer:
 
     def _watch_subscriptions(self) -> None:
         for watch in self._plugins.hook.ustreamer_subscription_watch():
-            self._paused.watch(_isolated(watch))
+            self._paused.watch(plugins.isolated(watch))
         self._paused.watch_subscribes(self._late_subscribers.on_subscribe)
         if any(isinstance(each, PeerTopicTransport) for each in self.transports.values()):
             self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
@@ -391,107 +396,20 @@ class Streamer:
             self.transports[each.endpoint].prepare_topic(topic)
         return bool(targets)
 
-    def register_listeners(self) -> None:
-        """Register the listeners of all endpoints. Opens nothing. Raises UStatusError if a transport refuses one."""
-        for name, transport in self.transports.items():
-            self._listeners[name] = self._egress_queues[name].listener(self.dispatcher.ingress(name))
-            for source, sink in self._listener_filters(name, self._config):
-                transport.register_listener(source, sink, self._listeners[name])
-
     def _watch_links(self) -> None:
         for name, transport in self.transports.items():
             transport.watch_link(partial(self._on_link_change, name))
             transport.watch_routes(self._egress_queues[name].on_route_open)
-            if isinstance(transport, PeerTransport):
-                transport.watch_peers(partial(self._on_peers_changed, name))
-            if isinstance(transport, PeerTopicTransport):
-                transport.watch_topic_advertisements(partial(self._on_advertisements_changed, name))
+        self._peer_watcher.watch()
 
     def _on_link_change(self, name: str, up: bool) -> None:
         if up is not self._links.state_of_endpoint(name).up:
             self.events.on_link_change(name, self._clock.wall_ms())
         if up:
-            self._link_up_ns[name] = self._clock.monotonic_ns()
+            self._peer_watcher.on_link_up(name)
             # Before plugins: queued messages must not depend on a plugin that watches links.
             self._egress_queues[name].on_link_up()
         self._links.set_state(name, up=up)
-
-    def _announce(self) -> None:
-        for name, transport in self.transports.items():
-            if isinstance(transport, PeerTransport):
-                transport.announce(self._peers.own_announcements(name))
-        self._update_peer_trust()
-
-    def _update_peer_trust(self) -> None:
-        for name, transport in self.transports.items():
-            if isinstance(transport, PeerTransport):
-                transport.trust_peers(partial(self._peers.is_trusted, name))
-
-    def _on_peers_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
-        peer_changes = self._peers.on_announcements(name, announcements)
-        if not peer_changes.changed:
-            return
-        self.events.on_peers_changed(name, self._clock.wall_ms())
-        self.dispatcher.set_loop_endpoints(self._peers.loop_endpoints())
-        self.dispatcher.invalidate_routes()
-        self._update_peer_trust()
-        present = [router.authority for router in self._peers.peers_at(name)]
-        joined, departed = (
-            [router.authority for router in each] for each in (peer_changes.joined, peer_changes.departed)
-        )
-        log.info(
-            "streamer.peers",
-            extra={
-                "endpoint": name,
-                "joined": joined,
-                "departed": departed,
-                "present": present,
-                **limited(name),
-            },
-        )
-        for each in peer_changes.shared_endpoints:
-            log.warning("streamer.duplicate_network", extra={"endpoint": each, **limited(each)})
-        if peer_changes.joined:
-            settled_ns = now_ns = self._clock.monotonic_ns()
-            if now_ns < self._link_up_ns.get(name, 0) + NEW_LINK_NS:
-                settled_ns += (
-                    PEER_SETTLE_NS  # this streamer joined, and its peers may forward its topics already
-                )
-            self._advertisements.on_peer_joined(settled_ns)
-            self._timers.schedule(settled_ns, self._on_peers_settled)
-            self._links.on_peer_joined(name)
-
-    def _on_peers_settled(self) -> None:
-        self.dispatcher.invalidate_routes()
-        self._subscribed_topics.share_all()
-
-    def _on_advertisements_changed(
-        self, name: str, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
-    ) -> None:
-        now_ns = self._clock.monotonic_ns()
-        topics = self._advertisements.on_advertisements(name, added, removed, now_ns)
-        if not topics:
-            return
-        self.dispatcher.invalidate_topics(topics)
-        self._subscribed_topics.on_advertisements(topics)
-        by_home: dict[str, list[TopicAdvertisement]] = {}
-        for each in added:
-            home = self._endpoint_of(each.topic.authority_name)
-            by_home.setdefault(home or SELF, []).append(each)
-        for home, advertisements in by_home.items():
-            yield_to = partial(self._yield_to, name, advertisements, now_ns)
-            when_read = partial(
-                self.transports[home].call_when_read, partial(self._timers.schedule, now_ns, yield_to)
-            )
-            self._timers.schedule(now_ns + YIELD_DELAY_NS, when_read)
-            self._timers.schedule(now_ns + MAX_YIELD_DELAY_NS, yield_to)
-
-    def _yield_to(self, name: str, advertisements: Sequence[TopicAdvertisement], received_ns: int) -> None:
-        self.dispatcher.invalidate_topics(self._advertisements.yield_to(name, advertisements, received_ns))
-
-    def _listener_filters(self, endpoint: str, config: StreamerConfig) -> list[FilterPair]:
-        behind = {SELF: (), **_authorities_by_endpoint(config)}
-        return listener_filters(endpoint, behind, self._hosted)
 
     # --- reload ------------------------------------------------------------------------------------------------------
 
@@ -511,7 +429,7 @@ class Streamer:
                 refused.append(f"plugins.{name}: {error}")
         if refused:
             raise ReloadRefused(refused)
-        authority_table = AuthorityTable(_endpoint_by_authority(config), self._hosted)
+        authority_table = AuthorityTable(endpoint_by_authority(config), self._hosted)
 
         def change() -> None:
             for apply in plugin_changes:
@@ -520,7 +438,7 @@ class Streamer:
             for name, queue in self._egress_queues.items():
                 queue.set_limits(config.limits(name))
             self._authority_table = authority_table
-            self._peers.configure(_authorities_by_endpoint(config))
+            self._peers.configure(authorities_by_endpoint(config))
             self._advertisements.withdraw_all(self._clock.monotonic_ns())
             try:
                 self._plugins.hook.ustreamer_configured(settings=self._settings(config))
@@ -528,36 +446,18 @@ class Streamer:
                 # A defect in a plugin. The other plugins keep the settings they received.
                 log.exception("plugins.failed", extra={"hook": "ustreamer_configured"})
 
-        with self._switched_listeners(config):
+        with self.listeners.switched(authorities_by_endpoint(config)):
             for name, endpoint in changed_endpoints(self._config, config, self._kinds).items():
                 self.transports[name].reconfigure(endpoint)
             self.dispatcher.swap_router(self._build_router(config, authority_table), change)
         self._subscribed_topics.share_all()
         self.dispatcher.set_loop_endpoints(self._peers.loop_endpoints())
-        self._announce()
+        self._peer_watcher.announce()
         changed = changed_keys(self._config, config)
         self._config = config
         self._loaded_ms = self._clock.wall_ms()
         log.info("streamer.reloaded", extra={"changed": changed})
         return changed
-
-    @contextmanager
-    def _switched_listeners(self, config: StreamerConfig) -> Iterator[None]:
-        """Within a `with` block, listen with the new and the old filters; after it with the new ones only."""
-        new, old = [], []
-        for name in self.transports:
-            before, after = self._listener_filters(name, self._config), self._listener_filters(name, config)
-            new += [(name, *filters) for filters in after if filters not in before]
-            old += [(name, *filters) for filters in before if filters not in after]
-        with ExitStack() as undo:
-            for name, source, sink in new:
-                listener = self._listeners[name]
-                self.transports[name].register_listener(source, sink, listener)
-                undo.callback(self.transports[name].unregister_listener, source, sink, listener)
-            yield
-            undo.pop_all()
-        for name, source, sink in old:
-            self.transports[name].unregister_listener(source, sink, self._listeners[name])
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Stop receiving, send the accepted messages, close; returns the number of messages unsent after `drain_s`.
@@ -779,43 +679,6 @@ class Streamer:
     @property
     def plugins(self) -> pluggy.PluginManager:
         return self._plugins
-
-
-def _endpoint_by_authority(config: StreamerConfig) -> dict[str, str]:
-    """The endpoint of each authority."""
-    return {
-        authority: name for name, section in config.endpoints.items() for authority in section.authorities
-    }
-
-
-def _sibling_authorities(config: StreamerConfig, name: str) -> frozenset[str]:
-    """The authorities behind the other endpoints that have the transport of endpoint `name`."""
-    transport = config.endpoints[name].transport
-    others = (each for other, each in config.endpoints.items() if other != name)
-    return frozenset(
-        authority for each in others if each.transport == transport for authority in each.authorities
-    )
-
-
-def _authorities_by_endpoint(config: StreamerConfig) -> dict[str, tuple[str, ...]]:
-    """The authorities behind each endpoint."""
-    return {name: section.authorities for name, section in config.endpoints.items()}
-
-
-def _isolated(watch: SubscriptionWatch) -> SubscriptionWatch:
-    """`watch` without its exceptions: the first one is logged."""
-    failed = False
-
-    def contained(subscription: Subscription, change: Change, /) -> None:
-        nonlocal failed
-        try:
-            watch(subscription, change)
-        except Exception:
-            if not failed:
-                log.exception("plugins.failed", extra={"plugin": plugin_name(watch)})
-            failed = True
-
-    return contained
 
 
 def _flatten(offered: Iterable[Sequence[HostedService]]) -> list[HostedService]:
