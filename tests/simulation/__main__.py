@@ -115,9 +115,5 @@ def _with_fixed_hashes() -> None:
 
 
 if __name__ == "__main__":
-    if (
-        os.environ.get("PYTHONHASHSEED") != "0"
-    ):  # hashes order the threads: only with fixed ones a seed is one story
-        command = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
+    _with_fixed_hashes()
     sys.exit(main(sys.argv[1:]))

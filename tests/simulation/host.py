@@ -36,7 +36,7 @@ from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage import received_ids  # noqa: F401
 from ustreamer.host.storage.dead_letter_store import DIRECTORY
 from ustreamer.transport_port import EndpointConfig
-from ustreamer.transports.zenoh import transport  # noqa: F401
+from ustreamer.transports.zenoh import awaited_receipts, receipt_giver, transport  # noqa: F401
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 STATE_DIR: Final = Path("/simulated/state")

@@ -190,7 +190,7 @@ class Oracle:
     def _may_be_lost(self, id: bytes, process: Process) -> bool:
         """Documented losses: in the buffer of an application; with a killed streamer."""
         destination = self._world.destination(id)
-        has_receipts = destination == OUTSIDE and self._host.config.receipts and self._has_receipt(id)
+        has_receipts = destination == OUTSIDE and self._host.config.receipts
         if id in self._host.networks[destination].lost_at_apps and not has_receipts:
             return True
         killed_at_ns = self._host.killed_at_ns.get(process)
@@ -205,14 +205,10 @@ class Oracle:
             self._was_put_by_killed(id) or self._world.sent[id].at_ns > killed_at_ns - window_ms * NS_PER_MS
         )
 
-    def _has_receipt(self, id: bytes) -> bool:
-        """Whether the application gives receipts for the flow of this message: for publications."""
-        return FLOWS[self._world.sent[id].flow].needs_subscription
-
     def _was_put_by_killed(self, id: bytes) -> bool:
         """A killed process put it: `delivered` means that Zenoh took it, and the replay window died.
 
-        A durable endpoint has it on disk, unless it was put just before the kill or is a call.
+        A durable endpoint has it on disk, unless it was put just before the kill, or is a call without receipts.
         """
         destination = self._world.destination(id)
         network = self._host.networks[destination]
@@ -221,12 +217,12 @@ class Oracle:
             return False
         if destination == INSIDE or not self._host.config.durable or self._host.disk.was_refusing:
             return True
-        sent = self._world.sent[id]
-        if sent.flow == "call":
+        sent, has_receipts = self._world.sent[id], self._host.config.receipts
+        if sent.flow == "call" and not has_receipts:
             return True
         if sent.ttl_ms and sent.at_ns + sent.ttl_ms * NS_PER_MS < killed_at_ns:
             return True  # documented: it expired in an outage, and the counter of that died with the process
-        doubt_ms = _RECEIPT_MS if self._host.config.receipts and self._has_receipt(id) else _DOUBT_MS
+        doubt_ms = _RECEIPT_MS if has_receipts else _DOUBT_MS
         doubt_ns = (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
         return network.put_ns[id] > killed_at_ns - doubt_ns or self._may_be_evicted(id, doubt_ns)
 

@@ -29,7 +29,7 @@ from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadF
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID, UuidSource
-from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.uuri import ANY, UUri, any_at
 from ustreamer.uprotocol.wire import decode, encode, encode_tail
 
 APP: Final = UUri("hpc", 0x10A1, 1, 0)
@@ -118,7 +118,8 @@ class World:
         ):
             self.apps[OUTSIDE].subscribe(key)
         if receipts:
-            self.apps[OUTSIDE].token = token_key(_GIVER, ListenerFilters(ANY, None))
+            for sink in None, any_at("cloud"):
+                self.apps[OUTSIDE].tokens.add(token_key(_GIVER, ListenerFilters(ANY, sink)))
         self.expiring: set[UUri] = set()
         """Topics with a subscription that ends at a date."""
         self.sent: dict[bytes, Sent] = {}

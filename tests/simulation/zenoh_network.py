@@ -29,8 +29,8 @@ class SimApp:
         self.connected = True
         self.stalled = False
         self.on_message = on_message
-        self.token = ""
-        """The token with which the application announces receipts."""
+        self.tokens: set[str] = set()
+        """The tokens with which the application announces receipts."""
         self._network = network
         self._waiting: deque[tuple[int, WireMessage]] = deque()
         self._waiting_bytes = 0
@@ -177,7 +177,7 @@ class SimNetwork:
 
     def tokens(self) -> set[str]:
         """The tokens of the connected applications."""
-        return {app.token for app in self.apps if app.connected and app.token}
+        return {token for app in self.apps if app.connected for token in app.tokens}
 
     @property
     def can_read(self) -> bool:

@@ -841,11 +841,17 @@ class Dispatched:
             self(each)
 
 
+@pytest.mark.parametrize("receipts", [True, False])
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("are_answered", [True, False])
 def test_a_kill_repeats_sent_requests_only_if_no_response_was_dispatched(
-    start: MakeDurableQueueRig, are_answered: bool, together: bool
+    start: MakeDurableQueueRig,
+    are_answered: bool,
+    together: bool,
+    receipts: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(ScriptedTransport, "awaits_receipt", lambda *_: receipts)
     first = start(ScriptedTransport(then=DOWN), threads=True, rest_ns=HOUR_MS * 1_000_000)
     made = [call(CALLER, n) for n in range(10)]
     calls = [replace(each, id=UUID(each.id.msb, 1 << 63 | n)) for n, each in enumerate(made)]
@@ -867,6 +873,26 @@ def test_a_kill_repeats_sent_requests_only_if_no_response_was_dispatched(
     assert ingress.spooled == (after if are_answered else [11])
     assert ingress.batches == together
     close(first)
+
+
+def test_an_answered_request_that_waits_for_its_receipt_leaves_the_disk_first(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(ScriptedTransport(), threads=True)
+    made = [call(CALLER, n) for n in range(3)]
+    calls = [replace(each, id=UUID(each.id.msb, 1 << 63 | n)) for n, each in enumerate(made)]
+    delivery = Delivery(life.gateway, life.queue, None, None)
+    assert life.queue.keep("receipts", [life.queue.sent_message(delivery, each) for each in calls[:2]])
+    eventually(lambda: life.queue.counters()["spooled"] == 2, "the writes")
+    ingress = Dispatched(life)
+    listener = life.queue.listener(ingress)
+    for each in calls[1:]:
+        listener(response(each.id, each))
+    assert ingress.spooled == [1, 1]
+    assert life.queue.keep("receipts", [life.queue.sent_message(delivery, calls[2])])
+    assert life.queue.release("receipts", [each.id for each in calls])
+    eventually(lambda: not life.queue.has_sent_requests, "the end of all requests")
+    close(life)
 
 
 def test_a_response_does_not_wait_for_a_request_that_never_touched_the_disk(

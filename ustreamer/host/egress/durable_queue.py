@@ -371,7 +371,7 @@ class DurableQueue(EndpointQueue):
                 del self._sent_requests[item.message.id]
         if key:
             self._persisted -= 1
-            if verdict is Verdict.DELIVERED and self._awaits_receipt(item.message):
+            if verdict is Verdict.DELIVERED and self._transport.awaits_receipt(item.message.id):
                 self._undeleted += 1
                 self._unreceipted[key] = item.message.id, now_ns
                 self._wake_writer()
@@ -381,12 +381,6 @@ class DurableQueue(EndpointQueue):
             self.write_buffer.remove_message(item)
             # A record that is being written will be on disk, and is obsolete.
             self._undeleted += id(item) in self._being_written
-
-    def _awaits_receipt(self, message: UMessage) -> bool:
-        # The record of a Request must leave the disk before its Response is dispatched.
-        return message.attributes.type is not UMessageType.REQUEST and self._transport.awaits_receipt(
-            message.id
-        )
 
     def _delete_receipted(self) -> None:
         """Delete the records of sent messages that have arrived, or that are on disk among the sent messages.
@@ -443,20 +437,29 @@ class DurableQueue(EndpointQueue):
     @property
     def has_sent_requests(self) -> bool:
         """Whether a Request was sent whose record may still be on disk."""
-        return bool(self._sent_requests)
+        return bool(self._sent_requests) or self._sent_records.has_requests
 
     def wait_deleted(self, answered: Sequence[UUID]) -> None:
         """Delete the records of these Requests, and wait until they have left the disk, at most 1 s."""
         with self._lock:
-            waiting = [each for each in answered if each in self._sent_requests]
+            for each in answered:
+                self._sent_records.release_request(each)
+                key = self._sent_requests.get(each, b"")
+                if self._unreceipted.pop(key, None) is not None:
+                    self._deletes.add_key(key)
+            waiting = [each for each in answered if self._may_be_on_disk(each)]
             end_ns = self._clock.monotonic_ns() + round(_UNDELETED_WAIT_S * _NS_PER_S)
             while waiting and self._writer.is_alive():
-                self._deletes.expedite({self._sent_requests[each] for each in waiting})
+                self._deletes.expedite({self._sent_requests.get(each, b"") for each in waiting})
+                self._wake_writer()
                 left_ns = end_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
                     return
                 self._changed.wait(left_ns / _NS_PER_S)
-                waiting = [each for each in waiting if each in self._sent_requests]
+                waiting = [each for each in waiting if self._may_be_on_disk(each)]
+
+    def _may_be_on_disk(self, request: UUID) -> bool:
+        return request in self._sent_requests or self._sent_records.has_request(request)
 
     def _report_undelivered(self, item: QueuedMessage, status: UStatus) -> None:
         # A message that the disk lost (`spool.messages_lost`) has no content to report.
@@ -587,6 +590,7 @@ class DurableQueue(EndpointQueue):
                 self._on_written(item, key)
             for (record, _), key in zip(sent, keys[len(batch) :], strict=False):
                 self._sent_records.on_written(record, key)
+            self._sent_records.on_commit(set(obsolete))
             self._committed += len(keys)
             # After an error, messages that ended during the write are not on disk.
             if write_error is not None:

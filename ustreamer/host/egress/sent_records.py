@@ -3,12 +3,15 @@
 
 In: messages with the route on which they were sent (`add`), and the end of the doubt about a route (`release`). Out:
 batches to write (`peek_batch`), and keys to delete (`pop_obsolete`).
+
+A Request leaves the disk before its Response is dispatched: `release_request`, then wait until `has_request` is false.
 """
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Container, Hashable, Sequence
 from typing import Final
 
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
 _UNWRITTEN: Final = b""
@@ -34,6 +37,9 @@ class SentRecords:
         self._by_route: dict[Hashable, dict[UUID, SentRecord]] = {}
         self._unwritten: dict[SentRecord, None] = {}
         self._obsolete: list[bytes] = []
+        self._being_written: set[SentRecord] = set()
+        self._requests: dict[UUID, SentRecord] = {}
+        """The Requests that are or will be on disk, until their deletion."""
         self._messages = self._bytes = 0
         self.refused = 0
         """Messages that the limits kept out: a kill loses them, if they have not arrived."""
@@ -68,11 +74,27 @@ class SentRecords:
                 continue
             record = records[item.message.id] = SentRecord(item)
             self._unwritten[record] = None
+            if item.message.attributes.type is UMessageType.REQUEST:
+                self._requests[item.message.id] = record
             self._messages += 1
             self._bytes += record.size
 
     def is_on_disk(self, id: UUID) -> bool:
         return any(id in records and records[id].key for records in self._by_route.values())
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a Request is or will be on disk."""
+        return bool(self._requests)
+
+    def has_request(self, id: UUID) -> bool:
+        """Whether this Request is or will be on disk."""
+        return id in self._requests
+
+    def release_request(self, id: UUID) -> None:
+        """Forget this Request, as `release`."""
+        for route in self._by_route:
+            self.release(route, [id])
 
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> None:
         """Forget the messages of a route, or those with `ids`; their records become obsolete."""
@@ -87,6 +109,8 @@ class SentRecords:
             self._unwritten.pop(record, None)
             if record.key:
                 self._obsolete.append(record.key)
+            elif record not in self._being_written:
+                self._requests.pop(id, None)
 
     def peek_batch(self, limit: int, size: int) -> list[tuple[SentRecord, QueuedMessage]]:
         """The oldest unwritten messages: at most `limit` and `size` bytes, but at least one."""
@@ -97,6 +121,7 @@ class SentRecords:
                 break
             assert record.item is not None
             batch.append((record, record.item))
+        self._being_written = {record for record, _ in batch}
         return batch
 
     def on_written(self, record: SentRecord, key: bytes) -> None:
@@ -105,6 +130,18 @@ class SentRecords:
         record.item, record.key = None, key
         if record.is_released:
             self._obsolete.append(key)
+
+    def on_commit(self, deleted: Container[bytes]) -> None:
+        """The write of the last batch is over, and the store has these keys to delete."""
+        self._being_written = set()
+        if self._requests:
+            ended = [
+                id
+                for id, each in self._requests.items()
+                if each.is_released and (not each.key or each.key in deleted)
+            ]
+            for id in ended:
+                del self._requests[id]
 
     def pop_obsolete(self) -> list[bytes]:
         """Remove and return the keys to delete."""

@@ -694,15 +694,15 @@ class ZenohSender:
         overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
         if overdue:
             found = {id: each[2] for id, each in self._remembered_of(overdue).items()}
-            keeper.keep({id: each for id, each in found.items() if _is_repeatable(each)})
+            keeper.keep({id: each for id, each in found.items() if not self._is_answered(each)})
             # A put in progress is remembered later.
             keeper.ignore(
                 id
                 for id, put_ns in overdue.items()
-                if (id in found and not _is_repeatable(found[id]))
-                or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
+                if (self._is_answered(found[id]) if id in found else now_ns - put_ns > _FORGOTTEN_NS)
             )
-        keeper.release(awaited.is_awaited)
+        answered = self._answered_requests
+        keeper.release(lambda id, kept: awaited.is_awaited(id) and (kept is None or kept not in answered))
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""
