@@ -202,6 +202,13 @@ class ReceivedStore(Protocol):
         """Open the store, and return the ids that earlier processes added last."""
         ...
 
+    def restored(self) -> Sequence[UUID]:
+        """The messages of this endpoint that earlier processes left on disk, and that are sent now; once.
+
+        A kill after their write may come before `add`.
+        """
+        ...
+
     def safe_before_ns(self) -> int:
         """Messages received before this time were sent on, or are on disk."""
         ...

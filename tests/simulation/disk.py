@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated disk at the port of the stores: the class that commits (`LmdbStore`).
+"""A simulated disk at the port of the stores: the class that commits (`LmdbStore`), and files below `os`.
 
 A commit takes time, and takes effect at one moment in that time. A kill or a power cut before that moment loses it.
 LMDB itself is not simulated: README.md says why.
@@ -30,6 +30,11 @@ class SimDisk:
         self.refusal: Refusal | None = None
         self.was_refusing = False
         self.stores: dict[str, dict[bytes, bytes]] = {}
+        self.files: dict[str, SimFile] = {}
+
+    def cut_power(self) -> None:
+        for each in self.files.values():
+            each.cut_power(self.rng)
 
     def set_commit_ms(self, commit_ms: int) -> None:
         self.commit_ms = commit_ms
@@ -62,6 +67,66 @@ class SimDisk:
             return
         code = UCode.INTERNAL if self.refusal == "error" else UCode.RESOURCE_EXHAUSTED
         raise UStatusError(code, f"{what}: the simulated disk is {self.refusal}")
+
+
+class SimFile:
+    """A file: its content, and the writes that are not synced. Each of these may be lost with the power."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self._synced = b""
+        self._unsynced: list[tuple[int, bytes]] = []
+
+    def allocate(self, size: int) -> None:
+        self.content.extend(bytes(max(0, size - len(self.content))))
+        self._synced += bytes(max(0, size - len(self._synced)))
+
+    def write(self, data: bytes, at: int) -> None:
+        self.content[at : at + len(data)] = data
+        self._unsynced.append((at, data))
+
+    def sync(self) -> None:
+        self._synced, self._unsynced = bytes(self.content), []
+
+    def cut_power(self, rng: Random) -> None:
+        self.content = bytearray(self._synced)
+        for at, data in self._unsynced:
+            if rng.random() < 0.5:
+                self.content[at : at + len(data)] = data
+        self.sync()
+
+
+class SimOs:
+    """The calls of `os` for a file that is written in place."""
+
+    O_RDWR = O_CREAT = O_CLOEXEC = 0
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._open: list[SimFile] = []
+
+    def makedirs(self, path: Path, mode: int, *, exist_ok: bool) -> None:
+        """Nothing to do."""
+
+    def open(self, path: Path, _: int, __: int) -> int:
+        self._open.append(self._disk.files.setdefault(str(path), SimFile()))
+        return len(self._open) - 1
+
+    def posix_fallocate(self, file: int, _: int, size: int) -> None:
+        self._open[file].allocate(size)
+
+    def pread(self, file: int, size: int, at: int) -> bytes:
+        return bytes(self._open[file].content[at : at + size])
+
+    def pwrite(self, file: int, data: bytes, at: int) -> None:
+        self._disk.scheduler.check_killed()
+        self._open[file].write(data, at)
+
+    def fdatasync(self, file: int) -> None:
+        self._disk.wait(self._open[file].sync)
+
+    def close(self, file: int) -> None:
+        """Nothing to do."""
 
 
 class SimStore:

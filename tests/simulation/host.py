@@ -21,7 +21,7 @@ from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer_wamp.plugin import WampPlugin, WampSection
 
 from tests.simulation import primitives
-from tests.simulation.disk import SimDisk
+from tests.simulation.disk import SimDisk, SimOs
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler, Task
 from tests.simulation.wamp import ROUTER, SimWampServer
 from tests.simulation.zenoh_link import wait_link_end
@@ -59,6 +59,8 @@ class HostConfig(NamedTuple):
     """The time between two readings of the live ledger; 0 reads none."""
     receipts: bool = False
     """Whether the endpoint outside has receipts, and the application there gives them."""
+    receives: bool = False
+    """With `receipts`: the application outside expects them too, and the endpoint inside is durable."""
 
     def streamer_config(self) -> StreamerConfig:
         limits = EgressLimits(queue_messages=self.queue_messages, max_age_ms=self.max_age_ms)
@@ -69,7 +71,7 @@ class HostConfig(NamedTuple):
                 connect=(f"tcp/{name}:7447",),
                 retransmit_bytes=self.retransmit_bytes,
                 peers=False,
-                durable=self.durable and name == OUTSIDE,
+                durable=self.durable and (name == OUTSIDE or self.receives),
                 receipts=self.receipts and name == OUTSIDE,
             )
             for name, authorities in AUTHORITIES.items()
@@ -215,6 +217,7 @@ class SimHost:
     def cut_power(self) -> None:
         """As a kill; the clock that counts from the boot begins again."""
         self.kill()
+        self.disk.cut_power()
         self._boot += 1
         self._booted_ns = self.scheduler.now_ns - 20_000 * NS_PER_MS
 
@@ -269,19 +272,6 @@ class _Handler(logging.Handler):
         self.emit = host.on_record  # type: ignore[method-assign]
 
 
-class _NoIdFile:
-    """The file of received ids: the application outside makes no copies."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def load(self) -> list[bytes]:
-        return []
-
-    def add(self, _: object) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class _Zenoh:
     """The module `zenoh` as the transport sees it."""
 
@@ -322,7 +312,7 @@ def simulated(host: SimHost) -> Iterator[None]:
         ("ustreamer.uprotocol.uuid", "random"): seeded,
         ("ustreamer.host.runtime.streamer", "os"): entropy,
         ("ustreamer.host.egress.durable_queue", "_boot_id"): host.boot_id,
-        ("ustreamer.host.storage.received_ids", "ReceivedIdFile"): _NoIdFile,
+        (f"{storage}.received_ids", "os"): SimOs(host.disk),
     }
     log, handler = logging.getLogger("ustreamer"), _Handler(host)
     before = log.level, log.propagate

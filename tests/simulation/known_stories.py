@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
-from tests.simulation.kill_stories import kill_story, with_receipts
+from tests.simulation.kill_stories import kill_story, receiver_story, with_receipts
 from tests.simulation.story import SMALL_SIZES, Step, Story
 from tests.simulation.zenoh_link import LinkSizes
 
@@ -177,6 +177,8 @@ STORIES: Final[Mapping[str, Story]] = {
     "10 puts before the first announcement are lost with the router, receipts, durable": with_receipts(
         kill_story(239)
     ),
+    "10 receiving streamer killed, its backlog on disk, receipts, durable": receiver_story(182),
+    "10 receiving streamer killed and without power, a receipt lost": receiver_story(185),
     "11 router frozen, then its cable cut": Story(
         38_562,
         (

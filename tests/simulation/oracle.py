@@ -29,6 +29,12 @@ _DOUBT_MS: Final = 3_600
 silent node is suspect after a third of the lease."""
 _RECEIPT_MS: Final = 150
 """As `_DOUBT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
+_RECORDED_MS: Final = 50
+"""How long after a message its id is on disk at most: it is sent 10 ms ago then, and two receipts are 20 ms apart."""
+_IN_FLIGHT_MS: Final = 20
+_BACKLOG_MS: Final = 300
+_SYNCED_MS: Final = 1_100
+"""How long after that the id survives a power cut."""
 _MESSAGE_BYTES: Final = 200
 """What a message counts besides its payload, see `retransmit_bytes` in docs/configuration.md."""
 _KEPT_SHARE: Final = 7 / 8
@@ -72,6 +78,7 @@ class Oracle:
             self._duplicates(),
             self._left(),
             self._repetitions(),
+            self._receiver(),
             self._ids(),
             self._expiry(),
             self._order(),
@@ -94,8 +101,12 @@ class Oracle:
         return {wire_id(letter.message.id) for letter in letters}
 
     def _spooled(self) -> set[bytes]:
-        records = self._host.disk.stores.get(str(STATE_DIR / "spool" / OUTSIDE), {})
-        stored = (decode_record(key, value) for key, value in records.items() if len(key) == _SPOOL_KEY)
+        stored = (
+            decode_record(key, value)
+            for name in (INSIDE, OUTSIDE)
+            for key, value in self._host.disk.stores.get(str(STATE_DIR / "spool" / name), {}).items()
+            if len(key) == _SPOOL_KEY
+        )
         return {wire_id(decode(each.attributes)[0]) for each in stored}
 
     def _reported(self, dead_letters: int) -> tuple[int, dict[str, int]]:
@@ -280,6 +291,35 @@ class Oracle:
             yield Violation(
                 "repeated", f"a start sent {len(again)} messages that had arrived before the stop"
             )
+
+    def _receiver(self) -> Iterable[Violation]:
+        """What has a receipt is not lost, and comes twice only if it was received just before a kill.
+
+        No kill of the streamer is an excuse, as the sender keeps what has no receipt. Only the link inside must work.
+        After an outage the endpoint inside has a backlog, which goes over the disk.
+        """
+        if not self._host.config.receives:
+            return
+        received = self._world.received
+        sent = {id for id, each in self._world.sent.items() if each.flow == "back"}
+        reported = self._dead_letters() | self._spooled()
+        lost = len(sent - received.keys() - reported)
+        if lost or self._world.owed:
+            yield Violation(
+                "lost after a receipt", f"{lost} messages; {len(self._world.owed)} have no receipt"
+            )
+        has_outage = not self._faults <= {"kill", "power", "slow disk"}
+        recorded_ms = _BACKLOG_MS if has_outage else _RECORDED_MS
+        window_ns = (recorded_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
+        if "power" in self._faults:
+            window_ns += _SYNCED_MS * NS_PER_MS
+        # What the kernel of a killed process has arrives after the kill.
+        ends_ns = [each + _IN_FLIGHT_MS * NS_PER_MS for each in self._host.killed_at_ns.values()]
+        window_ns += _IN_FLIGHT_MS * NS_PER_MS
+        twice = [id for id in sent if len(received.get(id, ())) > 1]
+        early = [id for id in twice if not any(0 <= end - received[id][0] < window_ns for end in ends_ns)]
+        if early:
+            yield Violation("received twice", f"{len(early)} of {len(twice)} long before a kill")
 
     def _ids(self) -> Iterable[Violation]:
         """When the clock is right again, so are the times in new ids."""

@@ -172,7 +172,9 @@ class _Actor:
         self.networks = {name: SimNetwork(scheduler, name, story.sizes) for name in (INSIDE, OUTSIDE)}
         self.disk = SimDisk(scheduler, story.commit_ms)
         self.host = SimHost(scheduler, self.networks, self.disk, story.config)
-        self.world = World(scheduler, self.networks, receipts=story.config.receipts)
+        self.world = World(
+            scheduler, self.networks, receipts=story.config.receipts, receives=story.config.receives
+        )
         self._story = story
         self._unsent = 0
         """Messages that the applications have yet to send."""
@@ -298,7 +300,8 @@ class _Actor:
 
     def _has_arrived(self) -> bool:
         taken = (id for network in self.networks.values() for id in network.taken if id in self.world.sent)
-        return not self._unsent and all(id in self.world.received for id in taken)
+        is_sent = not self._unsent and not self.world.owed
+        return is_sent and all(id in self.world.received for id in taken)
 
     def _wait(self, condition: Callable[[], bool], limit_s: int) -> None:
         """Wait for a condition, and at least a second."""

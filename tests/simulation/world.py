@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tests.simulation.host import INSIDE, OUTSIDE
-from tests.simulation.scheduler import NS_PER_MS, Scheduler
+from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler
 from tests.simulation.zenoh_link import WireMessage, wire_message
 from tests.simulation.zenoh_network import SimApp, SimNetwork
 from ustreamer.core.routing.usubscription_codec import (
@@ -18,9 +18,12 @@ from ustreamer.core.routing.usubscription_codec import (
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import filter_key, message_key
 from ustreamer.transports.zenoh.receipt_keys import (
+    EVERY_RECEIPT,
     ID_IN_ATTACHMENT,
+    PREFIX,
     ReceiptGiverId,
     receipt_key,
+    split_receipt,
     token_key,
 )
 from ustreamer.transports.zenoh.retransmit import HEAD
@@ -97,11 +100,22 @@ class World:
     """The applications. Their clock is right, whatever the clock of the streamer shows."""
 
     def __init__(
-        self, scheduler: Scheduler, networks: Mapping[str, SimNetwork], *, receipts: bool = False
+        self,
+        scheduler: Scheduler,
+        networks: Mapping[str, SimNetwork],
+        *,
+        receipts: bool = False,
+        receives: bool = False,
     ) -> None:
-        """With `receipts` the application outside stands for a streamer: it gives receipts and drops copies."""
+        """With `receipts` the application outside stands for a streamer: it gives receipts and drops copies.
+
+        With `receives` it also expects receipts for what it sends to the application inside, and sends it again.
+        """
         self._scheduler = scheduler
         self._receipts = receipts
+        self.owed: dict[bytes, WireMessage] = {}
+        """What the application outside sent and has no receipt for, by the id in a receipt."""
+        self._receives = receives
         self._unreceipted: list[bytes] = []
         self._outside = networks[OUTSIDE]
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
@@ -120,6 +134,9 @@ class World:
         if receipts:
             for sink in None, any_at("cloud"):
                 self.apps[OUTSIDE].tokens.add(token_key(_GIVER, ListenerFilters(ANY, sink)))
+        if receives:
+            self.apps[OUTSIDE].subscribe(EVERY_RECEIPT)
+            scheduler.call_after(NS_PER_S, self._send_owed)
         self.expiring: set[UUri] = set()
         """Topics with a subscription that ends at a date."""
         self.sent: dict[bytes, Sent] = {}
@@ -158,7 +175,16 @@ class World:
         attachment = id + _cached_tail(message.attributes)
         number = self._numbers[name] = self._numbers[name] + 1
         self.sent[id] = Sent(name, number, self._scheduler.now_ns, message.attributes.ttl or 0)
-        self.apps[origin].publish(wire_message(key, message.payload, attachment, id))
+        wire = wire_message(key, message.payload, attachment, id)
+        if self._receives and name == "back":
+            self.owed[id[ID_IN_ATTACHMENT]] = wire
+        self.apps[origin].publish(wire)
+
+    def _send_owed(self) -> None:
+        """Send again each second what has no receipt."""
+        self._scheduler.call_after(NS_PER_S, self._send_owed)
+        for each in list(self.owed.values()):
+            self.apps[OUTSIDE].publish(each)
 
     def subscribe(self, topic: UUri, expires_s: int = 0) -> None:
         """Subscribe the application outside; for `expires_s` seconds, or without end."""
@@ -186,6 +212,13 @@ class World:
         self.apps[OUTSIDE].publish(wire_message(receipt_key(_GIVER), b"".join(ids), b"", b""))
 
     def _on_outside(self, received: WireMessage) -> None:
+        if received.key.startswith(PREFIX):
+            for confirmed in split_receipt(received.payload):
+                self.owed.pop(confirmed, None)
+            if not received.payload:  # the streamer is ready: it may lack what was sent before
+                for each in list(self.owed.values()):
+                    self.apps[OUTSIDE].publish(each)
+            return
         if self._receipts:
             self._give_receipt(received.id)
         sent = self.sent.get(received.id)

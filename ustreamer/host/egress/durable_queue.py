@@ -163,6 +163,8 @@ class DurableQueue(EndpointQueue):
         """Of these, the sent ones without a receipt, by the key of the record: the id, and when it was sent."""
         # Sent Requests of these, with their keys; b"" while the send or the write is not over.
         self._sent_requests: dict[UUID, bytes] = {}
+        self.restored_ids: dict[str, list[UUID]] = {}
+        """The ids of the messages that `restore` found, by the endpoint at which they were received."""
         self._persisted = 0
         self._left_on_disk = 0
         self._committed = 0
@@ -235,7 +237,7 @@ class DurableQueue(EndpointQueue):
     ) -> QueuedMessage | None:
         delivery_key = stored.ingress, stored.topic, stored.subscriber
         try:
-            _, attributes = self._decode(stored.attributes)
+            id, attributes = self._decode(stored.attributes)
             delivery = known.get(delivery_key)
             if delivery is None:
                 topic, subscriber = (UUri.parse(text) if text else None for text in delivery_key[1:])
@@ -243,6 +245,7 @@ class DurableQueue(EndpointQueue):
         except UStatusError as error:  # written by a version with other rules
             log.error("egress.not_restored", extra={"endpoint": self.name, "reason": str(error)})  # noqa: TRY400
             return None
+        self.restored_ids.setdefault(stored.ingress, []).append(id)
         received_ns, deadline_ns = self._restore_times(stored)
         size = len(stored.payload) + OVERHEAD_BYTES
         return QueuedMessage(

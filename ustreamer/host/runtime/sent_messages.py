@@ -64,11 +64,15 @@ class DurableSentStore:
 class ReceivedMessages:
     """The `ReceivedStore` of a transport: the file of its ids, and the durable queues that messages go to."""
 
-    def __init__(self, file: "ReceivedIdFile", queues: Sequence["DurableQueue"]) -> None:
+    def __init__(self, endpoint: str, file: "ReceivedIdFile", queues: Sequence["DurableQueue"]) -> None:
+        self._endpoint = endpoint
         self._queues = queues
         self.load = file.load
         self.add = file.add
         self.close = file.close
+
+    def restored(self) -> list[UUID]:
+        return [id for queue in self._queues for id in queue.restored_ids.pop(self._endpoint, ())]
 
     def safe_before_ns(self) -> int:
         return min(queue.safe_before_ns() for queue in self._queues)

@@ -235,7 +235,7 @@ class Streamer:
         for name in durable:
             path, stores = config.state_dir / RECEIVED / name, self.context.stores
             file = ReceivedIdFile(path, self._clock.monotonic_ns, stores)
-            self.transports[name].keep_received(ReceivedMessages(file, queues))
+            self.transports[name].keep_received(ReceivedMessages(name, file, queues))
 
     def _endpoint_of(self, authority: str) -> str | None:
         return self._authority_table.endpoint_of_authority(authority)

@@ -47,7 +47,7 @@ class ReceivedIdFile:
         """Open the file and return its ids, the oldest first. Never raises: without the file, copies may pass."""
         size = _HEAD.size + self._capacity * ID_BYTES
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.makedirs(self._path.parent, mode=0o700, exist_ok=True)  # noqa: PTH103 - the simulation replaces `os`
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.posix_fallocate(self._file, 0, size)
             content = os.pread(self._file, size, 0)

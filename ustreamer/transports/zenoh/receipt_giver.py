@@ -156,7 +156,8 @@ class ReceiptGiver:
     def start(self, session: zenoh.Session) -> None:
         """Start to give receipts. Raises zenoh.ZError if the session is closed."""
         if self.store is not None:
-            self._recent = RecentIds(RECENT_IDS, self.store.load())
+            restored = map(receipt_id, self.store.restored())
+            self._recent = RecentIds(RECENT_IDS, (*self.store.load(), *restored))
         self._session = session
         self._publisher = session.declare_publisher(
             receipt_key(self._id),
