@@ -238,10 +238,12 @@ class World:
 
     def _on_subscribed(self, received: WireMessage) -> None:
         id, attributes = decode(received.attachment[1:])
-        # It may have waited since then: a response is made when its request arrives, others before their put.
+        # It may have waited since then: a response is made when its request arrives, an Update with a response.
         made_ns = self._outside.put_ns.get(received.id, self._scheduler.now_ns)
         if attributes.reqid is not None:
             made_ns = self._outside.taken_ns.get(wire_id(attributes.reqid), made_ns)
+        elif self.made_ids:
+            made_ns = self.made_ids[-1][0]
         self.made_ids.append((made_ns, id.time_ms - self._scheduler.wall_ms()))
         topic = None if attributes.reqid is None else self._subscribing.pop(attributes.reqid, None)
         if topic is None or attributes.commstatus is not None:

@@ -12,6 +12,7 @@ Measured behaviour of Zenoh 1.10 that the model has (docs/decisions/0011-zenoh-r
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S
@@ -25,6 +26,8 @@ LEASE_NS: Final = 10 * NS_PER_S
 PUT_WAIT_NS: Final = 5 * NS_PER_S
 _KEEPALIVE_NS: Final = LEASE_NS // 4
 _KEEPALIVE_BYTES: Final = 3
+_QUERY_BYTES: Final = 36
+_ANSWER_BYTES: Final = 13
 _MAX_REPORT_NS: Final = 2_500 * NS_PER_MS
 _FRAME_BYTES: Final = 20
 
@@ -37,6 +40,8 @@ class WireMessage(NamedTuple):
     attachment: bytes
     id: bytes
     size: int
+    on_answer: Callable[[], None] | None = None
+    """For a query: called with its answer."""
 
 
 def wire_message(key: str, payload: bytes, attachment: bytes, id: bytes) -> WireMessage:
@@ -100,7 +105,8 @@ class SimLink:
         self.on_room: list[Callable[[], None]] = []
         self._scheduler = network.scheduler
         self._opened_ns = self._scheduler.now_ns
-        self._acked = self._unacked_at_end = 0
+        self._acked = self._unacked_at_end = self._answers = 0
+        self._answered_ns = self._opened_ns
         self._has_fin = False
         self._silent_since_ns: int | None = None
         self.is_broken = False
@@ -149,10 +155,27 @@ class SimLink:
     def read(self) -> None:
         """The router reads what has arrived."""
         while self.received.messages and self.network.can_read:
-            self.network.route(self.received.popleft(), self.session)
+            message = self.received.popleft()
+            if message.on_answer is None:
+                self.network.route(message, self.session)
+            else:
+                self._scheduler.call_after(
+                    self.network.latency_ns(), partial(self._answer, message.on_answer)
+                )
         if self.sent.messages and self.network.can_read and not self._pumping and not self.cut:
             self._pumping = True
             self._scheduler.call_after(self.network.latency_ns(), self._arrive)
+
+    def query(self, on_answer: Callable[[], None]) -> None:
+        """Ask the router, after all messages before. Lost if it has no room."""
+        if not self.dead and self.has_room:
+            self.put(WireMessage("", b"", b"", b"", _QUERY_BYTES, on_answer))
+
+    def _answer(self, on_answer: Callable[[], None]) -> None:
+        if not (self.cut or self.dead):
+            self._answers += 1
+            self._answered_ns = self._scheduler.now_ns
+            on_answer()
 
     # --- what the kernel says ----------------------------------------------------------------------------------------
 
@@ -169,17 +192,20 @@ class SimLink:
 
     def state(self) -> TcpState | None:
         last_ns = self._last_received_ns()
-        keepalives = (last_ns - self._opened_ns) // _KEEPALIVE_NS
+        keepalives = (self._last_keepalive_ns() - self._opened_ns) // _KEEPALIVE_NS
         now_ns = self._scheduler.now_ns
         return TcpState(
             self._is_established,
             self._acked,
             self._unacked_at_end or self.sent.bytes,
             (now_ns - last_ns) // NS_PER_MS,
-            100 + keepalives * _KEEPALIVE_BYTES + self._has_fin,
+            100 + keepalives * _KEEPALIVE_BYTES + self._answers * _ANSWER_BYTES + self._has_fin,
         )
 
     def _last_received_ns(self) -> int:
+        return max(self._last_keepalive_ns(), self._answered_ns)
+
+    def _last_keepalive_ns(self) -> int:
         until_ns = self._scheduler.now_ns if self._silent_since_ns is None else self._silent_since_ns
         return until_ns - (until_ns - self._opened_ns) % _KEEPALIVE_NS
 

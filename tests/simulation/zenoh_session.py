@@ -306,6 +306,20 @@ class SimSession:
         else:
             link.put(message)
 
+    def get(self, key: str, handler: Any, *, timeout: float, **_: object) -> None:
+        """Ask for a key without data: the router ends the query, or its timeout does."""
+        self._check_open()
+        waiting = [handler.drop]
+
+        def end() -> None:
+            for drop in waiting:
+                self.callbacks.put_unlocked(drop)
+            waiting.clear()
+
+        self.scheduler.call_after(round(timeout * 1_000) * NS_PER_MS, end)
+        if self.link is not None:
+            self.link.query(end)
+
     def _check_open(self) -> None:
         self.scheduler.check_killed()
         if self.closed:

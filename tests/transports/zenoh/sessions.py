@@ -36,15 +36,16 @@ def wait_for_link(*transports: ZenohTransport) -> None:
 
 @contextmanager
 def plain_session(
-    mode: str = "peer", listen: Sequence[str] = (), connect: Sequence[str] = ()
+    mode: str = "peer", listen: Sequence[str] = (), connect: Sequence[str] = (), lease_ms: int = 10_000
 ) -> Iterator[zenoh.Session]:
-    """A plain Zenoh session of a node that is not a streamer."""
+    """A plain Zenoh session of a node that is not a streamer. It sends a keep-alive every quarter of its lease."""
     config = zenoh.Config()
     for path, value in {
         "mode": mode,
         "listen/endpoints": list(listen),
         "connect/endpoints": list(connect),
         "scouting/multicast/enabled": False,
+        "transport/link/tx/lease": lease_ms,
         "scouting/delay": 0,  # a router waits half a second for others otherwise
     }.items():
         config.insert_json5(path, json.dumps(value))

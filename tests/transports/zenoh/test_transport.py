@@ -486,6 +486,25 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
         receiver.close()
 
 
+def test_puts_through_a_router_are_confirmed_without_a_keep_alive(patient: None) -> None:
+    here = free_locator()
+    with plain_session("router", listen=[here], lease_ms=600_000):
+        sender = endpoint(ALPHA, connect=(here,))
+        receiver = endpoint(BETA, mode="client", connect=(here,))
+        with closing(sender), closing(receiver):
+            receiver.register_listener(TOPIC, None, Mailbox())
+            receiver.open()
+            sender.open()
+            sender.send(publish(new_id(), TOPIC, b"first"))
+            put_ns = time.monotonic_ns()
+
+            def is_confirmed() -> bool:
+                sender.send(publish(new_id(), TOPIC, b"further"))
+                return sender._link_monitor.confirmed_ns > put_ns
+
+            wait_until(is_confirmed, "the answer of the router")
+
+
 @pytest.mark.parametrize("retransmit_ms", [15_000, 0])
 def test_a_returning_provider_receives_unanswered_requests_again(patient: None, retransmit_ms: int) -> None:
     """A second call of a method can have side effects; with `retransmit_ms` 0 no request is sent again."""

@@ -76,6 +76,8 @@ _NEVER_NS: Final = 1 << 62
 _NS_PER_MS: Final = 1_000_000
 _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
+_PUTS_PER_QUERY: Final = 25
+"""Fewer puts wait for a keep-alive: a query costs as much as ten of them."""
 _FORGOTTEN_NS: Final = 10_000_000_000  # longer than a put waits
 _RECEIPTS_NS: Final = 2_000_000_000
 _PREPARE_LOCK_S: Final = 0.025  # a sender may hold the lock for seconds
@@ -204,6 +206,7 @@ class ZenohSender:
         Their ttl was over, or their publisher or they themselves were evicted.
         """
         self._session = session
+        self._sent_at_query = 0
         self._link_monitor = link_monitor
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
@@ -665,6 +668,8 @@ class ZenohSender:
             with self._lock:
                 self._collect_losses()
         links, buffer = self._link_monitor, self._retransmit_buffer
+        if self.sent - self._sent_at_query >= _PUTS_PER_QUERY and links.ask_routers():
+            self._sent_at_query = self.sent
         # Until it fits again: the first sign of life confirms nothing yet.
         buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
         buffer.confirmed_ns = links.confirmed_ns
