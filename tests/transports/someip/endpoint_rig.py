@@ -15,7 +15,7 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address, open_socket
 from ustreamer.transports.someip.protocol.codec import MalformedReason
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tp import TpReason
@@ -40,14 +40,14 @@ class Peer:
     """A plain UDP socket on loopback, as on an ECU."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket = open_socket(host, socket.SOCK_DGRAM)
         self.socket.bind((host, 0))
         self.socket.settimeout(WITHIN_S)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        self.address: Address = self.socket.getsockname()
+        self.address: Address = self.socket.getsockname()[:2]
 
     def __str__(self) -> str:
-        return "{}:{}".format(*self.address)
+        return format_address(self.address)
 
     def send(self, to: SomeipTransport, *datagrams: bytes) -> None:
         for datagram in datagrams:
@@ -76,9 +76,9 @@ class ReceivedMessages:
 class Bench:
     """An endpoint between an ECU (events, a climate service, a receiver) and listeners for everything."""
 
-    def __init__(self, stack: ExitStack, **keys: Any) -> None:
-        self._stack = stack
-        self.ecu, self.second = self.peer(), self.peer()
+    def __init__(self, stack: ExitStack, host: str = "127.0.0.1", **keys: Any) -> None:
+        self._stack, self._host = stack, host
+        self.ecu, self.second = self.peer(host), self.peer(host)
         self.endpoint = self.another(self.config(**keys))
         self.listener = ReceivedMessages()
         for sink in (None, ANY):
@@ -113,9 +113,9 @@ class Bench:
         base = {
             "transport": "someip",
             "authorities": ["chassis"],
-            "bind": "127.0.0.1",
+            "bind": self._host,
             "port": 0,
-            "clients": ["127.0.0.1"],
+            "clients": [self._host],
             "services": services,
         }
         return msgspec.convert(base | keys, SomeipEndpoint)

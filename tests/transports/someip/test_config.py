@@ -333,8 +333,20 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no concrete authority": ({"authorities": ["*"]}, ["authorities", "chassis"]),
     "no authority": ({"authorities": []}, ["authorities", "chassis"]),
     "discovery without its settings": ({"sd": True}, ["sd: true", "multicast"]),
-    "a host name to bind": ({"bind": "localhost"}, ["bind", "'localhost'", "IPv4"]),
-    "an IPv6 address to bind": ({"bind": "::1"}, ["bind", "'::1'", "IPv4"]),
+    "a host name to bind": ({"bind": "localhost"}, ["bind", "'localhost'", "IP address"]),
+    "an IPv6 address of a link": ({"bind": "fe80::1"}, ["bind", "fe80::1", "without a zone"]),
+    "a bind of another IP version than a remote": (
+        {"bind": "::1"} | _services(REMOTE),
+        ["services[0]", "IP version of bind, ::1"],
+    ),
+    "a group of another IP version than the interface": (
+        {"bind": "::1", "sd": {"multicast": "224.244.224.245", "interface": "::1"}},
+        ["sd", "multicast", "IP version"],
+    ),
+    "service discovery of another IP version than bind": (
+        {"bind": "::1", "sd": {"multicast": "224.244.224.245", "interface": "127.0.0.1"}},
+        ["sd.interface", "IP version of bind"],
+    ),
     "a port above 65535": ({"port": 65_536}, ["port", "65535"]),
     "a network with host bits": ({"clients": ["10.0.0.1/24"]}, ["clients[0]", "host bits", "10.0.0.0/24"]),
     "a client that is no address": ({"clients": ["10.0.0.0/8", "gw"]}, ["clients[1]", "'gw'"]),
@@ -524,7 +536,9 @@ def test_a_valid_section_is_accepted(keys: dict[str, Any]) -> None:
         "10.0.0.2:-1",
         "10.0.0.2:+1",
         "010.0.0.2:1",
-        "[::1]:1",
+        "::1:1",
+        "[::1]",
+        "[10.0.0.2]:1",
     ],
 )
 def test_an_invalid_address_is_refused(text: str) -> None:
@@ -533,3 +547,10 @@ def test_an_invalid_address_is_refused(text: str) -> None:
 
     assert repr(text) in str(refused.value)
     assert "10.0.0.2:30501" in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["[fe80::2]:1", "[fd00::2%eth0]:1", "[ff14::1]:1", "[::]:1"])
+def test_an_ipv6_address_is_that_of_one_host_without_a_zone(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_address(text)
+    assert parse_address("[FD00:0::2]:1") == ("fd00::2", 1)

@@ -15,11 +15,14 @@ from ustreamer.core.routing.subscriptions import UNLIMITED, period_of
 from ustreamer.transport_port import BoundAddress, ConfigWarning, EndpointConfig, NamedPattern
 from ustreamer.transports.someip.protocol.addresses import (
     Address,
+    Network,
     TcpAddress,
     check_address,
     check_group,
     check_ip,
     check_network,
+    format_address,
+    is_ipv6,
     parse_address,
     parse_group,
 )
@@ -303,7 +306,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A SOME/IP network over UDP, and over TCP for the services that use it.
 
-    * `bind`, `port`: our unicast address; port 0 takes any free one, for tests.
+    * `bind`, `port`: our unicast address, IPv4 or IPv6; port 0 takes any free one, for tests.
     * `port_tcp`: our TCP listening port, if an offered service uses TCP; the default is `port`.
     * `clients`: networks (CIDR) whose requests are accepted. Default: our own address (all of 127.0.0.0/8 if that is
       a loopback address), and the addresses of all remotes and receivers.
@@ -346,9 +349,13 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         if self.sd is True:
             raise ValueError("sd: true: expected false, or a table with multicast, port and interface")
         check_ip("bind", self.bind)
-        if self.sd is not False and ipaddress.IPv4Address(self.bind).is_unspecified:
+        if self.sd is not False and ipaddress.ip_address(self.bind).is_unspecified:
             raise ValueError(
                 f"bind: {self.bind}: expected one address of ours, because our Offers contain it"
+            )
+        if not isinstance(self.sd, bool) and is_ipv6(self.sd.interface) != is_ipv6(self.bind):
+            raise ValueError(
+                f"sd.interface: {self.sd.interface}: expected the IP version of bind, {self.bind}"
             )
         for index, network in enumerate(self.clients or ()):
             check_network(f"clients[{index}]", network)
@@ -375,7 +382,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 raise ValueError("peers: '*' is not the name of a streamer; expected names of streamers")
         for index, host in enumerate(self.peer_streamer_addresses):
             check_ip(f"peer_streamer_addresses[{index}]", host)
-            if host == self.bind and not ipaddress.IPv4Address(host).is_unspecified:
+            if host == self.bind and not ipaddress.ip_address(host).is_unspecified:
                 raise ValueError(f"peer_streamer_addresses[{index}]: {host} is this endpoint's own bind")
         for index, service in enumerate(self.services):
             for address in () if service.offered else (service.remote, service.remote_tcp):
@@ -386,6 +393,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                     )
 
     def _check_service(self, where: str, service: ServiceConfig) -> None:
+        self._check_ip_versions(where, service)
         self._check_groups(where, service)
         self._check_ports(where, service)
         over_tcp_alone = service.remote_tcp is not None and not service.uses_protocol("udp")
@@ -405,6 +413,12 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 "a service is offered for a uEntity behind another one"
             )
 
+    def _check_ip_versions(self, where: str, service: ServiceConfig) -> None:
+        groups = [parse_group(each.multicast) for each in service.eventgroups]
+        for host, _ in (*_remote_addresses(service), *groups):
+            if is_ipv6(host) != is_ipv6(self.bind):
+                raise ValueError(f"{where}: {host}: expected the IP version of bind, {self.bind}")
+
     def _check_ports(self, where: str, service: ServiceConfig) -> None:
         if service.port is not None and service.port == self.port:
             raise ValueError(f"{where}.port: {service.port} is the endpoint's own; leave it out")
@@ -421,7 +435,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(
                 f"{where}.eventgroups: only for a service with offered = true: with sd, the service announces them"
             )
-        if service.eventgroups and ipaddress.IPv4Address(self.bind).is_unspecified:
+        if service.eventgroups and ipaddress.ip_address(self.bind).is_unspecified:
             raise ValueError(
                 f"{where}.eventgroups: expected a bind other than {self.bind}: it selects the interface of a group"
             )
@@ -499,13 +513,13 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     def listens_over_tcp(self) -> bool:
         return any(each.offered and each.port is None and each.uses_protocol("tcp") for each in self.services)
 
-    def client_networks(self) -> tuple[ipaddress.IPv4Network, ...]:
+    def client_networks(self) -> tuple[Network, ...]:
         """The networks whose requests are accepted."""
         if self.clients is not None:
-            return tuple(ipaddress.IPv4Network(each) for each in self.clients)
-        own = ipaddress.IPv4Network(self.bind)
+            return tuple(map(ipaddress.ip_network, self.clients))
+        own = ipaddress.ip_network(self.bind)
         peers = sorted({host for service in self.services for host, _ in _remote_addresses(service)})
-        return (_LOOPBACK if own.subnet_of(_LOOPBACK) else own, *map(ipaddress.IPv4Network, peers))
+        return (_LOOPBACK if own.network_address in _LOOPBACK else own, *map(ipaddress.ip_network, peers))
 
 
 def _unreachable_limits(place: str, limits: Struct, keys: tuple[str, str]) -> list[ConfigWarning]:
@@ -556,7 +570,7 @@ def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
         for event in service.events:
             address = service.address_of(event)
             if address is not None:
-                source = f"{address[0]}:{address[1]}"
+                source = format_address(address)
                 what = f"event {event.id:#06x} of {name} from {source} (events do not name an instance)"
                 yield ("event", *address, service.service, service.major, event.id), what
 

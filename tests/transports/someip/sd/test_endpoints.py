@@ -3,11 +3,11 @@ from ipaddress import ip_network
 
 import pytest
 
+from ustreamer.transports.someip.protocol.addresses import format_address
 from ustreamer.transports.someip.sd.endpoints import (
     EntryEndpoints,
     NetworkPolicy,
     entry_endpoints,
-    format_address,
 )
 from ustreamer.transports.someip.sd.options import Configuration, Endpoint, EndpointRole, L4Protocol, Option
 

@@ -12,7 +12,7 @@ from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.discovery.dynamic_services import DynamicServiceChanges
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.sd.actions import Action, ServiceFound, ServiceLost
 from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
@@ -91,7 +91,7 @@ class LocatedServices:
         wanted = self._wanted.get(action.key)
         if wanted is None:
             return
-        udp, tcp = (None if each is None else f"{each[0]}:{each[1]}" for each in (action.udp, action.tcp))
+        udp, tcp = (None if each is None else format_address(each) for each in (action.udp, action.tcp))
         self._times_found += 1
         log.info("someip.found", extra=self._extra(action.key) | {"udp": udp, "tcp": tcp})
         found = replace(wanted, remote=udp, remote_tcp=tcp)

@@ -14,7 +14,6 @@
 All of it belongs to the receiving thread, except `submit`: messages for the uEntities of this module.
 """
 
-import ipaddress
 import logging
 import random
 import socket
@@ -47,7 +46,7 @@ from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.io.udp import dropped_datagrams
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, Network, TcpAddress
 from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import (
@@ -109,7 +108,7 @@ class SdCallbacks(NamedTuple):
     """Makes the reader of a socket that receives a multicast group of events."""
     wake: Callable[[], None]
     """Wakes the receiving thread for a tick."""
-    trust_networks: Callable[[Sequence[ipaddress.IPv4Network]], None]
+    trust_networks: Callable[[Sequence[Network]], None]
     """Accepts requests from these networks."""
     on_events_ended: Callable[[ServiceKey, int], None]
     """Reports that the events of an event group are not received any more."""
@@ -260,7 +259,7 @@ class SdDriver:
         """The services that are available now."""
         return self._located.found
 
-    def _own_network(self) -> tuple[ipaddress.IPv4Network, ...]:
+    def _own_network(self) -> tuple[Network, ...]:
         found = find_interface(self._sd.own_address[0])
         if found is None:
             host = self._sd.own_address[0]

@@ -2,7 +2,7 @@
 """The services of an endpoint, as lookup tables: the attributes of events, the permitted requests, the destinations."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_address
 from itertools import count
 from typing import Final
 
@@ -10,7 +10,7 @@ from ustreamer.core.routing.subscriptions import UNLIMITED
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.discovery.dynamic_services import AnyMethod
-from ustreamer.transports.someip.protocol.addresses import Address, parse_address
+from ustreamer.transports.someip.protocol.addresses import Address, Network, parse_address
 from ustreamer.transports.someip.protocol.codec import (
     PROTOCOL_VERSION,
     MessageType,
@@ -52,7 +52,7 @@ class ServiceRegistry:
         self._client_version = config.client_version
         self._request_ttl_ms = config.request_ttl_ms
         self._own_authority, self._port = own_authority, port
-        self._trusted_networks: tuple[IPv4Network, ...] = ()
+        self._trusted_networks: tuple[Network, ...] = ()
         self._peer_streamers = frozenset(config.peer_streamer_addresses)
         self._client_hosts: BoundedCache[str, bool] = BoundedCache(_MAX_CACHED)
         self._requesters: BoundedCache[tuple[int, int, int, int, int], UAttributes] = BoundedCache(
@@ -110,7 +110,7 @@ class ServiceRegistry:
         self._remote_hosts = _hosts(services)
         self.request_templates = BoundedCache(_MAX_CACHED)
 
-    def trust_networks(self, networks: Iterable[IPv4Network]) -> None:
+    def trust_networks(self, networks: Iterable[Network]) -> None:
         """Accept requests from these networks as well."""
         self._trusted_networks = (*self._trusted_networks, *networks)
         self._networks = (*self._networks, *networks)
@@ -184,7 +184,7 @@ class ServiceRegistry:
         """Whether requests of `host` are accepted. Requests of other streamers are refused, because they could loop."""
         known = self._client_hosts.get(host)
         if known is None:
-            is_in_networks = any(IPv4Address(host) in network for network in self._networks)
+            is_in_networks = any(ip_address(host) in network for network in self._networks)
             known = is_in_networks and host not in self._peer_streamers
             self._client_hosts.add(host, known)
         return known

@@ -17,7 +17,7 @@ from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, MalformedReason, SomeIpMessage, split
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tp import TpReason
@@ -191,7 +191,7 @@ class Inbound:
                 extra={
                     "endpoint": self._name,
                     "reason": str(reason),
-                    "sender": f"{address[0]}:{address[1]}",
+                    "sender": format_address(address),
                     "refused": str(refused)[:500],
                 },
             )

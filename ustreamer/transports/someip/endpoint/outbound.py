@@ -5,7 +5,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ustreamer.transports.someip.endpoint.tp_sender import TpSender
 from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, EventHeaderTemplate, GsoSender
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.io.udp import send_error
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
 from ustreamer.transports.someip.protocol.mapping import (
     REQUEST_ID_BITS,
@@ -202,7 +202,7 @@ class Outbound:
     def _on_oversized(self, size: int, address: Address) -> None:
         """Count a payload that leaves in IP fragments, or raise INVALID_ARGUMENT if that is not permitted."""
         text = (
-            f"payload of {size} bytes for {address[0]}:{address[1]}: above {MAX_UNSEGMENTED_BYTES} bytes a message over "
+            f"payload of {size} bytes for {format_address(address)}: above {MAX_UNSEGMENTED_BYTES} bytes a message over "
             "UDP needs segments (SOME/IP-TP): `tp = true` of its event, method or service"
         )
         if self._refuses_oversized:
@@ -267,7 +267,7 @@ class Outbound:
         )  # few endpoints have protected events
 
         address = receiver.joins or receiver.address
-        if not IPv4Address(address[0]).is_multicast:
+        if not ip_address(address[0]).is_multicast:
             return E2eSender(config)
         return self._e2e_groups.setdefault((address, topic), E2eSender(config))
 

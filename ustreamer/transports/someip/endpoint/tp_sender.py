@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from threading import Event, Lock
 
 from ustreamer.transport_port import RouteUnavailable
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, decode
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
 from ustreamer.transports.someip.protocol.tp_segmenter import DueSegment, TpQueueFull, TpSegmenter, TpStream
@@ -80,7 +80,7 @@ class TpSender:
         size = len(message.payload)
         if size > self._limits.waiting_bytes:
             raise invalid_argument(
-                f"payload of {size} bytes for {address[0]}:{address[1]}: "
+                f"payload of {size} bytes for {format_address(address)}: "
                 f"at most {self._limits.waiting_bytes} are sent in segments (tp.waiting_bytes)"
             )
         try:
@@ -88,7 +88,7 @@ class TpSender:
         except TpQueueFull as error:
             route = ("segments", address, message.message_id)
             self._blocked_routes.add(route)
-            raise RouteUnavailable(route, f"{address[0]}:{address[1]}: {error}") from error
+            raise RouteUnavailable(route, f"{format_address(address)}: {error}") from error
 
     def _send_first(self, stream: TpStream, now_ns: int) -> None:
         """Send the first segment of a stream; an OSError removes the message again."""
@@ -135,7 +135,7 @@ class TpSender:
         if self._unsent == 1:  # the first one shows the cause; the others are counted
             log.warning(
                 "someip.segments_abandoned",
-                extra={"receiver": f"{due.address[0]}:{due.address[1]}", "reason": error.strerror},
+                extra={"receiver": format_address(due.address), "reason": error.strerror},
             )
 
     # --- flush and statistics -----------------------------------------------------------------------------------------

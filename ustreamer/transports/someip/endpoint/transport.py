@@ -12,7 +12,6 @@ import random
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ustreamer.core.base.decoder import min_payload_bytes
@@ -56,7 +55,7 @@ from ustreamer.transports.someip.io.udp import (
     pop_unreachable,
     report_unreachable,
 )
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, Network, TcpAddress, is_ipv6
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import (
     REQUEST_ID_BITS,
@@ -203,7 +202,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         port = self._port_for(receiver)
         return self._outbound if port is None else port.outbound
 
-    def _trust_networks(self, networks: Sequence[IPv4Network]) -> None:
+    def _trust_networks(self, networks: Sequence[Network]) -> None:
         for each in (self._exchange, *(port.exchange for port in self._service_ports)):
             each.services.trust_networks(networks)
 
@@ -262,7 +261,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if self._socket is not None:
             return
         try:
-            self._batch = DatagramBatch()  # first, because nothing is open yet
+            self._batch = DatagramBatch(ipv6=is_ipv6(self._config.bind))  # first, because nothing is open yet
         except OSError as error:
             raise UStatusError(
                 UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
@@ -324,7 +323,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """The UDP address while open: the bound port where the configured port is 0."""
         if self._socket is None:
             return (self._config.bind, self._config.port)
-        host, port = self._socket.getsockname()
+        host, port, *_ = self._socket.getsockname()
         return (host, port)
 
     def stop_receiving(self) -> None:

@@ -36,7 +36,8 @@ def make_reader(
 
     `on_batch` and `on_datagram` return the same as a `Handler`. `on_error` clears an error that the poller reports.
     """
-    fd, recv, recvfrom = opened.fileno(), opened.recv, opened.recvfrom
+    fd, recv = opened.fileno(), opened.recv
+    recvfrom = _recvfrom_ipv6(opened) if opened.family == socket.AF_INET6 else opened.recvfrom
     began_ns = ended_ns = 0
     last_was_single = True  # the last read returned one datagram
 
@@ -61,3 +62,13 @@ def make_reader(
         return no_early_deadline
 
     return read
+
+
+def _recvfrom_ipv6(opened: socket.socket) -> Callable[[int], tuple[bytes, Address]]:
+    """As `recvfrom`, without flow and scope of the sender."""
+
+    def recvfrom(size: int) -> tuple[bytes, Address]:
+        datagram, sender = opened.recvfrom(size)
+        return datagram, sender[:2]
+
+    return recvfrom

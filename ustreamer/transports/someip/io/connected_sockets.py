@@ -9,6 +9,7 @@ of the endpoint. A flood from one sender fills only its own buffer.
   (classic BPF) from before bind to close, which checks the sender of every datagram.
 * Two sockets share an address by SO_REUSEADDR, which all of them must have. They have it only while a socket is
   opened, because any process could take the address by it.
+* Senders with IPv6 addresses have none: the filter reads an IPv4 header.
 * These sockets never send. When the endpoint has sent to a closed port of the sender, ICMP reports it to the
   connected socket, as an error of its next `recv`. The error is unrelated to receiving.
 """
@@ -22,7 +23,7 @@ from typing import Final
 
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.udp import dropped_datagrams
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, is_ipv6
 
 log = logging.getLogger("ustreamer.someip")
 
@@ -104,7 +105,7 @@ class PerPeerSockets:
 
         `make_reader` returns the handler of a socket that only its second argument, the sender, can reach.
         """
-        for sender in list(dict.fromkeys(senders))[:MAX_PEER_SOCKETS]:
+        for sender in [each for each in dict.fromkeys(senders) if not is_ipv6(each[0])][:MAX_PEER_SOCKETS]:
             try:
                 opened = open_connected([own, *self._sockets], sender, buffer)
             except OSError as error:

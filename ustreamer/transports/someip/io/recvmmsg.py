@@ -26,6 +26,7 @@ _INLINE_BYTES: Final = 1_472  # of each datagram, consecutive: the payload of an
 # Not a power of two: then all headers would compete for the same cache lines.
 _STRIDE: Final = 1_536
 _SOCKADDR_BYTES: Final = 16  # struct sockaddr_in: family, port, host, padding
+_SOCKADDR_IN6_BYTES: Final = 28  # struct sockaddr_in6: family, port, flow, host, scope
 _MAX_CACHED: Final = 4_096
 # Of each datagram, for its rest; pages are allocated on first use.
 _OVERFLOW_BYTES: Final = 65_536
@@ -61,12 +62,13 @@ class _Mmsghdr(ctypes.Structure):
 class DatagramBatch:
     """The datagrams of one system call, until the next `receive`. Belongs to one thread."""
 
-    def __init__(self) -> None:
-        """Raises OSError where there is no recvmmsg."""
+    def __init__(self, *, ipv6: bool = False) -> None:
+        """All senders have the IP version. Raises OSError where there is no recvmmsg."""
+        self._sockaddr_bytes = _SOCKADDR_IN6_BYTES if ipv6 else _SOCKADDR_BYTES
         self.sizes: list[int] = []
         """The size of each datagram."""
         self._addresses: BoundedCache[bytes, Address] = BoundedCache(_MAX_CACHED)
-        self._memory = mmap.mmap(-1, _SOCKADDRS_OFFSET + MAX_DATAGRAMS * _SOCKADDR_BYTES)
+        self._memory = mmap.mmap(-1, _SOCKADDRS_OFFSET + MAX_DATAGRAMS * self._sockaddr_bytes)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._inline = memoryview(self._memory)[: MAX_DATAGRAMS * _STRIDE]
         self._iovecs = (_Iovec * (2 * MAX_DATAGRAMS))()
@@ -79,9 +81,9 @@ class DatagramBatch:
                 _OVERFLOW_BYTES,
             )
             message.header.parts, message.header.number_of_parts = ctypes.addressof(inline), 2
-            message.header.name = address + _SOCKADDRS_OFFSET + number * _SOCKADDR_BYTES
-            # Never changes, because every sender has an IPv4 address.
-            message.header.name_length = _SOCKADDR_BYTES
+            message.header.name = address + _SOCKADDRS_OFFSET + number * self._sockaddr_bytes
+            # Never changes, because every sender has the same IP version.
+            message.header.name_length = self._sockaddr_bytes
         self._lengths = (
             memoryview(self._messages)
             .cast("B")
@@ -109,24 +111,25 @@ class DatagramBatch:
     @property
     def common_sender(self) -> Address | None:
         """The sender of all datagrams; None if there are several senders."""
-        senders = self._memory[_SOCKADDRS_OFFSET : _SOCKADDRS_OFFSET + len(self.sizes) * _SOCKADDR_BYTES]
-        first = senders[:_SOCKADDR_BYTES]
+        size = self._sockaddr_bytes
+        senders = self._memory[_SOCKADDRS_OFFSET : _SOCKADDRS_OFFSET + len(self.sizes) * size]
+        first = senders[:size]
         return self._address(first) if first * len(self.sizes) == senders else None
 
     def senders(self) -> list[Address]:
         """The sender of each datagram."""
-        return [
-            self._address(self._memory[at : at + _SOCKADDR_BYTES])
-            for at in range(
-                _SOCKADDRS_OFFSET, _SOCKADDRS_OFFSET + len(self.sizes) * _SOCKADDR_BYTES, _SOCKADDR_BYTES
-            )
-        ]
+        size = self._sockaddr_bytes
+        end = _SOCKADDRS_OFFSET + len(self.sizes) * size
+        return [self._address(self._memory[at : at + size]) for at in range(_SOCKADDRS_OFFSET, end, size)]
 
     def _address(self, sender: bytes) -> Address:
         known = self._addresses.get(sender)
         if known is None:
-            port, host = int.from_bytes(sender[2:4]), socket.inet_ntoa(sender[4:8])
-            known = host, port
+            is_ipv6 = len(sender) == _SOCKADDR_IN6_BYTES
+            host = (
+                socket.inet_ntop(socket.AF_INET6, sender[8:24]) if is_ipv6 else socket.inet_ntoa(sender[4:8])
+            )
+            known = host, int.from_bytes(sender[2:4])
             self._addresses.add(sender, known)
         return known
 

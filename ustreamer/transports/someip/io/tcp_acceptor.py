@@ -71,7 +71,7 @@ class TcpAcceptor:
         assert self._listener is not None
         for _ in range(_MAX_ACCEPTS_PER_TICK):
             try:
-                opened, (host, port) = self._listener.accept()
+                opened, (host, port, *_) = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return True
             except OSError as error:  # no file descriptor is left

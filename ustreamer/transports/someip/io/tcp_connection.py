@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from struct import Struct
 from typing import Final
 
-from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.addresses import TcpAddress, open_socket
 from ustreamer.transports.someip.protocol.stream import (
     CLIENT_COOKIE,
     SERVER_COOKIE,
@@ -158,7 +158,7 @@ class TcpConnection:
     def local_address(self) -> TcpAddress | None:
         """Our address of the connection; None after it is closed."""
         try:
-            return TcpAddress(*self.socket.getsockname())
+            return TcpAddress(*self.socket.getsockname()[:2])
         except OSError:
             return None
 
@@ -201,7 +201,7 @@ class TcpConnection:
 
 def start_connect(address: TcpAddress, bind: str) -> socket.socket:
     """A socket that is connecting to `address` from `bind`. Raises OSError if it cannot start."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    opened = open_socket(bind, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
         opened.bind((bind, 0))
@@ -226,7 +226,7 @@ def finish_connect(opened: socket.socket) -> None:
 
 def open_listener(address: tuple[str, int]) -> socket.socket:
     """A non-blocking socket that listens at `address`. Raises OSError."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    opened = open_socket(address[0], socket.SOCK_STREAM)
     try:
         # Otherwise an unacknowledged end of an earlier connection blocks the port for a minute after a restart.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

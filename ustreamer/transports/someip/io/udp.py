@@ -7,8 +7,9 @@ from struct import Struct
 from typing import Final
 
 from ustreamer.transport_port import RouteUnavailable
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address, is_ipv6, open_socket
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
+from ustreamer.transports.someip.sd.sockets import set_multicast_interface
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 _SO_MEMINFO: Final = 55  # asm-generic/socket.h
@@ -18,7 +19,9 @@ _IP_RECVERR: Final = 11  # linux/in.h; not in the socket module
 _EXTENDED_ERROR: Final = Struct(
     "=IBBB"
 )  # linux/errqueue.h, struct sock_extended_err: errno, origin, type, code
-_PORT_UNREACHABLE: Final = [2, 3, 3]  # of ICMP: destination unreachable, port
+_IPV6_RECVERR: Final = 25  # linux/in6.h
+_PORT_UNREACHABLE: Final = ([2, 3, 3], [3, 1, 4])  # of ICMP and ICMPv6: destination unreachable, port
+_RECVERR: Final = ((socket.IPPROTO_IP, _IP_RECVERR), (socket.IPPROTO_IPV6, _IPV6_RECVERR))
 _ERROR_BYTES: Final = 512
 _MAX_ERRORS: Final = 256  # in one call; the next call continues
 _UNREACHABLE: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
@@ -40,14 +43,15 @@ def bind_udp(address: Address) -> socket.socket:
 
     Unconnected, so that an ICMP "port unreachable" from one peer does not fail a later send to another.
     """
-    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened = open_socket(address[0], socket.SOCK_DGRAM)
     try:
-        opened.setblocking(False)
         opened.bind(address)
+        if is_ipv6(address[0]) and address[0] != "::":  # over IPv4 the source address selects the interface
+            set_multicast_interface(opened, address[0])
     except OSError as error:
         opened.close()
-        host, port = address
-        raise UStatusError(UCode.UNAVAILABLE, f"cannot bind UDP {host}:{port}: {error.strerror}") from error
+        text = f"cannot bind UDP {format_address(address)}: {error.strerror}"
+        raise UStatusError(UCode.UNAVAILABLE, text) from error
     return opened
 
 
@@ -56,7 +60,10 @@ def report_unreachable(opened: socket.socket) -> None:
 
     An error then also fails the next call of the socket, whatever that call is about.
     """
-    opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+    if opened.family == socket.AF_INET6:
+        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+    else:
+        opened.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
 
 
 def pop_unreachable(opened: socket.socket) -> list[Address]:
@@ -68,9 +75,9 @@ def pop_unreachable(opened: socket.socket) -> list[Address]:
         except OSError:  # no more
             break
         for level, kind, data in ancillary:
-            if (level, kind) == (socket.IPPROTO_IP, _IP_RECVERR):
+            if (level, kind) in _RECVERR:
                 _, *reported = _EXTENDED_ERROR.unpack_from(data)
-                if reported == _PORT_UNREACHABLE:
+                if reported in _PORT_UNREACHABLE:
                     found.append((address[0], address[1]))
     return found
 
@@ -86,13 +93,13 @@ def dropped_datagrams(opened: socket.socket) -> int:
 
 def send_error(error: OSError, size: int, address: Address) -> UStatusError:
     """The uProtocol status of a failed send of `size` bytes of payload."""
-    host, port = address
+    to = format_address(address)
     if error.errno == errno.EMSGSIZE:
         return invalid_argument(
-            f"payload of {size} bytes for {host}:{port}: at most {MAX_PAYLOAD} fit into one datagram; "
+            f"payload of {size} bytes for {to}: at most {MAX_PAYLOAD} fit into one datagram; "
             "`tp = true` of its event, method or service has it sent in segments (SOME/IP-TP)"
         )
-    text = f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}"
+    text = f"cannot send {size} bytes of payload to {to}: {error.strerror}"
     if error.errno in _UNREACHABLE:
         return RouteUnavailable(address, text)
     return UStatusError(_CODES.get(error.errno or 0, UCode.INTERNAL), text)

@@ -22,7 +22,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
     MessageType,
@@ -190,10 +190,8 @@ def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttri
         return response_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), response.payload
     # ERROR with E_OK contradicts itself: a failure with unknown reason.
     code = ucode_of(response.return_code) or UCode.UNKNOWN
-    host, port = call.remote
-    status = UStatus(
-        code, f"{host}:{port} answered with return code {return_code_name(response.return_code)}"
-    )
+    remote = format_address(call.remote)
+    status = UStatus(code, f"{remote} answered with return code {return_code_name(response.return_code)}")
     failure = SomeipFailure(response.return_code, response.payload)
     return response_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(status, failure)
 

@@ -1,32 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status that a caller of a SOME/IP service receives instead of a response, one function per cause. Pure."""
 
+from ustreamer.transports.someip.protocol.addresses import format_address
 from ustreamer.transports.someip.protocol.correlation import OutboundCall
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 
 def ttl_expired(call: OutboundCall) -> UStatus:
     """The ttl of the call has expired (SIP-3)."""
-    host, port = call.remote
     return UStatus(
         UCode.DEADLINE_EXCEEDED,
-        f"{host}:{port} did not answer within the ttl of {call.request.attributes.ttl} ms",
+        f"{format_address(call.remote)} did not answer within the ttl of {call.request.attributes.ttl} ms",
     )
 
 
 def streamer_stopped(call: OutboundCall) -> UStatus:
     """This streamer stops."""
-    host, port = call.remote
-    return UStatus(UCode.UNAVAILABLE, f"the streamer was stopped before {host}:{port} answered")
+    return UStatus(
+        UCode.UNAVAILABLE, f"the streamer was stopped before {format_address(call.remote)} answered"
+    )
 
 
 def service_unavailable(call: OutboundCall, reason: str) -> UStatus:
     """The service is gone."""
-    host, port = call.remote
-    return UStatus(UCode.UNAVAILABLE, f"{call.callee} went ({reason}) before {host}:{port} answered")
+    return UStatus(
+        UCode.UNAVAILABLE, f"{call.callee} went ({reason}) before {format_address(call.remote)} answered"
+    )
 
 
 def connection_closed(call: OutboundCall) -> UStatus:
     """The connection that the response would use is closed."""
-    host, port = call.remote
-    return UStatus(UCode.UNAVAILABLE, f"the connection with {host}:{port} ended before it answered")
+    return UStatus(
+        UCode.UNAVAILABLE, f"the connection with {format_address(call.remote)} ended before it answered"
+    )

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from typing import Final, cast
 
 from ustreamer.core.base.backoff import backoff_ns
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address
 from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, ActionBuffer
 from ustreamer.transports.someip.sd.actions import (
     ConnectRequested,
@@ -33,7 +33,6 @@ from ustreamer.transports.someip.sd.endpoints import (
     EntryEndpoints,
     NetworkPolicy,
     entry_endpoints,
-    format_address,
 )
 from ustreamer.transports.someip.sd.eventgroups import (
     TRANSITIONS,

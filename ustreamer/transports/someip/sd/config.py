@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ustreamer.transports.someip.protocol.addresses import Address, check_ip, check_network
+from ustreamer.transports.someip.protocol.addresses import Address, Network, check_ip, check_network, is_ipv6
 from ustreamer.transports.someip.sd.settings import SdLimits, SdTimings
 
 
@@ -46,24 +46,28 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_ip("multicast", self.multicast)
         check_ip("interface", self.interface)
-        if not ipaddress.IPv4Address(self.multicast).is_multicast:
+        if not ipaddress.ip_address(self.multicast).is_multicast:
             raise ValueError(
                 f"multicast: {self.multicast}: expected a multicast group, such as 224.244.224.245"
             )
-        own = ipaddress.IPv4Address(self.interface)
+        own = ipaddress.ip_address(self.interface)
         if own.is_multicast or own.is_unspecified:
             raise ValueError(f"interface: {self.interface}: expected our address on it, such as 10.0.0.1")
+        if is_ipv6(self.multicast) != is_ipv6(self.interface):
+            raise ValueError(
+                f"multicast: {self.multicast}: expected a group of the IP version of {self.interface}"
+            )
         for index, network in enumerate(self.networks or ()):
             check_network(f"networks[{index}]", network)
 
     @property
     def own_address(self) -> Address:
         """The source address of sent messages."""
-        return (str(ipaddress.IPv4Address(self.interface)), self.port)
+        return (str(ipaddress.ip_address(self.interface)), self.port)
 
     @property
     def group_address(self) -> Address:
-        return (str(ipaddress.IPv4Address(self.multicast)), self.port)
+        return (str(ipaddress.ip_address(self.multicast)), self.port)
 
     @property
     def dynamic_services_limits(self) -> DynamicServicesConfig | None:
@@ -72,6 +76,6 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
             return DynamicServicesConfig() if self.dynamic_services else None
         return self.dynamic_services
 
-    def trusted_networks(self) -> tuple[ipaddress.IPv4Network, ...] | None:
+    def trusted_networks(self) -> tuple[Network, ...] | None:
         """`networks`, or None if the network of the interface applies."""
-        return None if self.networks is None else tuple(map(ipaddress.IPv4Network, self.networks))
+        return None if self.networks is None else tuple(map(ipaddress.ip_network, self.networks))

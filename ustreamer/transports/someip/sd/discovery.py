@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import cast
 
 from ustreamer.core.peers.election import Announcement
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address
 from ustreamer.transports.someip.protocol.codec import SomeIpMessage
 from ustreamer.transports.someip.sd.action_buffer import ActionBuffer
 from ustreamer.transports.someip.sd.actions import Action, PeerRebooted, SdRefusal, SdSubscription
@@ -39,7 +39,7 @@ from ustreamer.transports.someip.sd.codec import (
     decode_sd_message,
 )
 from ustreamer.transports.someip.sd.codec import SdMessage as Message
-from ustreamer.transports.someip.sd.endpoints import NetworkPolicy, format_address
+from ustreamer.transports.someip.sd.endpoints import NetworkPolicy
 from ustreamer.transports.someip.sd.eventgroups import EventgroupProtocols, EventgroupState
 from ustreamer.transports.someip.sd.peer_announcer import PeerAnnouncer
 from ustreamer.transports.someip.sd.peer_options import MalformedAnnouncement, decode_streamer_mark

@@ -7,9 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, Network, format_address
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
-from ustreamer.transports.someip.sd.settings import Network
 from ustreamer.uprotocol.bounded_cache import BoundedCache
 
 _MAX_CACHED_HOSTS: Final = 4_096  # bound of the cache: senders choose the hosts
@@ -41,11 +40,6 @@ def entry_endpoints(options: Iterable[Option], family: int) -> EntryEndpoints | 
         found.get((EndpointRole.SERVICE, L4Protocol.TCP)),
         found.get((EndpointRole.MULTICAST, L4Protocol.UDP)),
     )
-
-
-def format_address(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class NetworkPolicy:

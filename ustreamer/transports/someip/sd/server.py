@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, cast
 
 from ustreamer.core.peers.election import RouterId
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address
 from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, ActionBuffer
 from ustreamer.transports.someip.sd.actions import (
     EndReason,
@@ -37,7 +37,7 @@ from ustreamer.transports.someip.sd.codec import (
     EventgroupEntry,
     ServiceEntry,
 )
-from ustreamer.transports.someip.sd.endpoints import EntryEndpoints, entry_endpoints, format_address
+from ustreamer.transports.someip.sd.endpoints import EntryEndpoints, entry_endpoints
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
 from ustreamer.transports.someip.sd.peer_options import streamer_mark
 from ustreamer.transports.someip.sd.phases import Phase, next_phase

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of service discovery: identity, offered and wanted services, timings and limits."""
 
-import ipaddress
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from ustreamer.core.peers.election import RouterId
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, Network
 from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, TTL_FOREVER
 from ustreamer.transports.someip.sd.options import Option
 
 Milliseconds = Annotated[int, Meta(ge=0, le=3_600_000)]
 Ttl = Annotated[int, Meta(ge=1, le=TTL_FOREVER)]
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,8 @@ from contextlib import suppress
 from struct import Struct, pack
 from typing import Final, NamedTuple
 
-from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address, format_address, is_ipv6, open_socket
+from ustreamer.transports.someip.sd.interface_monitor import interface_index
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 _MAX_DATAGRAM: Final = 65_535
@@ -62,8 +63,7 @@ class SdSockets:
         try:
             self._unicast = self._bind(self._own_address)
             # The address and not 0.0.0.0, which would join on the interface of the default route.
-            self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._interface)
-            self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, _TTL)
+            self._select_interface(self._unicast)
             self._multicast = join_group(self._group, self._own_address[0])
             self._multicast.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             for each in (self._unicast, self._multicast):
@@ -72,9 +72,13 @@ class SdSockets:
             self.close()
             raise
 
-    @property
-    def _interface(self) -> bytes:
-        return socket.inet_aton(self._own_address[0])
+    def _select_interface(self, opened: socket.socket) -> None:
+        """Send multicasts on the own interface only. Raises OSError."""
+        set_multicast_interface(opened, self._own_address[0])
+        if is_ipv6(self._own_address[0]):
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, _TTL)
+        else:
+            opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, _TTL)
 
     def _bind(self, address: Address) -> socket.socket:
         # REUSEADDR: another stack on this machine may use the port, at another address or at all of them.
@@ -101,7 +105,7 @@ class SdSockets:
                     break
                 except OSError:
                     break  # an ICMP error for an earlier send
-                yield ReceivedDatagram(datagram, peer, multicast, _kernel_timestamp(ancillary))
+                yield ReceivedDatagram(datagram, peer[:2], multicast, _kernel_timestamp(ancillary))
 
     def send(self, datagram: bytes, to: Address | None) -> None:
         """Send to one peer or (None) to the group. A failed send is counted."""
@@ -120,7 +124,7 @@ class SdSockets:
             rejoin_group(self._multicast, self._group[0], self._own_address[0])
         if self._unicast is not None:
             with suppress(OSError):  # the interface vanished again; its return retries this
-                self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._interface)
+                self._select_interface(self._unicast)
 
     def close(self) -> None:
         """Close both sockets. Idempotent."""
@@ -138,28 +142,33 @@ def _kernel_timestamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
     return None
 
 
-def open_udp_socket(address: Address, *, reuse: bool, buffer: int | None = None) -> socket.socket:
-    """Open a non-blocking UDP socket at `address`. Raises UStatusError(UNAVAILABLE)."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def open_udp_socket(
+    address: Address, *, reuse: bool, buffer: int | None = None, scope: int = 0
+) -> socket.socket:
+    """Open a non-blocking UDP socket at `address`. Raises UStatusError(UNAVAILABLE).
+
+    `scope` is the index of the interface of an IPv6 group, which may be valid on one link only (ff02::/16).
+    """
+    opened = open_socket(address[0], socket.SOCK_DGRAM)
     try:
-        opened.setblocking(False)
         if reuse:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if buffer is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        opened.bind(address)
+        opened.bind((*address, 0, scope) if is_ipv6(address[0]) else address)
     except OSError as error:
         opened.close()
-        host, port = address
-        raise UStatusError(UCode.UNAVAILABLE, f"cannot bind UDP {host}:{port}: {error.strerror}") from error
+        text = f"cannot bind UDP {format_address(address)}: {error.strerror}"
+        raise UStatusError(UCode.UNAVAILABLE, text) from error
     return opened
 
 
 def join_group(group: Address, interface: str, buffer: int | None = None) -> socket.socket:
     """Open a non-blocking socket that receives `group`, on the interface that has the address `interface`."""
-    opened = open_udp_socket(group, reuse=True, buffer=buffer)
+    scope = interface_index(interface) if is_ipv6(interface) else 0
+    opened = open_udp_socket(group, reuse=True, buffer=buffer, scope=scope)
     try:
-        opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _membership(group[0], interface))
+        opened.setsockopt(*_membership(group[0], interface, join=True))
     except OSError as error:
         opened.close()
         text = f"cannot join {group[0]} on the interface of {interface}: {error.strerror}"
@@ -169,12 +178,26 @@ def join_group(group: Address, interface: str, buffer: int | None = None) -> soc
 
 def rejoin_group(opened: socket.socket, group: str, interface: str) -> None:
     """Leave and join the group, as far as the kernel permits."""
-    for option in (socket.IP_DROP_MEMBERSHIP, socket.IP_ADD_MEMBERSHIP):
+    for join in (False, True):
         try:
-            opened.setsockopt(socket.IPPROTO_IP, option, _membership(group, interface))
+            opened.setsockopt(*_membership(group, interface, join=join))
         except OSError:
             continue  # not a member; or the interface vanished again, and its return retries this
 
 
-def _membership(group: str, interface: str) -> bytes:
-    return pack("=4s4s", socket.inet_aton(group), socket.inet_aton(interface))
+def set_multicast_interface(opened: socket.socket, interface: str) -> None:
+    """Send multicasts on the interface that has the address `interface`. Raises OSError."""
+    if is_ipv6(interface):
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface_index(interface))
+    else:
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
+
+
+def _membership(group: str, interface: str, *, join: bool) -> tuple[int, int, bytes]:
+    """The socket option that joins or leaves a group. Raises OSError if there is no such interface."""
+    if is_ipv6(group):
+        option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
+        value = pack("=16sI", socket.inet_pton(socket.AF_INET6, group), interface_index(interface))
+        return socket.IPPROTO_IPV6, option, value
+    option = socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP
+    return socket.IPPROTO_IP, option, socket.inet_aton(group) + socket.inet_aton(interface)
