@@ -467,6 +467,21 @@ def test_an_invalid_service_is_left_out_with_the_reason(change: dict[str, Any], 
     assert any(line in each for each in found.left_out), found.left_out
 
 
+def test_ipv6_addresses_are_carried_over() -> None:
+    group = {"eventgroup": 1, "events": ["0x8001"], "threshold": "1"}
+    group["multicast"] = {"address": "ff14::1", "port": "32344"}
+    services = [
+        {"service": 1, "unreliable": 5, "events": [{"event": "0x8001"}], "eventgroups": [group]},
+        {"service": 2, "unreliable": 6, "unicast": "fd00::2"},
+    ]
+    discovery = {"enable": "true", "multicast": "ff14::4:c0"}
+    found = imported({"unicast": "fd00::1", "service-discovery": discovery, "services": services}).endpoint
+    assert (found.bind, found.services[1].remote_address) == ("fd00::1", ("fd00::2", 6))
+    assert found.services[0].multicast_groups == (("ff14::1", 32344),)
+    assert isinstance(found.sd, SdConfig)
+    assert found.sd.own_address == ("fd00::1", 30490)
+
+
 def test_an_invalid_service_does_not_affect_others() -> None:
     services = [{"service": number, "unreliable": 5} for number in (1, 0x10000, 2, "x", 3)]
     endpoint = imported({"unicast": "127.0.0.1", "services": services}).endpoint
@@ -478,8 +493,8 @@ def test_an_invalid_service_does_not_affect_others() -> None:
     [
         ({}, "unicast: missing: expected the address of the host"),
         ({"unicast": 5}, "unicast: 5: expected"),
-        ({"unicast": "a.host"}, "bind: 'a.host': expected an IPv4 address"),
-        ({"unicast": "fd00::1"}, "bind: 'fd00::1': expected an IPv4 address"),
+        ({"unicast": "a.host"}, "bind: 'a.host': expected an IP address"),
+        ({"unicast": "fe80::1"}, "bind: 'fe80::1': expected an address without a zone"),
         ({"unicast": "10.0.0.1", "service-discovery": {"port": "x"}}, "service-discovery.port: 'x'"),
     ],
 )

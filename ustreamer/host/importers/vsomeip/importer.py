@@ -22,6 +22,7 @@ from ustreamer.host.importers.vsomeip.service_discovery import import_discovery,
 from ustreamer.host.importers.vsomeip.tcp import endpoint_keys, event_protocol, has_cookies, protocol_of
 from ustreamer.host.importers.vsomeip.tp import tp_by_message_id
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.protocol.addresses import format_address
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 LIMIT_BYTES: Final = 4_000_000
@@ -243,9 +244,9 @@ class _Import:
             found["provider"] = f"//{self._options.authority}/{ue_id:X}/{major:X}/0"
             return self._note_unknown_keys(place, raw, found)
         if port is not None:
-            found["remote"] = f"{lives_at}:{port}"
+            found["remote"] = format_address((lives_at, port))
         if reliable is not None:
-            found["remote_tcp"] = f"{lives_at}:{reliable}"
+            found["remote_tcp"] = format_address((lives_at, reliable))
         return self._note_unknown_keys(place, raw, found)
 
     def _note_unknown_keys(self, place: str, raw: dict[str, Any], service: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.transports.someip.config import EventgroupConfig
+from ustreamer.transports.someip.protocol.addresses import format_address
 from ustreamer.transports.someip.sd.settings import SdTimings
 
 _TIMINGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,7 +54,7 @@ def import_discovery(
     }
     if netmask is not None:
         try:
-            sd["networks"] = [str(ipaddress.IPv4Network(f"{bind}/{netmask}", strict=False))]
+            sd["networks"] = [str(ipaddress.ip_network(f"{bind}/{netmask}", strict=False))]
         except ValueError:
             note_left_out("netmask", f"left out: {str(netmask)[:60]!r}: expected one such as 255.255.255.0")
     timings = _timings(raw, parse_number, note_left_out)
@@ -90,7 +91,7 @@ def multicast_eventgroups(
             host, port = address["address"], parse_number(address["port"])
             ours = {
                 "id": parse_number(group.get("eventgroup")),
-                "multicast": f"{host}:{port}",
+                "multicast": format_address((str(host), port)),
                 "threshold": threshold,
             }
             msgspec.convert(ours, EventgroupConfig)
