@@ -27,6 +27,7 @@ from ustreamer.transports.someip.protocol.addresses import (
     parse_group,
 )
 from ustreamer.transports.someip.protocol.codec import MessageType
+from ustreamer.transports.someip.protocol.dscp import BY_PRIORITY
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation, resolve_segmentation
@@ -41,6 +42,7 @@ EventId = Annotated[int, Meta(ge=0x8000, le=0xFFFE)]
 MethodId = Annotated[int, Meta(ge=0x0001, le=0x7FFF)]
 Port = Annotated[int, Meta(ge=1, le=0xFFFF)]
 Protocol = Literal["udp", "tcp"]
+Dscp = Annotated[int, Meta(ge=0, le=63)] | Literal["priority"]
 _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
@@ -129,7 +131,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `remote_tcp`, or else the address of UDP; our events over TCP use the connection that the receiver opened, from
     any port. An Offer of another streamer counts for this service only with `accept_relayed`. An offered service with a
     `port` is at that port of the endpoint's host, over TCP at `port_tcp` or the same number: so a second instance of a
-    service can be offered.
+    service can be offered. `dscp` is that of its messages over UDP; the default is that of the endpoint.
     """
 
     any_method: ClassVar[bool] = False
@@ -149,6 +151,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     port_tcp: Port | None = None
     offered: bool = False
     accept_relayed: bool = False
+    dscp: Dscp | None = None
     provider: str | None = None
     minor: Annotated[int, Meta(ge=0, le=0xFFFF_FFFE)] = 0
     eventgroups: tuple[EventgroupConfig, ...] = ()
@@ -315,6 +318,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `errors`: the message type of a failed response to a SOME/IP client, ERROR (0x81) or RESPONSE (0x80).
     * `tp`: limits of segmented messages, both directions.
     * `oversized`: whether messages above 1 400 bytes of payload are sent over UDP without segments. They are counted.
+    * `dscp`: of the datagrams and TCP connections of data, or "priority": by the priority of each message over UDP.
     * `max_pending`: open requests, for each direction; one host has at most half of the inbound ones.
     * `peers`: with `sd`, find other streamers on this network and announce this one. A list of own authorities also
       trusts streamers that are seen on this network only; False: neither.
@@ -335,6 +339,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     errors: Literal["error", "response"] = "error"
     tp: TpLimits = TpLimits()
     oversized: Literal["send", "refuse"] = "send"
+    dscp: Dscp = 0
     # Below 0xFFFF: a request needs a free session id.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
@@ -504,6 +509,18 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     def error_message_type(self) -> MessageType:
         """The message type of a failed response to a SOME/IP client."""
         return MessageType.ERROR if self.errors == "error" else MessageType.RESPONSE
+
+    @property
+    def socket_dscp(self) -> int:
+        """The DSCP of the sockets, for messages without one of their own."""
+        return self.dscp if isinstance(self.dscp, int) else 0
+
+    def dscp_of(self, service: ServiceConfig) -> int | None:
+        """The DSCP of the messages of a service, or BY_PRIORITY; None: that of the sockets."""
+        dscp = self.dscp if service.dscp is None else service.dscp
+        if isinstance(dscp, int):
+            return None if service.dscp is None else dscp
+        return BY_PRIORITY
 
     @property
     def tcp_port(self) -> int:

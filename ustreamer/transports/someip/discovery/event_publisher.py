@@ -15,7 +15,8 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventSink
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.dscp import with_dscp
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import SdSubscription
@@ -80,7 +81,7 @@ class EventPublisher:
             return
         tcp = None if destination.tcp is None else TcpAddress(*destination.tcp)
         self._unicasts[sink.subscriber] = self._make_sender(
-            EventReceiver(sink.subscriber, address, 0, offer.events, over_tcp, tcp)
+            EventReceiver(sink.subscriber, with_dscp(address, offer.dscp), 0, offer.events, over_tcp, tcp)
         )
 
     def add_field_keeper(self, subscriber: UUri) -> None:
@@ -230,9 +231,8 @@ class EventPublisher:
             return None
         group = next(each for each in self._groups_of[topic] if each in self._leaders)
         joined = offer.multicast[group[1]].group
-        return self._make_sender(
-            EventReceiver(sink.subscriber, destination.udp, 0, offer.events, joins=joined)
-        )
+        address = with_dscp(destination.udp, offer.dscp)
+        return self._make_sender(EventReceiver(sink.subscriber, address, 0, offer.events, joins=joined))
 
     def statistics(self) -> dict[str, int]:
         """`sd_multicast_topics` now; `initial_events` sent and not sent; `field_values` cached and not cached."""
@@ -247,7 +247,7 @@ class EventPublisher:
 
 def _group_receiver(offer: OfferedEventgroups, multicast: EventgroupMulticast) -> EventReceiver:
     provider = next(iter(offer.events)).with_resource(0)
-    address: Address = multicast.group
+    address = with_dscp(multicast.group, offer.dscp)
     return EventReceiver(provider, address, 0, offer.events)
 
 

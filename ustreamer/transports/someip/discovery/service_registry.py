@@ -18,6 +18,7 @@ from ustreamer.transports.someip.protocol.codec import (
     SomeIpMessage,
 )
 from ustreamer.transports.someip.protocol.correlation import InboundRequest
+from ustreamer.transports.someip.protocol.dscp import at_priority, with_dscp
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.mapping import (
     EventKey,
@@ -73,6 +74,11 @@ class ServiceRegistry:
         offered = [each for each in config.services if each.offered]
         remote = [each for each in config.services if not each.offered]
         self._e2e_events = e2e_events(config)
+        self._dscp_of = config.dscp_of
+        self.response_dscp = {
+            each.service: dscp for each in offered if (dscp := config.dscp_of(each)) is not None
+        }
+        """Of offered services that have a DSCP."""
         self._networks = (*config.client_networks(), *self._trusted_networks)
         self._client_hosts.clear()
         self.static_groups = tuple(dict.fromkeys(group for each in remote for group in each.multicast_groups))
@@ -106,7 +112,7 @@ class ServiceRegistry:
         self._e2e_events_by_host = _pop_e2e_events(events, self._e2e_events)
         self.events_by_host.clear()
         self.events_by_host.update(events)
-        self._remote = _remote(self._authority, services)
+        self._remote = _remote(self._authority, services, self._dscp_of)
         self._remote_hosts = _hosts(services)
         self.request_templates = BoundedCache(_MAX_CACHED)
 
@@ -218,6 +224,11 @@ class ServiceRegistry:
         service = self._offered.get(client_request.service, {}).get(client_request.interface_version)
         return None if service is None else service.segmentation.get(client_request.method)
 
+    def response_address(self, client_request: InboundRequest, response: UAttributes) -> Address:
+        """The address of a client, with the DSCP of the service or of the response."""
+        dscp = self.response_dscp.get(client_request.service)
+        return at_priority(with_dscp(client_request.address, dscp), response.priority_class)
+
     def no_event_error(self, topic: UUri) -> UStatusError:
         """The error for a publication on `topic` without a receiver."""
         if topic.with_resource(0) in self._providers:
@@ -301,12 +312,14 @@ def _hosts(services: Iterable[ServiceConfig]) -> set[str]:
     return {each[0] for service in services for each in (service.remote_address, service.tcp_address) if each}
 
 
-def _remote(authority: str, services: Iterable[ServiceConfig]) -> dict[UUri, RemoteService]:
+def _remote(
+    authority: str, services: Iterable[ServiceConfig], dscp_of: Callable[[ServiceConfig], int | None]
+) -> dict[UUri, RemoteService]:
     return {
         UUri(authority, each.ue_id, each.major, 0): RemoteService(
             each.service,
             each.major,
-            _method_addresses(each),
+            _method_addresses(each, dscp_of(each)),
             _segmenting(each),
             each.no_return_methods,
             not each.any_method,
@@ -316,15 +329,15 @@ def _remote(authority: str, services: Iterable[ServiceConfig]) -> dict[UUri, Rem
     }
 
 
-def _method_addresses(service: ServiceConfig) -> Mapping[int, Address]:
+def _method_addresses(service: ServiceConfig, dscp: int | None) -> Mapping[int, Address]:
     if service.any_method:
         address = service.tcp_address if service.protocol == "tcp" else service.remote_address
-        return {} if address is None else AnyMethod(address)
+        return {} if address is None else AnyMethod(with_dscp(address, dscp))
     over_tcp = service.tcp_methods
     addresses = {
         id: service.tcp_address if id in over_tcp else service.remote_address for id in service.method_ids
     }
-    return {id: address for id, address in addresses.items() if address is not None}
+    return {id: with_dscp(address, dscp) for id, address in addresses.items() if address is not None}
 
 
 def _offered(services: Iterable[ServiceConfig], own_authority: str) -> dict[int, dict[int, OfferedService]]:
@@ -354,12 +367,13 @@ def _receivers(
         )
         for receiver in each.static_receivers:
             subscriber = UUri(config.authority, next(free) << 16 | each.service, each.major, 0)
-            address = parse_address(receiver.address)
+            address = with_dscp(parse_address(receiver.address), config.dscp_of(each))
             events = _wire_events(each, provider, None, groups)
             yield EventReceiver(subscriber, address, receiver.period_ns, events, over_tcp)
         for group in groups:
             subscriber = UUri(config.authority, next(free) << 16 | each.service, each.major, 0)
-            yield EventReceiver(subscriber, group, UNLIMITED, _wire_events(each, provider, group, groups))
+            address = with_dscp(group, config.dscp_of(each))
+            yield EventReceiver(subscriber, address, UNLIMITED, _wire_events(each, provider, group, groups))
 
 
 def _wire_events(

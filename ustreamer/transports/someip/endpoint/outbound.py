@@ -18,6 +18,7 @@ from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.io.udp import send_error
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
+from ustreamer.transports.someip.protocol.dscp import DscpAddress, at_priority
 from ustreamer.transports.someip.protocol.mapping import (
     REQUEST_ID_BITS,
     EventReceiver,
@@ -61,6 +62,7 @@ class Outbound:
         self._refuses_oversized = refuses_oversized
         self._oversized = 0
         self.sendto: Callable[[bytes, Address], object] = _not_open
+        self._socket: socket.socket | None = None
         self._connections = connections
         self._monotonic_ns = clock.monotonic_ns
         self._expiry = Expiry(clock)
@@ -77,7 +79,7 @@ class Outbound:
 
     def open(self, opened: socket.socket) -> None:
         """Send on this socket."""
-        self.sendto = opened.sendto
+        self._socket, self.sendto = opened, opened.sendto
         self._gso_sender.open(opened)
 
     def flush(self, timeout_s: float) -> None:
@@ -86,7 +88,7 @@ class Outbound:
 
     def close(self) -> None:
         """Stop sending."""
-        self.sendto = _not_open
+        self._socket, self.sendto = None, _not_open
         self._gso_sender.close()
 
     def watch_routes(self, on_route_opened: Callable[[Hashable], None]) -> None:
@@ -148,10 +150,17 @@ class Outbound:
         return self._gso_sender.send_equal_sized(datagrams, address)
 
     def _send_datagram(self, datagram: bytes, address: Address) -> None:
+        sendto = self._send_with_dscp if isinstance(address, DscpAddress) else self.sendto
         try:
-            self.sendto(datagram, address)
+            sendto(datagram, address)
         except ConnectionRefusedError:  # reports an earlier send, to any address, and has sent nothing
-            self.sendto(datagram, address)
+            sendto(datagram, address)
+
+    def _send_with_dscp(self, datagram: bytes, address: Address) -> object:
+        assert isinstance(address, DscpAddress)
+        if self._socket is None:
+            return _not_open(datagram, address)
+        return self._socket.sendmsg([datagram], address.ancillary, 0, address)
 
     def _send_again(self, error: OSError, datagram: bytes, address: Address) -> None:
         """Send again if `error` is that of an earlier send to any address; otherwise raise it as UStatusError."""
@@ -170,11 +179,14 @@ class Outbound:
         """The sender of events to `receiver`: 0.6 us besides the system call. `with_batch`: enables
         `batch_transmitter`.
         """
-        address = receiver.address
+        address, has_dscp = receiver.address, isinstance(receiver.address, DscpAddress)
         events: dict[UUri, EventHeaderTemplate] = {
             topic: (*_header_around_request_id(event), self._session_counter(topic))
             for topic, event in receiver.events.items()
-            if event.segmentation is None and event.e2e is None and topic not in receiver.over_tcp
+            if event.segmentation is None
+            and event.e2e is None
+            and topic not in receiver.over_tcp
+            and not has_dscp
         }
         if with_batch:
             self._fast_path_events[receiver.subscriber] = events
@@ -220,14 +232,14 @@ class Outbound:
         return None if topic.authority_name in self._bridged else count()
 
     def _slow_path_transmitter(self, receiver: EventReceiver) -> SendOne:
-        """The sender of events with TCP, segments or E2E protection. It raises for a topic that is no event of the
+        """The sender of events with TCP, segments, a DSCP or E2E protection. It raises for a topic that is no event of the
         receiver.
         """
-        over_tcp = receiver.over_tcp
+        over_tcp, has_dscp = receiver.over_tcp, isinstance(receiver.address, DscpAddress)
         events = {
             topic: (event, self._session_counter(topic), self._e2e_sender(event.e2e, receiver, topic))
             for topic, event in receiver.events.items()
-            if event.segmentation is not None or event.e2e is not None or topic in over_tcp
+            if event.segmentation is not None or event.e2e is not None or topic in over_tcp or has_dscp
         }
 
         def send(datagram: bytes, message: UMessage, how: TpSegmentation | None) -> None:
@@ -235,7 +247,7 @@ class Outbound:
                 self._connections.send(datagram, receiver.tcp_address, self._deadline_of(message))
                 self._sent += 1
             else:
-                self.send(datagram, receiver.address, how)
+                self.send(datagram, at_priority(receiver.address, message.attributes.priority_class), how)
 
         def transmit(message: UMessage) -> None:
             found = events.get(message.attributes.source)

@@ -22,6 +22,7 @@ from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.io.udp import bind_udp, report_unreachable
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.dscp import set_dscp
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.ustatus import UStatusError
 
@@ -58,7 +59,7 @@ class ServicePort:
         self._port, self._bind = port, config.bind
         self._uses_tcp = any(each.uses_protocol("tcp") for each in services)
         self._tcp_port = next((each.port_tcp for each in services if each.port_tcp is not None), port)
-        self._receive_buffer = config.receive_buffer
+        self._receive_buffer, self._dscp = config.receive_buffer, config.socket_dscp
         self._monotonic_ns, self._loop = context.clock.monotonic_ns, loop
         self._inbound = Inbound(
             context.name, self.exchange, listeners, config.peer_streamer_addresses, self._send_best_effort
@@ -99,6 +100,7 @@ class ServicePort:
         """Bind and receive; `on_icmp` reads the ICMP errors of the socket. Raises UStatusError(UNAVAILABLE)."""
         opened = self._socket = bind_udp((self._bind, self._port))
         report_unreachable(opened)
+        set_dscp(opened, self._dscp)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         self.outbound.open(opened)
         read = make_reader(
@@ -111,7 +113,7 @@ class ServicePort:
             lambda: on_icmp(opened),
         )
         poller.add(opened.fileno(), read)
-        self.connections.open(self._bind, poller, self._loop.wake)
+        self.connections.open(self._bind, poller, self._loop.wake, self._dscp)
         if self._uses_tcp:
             self.connections.listen(self._tcp_port)
 

@@ -56,6 +56,7 @@ from ustreamer.transports.someip.io.udp import (
     report_unreachable,
 )
 from ustreamer.transports.someip.protocol.addresses import Address, Network, TcpAddress, is_ipv6
+from ustreamer.transports.someip.protocol.dscp import set_dscp
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import (
     REQUEST_ID_BITS,
@@ -167,7 +168,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
-        offered = self._offered = offered_eventgroups(self._config.services, context.authority)
+        offered = self._offered = offered_eventgroups(
+            self._config.services, context.authority, self._config.dscp_of
+        )
         self._event_publisher = EventPublisher(
             offered, lambda receiver: self._outbound_of(receiver).event_transmitter(receiver)
         )
@@ -270,6 +273,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         opened = bind_udp((self._config.bind, self._config.port))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         report_unreachable(opened)
+        set_dscp(opened, self._config.socket_dscp)
         self._socket = opened
         self._outbound.open(opened)
         poller = self._receive_loop.open()
@@ -302,7 +306,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
-        connections.open(config.bind, poller, self._receive_loop.wake)
+        connections.open(config.bind, poller, self._receive_loop.wake, config.socket_dscp)
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
         for service in config.services:
@@ -405,7 +409,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
         assert self._event_publisher is not None  # `services_restart_reason`
-        offered = offered_eventgroups(added_services(self._config, config), self._own_authority)
+        offered = offered_eventgroups(
+            added_services(self._config, config), self._own_authority, config.dscp_of
+        )
         self._config = config
         self._field_values.add_fields(_fields_of_ecus(config))
         self._listeners.clear_cache()

@@ -23,6 +23,7 @@ from typing import Final
 from ustreamer.core.delivery.ports import SendBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
+from ustreamer.transports.someip.protocol.dscp import DscpAddress
 from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS
 from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES
 from ustreamer.uprotocol.batch import MessageBatch
@@ -55,6 +56,10 @@ _GSO_UNSUPPORTED: Final = {errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPRO
 def _event_struct(payload: int) -> Struct:
     """An event with a payload of this size."""
     return Struct(f"{EVENT_HEADER.format}{payload}s")
+
+
+def _ancillary(address: Address) -> list[tuple[int, int, bytes]]:
+    return address.ancillary if isinstance(address, DscpAddress) else []
 
 
 class GsoSender:
@@ -150,7 +155,10 @@ class GsoSender:
         if 1 < len(datagrams) <= max_count and size <= self.max_datagram_bytes:
             try:
                 udp_socket.sendmsg(
-                    datagrams, [(socket.IPPROTO_UDP, _UDP_SEGMENT, _GSO_SIZE.pack(size))], 0, address
+                    datagrams,
+                    [(socket.IPPROTO_UDP, _UDP_SEGMENT, _GSO_SIZE.pack(size)), *_ancillary(address)],
+                    0,
+                    address,
                 )
             except OSError as error:
                 if error.errno not in _GSO_UNSUPPORTED:
@@ -163,7 +171,10 @@ class GsoSender:
     def _send_each(self, udp_socket: socket.socket, datagrams: Sequence[bytes], address: Address) -> int:
         for number, datagram in enumerate(datagrams):
             try:
-                udp_socket.sendto(datagram, address)
+                if isinstance(address, DscpAddress):
+                    udp_socket.sendmsg([datagram], address.ancillary, 0, address)
+                else:
+                    udp_socket.sendto(datagram, address)
             except OSError:
                 return self._count(number, len(datagram))
         return self._count(len(datagrams), len(datagrams[0]))

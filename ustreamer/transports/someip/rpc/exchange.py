@@ -38,6 +38,7 @@ from ustreamer.transports.someip.protocol.codec import (
     SomeIpMessage,
 )
 from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall, PendingCalls
+from ustreamer.transports.someip.protocol.dscp import at_priority
 from ustreamer.transports.someip.protocol.mapping import (
     REFUSAL_RETURN_CODES,
     SomeipRefusal,
@@ -453,7 +454,7 @@ class Exchange:
         with self._lock:
             # Under the lock, so that `on_service_gone` cannot run in between and miss this call.
             remote = self.services.remote_service(attributes.sink)
-            address = remote.methods[method]
+            address = at_priority(remote.methods[method], attributes.priority_class)
             if not self._pending.accepts_calls:
                 raise UStatusError(
                     UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no responses any more"
@@ -508,7 +509,8 @@ class Exchange:
                 self.responses_not_wanted += 1
                 return None
         datagram = encode_response(inbound_request, attributes.commstatus, message.payload, self._error_type)
-        return datagram, inbound_request.address, self.services.response_segmenting(inbound_request)
+        address = self.services.response_address(inbound_request, attributes)
+        return datagram, address, self.services.response_segmenting(inbound_request)
 
     def on_response_sent(self, message: UMessage) -> None:
         """The Response was sent (SIP-6)."""

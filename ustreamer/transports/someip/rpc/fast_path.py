@@ -33,6 +33,7 @@ from ustreamer.transports.someip.protocol.codec import (
     SomeIpMessage,
 )
 from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall, PendingCalls
+from ustreamer.transports.someip.protocol.dscp import at_priority
 from ustreamer.transports.someip.protocol.mapping import (
     RequestTemplate,
     id_with_request_id,
@@ -354,7 +355,8 @@ class FastOutbound:
             remote = self._services.remote_service(method)
         except UStatusError:
             return None
-        id, address = method.resource_id, remote.methods[method.resource_id]
+        id = method.resource_id
+        address = at_priority(remote.methods[id], attributes.priority_class)
         if (
             isinstance(address, TcpAddress)
             or id in remote.segmentation
@@ -459,6 +461,7 @@ class FastOutbound:
             (commstatus is None or commstatus is UCode.OK)
             and request.expects_response
             and not isinstance(request.address, TcpAddress)
+            and request.service not in self._services.response_dscp
             and self._services.response_segmenting(request) is None
         )
 

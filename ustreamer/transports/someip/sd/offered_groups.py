@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offered services in the form that service discovery and the event publisher need. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from ustreamer.transports.someip.config import ServiceConfig
@@ -22,7 +22,7 @@ class OfferedEventgroups(NamedTuple):
     """An offered service: its topics per event group, its fields, and its multicast event groups.
 
     `receivers` is the number of configured receivers, `authority` the authority that provides the service. `port` and
-    `port_tcp` are its own ports; None: those of the endpoint.
+    `port_tcp` are its own ports; None: those of the endpoint. `dscp` as in `SomeipEndpoint.dscp_of`.
     """
 
     key: ServiceKey
@@ -38,6 +38,7 @@ class OfferedEventgroups(NamedTuple):
     authority: str
     port: int | None = None
     port_tcp: int | None = None
+    dscp: int | None = None
 
     def group_of(self, topic: UUri) -> int | None:
         return next((group for group, topics in self.eventgroups.items() if topic in topics), None)
@@ -61,12 +62,18 @@ class OfferedEventgroups(NamedTuple):
 
 
 def offered_eventgroups(
-    services: Iterable[ServiceConfig], own_authority: str
+    services: Iterable[ServiceConfig],
+    own_authority: str,
+    dscp_of: Callable[[ServiceConfig], int | None] = lambda _: None,
 ) -> dict[ServiceKey, OfferedEventgroups]:
     """The offered ones of `services`; `own_authority` replaces an empty authority in `provider`."""
     return {
         offer.key: offer
-        for offer in (_offered_eventgroups(each, own_authority) for each in services if each.offered)
+        for offer in (
+            _offered_eventgroups(each, own_authority)._replace(dscp=dscp_of(each))
+            for each in services
+            if each.offered
+        )
     }
 
 
