@@ -76,7 +76,7 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 
-conformance: $(DEV) ## rebuild docs/conformance.md: each rule, its code, its tests, their result
+conformance: $(DEV) ## rebuild docs/conformance.md and docs/someip-conformance.md: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
 bench: $(DEV) ## the figures of benchmarks/results.json, next to bare forwarders: 15 minutes

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.conformance`: rewrites docs/conformance.md from the tags and the results of their tests."""
+"""`python -m tests.conformance`: rewrites the pages of conformance from the tags and the results of their tests."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.conformance import report
+from tests.conformance import report, someip_report
+from tests.conformance.rules import RULES_FILE, SOMEIP_RULES_FILE
 from tests.conformance.run import RunOutcome, run_tests
-from tests.conformance.trace import build_trace
+from tests.conformance.tags import CaseRef
+from tests.conformance.trace import Trace, build_traces
 
 REPO: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = {
+    RULES_FILE: (report.PAGE_FILE, report.render_page),
+    SOMEIP_RULES_FILE: (someip_report.PAGE_FILE, someip_report.render_page),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page and report every problem. Returns 1 for an uncovered rule, a test that did not pass or an
+    """Write the pages and report every problem. Returns 1 for an uncovered rule, a test that did not pass or an
     invalid tag.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
@@ -23,25 +29,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--root", type=Path, default=REPO, help="the tree to look at (default: the one that this is part of)"
     )
     root: Path = parser.parse_args(argv).root.resolve()
-    found = build_trace(root)
-    run_outcomes = run_tests(root, found.tests)
-    outcomes = report.outcomes_by_rule(found, run_outcomes)
-    page = root / report.PAGE_FILE
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(report.render_page(found, outcomes), encoding="utf-8")
+    traces = build_traces(root)
+    run_outcomes = run_tests(root, sorted({test for found in traces.values() for test in found.tests}))
+    problems = 0
+    for file, found in traces.items():
+        page, render = PAGES[file]
+        outcomes = report.outcomes_by_rule(found, run_outcomes)
+        (root / page).parent.mkdir(exist_ok=True)
+        (root / page).write_text(render(found, outcomes), encoding="utf-8")
+        wrong = _problems(found, outcomes, run_outcomes)
+        problems += len(wrong)
+        print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
+        print(f"{page}: {len(found.rules.all)} rules, {len(found.tests)} tests, {len(wrong)} wrong")
+    return 1 if problems else 0
+
+
+def _problems(
+    found: Trace, outcomes: Mapping[str, RunOutcome], run_outcomes: Mapping[CaseRef, RunOutcome]
+) -> list[str]:
     # A test that did not run would be hidden by another passed test of the same rule.
-    not_run = [f"{test.nodeid}: not run" for test, outcome in run_outcomes.items() if outcome == RunOutcome()]
+    not_run = [f"{test.nodeid}: not run" for test in found.tests if run_outcomes[test] == RunOutcome()]
     failures = [
         f"{id}: {outcome.failure_reason} ({outcome})"
         for id, outcome in outcomes.items()
         if outcome.failure_reason
     ]
-    problems = [*found.invalid_tags, *found.gaps, *not_run, *failures]
-    print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
-    print(
-        f"{report.PAGE_FILE}: {len(found.rules.all)} rules, {len(found.tests)} tests, {len(problems)} wrong"
-    )
-    return 1 if problems else 0
+    return [*found.invalid_tags, *found.gaps, *not_run, *failures]
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def _summary(trace: Trace) -> Iterator[str]:
     for specification in trace.rules.specifications:
         counts = _counts(specification, trace)
         total = [a + b for a, b in zip(total, counts, strict=True)]
-        yield _table_row(specification.title, *map(str, counts))
-    yield _table_row("together", *map(str, total))
+        yield table_row(specification.title, *map(str, counts))
+    yield table_row("together", *map(str, total))
 
 
 def _counts(specification: Specification, trace: Trace) -> list[int]:
@@ -121,5 +121,6 @@ def _link(file: str, name: str) -> str:
     return f"[{short}](../{file})" + (f"\n  `{name}`" if name else "")
 
 
-def _table_row(*cells: str) -> str:
+def table_row(*cells: str) -> str:
+    """A row of a Markdown table."""
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the specifications, as rules.toml lists them."""
+"""The rules of the specifications, as rules.toml (uSubscription) and someip.toml list them."""
 
 import tomllib
 from pathlib import Path
@@ -8,7 +8,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 RULES_FILE: Final = Path("tests/conformance/rules.toml")
-"""Path of the list of rules in a tree."""
+"""Path of the list of rules of uSubscription in a tree."""
+SOMEIP_RULES_FILE: Final = Path("tests/conformance/someip.toml")
+"""Path of the list of items of the SOME/IP specification in a tree."""
 
 UNLISTED_PREFIXES: Final = (
     "dsn~service-error-model-",
@@ -25,19 +27,24 @@ Need: TypeAlias = Literal["impl", "test"]
 
 
 class SpecRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`also` is a later specification with the same id. `note` is the reason for a rule without code or test."""
+    """`also` is a later specification with the same id. `note` is the reason for a rule without code or test.
+
+    `excluded`: why the rule does not apply, a sentence or a key of `SpecRules.reasons`. `unmet`: what is missing.
+    """
 
     id: str
     says: str
     also: str | None = None
     needs: tuple[Need, ...] = ("impl", "test")
     note: str = ""
+    excluded: str = ""
+    unmet: str = ""
 
 
 class Specification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     title: str
-    source: str
+    source: str = ""
 
 
 class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +52,7 @@ class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     specifications: tuple[Specification, ...]
     rules: dict[str, tuple[SpecRule, ...]]
+    reasons: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         """Raises ValueError for a contradictory list."""
@@ -59,6 +67,10 @@ class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"rule {rule.id}: also {rule.also!r}, expected one of {sorted(names)}")
             if bool(rule.note) is (len(rule.needs) == 2):
                 raise ValueError(f"rule {rule.id}: needs {list(rule.needs)}, and a note exactly if not both")
+            if rule.excluded not in {"", *self.reasons} and not rule.excluded.endswith("."):
+                raise ValueError(
+                    f"rule {rule.id}: excluded {rule.excluded!r}, expected a sentence or a key of reasons"
+                )
             seen.add(rule.id)
 
     @property
@@ -66,6 +78,6 @@ class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [rule for each in self.specifications for rule in self.rules[each.name]]
 
 
-def load_rules(root: Path) -> SpecRules:
-    """The list of a tree. Raises msgspec.ValidationError with the key of an invalid entry."""
-    return msgspec.convert(tomllib.loads((root / RULES_FILE).read_text(encoding="utf-8")), SpecRules)
+def load_rules(root: Path, file: Path = RULES_FILE) -> SpecRules:
+    """A list of a tree. Raises msgspec.ValidationError with the key of an invalid entry."""
+    return msgspec.convert(tomllib.loads((root / file).read_text(encoding="utf-8")), SpecRules)

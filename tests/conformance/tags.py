@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags: a kind, an arrow and the id of a rule in square brackets, and their places in the source.
+"""Tags: a kind, an arrow and the ids of rules, separated by ", ", in square brackets; and their places in the source.
 
 A tag is in a docstring or a comment: of, inside, or directly above its function, class or constant. A tag at module
 level, before the first test, applies to every test of the module. Other strings are ignored.
@@ -92,7 +92,8 @@ def read_module(file: str, source: str) -> SourceModule:
         Tag(kind, rule, file, line + line_offset, _symbol_at(line + line_offset, spans, comment_only))
         for line, text in sorted(texts)
         for line_offset, part in enumerate(text.splitlines())
-        for kind, rule in _TAG.findall(part)
+        for kind, rules in _TAG.findall(part)
+        for rule in rules.split(", ")
     ]
     tests = tuple(CaseRef(file, name) for name in _test_names(file, tree.body))
     starts = [span.first for span in spans if _is_test(span.symbol.replace(".", "::"), tests)]

@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/conformance.md matches the sources, and the command that writes it reports every fault."""
+"""The pages of conformance match the sources, and the command that writes them reports every fault."""
 
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
 from tests.conformance import __main__ as command
-from tests.conformance import report
-from tests.conformance.rules import RULES_FILE, Specification, SpecRule, SpecRules
+from tests.conformance import report, someip_report
+from tests.conformance.rules import RULES_FILE, SOMEIP_RULES_FILE, Specification, SpecRule, SpecRules
 from tests.conformance.run import RunOutcome
 from tests.conformance.tags import CaseRef, SourceModule, read_module
-from tests.conformance.trace import Trace, build_trace
+from tests.conformance.trace import Trace, build_trace, build_traces
 
 REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def found() -> Trace:
-    return build_trace(REPO)
+def traces() -> dict[Path, Trace]:
+    return build_traces(REPO)
+
+
+@pytest.fixture(scope="module")
+def found(traces: dict[Path, Trace]) -> Trace:
+    return traces[RULES_FILE]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +41,23 @@ def page() -> str:
 # --- this repository --------------------------------------------------------------------------------------------------
 
 
-def test_the_page_matches_the_rules_code_and_tests_of_this_tree(found: Trace, page: str) -> None:
-    assert page == report.render_page(found, report.parse_outcomes(page)), "run `make conformance`"
+@pytest.fixture(
+    params=[(RULES_FILE, report), (SOMEIP_RULES_FILE, someip_report)], ids=["usubscription", "someip"]
+)
+def both(request: pytest.FixtureRequest, traces: dict[Path, Trace]) -> tuple[Trace, ModuleType, str]:
+    """Each list of rules: its trace, the module of its page, and the page."""
+    file, module = request.param
+    return traces[file], module, (REPO / module.PAGE_FILE).read_text(encoding="utf-8")
 
 
-def test_the_page_shows_passed_tests_only(found: Trace, page: str) -> None:
-    outcomes = report.parse_outcomes(page)
+def test_the_page_matches_the_rules_code_and_tests_of_this_tree(both: tuple[Trace, ModuleType, str]) -> None:
+    found, module, page = both
+    assert page == module.render_page(found, module.parse_outcomes(page)), "run `make conformance`"
+
+
+def test_the_page_shows_passed_tests_only(both: tuple[Trace, ModuleType, str]) -> None:
+    found, module, page = both
+    outcomes = module.parse_outcomes(page)
     assert outcomes.keys() == {id for id, evidence in found.evidence.items() if evidence.tests}
     assert {id: str(each) for id, each in outcomes.items() if each.failure_reason} == {}
 
@@ -48,8 +66,23 @@ def test_every_tag_names_a_rule_at_a_valid_place(found: Trace) -> None:
     assert found.invalid_tags == ()
 
 
-def test_every_rule_is_covered(found: Trace) -> None:
-    assert found.gaps == []
+def test_every_rule_is_covered(both: tuple[Trace, ModuleType, str]) -> None:
+    assert both[0].gaps == []
+
+
+def test_the_list_has_every_item_of_the_someip_specification(traces: dict[Path, Trace]) -> None:
+    """The numbers were counted in the specification."""
+    rules = traces[SOMEIP_RULES_FILE].rules
+    documents = Counter(rule.id.partition("-")[0] for rule in rules.all)
+    assert documents == {"RPC": 248, "SD": 327, "TP": 40, "COMPAT": 15, "IDS": 8}
+    assert sum(rule.excluded == "info" for rule in rules.all) == 166
+    assert [rule.id for rule in rules.all if rule.unmet] == [
+        "RPC-701",
+        "RPC-702",
+        "RPC-680",
+        "RPC-598",
+        "SD-439",
+    ]
 
 
 def test_the_list_has_every_rule_of_the_specifications(found: Trace) -> None:
@@ -248,6 +281,52 @@ def test_rules_without_passed_tests_are_named_with_the_outcomes(tree: Path) -> N
     }
 
 
+SOMEIP_RULES = """\
+[reasons]
+info = "It explains."
+
+[[specifications]]
+name = "sd"
+title = "SD"
+
+[rules]
+sd = [
+    { id = "SD-1", says = "It is kept." },
+    { id = "SD-2", says = "It is explained.", excluded = "info" },
+    { id = "SD-3", says = "It is left out.", unmet = "all of it" },
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("tagged", "gaps"), [("SD-1", []), ("SD-1, SD-2", ["SD-2: does not apply, but is tagged"])]
+)
+def test_an_item_is_met_or_unmet_or_does_not_apply(tree: Path, tagged: str, gaps: list[str]) -> None:
+    (tree / SOMEIP_RULES_FILE).write_text(SOMEIP_RULES, encoding="utf-8")
+    put(tree, SOURCE_FILE, "[impl", f"[impl->{tagged}] [impl")
+    put(tree, TEST_FILE, "[utest", "[utest->SD-1] [utest")
+    trace = build_traces(tree)[SOMEIP_RULES_FILE]
+    assert trace.gaps == gaps
+    outcomes = {"SD-1": RunOutcome(2)}
+    page = someip_report.render_page(trace, outcomes)
+    assert someip_report.parse_outcomes(page) == outcomes
+    keep, test = (
+        "`plugins/one/ustreamer_one/keep.py` `keep`",
+        "`plugins/one/tests/test_keep.py` `test_it_is_kept`",
+    )
+    assert page.splitlines()[-3:] == [
+        f"| SD-1 | It is kept. | {keep} | {test} | passed 2 |",
+        "| SD-2 | It is explained. | *info* |  |  |",
+        "| SD-3 | It is left out. | *not met* |  |  |",
+    ]
+    assert "| SD-3 | It is left out. | all of it |" in page
+
+
+def test_a_reason_is_a_known_key_or_a_sentence() -> None:
+    with pytest.raises(ValueError, match="rule a: excluded 'no'"):
+        SpecRules((ONE,), {"one": (SpecRule("a", "A.", excluded="no"),)}, {"info": "It explains."})
+
+
 def test_missing_code_and_tests_are_on_the_page_without_a_run(tree: Path) -> None:
     put(tree, TEST_FILE, "[utest->req~one-kept~1]", "")
     page = report.render_page(build_trace(tree), {})
@@ -268,7 +347,7 @@ OTHER = 4
 """[utest->CONST-2]"""
 
 
-# [utest->ABOVE-1]
+# [utest->ABOVE-1, ABOVE-3]
 # [utest->ABOVE-2]
 @decorated
 # [utest->BETWEEN-1]
@@ -301,6 +380,7 @@ PLACES = {
     "CONST-1": [],
     "CONST-2": [],
     "ABOVE-1": ["test_one"],
+    "ABOVE-3": ["test_one"],
     "ABOVE-2": ["test_one"],
     "BETWEEN-1": ["test_one"],
     "DOC-1": ["test_one"],

@@ -6,7 +6,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conformance.rules import UNLISTED_PREFIXES, SpecRule, SpecRules, load_rules
+from tests.conformance.rules import (
+    RULES_FILE,
+    SOMEIP_RULES_FILE,
+    UNLISTED_PREFIXES,
+    SpecRule,
+    SpecRules,
+    load_rules,
+)
 from tests.conformance.tags import SOURCE_GLOBS, TEST_GLOBS, CaseRef, SourceModule, Tag, collect_modules
 
 
@@ -25,13 +32,17 @@ class Evidence(NamedTuple):
 
     def missing(self, rule: SpecRule) -> list[str]:
         """The missing parts of the rule, as text."""
+        if rule.excluded:
+            return ["does not apply, but is tagged"] if self.code or self.tests else []
+        if rule.unmet:
+            return []
         missing = {"impl": not self.code, "test": not self.tests}
         messages = {"impl": "no code is tagged", "test": "no test is tagged"}
         return [messages[need] for need in rule.needs if missing[need]]
 
 
 class Trace(NamedTuple):
-    """The rules of a tree, the tags of each rule by its id, and the invalid tags, as text."""
+    """One list of rules of a tree, the tags of each rule by its id, and the invalid tags, as text."""
 
     rules: SpecRules
     evidence: Mapping[str, Evidence]
@@ -51,31 +62,39 @@ class Trace(NamedTuple):
 
 
 def build_trace(root: Path) -> Trace:
-    """Read a tree: its list of rules, its sources and its tests."""
-    rules = load_rules(root)
+    """The trace of the rules of uSubscription."""
+    return build_traces(root)[RULES_FILE]
+
+
+def build_traces(root: Path) -> dict[Path, Trace]:
+    """Read a tree: its lists of rules, its sources and its tests. The invalid tags are in the first trace."""
+    lists = {
+        file: load_rules(root, file) for file in (RULES_FILE, SOMEIP_RULES_FILE) if (root / file).exists()
+    }
     sources, tests = collect_modules(root, SOURCE_GLOBS), collect_modules(root, TEST_GLOBS)
-    return Trace(
-        rules,
-        {rule.id: _evidence(rule, sources, tests) for rule in rules.all},
-        tuple(_invalid_tags({rule.id for rule in rules.all}, sources, tests)),
-    )
-
-
-def _evidence(rule: SpecRule, sources: Iterable[SourceModule], tests: Iterable[SourceModule]) -> Evidence:
-    code = (
-        CodeRef(tag.file, tag.symbol)
-        for module in sources
-        for tag in module.tags
-        if (tag.kind, tag.rule) == ("impl", rule.id)
-    )
-    tests_of_rule = (
-        test
-        for module in tests
-        for tag in module.tags
-        if tag.kind in {"utest", "itest"} and tag.rule == rule.id
-        for test in module.tests_of(tag)
-    )
-    return Evidence(tuple(dict.fromkeys(code)), tuple(dict.fromkeys(tests_of_rule)))
+    code: dict[str, dict[CodeRef, None]] = {}
+    cases: dict[str, dict[CaseRef, None]] = {}
+    for module in sources:
+        for tag in module.tags:
+            if tag.kind == "impl":
+                code.setdefault(tag.rule, {})[CodeRef(tag.file, tag.symbol)] = None
+    for module in tests:
+        for tag in module.tags:
+            if tag.kind in {"utest", "itest"}:
+                cases.setdefault(tag.rule, {}).update(dict.fromkeys(module.tests_of(tag)))
+    ids = {rule.id for rules in lists.values() for rule in rules.all}
+    invalid = tuple(_invalid_tags(ids, sources, tests))
+    return {
+        file: Trace(
+            rules,
+            {
+                each.id: Evidence(tuple(code.get(each.id, ())), tuple(cases.get(each.id, ())))
+                for each in rules.all
+            },
+            invalid if file == RULES_FILE else (),
+        )
+        for file, rules in lists.items()
+    }
 
 
 def _invalid_tags(

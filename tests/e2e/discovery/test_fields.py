@@ -74,6 +74,7 @@ def wait_value(ecu: SdEcu, payload: bytes) -> None:
     ecu.data_socket.inbox.wait_one(lambda frame: frame.head.payload == payload)
 
 
+# [itest->RPC-631]
 def test_each_ecu_gets_the_value_of_an_offered_field(car: SdVehicle) -> None:
     publish_once(car, b"on")
     ecus = [subscribe(car), subscribe(car)]

@@ -55,6 +55,7 @@ def ecu_of(car: TwoInstances, instance: int) -> SdEcu:
     return ecu
 
 
+# [itest->RPC-648, RPC-1079]
 def test_each_instance_is_called_at_its_port(car: TwoInstances) -> None:
     for instance, provider in car.providers.items():
         ecu = ecu_of(car, instance)
@@ -71,6 +72,7 @@ def test_each_instance_is_called_at_its_port(car: TwoInstances) -> None:
         assert answer.sender == ("127.0.0.1", car.ends[instance][1])
 
 
+# [itest->SD-850]
 @pytest.mark.parametrize("instance", [1, 2])
 def test_each_instance_sends_its_events_from_its_port(car: TwoInstances, instance: int) -> None:
     ecu = ecu_of(car, instance)

@@ -16,6 +16,7 @@ def provider(vehicle: Vehicle) -> Iterator[ZenohEntity]:
         yield peer
 
 
+# [itest->SD-444]
 def test_a_publication_reaches_the_configured_receiver(vehicle: Vehicle, provider: ZenohEntity) -> None:
     sent = [bytes(range(256)), b"", b"\xff" * 1400]
     for payload in sent:

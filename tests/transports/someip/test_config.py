@@ -28,6 +28,7 @@ def endpoint(**keys: Any) -> SomeipEndpoint:
     return msgspec.convert(base | keys, SomeipEndpoint)
 
 
+# [utest->RPC-659]
 def test_the_section_of_the_architecture_page_is_valid() -> None:
     config = endpoint(
         sd={"multicast": "224.244.224.245", "port": 30490, "interface": "127.0.0.1"},
@@ -86,6 +87,7 @@ def test_the_remote_of_a_service_that_is_not_offered_receives_nothing() -> None:
 # --- TCP --------------------------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-32]
 def test_udp_is_the_default_protocol() -> None:
     config = endpoint(services=[REMOTE | {"events": [{"id": 0x8001}], "methods": [1, {"id": 2}]}])
 
@@ -94,6 +96,7 @@ def test_udp_is_the_default_protocol() -> None:
     assert (config.tcp_port, config.tcp) == (30500, TcpConfig())
 
 
+# [utest->RPC-32]
 def test_an_event_or_method_may_override_the_protocol_of_its_service() -> None:
     service = REMOTE | {
         "protocol": "tcp",
@@ -130,6 +133,7 @@ def test_the_endpoint_listens_over_tcp_only_for_services_offered_over_tcp() -> N
 SLOW = {"segment_bytes": 512, "separation_us": 2_000}
 
 
+# [utest->TP-788]
 @pytest.mark.parametrize(
     ("own", "of_service", "found"),
     [
@@ -174,6 +178,7 @@ def test_the_limits_of_segments_are_configurable() -> None:
     assert endpoint(tp={"message_bytes": 4_096, "peer_bytes": 8_192}).tp.peer_bytes == 8_192
 
 
+# [utest->TP-773]
 @pytest.mark.parametrize(
     ("keys", "error"),
     [
@@ -204,6 +209,7 @@ def test_contradictory_limits_of_segments_are_refused(keys: dict[str, Any], erro
 SECOND = OFFERED | {"instance": 2, "provider": "//hpc.vin1/9078/1/0", "remote": None, "receivers": []}
 
 
+# [utest->RPC-1079, RPC-445, RPC-967]
 def test_a_second_offered_instance_needs_a_port_of_its_own() -> None:
     found = endpoint(services=[OFFERED, SECOND | {"port": 40_001, "port_tcp": 40_002}])
     assert [(each.port, each.own_tcp_port) for each in found.services] == [(None, None), (40_001, 40_002)]
@@ -211,6 +217,7 @@ def test_a_second_offered_instance_needs_a_port_of_its_own() -> None:
         endpoint(services=[OFFERED, SECOND])
 
 
+# [utest->RPC-733]
 def test_an_offered_service_with_a_port_binds_it_and_its_field_needs_discovery() -> None:
     offered = {"service": 0x1234, "major": 1, "offered": True, "remote": "127.0.0.2:30501"}
     events = [{"id": 0x8001, "field": True}, {"id": 0x8002, "protocol": "tcp"}]
@@ -492,6 +499,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+# [utest->RPC-627, RPC-579, RPC-60]
 @pytest.mark.parametrize(("keys", "expected"), REFUSED.values(), ids=REFUSED)
 def test_an_invalid_section_is_refused_with_a_reason(keys: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(msgspec.ValidationError) as refused:

@@ -36,9 +36,11 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
 # 0xFFFF is the wildcard of uProtocol and means "any" or "service discovery" in SOME/IP.
+# [impl->RPC-539, RPC-627, RPC-543, RPC-579]
 Id = Annotated[int, Meta(ge=0x0001, le=0xFFFE)]
 Major = Annotated[int, Meta(ge=0, le=0xFE)]
 EventId = Annotated[int, Meta(ge=0x8000, le=0xFFFE)]
+# [impl->RPC-60]
 MethodId = Annotated[int, Meta(ge=0x0001, le=0x7FFF)]
 Port = Annotated[int, Meta(ge=1, le=0xFFFF)]
 Protocol = Literal["udp", "tcp"]
@@ -46,6 +48,7 @@ Dscp = Annotated[int, Meta(ge=0, le=63)] | Literal["priority"]
 _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
+# [impl->RPC-631]
 class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """An event or field notification. The default `eventgroup` is the number of the event (up-spec); several are a
     list.
@@ -65,6 +68,7 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         _check_distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.eventgroup_ids])
 
+    # [impl->RPC-59]
     @property
     def eventgroup_ids(self) -> tuple[int, ...]:
         """The event groups of the event. A subscription of any of them delivers it."""
@@ -219,6 +223,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             over_tcp = [(host, f"{host} (over TCP a receiver is its host)") for (host, _), _ in addresses]
             _check_distinct("receivers", over_tcp)
 
+    # [impl->RPC-32]
     def protocol_of(self, what: EventConfig | MethodConfig | int) -> Protocol:
         """The protocol of an event or a method of this service."""
         return self.protocol if isinstance(what, int) else what.protocol or self.protocol
@@ -289,6 +294,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def provider_uuri(self) -> UUri | None:
         return None if self.provider is None else UUri.parse(self.provider)
 
+    # [impl->SD-444]
     @property
     def static_receivers(self) -> tuple[ReceiverConfig, ...]:
         """The static receivers of an offered service: `remote` first, then `receivers`."""
@@ -306,6 +312,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return (self.instance << 16 if self.instance != 1 else 0) | self.service
 
 
+# [impl->RPC-659]
 class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A SOME/IP network over UDP, and over TCP for the services that use it.
 
@@ -445,6 +452,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 f"{where}.eventgroups: expected a bind other than {self.bind}: it selects the interface of a group"
             )
 
+    # [impl->RPC-733]
     def bound_addresses(self) -> Sequence[BoundAddress]:
         """The addresses of `port`, of `port_tcp` if an offered service uses TCP, and of service discovery."""
         found = [BoundAddress("port", "udp", self.bind, self.port)]
@@ -505,6 +513,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         """The authority of every service and client on the network: the first configured one."""
         return self.authorities[0]
 
+    # [impl->RPC-726, RPC-106]
     @property
     def error_message_type(self) -> MessageType:
         """The message type of a failed response to a SOME/IP client."""
@@ -569,6 +578,7 @@ def _remote_addresses(service: ServiceConfig) -> list[Address]:
     return [parse_address(address) for address in addresses if address is not None]
 
 
+# [impl->RPC-1079, RPC-445, RPC-967, COMPAT-714]
 def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
     """The identities that no two services of an endpoint may share."""
     for service in config.services:

@@ -155,6 +155,7 @@ def test_unsubscribed_events_are_refused(bench: Bench) -> None:
         assert bench.next().attributes.source == topic
 
 
+# [utest->SD-18]
 def test_the_last_unsubscribe_releases_the_service(bench: Bench) -> None:
     ecu = bench.ecu()
     wanted = bench.count("sd_wanted")
@@ -183,6 +184,7 @@ def test_instances_are_separate_services_distinguished_by_port(bench: Bench) -> 
         assert bench.next().attributes.source == topic
 
 
+# [utest->COMPAT-714, COMPAT-802, COMPAT-804]
 def test_another_version_is_another_service(bench: Bench) -> None:
     ecu = bench.ecu()
     assert bench.subscribe_topic(BEAM) is Status.SUBSCRIBE_PENDING

@@ -167,6 +167,7 @@ def test_another_endpoint_is_another_receiver() -> None:
     assert rig.next_requests() == [("subscribe", 2, OPEN)]
 
 
+# [utest->SD-1170]
 def test_a_stop_and_subscribe_in_one_message_changes_nothing() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()

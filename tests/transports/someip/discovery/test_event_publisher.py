@@ -102,6 +102,7 @@ class Bench:
         return sent
 
 
+# [utest->SD-849, SD-756, SD-814]
 def test_an_offer_contains_endpoints_and_event_groups() -> None:
     groups = [
         {"id": 1, "multicast": "239.1.1.1:30600"},
@@ -114,6 +115,7 @@ def test_an_offer_contains_endpoints_and_event_groups() -> None:
     assert (offer.receivers, offer.fields) == (1, frozenset({LIGHT}))
 
 
+# [utest->SD-787]
 def test_each_subscriber_gets_a_unicast_copy() -> None:
     bench = Bench()
     _, first = bench.subscribe(2, 1)
@@ -125,6 +127,7 @@ def test_each_subscriber_gets_a_unicast_copy() -> None:
     ]
 
 
+# [utest->SD-788]
 def test_a_tcp_event_uses_the_connection_named_in_the_subscribe() -> None:
     bench = Bench()
     _, who = bench.subscribe(2, 3, udp=False, tcp=("10.0.0.2", 50_000))
@@ -132,6 +135,7 @@ def test_a_tcp_event_uses_the_connection_named_in_the_subscribe() -> None:
     assert bench.pop_sent() == [Sent(TcpAddress("10.0.0.2", 50_000), HOT, b"x")]
 
 
+# [utest->RPC-807]
 def test_a_removed_subscriber_has_no_sender() -> None:
     bench = Bench()
     subscription, who = bench.subscribe(2, 1)
@@ -150,6 +154,7 @@ def by_multicast(threshold: int) -> Bench:
     return Bench(eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600", "threshold": threshold}])
 
 
+# [utest->RPC-811, RPC-813, SD-823]
 def test_from_the_threshold_on_one_target_sends_for_all() -> None:
     bench = by_multicast(2)
     _, first = bench.subscribe(2, 1)
@@ -174,6 +179,7 @@ def test_when_the_sending_target_leaves_another_one_sends() -> None:
     assert bench.pop_sent() == [Sent(GROUP, OPEN, b"x")]
 
 
+# [utest->RPC-813]
 def test_a_subscriber_without_an_address_gets_multicast_below_the_threshold() -> None:
     bench = by_multicast(9)
     _, first = bench.subscribe(2, 1)
@@ -200,6 +206,7 @@ def test_two_groups_of_one_endpoint_count_as_one_subscriber() -> None:
 IN_TWO = [{"id": 0x8001, "eventgroup": [1, 2]}, {"id": 0x8002, "eventgroup": 2, "field": True}]
 
 
+# [utest->SD-1168]
 def test_an_event_in_two_groups_reaches_each_subscriber_once() -> None:
     bench = Bench(events=IN_TWO)
     assert bench.offers[KEY].eventgroups == {1: (OPEN,), 2: (OPEN, LIGHT)}
@@ -249,6 +256,7 @@ def test_two_multicast_groups_each_get_the_event_once() -> None:
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-635, SD-833]
 def test_a_later_subscriber_gets_the_last_field_value_but_no_event() -> None:
     bench = Bench()
     _, first = bench.subscribe(2, 2)
@@ -267,6 +275,7 @@ def test_a_later_subscriber_gets_the_last_field_value_but_no_event() -> None:
     assert bench.pop_sent() == []
 
 
+# [utest->RPC-812, SD-793]
 def test_initial_events_of_a_multicast_group_are_unicast() -> None:
     bench = Bench(eventgroups=[{"id": 2, "multicast": "239.1.1.1:30600"}])
     _, first = bench.subscribe(2, 2)
@@ -277,6 +286,7 @@ def test_initial_events_of_a_multicast_group_are_unicast() -> None:
     assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), LIGHT, b"on")]
 
 
+# [utest->SD-1167]
 def test_a_field_in_two_groups_has_an_initial_event_for_each_subscription() -> None:
     bench = Bench(events=[{"id": 0x8001, "eventgroup": [1, 2], "field": True}])
     _, first = bench.subscribe(2, 1)

@@ -107,6 +107,7 @@ def entity(n: int) -> UUri:
     return UUri("chassis", n << 16 | 0x4001, 1, 0)
 
 
+# [utest->SD-204]
 def test_a_granted_subscription_gets_an_ack_and_then_events() -> None:
     rig = AdmissionRig()
     rig.on_subscribe(subscription_of(DOORS))
@@ -119,6 +120,7 @@ def test_a_granted_subscription_gets_an_ack_and_then_events() -> None:
     assert rig.next_requests() == []
 
 
+# [utest->SD-691]
 def test_requested_field_values_follow_the_ack() -> None:
     rig = AdmissionRig()
     early, late, unasked = (subscription_of(LAMPS, ("10.0.0.2", n)) for n in (1, 2, 3))
@@ -166,6 +168,7 @@ def test_a_refused_subscription_gets_no_field_values() -> None:
     assert rig.pop_journal() == []
 
 
+# [utest->SD-626]
 def test_a_multicast_group_is_sent_once_for_all_subscribers() -> None:
     rig = AdmissionRig()
     first, second = subscription_of(BY_GROUP, ("10.0.0.2", 1)), subscription_of(BY_GROUP, ("10.0.0.2", 2))
@@ -185,6 +188,7 @@ def test_a_multicast_group_is_sent_once_for_all_subscribers() -> None:
     assert GROUP not in [to for _, to, _ in sent(b"no receiver")]
 
 
+# [utest->SD-1137, SD-102]
 @pytest.mark.parametrize(
     ("subscription", "reachable"),
     [
@@ -219,6 +223,7 @@ def test_a_renewal_without_a_usable_endpoint_ends_the_subscription() -> None:
     assert rig.next_requests() == [("unsubscribe", entity(1))]
 
 
+# [utest->SD-435]
 def test_a_closed_connection_ends_its_subscriptions() -> None:
     rig = AdmissionRig()
     here, there, doors = (
@@ -238,6 +243,7 @@ def test_a_closed_connection_ends_its_subscriptions() -> None:
     assert (rig.pop_journal(), rig.next_requests()) == ([], [])
 
 
+# [utest->SD-204]
 def test_an_ended_subscription_gets_no_answer_and_no_events() -> None:
     rig = AdmissionRig()
     rig.granted(subscription_of(DOORS))

@@ -103,12 +103,14 @@ def test_only_services_without_an_address_are_requested() -> None:
     assert wanted_service(FIRST) == WantedService(0x1234, 1, 1)
 
 
+# [utest->COMPAT-1197, COMPAT-1216]
 def test_any_minor_version_is_requested() -> None:
     wanted = wanted_service(FIRST)
     assert wanted.minor == ANY_MINOR
     assert [wanted.matches(FIRST, minor) for minor in (0, 7, ANY_MINOR)] == [True] * 3
 
 
+# [utest->SD-14]
 def test_a_service_has_an_address_while_it_is_located() -> None:
     bench = Bench()
     with pytest.raises(RouteUnavailable) as away:
@@ -127,6 +129,7 @@ def test_a_service_has_an_address_while_it_is_located() -> None:
     assert bench.found.statistics() == {"sd_times_found": 1, "sd_times_lost": 1}
 
 
+# [utest->RPC-542, RPC-636, SD-782]
 def test_two_instances_on_one_host_are_distinguished_by_port() -> None:
     bench = Bench()
     bench.find(FIRST, UDP)
@@ -138,6 +141,7 @@ def test_two_instances_on_one_host_are_distinguished_by_port() -> None:
     assert bench.event("10.0.0.2", 9) == "21234"
 
 
+# [utest->RPC-732, RPC-645, RPC-678]
 def test_a_connection_is_kept_while_it_has_a_located_service() -> None:
     bench = Bench()
     bench.find(FIRST, UDP, TCP)

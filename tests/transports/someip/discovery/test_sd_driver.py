@@ -77,6 +77,7 @@ def call_of(bench: Bench) -> UMessage:
     return request(bench.ids.next(), APP, METHOD, b"?", ttl=1_000)
 
 
+# [utest->RPC-660, SD-778, SD-779]
 def test_a_service_is_called_at_its_offered_address_and_its_route_opens(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.expect_entry(lambda each: each.type == EntryType.FIND and each.service == SPEED)
@@ -89,6 +90,7 @@ def test_a_service_is_called_at_its_offered_address_and_its_route_opens(bench: B
     assert ecu.receive().payload == b"?"
 
 
+# [utest->SD-14]
 @pytest.mark.parametrize("how", ["stops", "ttl", "reboots"])
 def test_a_lost_service_is_no_longer_called(bench: Bench, how: str) -> None:
     ecu = bench.ecu()
@@ -125,6 +127,7 @@ def test_pending_calls_fail_immediately_when_the_service_is_lost(bench: Bench, h
     assert (bench.count("calls_service_gone"), bench.count("calls_open")) == (1, 0)
 
 
+# [utest->SD-781]
 def test_an_event_is_accepted_only_from_its_offered_address(bench: Bench) -> None:
     ecu, other = bench.ecu(), bench.ecu("127.0.0.8")
     ecu.event(b"early", bench.address)
@@ -168,6 +171,7 @@ def test_a_message_of_another_service_is_refused_at_the_sd_port(bench: Bench) ->
     bench.until("refused_truncated_header", 1)
 
 
+# [utest->COMPAT-1202]
 def test_requests_are_accepted_from_trusted_networks_or_configured_clients(
     stack: ExitStack,
 ) -> None:
@@ -184,6 +188,7 @@ def test_requests_are_accepted_from_trusted_networks_or_configured_clients(
 # --- subscriptions to events of ECUs ----------------------------------------------------------------------------------
 
 
+# [utest->SD-1182]
 def test_a_topic_is_pending_until_its_ack_and_later_changes_are_notified(bench: Bench) -> None:
     ecu = bench.ecu()
     assert bench.subscribe_topic() is Status.SUBSCRIBE_PENDING
@@ -233,6 +238,7 @@ def test_the_last_unsubscribe_stops_the_event_group(bench: Bench) -> None:
     ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and not each.ttl)
 
 
+# [utest->RPC-814, SD-791]
 def test_events_arrive_by_multicast_if_the_ack_has_a_multicast_endpoint(bench: Bench) -> None:
     ecu = bench.ecu()
     bench.subscribe_topic()
@@ -331,6 +337,7 @@ def test_a_publication_sent_without_a_subscriber_reaches_all_subscribers(bench: 
     assert ecu.receive().payload == b"ajar"
 
 
+# [utest->RPC-807]
 def test_a_batch_of_events_reaches_no_removed_subscriber(bench: Bench) -> None:
     ecu = bench.ecu()
     who = bench.subscribe_ecu(ecu)
@@ -380,6 +387,7 @@ def test_a_lost_subscriber_is_unsubscribed(bench: Bench, how: str) -> None:
     }
 
 
+# [utest->SD-435]
 def test_a_subscriber_without_a_socket_is_unsubscribed_whatever_its_ttl(bench: Bench) -> None:
     gone, other = bench.ecu(), bench.ecu("127.0.0.8")
     left, stays = bench.subscribe_ecu(gone, ttl=TTL_FOREVER), bench.subscribe_ecu(other, ttl=TTL_FOREVER)
@@ -515,6 +523,7 @@ def can_be_called(bench: Bench) -> bool:
 HOT_TOPIC, HOT = UUri("chassis", SPEED, 1, 0x8003), UUri("hpc.vin1", 0x8401, 1, 0x8003)
 
 
+# [utest->SD-767]
 def test_a_tcp_event_group_is_subscribed_with_the_local_end_of_the_connection(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.open_tcp_server()
@@ -559,6 +568,7 @@ def test_a_group_with_udp_and_tcp_events_names_both_endpoints(bench: Bench) -> N
     assert bench.next().payload == b"warmer"
 
 
+# [utest->RPC-679, SD-831]
 def test_no_connection_is_kept_to_a_stopped_service(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.open_tcp_server()
@@ -568,6 +578,7 @@ def test_no_connection_is_kept_to_a_stopped_service(bench: Bench) -> None:
     assert stream.recv(1) == b""
 
 
+# [utest->SD-788]
 def test_a_tcp_event_group_uses_the_connection_of_its_subscribe(bench: Bench) -> None:
     ecu = bench.ecu()
     stream, other = ecu.connect(bench.address), ecu.connect(bench.address)
@@ -600,6 +611,7 @@ def test_a_subscribe_over_a_missing_connection_gets_a_nack(bench: Bench) -> None
         bench.received.get_nowait()
 
 
+# [utest->SD-872]
 def test_a_reboot_closes_the_connections_with_its_peer(bench: Bench) -> None:
     ecu = bench.ecu()
     ecu.open_tcp_server()
@@ -638,6 +650,7 @@ class ControlledMonitor:
         os.close(self._changed)
 
 
+# [utest->SD-437]
 def test_a_lost_link_closes_the_connections_of_its_subscriptions(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -677,6 +690,7 @@ def test_sd_datagrams_that_the_kernel_drops_are_counted_also_after_the_close(
 # --- fields of ECUs ---------------------------------------------------------------------------------------------------
 
 
+# [utest->SD-691]
 def test_a_group_is_subscribed_again_until_its_field_has_a_value() -> None:
     limit = TOPIC.with_resource(0x8006)
     with ExitStack() as stack:

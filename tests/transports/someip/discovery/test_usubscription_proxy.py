@@ -104,6 +104,7 @@ def updates_in(messages: list[UMessage]) -> list[tuple[UUri, SubscriptionUpdate 
     return [(each.attributes.source, subscription_update_in(each)) for each in messages]
 
 
+# [utest->RPC-732, RPC-354, SD-430]
 def test_the_first_topic_subscribes_the_group_and_the_last_one_ends_it() -> None:
     rig = UsubscriptionRig()
 
@@ -137,6 +138,7 @@ def test_only_the_first_of_several_groups_of_an_event_is_subscribed() -> None:
     assert rig.ecus.pop_eventgroup_requests() == [EventgroupRequest(GROUP, False, False)]
 
 
+# [utest->RPC-59]
 def test_a_subscribed_group_also_serves_its_other_events() -> None:
     rig, second = in_two_groups(), EventgroupKey(KEY, 2)
     rig.subscribe(SECOND)

@@ -165,6 +165,7 @@ def test_a_receiver_without_a_socket_costs_others_no_event(
     assert set(pop_unreachable(ours)) == {closed.address}
 
 
+# [utest->RPC-318]
 @pytest.mark.parametrize("refuses", [False, True])
 def test_an_event_above_1400_bytes_without_segments_is_counted_or_refused(
     ours: socket.socket, theirs: socket.socket, caplog: pytest.LogCaptureFixture, refuses: bool
@@ -192,6 +193,7 @@ def test_an_event_above_1400_bytes_without_segments_is_counted_or_refused(
     assert [each.message for each in caplog.records] == ([] if refuses else ["someip.oversized"])
 
 
+# [utest->RPC-318]
 def test_a_request_above_1400_bytes_without_segments_is_counted_or_refused(
     ours: socket.socket, theirs: socket.socket
 ) -> None:

@@ -57,6 +57,7 @@ def bench() -> Iterator[TwoPorts]:
         yield TwoPorts(stack)
 
 
+# [utest->RPC-49, RPC-648, SD-782]
 def test_the_port_selects_the_instance_that_answers(bench: TwoPorts) -> None:
     for port, payload in ((bench.endpoint.address[1], b"9077"), (bench.udp, b"9078")):
         bench.ecu.socket.sendto(OPEN_DOOR, ("127.0.0.1", port))
@@ -74,6 +75,7 @@ def test_a_port_of_its_own_serves_tcp_too(bench: TwoPorts) -> None:
     assert bench.endpoint.tcp_address.port == 0
 
 
+# [utest->RPC-967, SD-850, SD-858, SD-758, SD-797]
 def test_events_leave_from_the_port_of_their_instance(bench: TwoPorts) -> None:
     for provider, port in (("9077", bench.endpoint.address[1]), ("9078", bench.udp)):
         bench.endpoint.send(bench.event(UUri.parse(f"//hpc.vin1/{provider}/1/8001"), b"ajar"))

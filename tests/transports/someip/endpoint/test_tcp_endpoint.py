@@ -191,6 +191,7 @@ def test_a_call_waits_for_the_connection_and_leaves_nothing_open_meanwhile(bench
     assert read_messages(connection, 1)[0].method == 0x000B
 
 
+# [utest->RPC-326]
 def test_calls_fail_when_the_connection_of_their_responses_closes(
     bench: Bench,
 ) -> None:
@@ -258,6 +259,7 @@ def test_the_next_connection_attempt_is_made_in_time_without_other_events(
         assert bench.ecu.accept().getpeername()[0] == "127.0.0.1"
 
 
+# [utest->RPC-49]
 def test_a_response_uses_the_connection_of_the_calling_ecu(bench: Bench) -> None:
     first, second = bench.client(), bench.client()
     for number, client in enumerate((first, second)):

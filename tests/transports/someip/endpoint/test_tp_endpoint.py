@@ -132,6 +132,7 @@ def noise(length: int) -> bytes:
     return (bytes(range(251)) * (length // 251 + 1))[:length]
 
 
+# [utest->TP-760, TP-762]
 def test_an_event_longer_than_a_datagram_arrives_complete(make_bench: MakeBench) -> None:
     bench = make_bench()
     large = noise(100_000)
@@ -156,6 +157,7 @@ def test_an_event_that_fits_a_segment_is_one_datagram(make_bench: MakeBench) -> 
     assert len(bench.ecu.segments) == 2
 
 
+# [utest->TP-801]
 def test_segments_keep_the_configured_separation(make_bench: MakeBench) -> None:
     bench = make_bench({"segment_bytes": 512, "separation_us": 3_000})
     bench.event(noise(5_000))
@@ -202,6 +204,7 @@ def test_a_client_gets_a_long_response(make_bench: MakeBench) -> None:
     assert bench.endpoint.statistics()["requests_open"] == 0
 
 
+# [utest->TP-788]
 def test_without_tp_a_long_message_fails_and_the_error_names_the_setting(make_bench: MakeBench) -> None:
     bench = make_bench(how=False)
     with pytest.raises(UStatusError, match="`tp = true` of its event, method or service") as refused:

@@ -73,6 +73,7 @@ def bench(make_bench: MakeBench) -> Bench:
 # --- events in --------------------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-47]
 def test_an_event_becomes_a_publication(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, EVENT)
     message = bench.listener.next()
@@ -160,6 +161,7 @@ def test_an_event_with_missing_segments_is_abandoned_and_counted(make_bench: Mak
     assert bench.count("tp_bytes") == 0
 
 
+# [utest->COMPAT-1201]
 def test_valid_messages_around_an_invalid_one_are_delivered(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, EVENT + EVENT[:14] + b"\x55" + EVENT[15:] + EVENT + b"trailing")
 
@@ -390,6 +392,7 @@ UNWELCOME = {
 }
 
 
+# [utest->RPC-816]
 @pytest.mark.parametrize(("datagram", "code"), UNWELCOME.values(), ids=UNWELCOME)
 def test_a_client_gets_an_error_for_an_unknown_service_method_or_version(
     bench: Bench, datagram: bytes, code: int
@@ -401,6 +404,7 @@ def test_a_client_gets_an_error_for_an_unknown_service_method_or_version(
     assert (theirs.client_id, theirs.session_id, theirs.payload, rest) == (0x12, 9, b"", b"")
 
 
+# [utest->RPC-726, RPC-106]
 def test_failures_have_the_configured_message_type(make_bench: MakeBench) -> None:
     bench = make_bench(errors="response")
     failure = UStatus(UCode.NOT_FOUND, "no")
@@ -413,6 +417,7 @@ def test_failures_have_the_configured_message_type(make_bench: MakeBench) -> Non
         assert (theirs.message_type, theirs.return_code.value) == (SOMEIPMessageType.RESPONSE, code)
 
 
+# [utest->RPC-597]
 def test_only_a_request_gets_an_error_reply(bench: Bench) -> None:
     unknown = b"\x07\x78" + OPEN_DOOR[2:]
     others = [unknown[:14] + bytes([kind]) + unknown[15:] for kind in (0x01, 0x02, 0x80, 0x81, 0x20, 0x55)]
@@ -440,6 +445,7 @@ def test_an_unknown_client_gets_no_reply(bench: Bench) -> None:
 FIRST, SECOND = UUri.parse("//chassis/777/2/0"), UUri.parse("//chassis/10777/2/0")
 
 
+# [utest->SD-444]
 def test_the_configured_receivers_are_subscribers_with_their_periods(bench: Bench) -> None:
     assert bench.endpoint.subscriptions() == [
         Subscription(DOOR, FIRST, 0),
@@ -453,6 +459,7 @@ def test_the_topics_of_an_endpoint_are_the_events_of_the_network_only(bench: Ben
     assert bench.endpoint.topics() == [TOPIC]
 
 
+# [utest->RPC-667]
 def test_a_transmitter_sends_to_its_receiver_and_counts_sessions_per_event(bench: Bench) -> None:
     to_first, to_second = map(bench.endpoint.transmitter, (FIRST, SECOND))
     for topic in (DOOR, DOOR, WINDOW):
@@ -467,6 +474,7 @@ def test_a_transmitter_sends_to_its_receiver_and_counts_sessions_per_event(bench
     assert bench.second.receive().hex() == "077780010000000c0000000101020200616a6172"
 
 
+# [utest->RPC-144]
 def test_the_library_someip_decodes_an_event(bench: Bench) -> None:
     bench.endpoint.transmitter(FIRST)(bench.event())
 
@@ -495,6 +503,7 @@ def test_a_batch_of_events_equals_single_events_and_shares_their_sessions(bench:
     assert many([bench.event(), bench.event()]) == 0
 
 
+# [utest->RPC-677]
 def test_the_session_of_an_event_wraps_from_65535_to_1(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def received_in_group(bench: Bench) -> list[dict[str, Any]]:
     ]
 
 
+# [utest->RPC-811]
 def test_events_of_a_configured_group_are_received(make_bench: MakeBench) -> None:
     bench = make_bench(received_in_group)
     bench.ecu.sendto(event(0x8001, b"one") + event(0x8002, b"two"), bench.group)
@@ -207,6 +208,7 @@ def test_a_long_event_is_sent_to_the_group_in_segments(make_bench: MakeBench) ->
     assert kinds == [MessageType.TP_NOTIFICATION, MessageType.TP_NOTIFICATION]
 
 
+# [utest->RPC-813]
 def test_with_a_threshold_of_0_there_is_no_multicast(make_bench: MakeBench) -> None:
     def services(bench: Bench) -> list[dict[str, Any]]:
         (service,) = offered_in_group(bench)

@@ -71,6 +71,7 @@ class ManualTime:
 # --- outbound connections ---------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-644]
 def test_a_connection_carries_messages_in_both_directions(rig: MakeRig, service: RestartableService) -> None:
     ours = rig()
     ours.connections.connect(service.address)
@@ -87,6 +88,7 @@ def test_a_connection_carries_messages_in_both_directions(rig: MakeRig, service:
     assert ours.connections.local_address(service.address) == peer.getpeername()
 
 
+# [utest->RPC-325]
 def test_a_short_message_does_not_wait_for_the_acknowledgement_of_the_last_one(
     rig: MakeRig, service: RestartableService, stack: ExitStack
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_short_message_does_not_wait_for_the_acknowledgement_of_the_last_one(
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)
 
 
+# [utest->SD-869]
 def test_the_kernel_checks_idle_connections(
     rig: MakeRig, service: RestartableService, stack: ExitStack
 ) -> None:
@@ -173,6 +176,7 @@ def test_a_socket_connected_to_itself_is_closed() -> None:
             finish_connect(alone)
 
 
+# [utest->RPC-647]
 def test_a_restarted_peer_is_connected_again(rig: MakeRig, service: RestartableService) -> None:
     ours = rig()
     ours.connections.connect(service.address)
@@ -657,6 +661,7 @@ def test_with_cookies_each_side_sends_its_own_cookie_first(rig: MakeRig, service
     assert client.recv(200) == SERVER_COOKIE + numbered(2)
 
 
+# [utest->RPC-593, RPC-594]
 def test_with_cookies_the_next_one_follows_after_10_s(rig: MakeRig, service: RestartableService) -> None:
     now = ManualTime()
     ours = rig(now_ns=now, cookies=True)
@@ -673,6 +678,7 @@ def test_with_cookies_the_next_one_follows_after_10_s(rig: MakeRig, service: Res
     assert server.recv(len(expected), socket.MSG_WAITALL) == expected
 
 
+# [utest->RPC-586]
 def test_with_cookies_decoding_continues_behind_invalid_bytes(rig: MakeRig) -> None:
     ours = rig(cookies=True)
     client = ours.ecu(ours.listen())

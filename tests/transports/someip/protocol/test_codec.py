@@ -76,6 +76,7 @@ EVENT_MESSAGE = SomeIpMessage(0x1234, 0x8778, 0, 7, 1, 0x02, 0, b"\1\2\3\4")
 vectors = pytest.mark.parametrize(("hexadecimal", "message"), VECTORS.values(), ids=VECTORS)
 
 
+# [utest->RPC-539, RPC-42, RPC-675, RPC-44, RPC-45, RPC-77, RPC-90, RPC-584]
 @vectors
 def test_a_message_is_encoded_byte_for_byte_as_by_other_implementations(
     hexadecimal: str, message: SomeIpMessage
@@ -83,6 +84,7 @@ def test_a_message_is_encoded_byte_for_byte_as_by_other_implementations(
     assert encode(message).hex() == bytes.fromhex(hexadecimal).hex()
 
 
+# [utest->RPC-42]
 @vectors
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_a_message_of_another_implementation_is_decoded(
@@ -110,6 +112,7 @@ def test_a_message_does_not_share_memory_with_its_buffer() -> None:
 # --- types and return codes ---------------------------------------------------------------------------------
 
 
+# [utest->RPC-95]
 def test_exactly_the_message_types_of_the_standard_are_decoded() -> None:
     for number in range(0x100):
         messages, refused = split(pack_header(1, 2, 3, 4, 5, number, 0, 0))
@@ -126,6 +129,7 @@ def test_no_return_code_is_a_reason_to_lose_a_message() -> None:
         assert split(encode(message)) == ([message], [])
 
 
+# [utest->RPC-371]
 @pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -151,6 +155,7 @@ def test_a_return_code_has_the_number_of_the_standard(name: str, number: int) ->
     assert ReturnCode[name] == number
 
 
+# [utest->RPC-625, RPC-59, RPC-83]
 def test_ids_are_the_two_halves_of_the_header_fields() -> None:
     message = SomeIpMessage(0x1234, 0x8778, 0xABCD, 0x0007, 1, MessageType.NOTIFICATION)
 
@@ -158,6 +163,7 @@ def test_ids_are_the_two_halves_of_the_header_fields() -> None:
     assert message.request_id == 0xABCD_0007
 
 
+# [utest->RPC-67]
 @pytest.mark.parametrize(
     ("method", "event"), [(0, False), (0x7FFF, False), (0x8000, True), (0x8001, True), (0xFFFF, True)]
 )
@@ -165,12 +171,14 @@ def test_the_top_bit_of_the_method_id_marks_an_event(method: int, event: bool) -
     assert SomeIpMessage(1, method, 0, 1, 1, MessageType.NOTIFICATION).is_event is event
 
 
+# [utest->RPC-761]
 def test_the_message_type_marks_a_tp_segment() -> None:
     segments = [t for t in MessageType if SomeIpMessage(1, 2, 3, 4, 5, t).is_tp]
 
     assert segments == [0x20, 0x21, 0x22, 0xA0, 0xA1]
 
 
+# [utest->RPC-107, RPC-727]
 @pytest.mark.parametrize(
     ("message_type", "return_code", "error"),
     [
@@ -195,6 +203,7 @@ def test_an_error_is_a_response_of_type_error_or_with_a_code_other_than_ok(
 # --- session ids --------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-649, RPC-677]
 @pytest.mark.parametrize(
     ("session", "following"), [(0, 1), (1, 2), (0x7FFF, 0x8000), (0xFFFE, 0xFFFF), (0xFFFF, 1)]
 )
@@ -298,6 +307,7 @@ lost_behind_another = pytest.mark.parametrize(
 )
 
 
+# [utest->RPC-798, RPC-90]
 @lost
 def test_a_malformed_message_is_refused_with_offset_value_and_expectation(
     reason: MalformedReason, datagram: bytes, value: int, text: str
@@ -364,6 +374,7 @@ def test_an_unknown_type_can_be_followed_by_an_unknown_end() -> None:
 
 
 # Each header is wrong in its own field and all later ones; the first one is reported.
+# [utest->RPC-721, RPC-719, RPC-718]
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
@@ -407,6 +418,7 @@ def test_an_error_can_be_pickled(error: ValueError) -> None:
 # --- several messages per datagram --------------------------------------------------------------------------
 
 
+# [utest->RPC-664, RPC-319]
 def test_the_messages_of_a_datagram_are_decoded_in_order() -> None:
     frames = [bytes.fromhex(hexadecimal) for hexadecimal, _ in VECTORS.values()]
 
@@ -499,6 +511,7 @@ datagrams = st.one_of(
 )
 
 
+# [utest->RPC-165]
 @given(st.lists(messages_of_any_kind, min_size=1, max_size=8))
 def test_decoding_reverses_encoding(sent: list[SomeIpMessage]) -> None:
     assert split(b"".join(encode(message) for message in sent)) == (sent, [])
@@ -516,6 +529,7 @@ def rebuilt(datagram: bytes, messages: Iterable[SomeIpMessage], refused: Iterabl
     return out + b"".join(encode(message) for message in coming)
 
 
+# [utest->RPC-319]
 @given(datagrams)
 def test_each_byte_belongs_to_one_message_or_one_refusal(datagram: bytes) -> None:
     messages, refused = split(datagram)
@@ -584,6 +598,7 @@ def as_theirs(message: SomeIpMessage) -> SOMEIPHeader:
     )
 
 
+# [utest->RPC-44]
 @given(theirs_known, st.binary(max_size=20))
 def test_another_implementation_decodes_our_messages(message: SomeIpMessage, rest: bytes) -> None:
     assert SOMEIPHeader.parse(encode(message) + rest) == (as_theirs(message), rest)

@@ -89,6 +89,7 @@ AUTOSAR: dict[str, tuple[E2eConfig, bytes, list[str]]] = {
 }
 
 
+# [utest->RPC-103]
 @pytest.mark.parametrize("example", AUTOSAR)
 def test_the_examples_of_autosar(example: str) -> None:
     how, header, expected = AUTOSAR[example]
@@ -142,6 +143,7 @@ VSOMEIP: dict[str, tuple[E2eConfig, list[str]]] = {
 }
 
 
+# [utest->RPC-102]
 @pytest.mark.parametrize("profile", VSOMEIP)
 def test_the_events_of_vsomeip_with_its_header(profile: str) -> None:
     """vsomeip sends these events with client 0 and session 0; the header is part of what the CRC covers."""

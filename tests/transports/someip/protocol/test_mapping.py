@@ -82,6 +82,7 @@ def accepted(attributes: UAttributes | SomeipRefusal) -> UAttributes:
 # --- events in --------------------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-538]
 def test_an_event_is_a_publication_of_its_service() -> None:
     assert accepted(services().event_attributes(event(), ECU)) == UAttributes(
         type=UMessageType.PUBLISH, source=UUri.parse("//chassis/10AB/3/80CD"), priority=UPriority.CS1
@@ -107,6 +108,7 @@ def test_the_session_and_the_return_code_of_an_event_are_ignored() -> None:
     assert accepted(services().event_attributes(odd, ECU)).source == UUri.parse("//chassis/10AB/3/80CD")
 
 
+# [utest->RPC-56, COMPAT-1201]
 @pytest.mark.parametrize(
     ("message", "host", "reason"),
     [
@@ -193,6 +195,7 @@ REFUSED_REQUESTS = {
 }
 
 
+# [utest->COMPAT-801]
 @pytest.mark.parametrize(("message", "host", "reason"), REFUSED_REQUESTS.values(), ids=REFUSED_REQUESTS)
 def test_an_invalid_request_is_refused(message: SomeIpMessage, host: str, reason: SomeipRefusal) -> None:
     assert services().request_attributes(message, host) is reason
@@ -214,6 +217,7 @@ def test_the_caches_of_clients_are_bounded() -> None:
     assert len(table._client_hosts) <= 4096
 
 
+# [utest->RPC-816]
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
@@ -230,6 +234,7 @@ def test_each_refusal_has_its_return_code(reason: SomeipRefusal, code: int | Non
     assert REFUSAL_RETURN_CODES.get(reason) == code
 
 
+# [utest->RPC-655]
 def test_the_reply_to_a_refused_request_has_its_ids_and_no_payload() -> None:
     datagram = encode_refusal(call(major=1), ReturnCode.E_WRONG_INTERFACE_VERSION)
 
@@ -320,6 +325,7 @@ def test_a_request_without_a_target_fails_with_a_reason(sink: str, code: UCode) 
     assert sink in refused.value.message
 
 
+# [utest->RPC-92, RPC-144, RPC-329]
 def test_a_request_is_encoded_as_the_golden_frame() -> None:
     remote = services().remote_service(UUri.parse("//chassis/CD/4/B"))
 
@@ -386,6 +392,7 @@ def test_the_golden_error_frame_is_a_response_with_not_found() -> None:
     assert decode_response(CALL, message)[0].commstatus is UCode.NOT_FOUND
 
 
+# [utest->RPC-101]
 @pytest.mark.parametrize(
     ("code", "code_text"), [(0x01, "E_NOT_OK (0x01)"), (0x21, "not in the standard (0x21)")]
 )
@@ -405,6 +412,7 @@ def test_a_failure_with_a_payload_keeps_both_its_code_and_its_payload(code: int,
 ASKED = InboundRequest(0x00CD, 0x000B, 0x03AB, 1, 4, (ECU, 4000), expects_response=True)
 
 
+# [utest->RPC-338]
 @pytest.mark.parametrize(
     ("commstatus", "payload", "frame"),
     [

@@ -62,6 +62,7 @@ def test_no_commstatus_is_success() -> None:
     assert return_code_of(None) == 0x00
 
 
+# [utest->RPC-371]
 def test_every_return_code_has_a_ucode() -> None:
     for number in range(256):
         assert ucode_of(number) is IN.get(number, UCode.UNKNOWN), number

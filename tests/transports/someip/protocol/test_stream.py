@@ -36,6 +36,7 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
     return [stream[at : at + size] for at in range(0, len(stream), size)]
 
 
+# [utest->RPC-664]
 @pytest.mark.parametrize("size", [1, 2, 7, 15, 16, 17, 64, 10_000])
 def test_messages_are_decoded_from_chunks_of_any_size(size: int) -> None:
     reader = StreamReader()
@@ -62,12 +63,14 @@ def test_a_message_does_not_share_memory_with_its_chunk() -> None:
     assert got == MESSAGES
 
 
+# [utest->RPC-609, RPC-607, RPC-589]
 def test_the_golden_bytes_of_the_cookies() -> None:
     assert CLIENT_COOKIE.hex(" ", 4) == "ffff0000 00000008 deadbeef 01010100"
     assert SERVER_COOKIE.hex(" ", 4) == "ffff8000 00000008 deadbeef 01010200"
     assert [split(cookie)[1] for cookie in (CLIENT_COOKIE, SERVER_COOKIE)] == [[], []]
 
 
+# [utest->RPC-585]
 def test_messages_are_framed_behind_a_cookie_on_request() -> None:
     one, two = map(encode, MESSAGES[:2])
     assert frame_messages([one, two], None) == one + two
@@ -128,6 +131,7 @@ def test_without_cookies_a_wrong_length_ends_the_stream(
     assert reader.feed(good) == ([], [])
 
 
+# [utest->RPC-586]
 @pytest.mark.parametrize(("wrong", "reason", "value", "text"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("size", [1, 5, 16, 10_000])
 @pytest.mark.parametrize("cookie", [CLIENT_COOKIE, SERVER_COOKIE])

@@ -43,6 +43,7 @@ def feed(reassembly: Reassembly, *parts: SomeIpMessage, peer: Address = PEER) ->
     return [each.reason if isinstance(each, TpRefused) else each for each in outcomes]
 
 
+# [utest->TP-767, TP-783, TP-785, TP-789]
 @given(st.binary(max_size=600), st.integers(1, 8), st.randoms(use_true_random=False))
 def test_segments_in_any_order_with_duplicates_form_the_message(
     payload: bytes, units: int, rng: random.Random
@@ -73,6 +74,7 @@ def test_an_empty_last_segment_is_a_valid_end() -> None:
         assert feed(Reassembly(TpLimits()), *(parts[index] for index in order)) == [None, None, whole]
 
 
+# [utest->TP-781, TP-794, TP-787, TP-795, TP-793, TP-803]
 def test_messages_are_distinguished_by_peer_ids_session_and_type() -> None:
     wholes = [
         (message(noise(100, 1)), PEER),
@@ -94,6 +96,7 @@ def test_messages_are_distinguished_by_peer_ids_session_and_type() -> None:
 A16, B16 = b"a" * 16, b"b" * 16
 
 
+# [utest->TP-768, TP-769]
 @pytest.mark.parametrize("bits", [0b0010, 0b0100, 0b1000, 0b1110])
 def test_the_reserved_bits_of_a_segment_are_ignored(bits: int) -> None:
     parts = [
@@ -103,12 +106,14 @@ def test_the_reserved_bits_of_a_segment_are_ignored(bits: int) -> None:
     assert feed(Reassembly(TpLimits()), *parts) == [None, message(A16 * 2)]
 
 
+# [utest->TP-784]
 def test_the_last_segment_to_arrive_gives_the_return_code() -> None:
     first, last = segment(0, A16, more=True), segment(16, A16, more=False, return_code=2)
     assert feed(Reassembly(TpLimits()), first, last) == [None, message(A16 * 2, return_code=2)]
     assert feed(Reassembly(TpLimits()), last, first) == [None, message(A16 * 2)]
 
 
+# [utest->TP-802]
 def test_an_event_that_a_later_one_overtook_is_abandoned() -> None:
     older, newer = cut(message(A16 * 3, 1), 16), cut(message(B16 * 2, 2), 16)
     reassembly = Reassembly(TpLimits())
@@ -175,6 +180,7 @@ LIES = {
 }
 
 
+# [utest->TP-781, TP-782, TP-810, TP-792]
 @pytest.mark.parametrize(("parts", "outcomes"), LIES.values(), ids=LIES)
 def test_an_invalid_segment_is_refused_and_its_message_abandoned(
     parts: list[SomeIpMessage], outcomes: list[TpReason | None]
@@ -257,6 +263,7 @@ def test_the_number_of_peers_is_limited() -> None:
     assert outcomes == [[None], [None], [TpReason.TP_LIMIT], [TpReason.TP_LIMIT]]
 
 
+# [utest->TP-796]
 def test_an_incomplete_message_is_abandoned_at_the_timeout() -> None:
     reassembly = Reassembly(TpLimits(timeout_ms=100))
     reassembly.feed(segment(0, A16, more=True, session=1), PEER, 0)
@@ -332,6 +339,7 @@ def test_hostile_segments_take_less_than_a_megabyte(
     assert reassembly.statistics()["tp_bytes"] <= TpLimits().total_bytes
 
 
+# [utest->TP-782, TP-783]
 @given(
     st.lists(
         st.tuples(
@@ -383,6 +391,7 @@ def test_limits_hold_and_counters_balance_for_any_segments(
     assert (reassembly._bytes, reassembly._hosts, reassembly.next_deadline_ns) == (0, {}, None)
 
 
+# [utest->TP-792]
 @given(st.binary(max_size=40), st.integers(0, 0xFFFF))
 def test_arbitrary_bytes_never_raise(payload: bytes, session: int) -> None:
     reassembly = Reassembly(TpLimits())

@@ -30,6 +30,7 @@ def noise(length: int) -> bytes:
 # --- segments ---------------------------------------------------------------------------------------------------------
 
 
+# [utest->TP-764, TP-763, TP-765, TP-766, TP-832, TP-767, TP-770, TP-771, TP-773, TP-777, TP-779]
 def test_3000_bytes_are_three_segments_with_these_bytes() -> None:
     payload = noise(3_000)
     datagrams = list(split_into_segments(message(payload, 7)))
@@ -43,6 +44,7 @@ def test_3000_bytes_are_three_segments_with_these_bytes() -> None:
     assert b"".join(datagram[20:] for datagram in datagrams) == payload
 
 
+# [utest->TP-772, TP-778, TP-780]
 @pytest.mark.parametrize(
     ("length", "size", "lengths"),
     [
@@ -60,6 +62,7 @@ def test_all_segments_but_the_last_are_a_multiple_of_16(length: int, size: int, 
     assert [part[3] & 1 for part in parts] == [1] * (len(parts) - 1) + [0]
 
 
+# [utest->TP-774]
 @pytest.mark.parametrize(
     ("plain", "tp"), [(0x00, 0x20), (0x01, 0x21), (0x02, 0x22), (0x80, 0xA0), (0x81, 0xA1)]
 )
@@ -108,6 +111,7 @@ def put(
     pacer.put_nowait(message(bytes(size), session), to, how, at_ms * MS)
 
 
+# [utest->TP-801]
 def test_segments_are_sent_with_a_pause_between_them() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 100, 1, at_ms=3)

@@ -16,6 +16,7 @@ def answers(datagram: bytes) -> list[str | None]:
     return [None if answer is None else answer.hex() for answer in found]
 
 
+# [utest->RPC-703]
 def test_another_protocol_version_gets_a_reply_in_our_version() -> None:
     assert answers(REQUEST[:12] + b"\x02" + REQUEST[13:]) == ["07770001000000080012000901028107"]
 
@@ -46,6 +47,7 @@ SILENT = {
 }
 
 
+# [utest->RPC-597]
 @pytest.mark.parametrize("datagram", SILENT.values(), ids=SILENT)
 def test_any_other_malformed_message_gets_no_reply(datagram: bytes) -> None:
     assert answers(datagram) == [None]

@@ -103,6 +103,7 @@ def from_client(kind: MessageType = MessageType.REQUEST, **fields: Any) -> SomeI
 # --- uProtocol calls SOME/IP ------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-538, RPC-56, RPC-633, RPC-634]
 def test_a_call_is_sent_to_its_service_and_its_response_to_the_caller(bench: Bench) -> None:
     message = bench.request()
     outgoing = bench.exchange.open_call(message)
@@ -330,6 +331,7 @@ def test_more_calls_than_the_limit_are_refused_until_one_ends() -> None:
     bench.call()
 
 
+# [utest->RPC-88, RPC-669]
 def test_the_session_skips_0_and_the_sessions_of_open_calls() -> None:
     bench = Bench(max_pending=3)
     kept = bench.call()
@@ -345,6 +347,7 @@ def test_the_session_skips_0_and_the_sessions_of_open_calls() -> None:
     bench.accepted(answer_to(kept), ECU)
 
 
+# [utest->RPC-699]
 def test_callers_with_equal_client_ids_get_their_own_responses(bench: Bench) -> None:
     comparison = [UUri.parse("//device1/103AB/1/0"), UUri.parse("//device2/203AB/2/0")]
     sent_request = [bench.call(source=twin) for twin in comparison]
@@ -366,6 +369,7 @@ def test_a_call_to_an_unknown_service_opens_nothing(bench: Bench) -> None:
 # --- SOME/IP calls uProtocol ------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-79]
 def test_a_client_gets_the_response_with_its_request_id(bench: Bench) -> None:
     sent_request = bench.accepted(from_client(), CLIENT)
     reply = response(bench.ids.next(), sent_request, b"done")
@@ -391,6 +395,7 @@ def test_a_response_may_be_retried_until_it_was_sent(bench: Bench) -> None:
     assert str(reply.attributes.reqid) in refused.value.message
 
 
+# [utest->RPC-141, RPC-367]
 def test_a_failure_is_answered_with_its_return_code(bench: Bench) -> None:
     sent_request = bench.accepted(from_client(), CLIENT)
     sent = bench.exchange.build_reply(
@@ -411,6 +416,7 @@ def test_clients_with_the_same_request_id_are_distinguished(bench: Bench) -> Non
     assert [each[1] for each in sent if each] == addresses[::-1]
 
 
+# [utest->RPC-700]
 def test_a_client_without_sessions_is_answered_without_one(bench: Bench) -> None:
     sent = bench.exchange.build_reply(
         response(bench.ids.next(), bench.accepted(from_client(session=0), CLIENT))
@@ -439,6 +445,7 @@ def test_an_expired_request_gets_timeout_and_its_response_is_refused() -> None:
     assert bench.exchange.statistics()["requests_expired"] == 1
 
 
+# [utest->RPC-141, RPC-345]
 def test_the_response_to_a_request_without_return_is_dropped(bench: Bench) -> None:
     sent_request = bench.accepted(from_client(MessageType.REQUEST_NO_RETURN), CLIENT)
 
@@ -447,6 +454,7 @@ def test_the_response_to_a_request_without_return_is_dropped(bench: Bench) -> No
     assert bench.open("requests") == 0
 
 
+# [utest->RPC-348]
 def test_an_expired_request_without_return_gets_no_reply(bench: Bench) -> None:
     bench.accepted(from_client(MessageType.REQUEST_NO_RETURN), CLIENT)
     bench.time.advance(s=10)
@@ -490,6 +498,7 @@ REFUSED = {
 }
 
 
+# [utest->RPC-721]
 @pytest.mark.parametrize(("fields", "reason", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_refused_request_gets_an_error(
     bench: Bench, fields: dict[str, Any], reason: SomeipRefusal, code: ReturnCode
@@ -503,6 +512,7 @@ def test_a_refused_request_gets_an_error(
     assert bench.open("requests") == 0
 
 
+# [utest->RPC-348, RPC-654]
 @pytest.mark.parametrize(("fields", "reason", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_refused_request_without_return_gets_no_reply(
     bench: Bench, fields: dict[str, Any], reason: SomeipRefusal, code: ReturnCode

@@ -95,6 +95,7 @@ def sent_request(kind: MessageType = MessageType.REQUEST, **fields: int) -> Some
 # --- REQUEST_NO_RETURN ------------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-345]
 def test_a_call_without_return_succeeds_when_it_was_sent(bench: Bench) -> None:
     message = bench.call(NO_RETURN_METHOD)
     assert bench.received() == SomeIpMessage(
@@ -163,6 +164,7 @@ def test_a_malformed_request_gets_an_error(bench: Bench, broken: bytes, code: Re
     assert (reply.service, reply.method, reply.client, reply.session) == (0x0777, 1, 0x12, 9)
 
 
+# [utest->RPC-704]
 def test_unknown_senders_and_messages_with_an_error_get_no_reply(bench: Bench) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
         unknown_sender.bind(("127.0.0.2", 0))
@@ -185,6 +187,7 @@ def test_unknown_senders_and_messages_with_an_error_get_no_reply(bench: Bench) -
 # --- return codes -----------------------------------------------------------------------------------------------------
 
 
+# [utest->RPC-367]
 @pytest.mark.parametrize("payload", [b"", b"why"])
 @pytest.mark.parametrize("kind", [MessageType.ERROR, MessageType.RESPONSE])
 def test_a_service_specific_return_code_passes_unchanged(

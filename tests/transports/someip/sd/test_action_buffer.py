@@ -30,6 +30,7 @@ UDP, TCP = Endpoint("10.0.0.2", 30_501), Endpoint("10.0.0.2", 30_502, protocol=i
 MARK = Configuration((b"up-streamer=1/0123456789abcdef/hpc.vin1",))
 
 
+# [utest->SD-100]
 def test_every_message_has_the_unicast_flag() -> None:
     buffer = make_buffer()
     buffer.enqueue(None, offer())
@@ -37,6 +38,7 @@ def test_every_message_has_the_unicast_flag() -> None:
     assert [read(send)[0].unicast for send in of_kind(Send, buffer.drain())] == [True, True]
 
 
+# [utest->SD-900]
 def test_many_offers_of_a_streamer_respect_the_size_limit() -> None:
     """Services over UDP, over TCP and over both; each Offer ends with the mark of the streamer."""
     busy = make_buffer()

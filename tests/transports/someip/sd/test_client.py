@@ -75,6 +75,7 @@ def subscribed(**changes: Any) -> Node:
 # --- finds ------------------------------------------------------------------------------------------------------------
 
 
+# [utest->SD-239, SD-76, SD-866, SD-877]
 @pytest.mark.parametrize(("rng", "first"), [(0.0, 10), (1.0, 100)])
 def test_finds_are_repeated_with_doubled_pauses_and_then_stop(rng: float, first: int) -> None:
     node = Node(rng)
@@ -86,6 +87,7 @@ def test_finds_are_repeated_with_doubled_pauses_and_then_stop(rng: float, first:
     assert node.discovery.find_phase(WANTED) is Phase.MAIN
 
 
+# [utest->SD-238, SD-867]
 def test_a_find_stops_with_the_offer() -> None:
     node = Node()
     node.discovery.request_service(WANTED, node.now)
@@ -95,6 +97,7 @@ def test_a_find_stops_with_the_offer() -> None:
     assert node.advance_timed(10_000) == []
 
 
+# [utest->SD-238]
 def test_an_offer_in_the_initial_wait_prevents_the_find() -> None:
     node = Node()
     node.discovery.request_service(WANTED, node.now)
@@ -103,6 +106,7 @@ def test_an_offer_in_the_initial_wait_prevents_the_find() -> None:
     assert node.advance_timed(10_000) == []
 
 
+# [utest->SD-239]
 def test_a_request_for_any_instance_sends_one_find() -> None:
     wanted = WantedService(0x1234)
     node = Node()
@@ -112,6 +116,7 @@ def test_a_request_for_any_instance_sends_one_find() -> None:
     assert sent(node.advance(10_000), None) == [(find(wanted),)]
 
 
+# [utest->SD-831, SD-834]
 def test_after_a_stop_offer_nothing_is_sent_until_there_is_an_offer() -> None:
     node = subscribed()
     assert node.receive(offer(0)) == [
@@ -143,6 +148,7 @@ def test_an_offer_is_renewed_by_an_offer() -> None:
     assert of_kind(ServiceLost, node.advance(3_000)) == [ServiceLost(KEY, EndReason.EXPIRED)]
 
 
+# [utest->SD-253]
 def test_an_offer_of_unlimited_ttl_does_not_expire() -> None:
     node = wanting(group=None)
     node.receive(offer(TTL_FOREVER))
@@ -163,6 +169,7 @@ def test_an_unrequested_offer_is_not_stored() -> None:
     )
 
 
+# [utest->RPC-636]
 def test_every_instance_of_a_wildcard_request_is_subscribed() -> None:
     wanted = WantedService(0x1234)
     node = wanting(wanted)
@@ -177,6 +184,7 @@ def test_every_instance_of_a_wildcard_request_is_subscribed() -> None:
 # --- trust in Offers --------------------------------------------------------------------------------------------------
 
 
+# [utest->SD-1144, SD-681, SD-1135]
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -264,6 +272,7 @@ def test_above_the_limit_offers_are_refused() -> None:
 # --- subscriptions ----------------------------------------------------------------------------------------------------
 
 
+# [utest->SD-442]
 def test_the_transition_table_equals_the_docstring() -> None:
     for (state, event), after in TRANSITIONS.items():
         if event is EventgroupTrigger.ACK:
@@ -275,12 +284,14 @@ def test_the_transition_table_equals_the_docstring() -> None:
         assert (state, event) != (EventgroupState.CONNECTING, EventgroupTrigger.OFFER)
 
 
+# [utest->SD-321, SD-624, SD-422, SD-428]
 def test_a_unicast_offer_is_answered_immediately() -> None:
     node = wanting()
     assert node.receive(offer(TTL_FOREVER))[0] == FOUND
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.PENDING
 
 
+# [utest->SD-766]
 @pytest.mark.parametrize(("rng", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
 def test_a_multicast_offer_is_answered_after_a_random_delay(rng: float, delay: int) -> None:
     node = wanting(rng=rng)
@@ -308,6 +319,7 @@ def test_an_ack_names_the_multicast_group() -> None:
     assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
 
 
+# [utest->SD-631, SD-431]
 def test_a_subscription_is_renewed_with_every_offer_and_reported_once() -> None:
     node = wanting()
     for number in range(5):
@@ -317,6 +329,7 @@ def test_a_subscription_is_renewed_with_every_offer_and_reported_once() -> None:
         assert node.advance(2_000) == []
 
 
+# [utest->SD-828]
 def test_without_offers_a_subscription_is_renewed_at_half_its_ttl() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER))
@@ -329,6 +342,7 @@ def test_without_offers_a_subscription_is_renewed_at_half_its_ttl() -> None:
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.SUBSCRIBED
 
 
+# [utest->SD-431, SD-829]
 def test_a_subscription_of_unlimited_ttl_is_not_renewed() -> None:
     assert subscribed().advance(100_000_000) == []
 
@@ -352,6 +366,7 @@ def test_an_unanswered_subscribe_is_retried_with_doubled_pauses() -> None:
     assert times == [1_000, 3_000, 7_000, 15_000, 23_000, 31_000, 39_000]
 
 
+# [utest->SD-844, SD-1178]
 def test_a_multicast_offer_restarts_an_unanswered_subscription() -> None:
     node = wanting()
     node.receive(offer(TTL_FOREVER), multicast=True)
@@ -363,6 +378,7 @@ def test_a_multicast_offer_restarts_an_unanswered_subscription() -> None:
     assert sent(node.advance(50), PEER) == [(SUBSCRIBE,)]
 
 
+# [utest->SD-1171]
 def test_the_restart_of_a_subscription_over_tcp_keeps_its_connection() -> None:
     node = connecting()
     node.discovery.on_connected(KEY, STREAM, node.now)
@@ -374,6 +390,7 @@ def test_the_restart_of_a_subscription_over_tcp_keeps_its_connection() -> None:
     assert of_kind(ConnectRequested, restarted) == []
 
 
+# [utest->SD-816]
 def test_without_delays_and_finds_a_client_answers_offers_at_once() -> None:
     timings = {"initial_delay": 0, "request_response_delay": 0}
     none = {f"{name}_{which}_ms": value for name, value in timings.items() for which in ("min", "max")}
@@ -401,6 +418,7 @@ def test_an_answer_is_missing_only_after_the_response_delay() -> None:
     assert sent(node.advance(10), PEER) == [(STOP, SUBSCRIBE)]  # 50 ms
 
 
+# [utest->SD-1169, SD-1176]
 def test_a_unicast_offer_restarts_no_subscription() -> None:
     node = wanting()
     for _ in range(3):
@@ -410,6 +428,7 @@ def test_a_unicast_offer_restarts_no_subscription() -> None:
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
 
 
+# [utest->SD-322, SD-1191, SD-1192, SD-1193, SD-844, SD-1194]
 def test_a_server_with_the_initial_data_flag_gets_requests_with_it() -> None:
     wants = subscribe(5, OURS, reserved=INITIAL_DATA)
     node = wanting(initial_data=True)
@@ -422,6 +441,7 @@ def test_a_server_with_the_initial_data_flag_gets_requests_with_it() -> None:
     assert sent(node.advance(50), PEER) == [(SUBSCRIBE,)]
 
 
+# [utest->SD-1188]
 def test_a_server_without_the_initial_data_flag_never_gets_it() -> None:
     node = wanting(initial_data=True)
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
@@ -438,6 +458,7 @@ def test_a_nack_is_reported_and_the_next_offer_retries() -> None:
     assert node.receive(ack(0)) == [EventgroupRefused(KEY, GROUP)]
 
 
+# [utest->SD-818]
 @pytest.mark.parametrize(
     ("entry", "of", "multicast", "reason"),
     [
@@ -470,6 +491,7 @@ def test_an_unexpected_answer_changes_nothing(
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.PENDING
 
 
+# [utest->SD-871]
 def test_a_reboot_voids_offers_and_its_first_offer_is_answered() -> None:
     node = subscribed()
     node.now += 100 * MS
@@ -491,6 +513,7 @@ def test_a_reboot_without_an_offer_restarts_the_find() -> None:
     assert sent(node.advance(60), None) == [(find(),)]
 
 
+# [utest->SD-72, SD-1193, SD-440]
 def test_a_lost_link_ends_everything_and_a_new_one_restarts() -> None:
     node = subscribed()
     assert node.discovery.link_down() == [
@@ -503,12 +526,14 @@ def test_a_lost_link_ends_everything_and_a_new_one_restarts() -> None:
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == [(SUBSCRIBE,)]
 
 
+# [utest->SD-430]
 def test_a_later_requested_event_group_is_subscribed_immediately() -> None:
     node = subscribed()
     assert sent(node.discovery.subscribe(WANTED, 7, node.now), PEER) == [(subscribe(5, OURS, 7),)]
     assert node.discovery.subscribe(WANTED, 7, node.now) == []
 
 
+# [utest->SD-203, SD-332, SD-333, SD-1177, SD-433]
 def test_an_unneeded_subscription_is_stopped() -> None:
     node = subscribed()
     node.discovery.subscribe(WantedService(0x1234), GROUP, node.now)
@@ -518,6 +543,7 @@ def test_an_unneeded_subscription_is_stopped() -> None:
     assert sent(node.receive(offer(TTL_FOREVER)), PEER) == []
 
 
+# [utest->SD-17, SD-18, SD-822]
 def test_an_unneeded_service_is_removed() -> None:
     node = subscribed()
     assert sent(node.discovery.release_service(WANTED), PEER) == [(STOP,)]
@@ -540,6 +566,7 @@ def test_values_are_requested_by_the_flag_or_by_a_new_subscription() -> None:
     assert node.discovery.request_values(KEY, 0x77, node.now) == []
 
 
+# [utest->SD-821]
 def test_the_close_stops_all_subscriptions() -> None:
     node = subscribed()
     assert sent(node.discovery.close(), PEER) == [(STOP,)]
@@ -558,6 +585,7 @@ def connecting(**changes: Any) -> Node:
     return node
 
 
+# [utest->RPC-646, SD-762, SD-767]
 def test_a_tcp_subscribe_follows_the_connect_and_names_its_local_end() -> None:
     node = connecting()
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.CONNECTING
@@ -604,6 +632,7 @@ def test_a_connection_to_a_lost_service_has_no_effect() -> None:
     assert node.discovery.on_disconnected(KEY) == []
 
 
+# [utest->SD-848, SD-814]
 def test_both_protocols_at_once() -> None:
     node = connecting()
     node.discovery.subscribe(WANTED, 7, node.now)
@@ -612,6 +641,7 @@ def test_both_protocols_at_once() -> None:
     assert set(entries) == {subscribe(5, OURS_TCP), subscribe(5, OURS, 7)}
 
 
+# [utest->SD-848, SD-682, SD-786]
 def test_a_group_with_both_protocols_names_both_endpoints() -> None:
     node = wanting(group=None)
     node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True, mixed=True)
@@ -652,6 +682,7 @@ def test_a_peer_is_in_use_while_it_offers_a_requested_service() -> None:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
+# [utest->SD-63, SD-84]
 @pytest.mark.parametrize(
     ("timings", "text"),
     [

@@ -80,6 +80,8 @@ GOLDEN = {
 }
 
 
+# [utest->SD-26, SD-205, SD-38, SD-100, SD-101, SD-103, SD-44, SD-208, SD-209, SD-348, SD-256, SD-253]
+# [utest->SD-322, SD-808]
 @pytest.mark.parametrize(("hexadecimal", "session", "entry"), GOLDEN.values(), ids=GOLDEN)
 def test_golden_bytes_in_both_directions(
     hexadecimal: str, session: int, entry: ServiceEntry | EventgroupEntry
@@ -124,6 +126,7 @@ LAYOUT = {
 }
 
 
+# [utest->RPC-543, RPC-546, SD-46, SD-47, SD-109, SD-237, SD-808]
 @pytest.mark.parametrize(("entry", "hexadecimal"), LAYOUT.values(), ids=LAYOUT)
 def test_every_field_of_an_entry_has_its_bits(
     entry: ServiceEntry | EventgroupEntry, hexadecimal: str
@@ -159,12 +162,16 @@ OPTIONS: dict[str, tuple[Option, str]] = {
 }
 
 
+# [utest->SD-133, SD-149, SD-150, SD-151, SD-159, SD-160, SD-217, SD-201, SD-144, SD-147, SD-127, SD-128]
+# [utest->SD-129, SD-199, SD-141, SD-723, SD-724, SD-725, SD-733, SD-734, SD-1085, SD-1086, SD-1087]
+# [utest->SD-1095, SD-1096, SD-809, SD-857]
 @pytest.mark.parametrize(("option", "hexadecimal"), OPTIONS.values(), ids=OPTIONS)
 def test_every_kind_of_option_has_its_bytes(option: Option, hexadecimal: str) -> None:
     assert write_option(option).hex() == hexadecimal.replace(" ", "")
     assert read_options(bytes.fromhex(hexadecimal)) == [option]
 
 
+# [utest->SD-1142]
 def test_an_unknown_option_is_kept_and_its_entry_is_accepted() -> None:
     unknown = UnknownOption(0x20, b"\1\2")
     offer = ServiceEntry(EntryType.OFFER, 1, 1, 1, 0, 3, (UDP, unknown))
@@ -212,6 +219,7 @@ BROKEN = {
 }
 
 
+# [utest->SD-151, SD-158, SD-161, SD-790]
 @pytest.mark.parametrize(("type", "body", "problem"), BROKEN.values(), ids=BROKEN)
 def test_an_invalid_option_refuses_only_its_entries(type: int, body: str, problem: str) -> None:
     raw = bytes.fromhex(body)
@@ -244,6 +252,7 @@ def payload_of(entries: str, options: tuple[Option, ...] = (), flags: int = 0xC0
     )
 
 
+# [utest->SD-336, SD-342, SD-343, SD-347]
 def test_both_runs_of_options_are_read_in_order_and_an_empty_run_has_any_index() -> None:
     options = (UDP, TCP, GROUP)
     (entry,), refused = read(payload_of("01020012 12345678 01000003 00000000", options))
@@ -258,6 +267,7 @@ def read(payload: bytes) -> tuple[Any, list[Any]]:
     return message.entries, refused
 
 
+# [utest->SD-1164, SD-102]
 @pytest.mark.parametrize(
     ("entry", "problem", "text"),
     [
@@ -349,6 +359,7 @@ def test_a_message_may_have_the_maximum_of_entries() -> None:
     assert (len(found.entries), refused) == (MAX_ENTRIES, [])
 
 
+# [utest->SD-44, SD-1164, SD-1163]
 @pytest.mark.parametrize(("payload", "reason", "text"), MALFORMED.values(), ids=MALFORMED)
 def test_a_message_with_contradicting_lengths_is_refused(
     payload: bytes, reason: SdMalformedReason, text: str
@@ -360,6 +371,7 @@ def test_a_message_with_contradicting_lengths_is_refused(
     assert text in str(refused.value)
 
 
+# [utest->SD-26, SD-1220]
 @pytest.mark.parametrize(
     "header",
     [
@@ -378,6 +390,7 @@ def test_a_header_of_another_service_is_refused(header: tuple[int, int, int, int
     assert refused.value.reason is SdMalformedReason.SD_HEADER
 
 
+# [utest->SD-1180, SD-42]
 def test_reserved_bits_are_ignored_and_sent_as_zero() -> None:
     noisy = bytearray(GOOD)
     noisy[0] |= 0x1F
@@ -391,6 +404,7 @@ def test_reserved_bits_are_ignored_and_sent_as_zero() -> None:
     assert encode_sd_payload(message) == GOOD
 
 
+# [utest->SD-39, SD-40, SD-87, SD-1187]
 @pytest.mark.parametrize(
     ("message", "flags"),
     [
@@ -406,6 +420,7 @@ def test_every_flag_has_its_bit(message: SdMessage, flags: int) -> None:
     assert decode_sd_payload(payload)[0] == message
 
 
+# [utest->SD-1082, SD-1151, SD-1152, SD-1114]
 def test_the_first_sd_endpoint_is_the_reply_address() -> None:
     wanted = Endpoint("10.0.0.9", 30490, role=int(EndpointRole.DISCOVERY))
     other = Endpoint("10.0.0.8", 30490, role=int(EndpointRole.DISCOVERY))
@@ -419,6 +434,7 @@ def test_the_first_sd_endpoint_is_the_reply_address() -> None:
     assert decode_sd_payload(again)[0] == message
 
 
+# [utest->SD-900]
 def test_shared_options_are_written_once() -> None:
     shared = Configuration((b"hostname=x",))
     other = Endpoint("127.0.0.1", 30511)
@@ -434,6 +450,7 @@ def test_shared_options_are_written_once() -> None:
     assert decode_sd_payload(payload) == (SdMessage(entries, reboot=True), [])
 
 
+# [utest->SD-161]
 @pytest.mark.parametrize(
     "entry",
     [

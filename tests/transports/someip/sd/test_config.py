@@ -16,6 +16,7 @@ def section(**keys: Any) -> SdConfig:
     return msgspec.convert(base | keys, SdConfig)
 
 
+# [utest->RPC-658]
 def test_group_and_own_address_share_the_port() -> None:
     assert (section().own_address, section().group_address) == (
         ("10.0.0.1", 30490),

@@ -70,6 +70,7 @@ def test_the_looped_back_multicast_is_ignored() -> None:
     assert node.discovery.statistics()["sd_peers"] == 0
 
 
+# [utest->SD-1135]
 @pytest.mark.parametrize("host", ["10.0.1.1", "192.168.0.1", "127.0.0.1", "fd00::1"])
 def test_messages_of_untrusted_networks_are_dropped(host: str) -> None:
     node = wanting()
@@ -79,6 +80,7 @@ def test_messages_of_untrusted_networks_are_dropped(host: str) -> None:
     assert node.discovery.statistics()["sd_peers"] == 0
 
 
+# [utest->SD-1149]
 def test_several_networks_can_be_trusted() -> None:
     node = wanting(networks=(ip_network("10.0.0.0/24"), ip_network("192.168.0.0/16")))
     assert len(of_kind(ServiceFound, node.receive(offer(), peer=("192.168.0.1", 30490)))) == 1
@@ -157,6 +159,7 @@ def from_elsewhere(session: int) -> bytes:
     return encode_sd_message(message, session)
 
 
+# [utest->SD-1084]
 def test_an_sd_endpoint_option_is_accepted_only_if_configured() -> None:
     node = wanting()
     assert len(sent(node.feed(from_elsewhere(1)), PEER)) == 1
@@ -167,6 +170,7 @@ def test_an_sd_endpoint_option_is_accepted_only_if_configured() -> None:
     assert of_kind(ServiceFound, actions)[0].peer == OTHER
 
 
+# [utest->SD-1135]
 @pytest.mark.parametrize("host", ["192.168.0.1", "10.0.0.1"])
 def test_an_sd_endpoint_option_with_an_untrusted_or_own_address_is_refused(host: str) -> None:
     node = wanting(sd_endpoint_options=True)
@@ -205,6 +209,7 @@ def states(net: Network) -> list[EventgroupState | None]:
 SUBSCRIBED = [EventgroupState.SUBSCRIBED, EventgroupState.SUBSCRIBED]
 
 
+# [utest->RPC-361, SD-425, SD-1195]
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("first", [(SERVER, CLIENT), (CLIENT, SERVER)], ids=["server first", "client first"])
 @pytest.mark.parametrize("between", [0, 50, 5_000])
@@ -236,6 +241,7 @@ def test_no_input_is_refused_between_two_valid_nodes() -> None:
         assert of_kind(SdInputRefused, net.pop_actions(own)) == []
 
 
+# [utest->SD-22]
 def test_a_stop_is_immediate_and_a_start_is_found_within_the_initial_delay() -> None:
     net = network(2)
     up(net, SERVER, CLIENT)
@@ -248,6 +254,7 @@ def test_a_stop_is_immediate_and_a_start_is_found_within_the_initial_delay() -> 
     assert states(net) == SUBSCRIBED
 
 
+# [utest->SD-634]
 def test_a_closing_client_ends_its_subscription_immediately() -> None:
     net = network(3)
     up(net, SERVER, CLIENT)
@@ -257,6 +264,7 @@ def test_a_closing_client_ends_its_subscription_immediately() -> None:
     assert net.nodes[SERVER].statistics()["sd_subscribers"] == 0
 
 
+# [utest->SD-23, SD-632, SD-436, SD-633]
 def test_a_link_loss_and_return_restore_the_subscription() -> None:
     net = network(4)
     up(net, SERVER, CLIENT)
@@ -286,6 +294,7 @@ def test_a_subscription_recovers_with_every_fifth_datagram_lost() -> None:
     assert of_kind(PeerRebooted, net.pop_actions(CLIENT) + net.pop_actions(SERVER)) == []
 
 
+# [utest->SD-863]
 def test_every_server_reboot_is_detected_and_subscribed_again() -> None:
     net = network(8)
     up(net, SERVER, CLIENT)

@@ -18,6 +18,7 @@ UDP6 = Endpoint("fd00::2", 4)
 DISCOVERY = Endpoint("10.0.0.9", 30490, role=int(EndpointRole.DISCOVERY))
 
 
+# [utest->SD-1141, SD-780, SD-786, SD-789]
 @pytest.mark.parametrize(
     ("options", "family", "expected"),
     [

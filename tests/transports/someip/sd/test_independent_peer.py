@@ -196,6 +196,7 @@ def their_group() -> Any:
     )
 
 
+# [utest->SD-812]
 def test_an_independent_server_is_subscribed_until_the_close() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
@@ -214,6 +215,7 @@ def test_an_independent_server_is_subscribed_until_the_close() -> None:
     run(test)
 
 
+# [utest->SD-812]
 def test_an_independent_server_refuses_and_then_accepts() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()
@@ -228,6 +230,7 @@ def test_an_independent_server_refuses_and_then_accepts() -> None:
     run(test)
 
 
+# [utest->SD-812]
 def test_an_independent_server_stops_its_service() -> None:
     async def test(wire: Wire) -> None:
         instance = announce(wire.peer_side, OfferedServer())
@@ -241,6 +244,7 @@ def test_an_independent_server_stops_its_service() -> None:
     run(test)
 
 
+# [utest->SD-811]
 def test_an_independent_client_subscribes_and_leaves() -> None:
     async def test(wire: Wire) -> None:
         wire.discovery.offer_service(SERVICE, wire.now_ns)
@@ -260,6 +264,7 @@ def test_an_independent_client_subscribes_and_leaves() -> None:
     run(test)
 
 
+# [utest->SD-811]
 def test_an_independent_client_finds_a_service_and_its_stop() -> None:
     async def test(wire: Wire) -> None:
         watcher = Watcher()
@@ -274,6 +279,7 @@ def test_an_independent_client_finds_a_service_and_its_stop() -> None:
     run(test)
 
 
+# [utest->SD-813]
 def test_reboots_of_an_independent_server_are_detected() -> None:
     async def test(wire: Wire) -> None:
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
@@ -301,6 +307,7 @@ class Mute:
         """Send nothing."""
 
 
+# [utest->SD-813]
 def test_an_independent_client_detects_reboots() -> None:
     async def test(wire: Wire) -> None:
         server = OfferedServer()

@@ -55,6 +55,7 @@ print(json.dumps(states))
 """
 
 
+# [utest->SD-23]
 def test_every_link_change_wakes_the_monitor() -> None:
     alone = ["unshare", "-Urn", sys.executable, "-c"]
     if subprocess.run([*alone, ""], capture_output=True, check=False).returncode:

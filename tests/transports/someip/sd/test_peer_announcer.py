@@ -95,6 +95,7 @@ class Pair:
         return reported(self.network.pop_actions(own))
 
 
+# [utest->SD-500]
 def test_two_streamers_exchange_announcements() -> None:
     pair = Pair()
     assert pair.reported(OWN) == [announcements(2, "b")]
@@ -320,6 +321,7 @@ def test_no_sequence_of_parts_exceeds_a_limit(steps: list[tuple[ServiceEntry, in
     assert node.discovery.statistics()["sd_streamers"] == 0
 
 
+# [utest->SD-1227]
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_parts_of_two_streamers_are_different_instances(number: int) -> None:
     node = Node(streamer=streamer(number))

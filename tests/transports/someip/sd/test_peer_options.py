@@ -31,11 +31,13 @@ words = st.frozensets(
 )
 
 
+# [utest->SD-157, SD-162, SD-502]
 def test_a_mark_is_decoded_as_encoded() -> None:
     assert decode_streamer_mark((Endpoint("10.0.0.1", 1), streamer_mark(WHO))) == WHO
     assert streamer_mark(WHO) == Configuration((MARK,))
 
 
+# [utest->SD-1146, SD-1147]
 def test_the_items_of_two_options_are_merged_and_none_is_lost() -> None:
     names, mark = Configuration((b"hostname=a", b"hostname=b")), Configuration((b"hostname=a", MARK))
     assert decode_streamer_mark((names, mark)) == WHO
@@ -50,6 +52,7 @@ def test_an_offer_without_a_mark_is_not_a_streamers() -> None:
     )
 
 
+# [utest->RPC-624, SD-684, SD-500, SD-503, SD-575]
 @given(words, st.integers(520, 1_400))
 def test_announcements_are_decoded_as_encoded_with_the_identity_last(
     claims_sent: frozenset[tuple[AnnouncementRole, str]], room: int

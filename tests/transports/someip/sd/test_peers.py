@@ -32,6 +32,7 @@ def test_no_peer_is_added_while_all_are_in_use() -> None:
     assert len(peers) == 2
 
 
+# [utest->SD-765]
 def test_unicasts_are_numbered_for_each_peer() -> None:
     one, other = addresses(2)
     peers = SdPeers(2, 10, in_use=lambda _: False)

@@ -77,6 +77,7 @@ def offering(service: OfferedService = SERVICE, **changes: Any) -> Node:
 # --- offers -----------------------------------------------------------------------------------------------------------
 
 
+# [utest->SD-252, SD-253, SD-68, SD-72, SD-62, SD-64, SD-80, SD-79, SD-81, SD-429]
 @pytest.mark.parametrize(("rng", "first"), [(0.0, 10), (0.5, 55), (1.0, 100)])
 def test_offers_follow_initial_delay_repetition_and_cycle(rng: float, first: int) -> None:
     node = Node(rng)
@@ -90,6 +91,7 @@ def test_offers_follow_initial_delay_repetition_and_cycle(rng: float, first: int
     assert times == [*repeated, *range(first + 2_400, 5_000, 1_000)]
 
 
+# [utest->SD-63, SD-84]
 @pytest.mark.parametrize(
     ("timings", "expected"),
     [
@@ -109,6 +111,7 @@ def test_every_timing_is_a_setting(timings: dict[str, int], expected: list[int])
     assert [at for at, _ in node.advance_timed(2_900)] == expected
 
 
+# [utest->SD-68, SD-66, SD-67, SD-76, SD-73, SD-74, SD-75]
 def test_the_phase_follows_its_table() -> None:
     node = Node()
     seen = [node.discovery.offer_phase(KEY)]
@@ -123,6 +126,7 @@ def test_the_phase_follows_its_table() -> None:
     assert seen == [Phase.DOWN, Phase.DOWN, Phase.INITIAL_WAIT, Phase.REPETITION, Phase.MAIN, Phase.DOWN]
 
 
+# [utest->COMPAT-714, COMPAT-799, COMPAT-800, COMPAT-803, COMPAT-801]
 def test_two_versions_of_a_service_are_offered_and_subscribed_apart() -> None:
     node = offering()
     second = ServiceKey(KEY.service, KEY.instance, KEY.major + 1)
@@ -138,6 +142,7 @@ def test_two_versions_of_a_service_are_offered_and_subscribed_apart() -> None:
         assert requested.subscription.key == key
 
 
+# [utest->SD-65, SD-836]
 def test_services_offered_together_share_messages() -> None:
     node = Node()
     keys = [ServiceKey(0x1000 + number, 1, 1) for number in range(50)]
@@ -174,6 +179,7 @@ def test_session_numbers_continue_through_a_link_loss() -> None:
     assert [int.from_bytes(send.datagram[10:12], "big") for send in (before[-1], after[0])] == [6, 7]
 
 
+# [utest->SD-17, SD-261, SD-262, SD-820]
 def test_a_withdrawn_service_sends_one_stop_offer() -> None:
     node = offering()
     assert sent(node.discovery.stop_offer(KEY, node.now), None) == [(STOP,)]
@@ -189,6 +195,7 @@ def test_an_unannounced_service_is_withdrawn_without_a_message() -> None:
     assert node.advance(1_000) == []
 
 
+# [utest->SD-821]
 def test_the_close_stops_all_offers_in_one_message() -> None:
     node = offering()
     other = OfferedService(ServiceKey(1, 1, 1), udp=("10.0.0.1", 30501))
@@ -207,6 +214,7 @@ def test_a_service_offered_again_is_stopped_first() -> None:
     assert entries[0].options == (Endpoint("10.0.0.1", 40000),)
 
 
+# [utest->SD-681]
 def test_an_offered_service_needs_an_endpoint() -> None:
     with pytest.raises(ValueError, match="udp or tcp: missing"):
         OfferedService(KEY)
@@ -228,6 +236,7 @@ NOT_FITTING = [
 ]
 
 
+# [utest->SD-624]
 @pytest.mark.parametrize("wanted", FITTING)
 def test_a_unicast_find_is_answered_immediately(wanted: WantedService) -> None:
     node = offering()
@@ -242,6 +251,7 @@ def test_a_find_of_another_service_is_not_answered(wanted: WantedService) -> Non
     assert sent(node.advance(100), PEER) == []
 
 
+# [utest->SD-83, SD-85, SD-824]
 @pytest.mark.parametrize(("rng", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
 def test_a_multicast_find_is_answered_by_unicast_after_a_random_delay(rng: float, delay: int) -> None:
     node = offering(rng=rng)
@@ -289,6 +299,7 @@ def test_a_service_withdrawn_meanwhile_is_not_in_the_answer() -> None:
     assert sent(node.advance(100), PEER) == []
 
 
+# [utest->SD-106, SD-878, SD-879]
 def test_an_endpoint_in_a_find_is_ignored() -> None:
     node = offering()
     odd = ServiceEntry(EntryType.FIND, 0x1234, 0x5678, 1, 7, 3, (Endpoint("10.0.0.9", 1),))
@@ -306,6 +317,7 @@ def subscribed(node: Node, ttl: int = 5) -> None:
     assert sent(node.discovery.decide_subscriptions([requested.subscription]), PEER) == [(ack(ttl),)]
 
 
+# [utest->SD-613, SD-441, SD-625]
 def test_a_subscription_is_decided_and_acknowledged() -> None:
     node = offering()
     actions = node.receive(subscribe(5))
@@ -314,6 +326,7 @@ def test_a_subscription_is_decided_and_acknowledged() -> None:
     assert node.discovery.statistics()["sd_subscribers"] == 1
 
 
+# [utest->SD-618]
 def test_a_refused_subscription_gets_a_nack_and_is_removed() -> None:
     node = offering()
     node.receive(subscribe())
@@ -333,6 +346,7 @@ def test_a_renewal_is_acknowledged_without_a_decision() -> None:
     ]
 
 
+# [utest->SD-432, SD-445]
 def test_a_subscription_ends_one_ttl_after_its_arrival() -> None:
     node = offering()
     node.receive(subscribe(5))
@@ -348,6 +362,7 @@ def test_a_subscription_of_unlimited_ttl_does_not_expire() -> None:
     assert of_kind(SubscriptionEnded, node.advance(1_000_000)) == []
 
 
+# [utest->SD-1297]
 def test_stop_subscribe_ends_it_without_an_answer() -> None:
     node = offering()
     subscribed(node)
@@ -365,6 +380,7 @@ def test_stop_subscribe_without_endpoints_means_all_and_with_others_none() -> No
     assert node.receive(subscribe(0, ())) == [SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)]
 
 
+# [utest->SD-862]
 def test_a_stop_and_subscribe_in_one_message_restart_the_subscription() -> None:
     node = offering()
     subscribed(node)
@@ -373,6 +389,7 @@ def test_a_stop_and_subscribe_in_one_message_restart_the_subscription() -> None:
     assert requested == SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)
 
 
+# [utest->RPC-545]
 def test_counters_endpoints_and_peers_distinguish_subscriptions() -> None:
     node = offering()
     different = [
@@ -388,6 +405,7 @@ def test_counters_endpoints_and_peers_distinguish_subscriptions() -> None:
     assert entries == (ack(5),)
 
 
+# [utest->SD-836]
 def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
     node = offering()
     actions = node.receive(
@@ -411,6 +429,7 @@ def test_a_nack_waits_for_undecided_subscribes_only_until_their_timeout() -> Non
     assert [(e.eventgroup, e.ttl) for e in entries] == [(0x4465, 0), (0x9999, 0)]  # type: ignore[union-attr]
 
 
+# [utest->SD-854, SD-763, SD-789, SD-814]
 def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:
     node = offering()
     (requested,) = of_kind(SubscriptionRequested, node.receive(subscribe(eventgroup=0x4466, options=())))
@@ -421,6 +440,7 @@ def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:
     ]
 
 
+# [utest->SD-1188, SD-833, SD-1194]
 @pytest.mark.parametrize(
     ("initial_data", "reserved", "initial"),
     [(False, 0, True), (False, INITIAL_DATA, True), (True, 0, False), (True, INITIAL_DATA, True)],
@@ -440,6 +460,7 @@ def test_initial_data_follows_the_flag_if_the_client_supports_it(
     assert renewed[1:] == ([InitialDataRequested(SUBSCRIPTION)] if again else [])
 
 
+# [utest->SD-614, SD-619]
 def test_an_answer_repeats_the_reserved_bits_and_the_counter() -> None:
     node = offering()
     assert sent(node.receive(subscribe(eventgroup=0x9999, counter=7, reserved=0xABC)), PEER) == [
@@ -447,6 +468,7 @@ def test_an_answer_repeats_the_reserved_bits_and_the_counter() -> None:
     ]
 
 
+# [utest->SD-1144, SD-1137, SD-1164, SD-798]
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
@@ -471,6 +493,7 @@ def test_an_invalid_subscription_is_refused_immediately(entry: Any, reason: str)
     assert of_kind(SubscriptionRequested, actions) == []
 
 
+# [utest->SD-1142]
 def test_an_unknown_option_does_not_refuse_a_subscription() -> None:
     node = offering()
     options = (Endpoint("10.0.0.2", 40000), UnknownOption(0x20, b"\1"))
@@ -483,12 +506,14 @@ def test_a_repeated_endpoint_is_not_a_contradiction() -> None:
     assert node.receive(subscribe(options=options)) == [SubscriptionRequested(SUBSCRIPTION, 5, True, None)]
 
 
+# [utest->SD-818]
 def test_a_multicast_subscribe_is_ignored() -> None:
     node = offering()
     actions = node.receive(subscribe(), multicast=True)
     assert (refusals(actions), len(actions)) == (["sd_multicast"], 1)
 
 
+# [utest->SD-102]
 def test_a_subscribe_with_missing_options_gets_a_nack() -> None:
     node = offering()
     payload = bytes.fromhex("c0000000 00000010 06090010 12345678 01000003 00034465 00000000")
@@ -526,6 +551,7 @@ def test_an_accepted_subscription_may_be_refused_later() -> None:
     assert node.discovery.decide_subscriptions(refused=[SUBSCRIPTION]) == []
 
 
+# [utest->SD-830]
 def test_a_withdrawn_service_has_no_subscribers() -> None:
     node = offering()
     subscribed(node)
@@ -534,6 +560,7 @@ def test_a_withdrawn_service_has_no_subscribers() -> None:
     ]
 
 
+# [utest->SD-437]
 def test_a_lost_link_ends_all_subscriptions() -> None:
     node = offering()
     subscribed(node)
@@ -541,6 +568,7 @@ def test_a_lost_link_ends_all_subscriptions() -> None:
     assert refusals(node.receive(subscribe())) == ["sd_subscribe_unknown"]
 
 
+# [utest->SD-871]
 def test_a_reboot_ends_only_the_subscriptions_of_its_peer() -> None:
     node = offering()
     subscribed(node)
@@ -556,6 +584,7 @@ def test_a_reboot_ends_only_the_subscriptions_of_its_peer() -> None:
     assert node.discovery.statistics()["sd_subscribers"] == 2
 
 
+# [utest->SD-1137]
 @pytest.mark.parametrize("limit", ["subscriptions", "peer_subscriptions"])
 def test_a_subscription_above_the_limit_gets_a_nack(limit: str) -> None:
     node = offering(limits=SdLimits(**{limit: 2}))

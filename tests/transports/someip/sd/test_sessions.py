@@ -36,6 +36,7 @@ def verdicts(
     ]
 
 
+# [utest->SD-41]
 @pytest.mark.parametrize(
     ("count", "session", "flag"),
     [(1, 1, True), (2, 2, True), (0xFFFF, 0xFFFF, True), (0x10000, 1, False), (0x1FFFE, 0xFFFF, False)],
@@ -65,6 +66,7 @@ STANDARD = {
 }
 
 
+# [utest->SD-863, SD-813]
 @pytest.mark.parametrize(("messages", "expected"), STANDARD.values(), ids=STANDARD)
 @pytest.mark.parametrize("multicast", [True, False])
 def test_reboots_are_detected_as_in_the_standard(
@@ -135,6 +137,7 @@ def test_an_old_duplicate_is_detected_after_newer_messages() -> None:
     assert sessions.observe(30, True, True, 30, 50) is NEW
 
 
+# [utest->SD-765]
 def test_the_channels_count_separately() -> None:
     sessions = PeerSessions()
     observed = [
@@ -230,6 +233,7 @@ class SendingEcu:
         return [(session, flag, multicast, digest, self._now + delay, life) for delay in delays]
 
 
+# [utest->SD-863]
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("start", [0, 0xFFF0], ids=["from 1", "about to wrap"])
 def test_500_reboots_are_detected_exactly_once(seed: int, start: int) -> None:

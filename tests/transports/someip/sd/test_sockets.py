@@ -40,6 +40,7 @@ def received_by(listener: SdSockets) -> ReceivedDatagram:
     raise AssertionError("nothing was received")
 
 
+# [utest->SD-27]
 def test_multicasts_and_unicasts_are_distinguished(stack: ExitStack) -> None:
     [number] = udp_ports(1)
     local, remote = (make_sockets(stack, number, host) for host in ("127.0.0.1", "127.0.0.2"))

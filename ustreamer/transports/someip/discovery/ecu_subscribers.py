@@ -156,6 +156,7 @@ class EcuSubscribers:
 
     # --- from service discovery ---------------------------------------------------------------------------------------
 
+    # [impl->SD-1170]
     def on_subscribe(
         self, subscription: SdSubscription, topics: Iterable[UUri], ttl_s: int
     ) -> EventSink | None:

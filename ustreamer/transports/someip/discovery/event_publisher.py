@@ -36,6 +36,7 @@ _MulticastPlan = Mapping[UUri, tuple[_Group, ...] | None]
 """For each subscriber, the groups to which its target sends for all; None: unicast to the subscriber only."""
 
 
+# [impl->SD-1168]
 class EventPublisher:
     """Any thread may use `event_sender` and its result; the rest belongs to the receiving thread."""
 
@@ -69,6 +70,7 @@ class EventPublisher:
 
     # --- subscribers --------------------------------------------------------------------------------------------------
 
+    # [impl->SD-787, SD-788]
     def add_sink(self, sink: EventSink) -> None:
         """Send events for `sink` to its destination."""
         if sink.subscriber in self._unicasts:
@@ -111,6 +113,7 @@ class EventPublisher:
         if not members:
             self._members.pop(group, None)
 
+    # [impl->RPC-813, SD-823]
     def _elect_leader(self, group: _Group) -> None:
         """Choose the sending subscriber of the group, if the group uses multicast now."""
         key, number = group
@@ -160,6 +163,7 @@ class EventPublisher:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
+    # [impl->RPC-811, RPC-807]
     def event_sender(self, subscriber: UUri) -> SendOne:
         """The sender to the current destination of `subscriber`; raises SubscriberGone without a destination."""
         if subscriber in self._field_keepers:
@@ -195,12 +199,14 @@ class EventPublisher:
         for group in groups:
             self._multicasts[group](message)
 
+    # [impl->RPC-635]
     def _send_field(self, message: UMessage, subscriber: UUri, unicast: SendOne) -> None:
         with self._field_lock:
             self._send(message, subscriber, unicast)
             # The keeper may have an older value for a moment, and no initial event may follow a newer value.
             self.values.keep_if_newer(message)
 
+    # [impl->RPC-812, SD-833, SD-1167, SD-793]
     def send_initial_events(self, subscription: SdSubscription, sink: EventSink) -> None:
         """Send the current field values of a group to one subscriber. The next change mends a failed send."""
         offer, unicast = self._offers.get(subscription.key), self._unicasts.get(sink.subscriber)

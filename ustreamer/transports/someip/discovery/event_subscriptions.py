@@ -54,6 +54,7 @@ class EventgroupAdmission:
 
     # --- from service discovery ---------------------------------------------------------------------------------------
 
+    # [impl->SD-1137]
     def on_subscribe(self, action: SubscriptionRequested) -> None:
         subscription = action.subscription
         offer = self._offers[subscription.key]
@@ -107,6 +108,7 @@ class EventgroupAdmission:
 
     # --- from uSubscription -------------------------------------------------------------------------------------------
 
+    # [impl->SD-204, SD-691]
     def apply_decisions(self) -> None:
         """Answer the decided subscriptions, and start sending to the accepted ones."""
         accepted, refused = self._subscribers.pop_decisions()

@@ -21,6 +21,7 @@ from ustreamer.uprotocol.uuri import UUri
 log: Final = logging.getLogger("ustreamer.someip")
 
 
+# [impl->SD-782]
 class LocatedServices:
     """Belongs to the receiving thread."""
 
@@ -86,6 +87,7 @@ class LocatedServices:
             self._services.set_located_services(self._found.values())
         return actions
 
+    # [impl->RPC-660, SD-14, SD-778, SD-779]
     def on_found(self, action: ServiceFound) -> None:
         """A service is available, or has another endpoint than before."""
         wanted = self._wanted.get(action.key)
@@ -107,6 +109,7 @@ class LocatedServices:
         self._services.set_located_services(self._found.values())
         self._on_route_open(self._entity(wanted))
 
+    # [impl->RPC-679, SD-14]
     def on_lost(self, action: ServiceLost) -> None:
         """A service is no longer available."""
         lost = self._found.pop(action.key, None)
@@ -125,6 +128,7 @@ class LocatedServices:
     def _extra(self, key: ServiceKey) -> dict[str, object]:
         return {"endpoint": self._endpoint, "service": str(key), **limited(self._endpoint, key)}
 
+    # [impl->RPC-645, RPC-678]
     def _release_connections(self, key: ServiceKey) -> None:
         for address, keys in list(self._streams.items()):
             keys.discard(key)
@@ -150,6 +154,7 @@ def service_key(service: ServiceConfig) -> ServiceKey:
     return ServiceKey(service.service, service.instance, service.major)
 
 
+# [impl->COMPAT-1197, COMPAT-1216]
 def wanted_service(key: ServiceKey) -> WantedService:
     """The request for a service, for any minor version."""
     return WantedService(key.service, key.instance, key.major)

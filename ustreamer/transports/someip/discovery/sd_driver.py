@@ -380,6 +380,7 @@ class SdDriver:
         self._update_link()
         self._reconcile()
 
+    # [impl->SD-23]
     def _update_link(self) -> None:
         assert self._interface_monitor is not None
         up = self._interface_monitor.is_up()
@@ -433,6 +434,7 @@ class SdDriver:
         for action in actions:
             self._execute(action)
 
+    # [impl->SD-872, SD-831, SD-437]
     def _execute(self, action: Action) -> None:
         match action:
             case Send():
@@ -488,6 +490,7 @@ class SdDriver:
         self._value_pause_ms[group] = pause_ms
         self._value_checks.schedule(group, self._clock.monotonic_ns() + pause_ms * _NS_PER_MS)
 
+    # [impl->SD-691]
     def _check_values(self, discovery: Discovery, now_ns: int) -> None:
         """Subscribe each due event group again that has a field without a value."""
         while (group := self._value_checks.pop_due(now_ns)) is not None:
@@ -512,6 +515,7 @@ class SdDriver:
         for message in self.usubscription.on_eventgroup_state(EventgroupKey(key, eventgroup), state):
             self._callbacks.deliver(message)
 
+    # [impl->SD-435]
     def on_unreachable(self, address: Address) -> None:
         """Nothing listens at `address`: the subscriptions of an ECU with this UDP endpoint end."""
         if self._discovery is not None:

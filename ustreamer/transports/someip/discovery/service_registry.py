@@ -126,6 +126,7 @@ class ServiceRegistry:
         """Set the function that requests an unknown service by method; it raises UStatusError for an invalid address."""
         self._request_dynamic = request_dynamic
 
+    # [impl->RPC-56]
     def event_attributes(
         self, message: SomeIpMessage, host: str, port: int = 0
     ) -> UAttributes | SomeipRefusal:
@@ -146,6 +147,7 @@ class ServiceRegistry:
             else SomeipRefusal.EVENT_UNKNOWN
         )
 
+    # [impl->RPC-56, COMPAT-1202, COMPAT-801]
     def request_attributes(self, message: SomeIpMessage, host: str) -> UAttributes | SomeipRefusal:
         """The attributes of a REQUEST from `host`, shared by the requests of one client for one method."""
         if not self.is_client(host):
@@ -238,6 +240,7 @@ class ServiceRegistry:
         )
 
 
+# [impl->SD-781]
 def _event_sender(service: ServiceConfig) -> Address | None:
     sends = any(service.protocol_of(each) == "udp" for each in service.events)
     return service.remote_address if sends else None
@@ -340,6 +343,7 @@ def _method_addresses(service: ServiceConfig, dscp: int | None) -> Mapping[int, 
     return {id: with_dscp(address, dscp) for id, address in addresses.items() if address is not None}
 
 
+# [impl->COMPAT-801]
 def _offered(services: Iterable[ServiceConfig], own_authority: str) -> dict[int, dict[int, OfferedService]]:
     """Map service and major version to the offered service."""
     table: dict[int, dict[int, OfferedService]] = {}

@@ -113,6 +113,7 @@ _STATUS: Final[Mapping[EcuSubscriptionState, Status]] = {
 }
 
 
+# [impl->RPC-732, RPC-354, SD-430]
 class EcuUsubscription:
     """The core.usubscription at `authority`. Belongs to one thread, except `subscribers`."""
 

@@ -183,6 +183,7 @@ class Inbound:
                 extra={"endpoint": self._name, "message_id": str(message.id)},
             )
 
+    # [impl->COMPAT-1201]
     def count_refusal(self, reason: str, address: Address, refused: object) -> None:
         self._refused[reason] += 1
         if self._refused[reason] == 1:  # the first one shows the cause; the others are counted

@@ -211,6 +211,7 @@ class Outbound:
 
         return transmit
 
+    # [impl->RPC-318]
     def _on_oversized(self, size: int, address: Address) -> None:
         """Count a payload that leaves in IP fragments, or raise INVALID_ARGUMENT if that is not permitted."""
         text = (
@@ -223,6 +224,7 @@ class Outbound:
         if self._oversized == 1:  # the others are counted
             log.warning("someip.oversized", extra={"reason": text})
 
+    # [impl->RPC-667, TP-762]
     def _session_counter(self, topic: UUri) -> Iterator[int] | None:
         """A counter for one event and one receiver: a receiver of every tenth event sees no gaps. None: the events of
         another SOME/IP network keep their request ids.

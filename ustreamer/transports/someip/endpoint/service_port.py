@@ -34,6 +34,7 @@ class LoopPort(NamedTuple):
     wake_by: Callable[[int], None]
 
 
+# [impl->RPC-49, RPC-648, SD-850, SD-858, SD-758, SD-797, SD-782]
 class ServicePort:
     """One UDP port and, if a service here uses TCP, one TCP port. Threads as for the endpoint."""
 

@@ -257,6 +257,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         topic = provider.with_authority(self._own_authority).with_resource(event.id)
         return min_payload_bytes(self._find_decoder(topic))
 
+    # [impl->SD-1182]
     def open(self) -> None:
         """As `EndpointTransport.open`; at most once."""
         if self._closed:

@@ -16,6 +16,7 @@ MAX_GROUPS: Final = 64
 """A limit, because an ECU chooses the group in its Ack. Linux has one too: igmp_max_memberships, 20 per socket."""
 
 
+# [impl->RPC-811]
 class MulticastGroups:
     """Belongs to the receiving thread."""
 
@@ -41,6 +42,7 @@ class MulticastGroups:
             self._open_group(group, self._poller)
             self._use_counts[group] += 1
 
+    # [impl->RPC-814, SD-791]
     def set_membership(self, key: Hashable, group: Address | None) -> None:
         """Receive `key` in `group` from now on, or (None) in none. A group that cannot be joined is counted."""
         before = self._group_of.get(key)

@@ -65,6 +65,7 @@ class TcpConnection:
         self._acked_at_start = 0
         self._blocked_size = 0
 
+    # [impl->RPC-325, SD-869]
     def on_established(self, now_ns: int) -> None:
         """The connection is established. Raises OSError if it is closed already."""
         opened = self.socket
@@ -83,6 +84,7 @@ class TcpConnection:
         self.established = True
         self.opened_at_ns = self.last_used_ns = now_ns
 
+    # [impl->RPC-593, RPC-594]
     def write(
         self, data: bytes, peer: Hashable, now_ns: int, deadline_ns: int | None, *, resend_if_unread: bool
     ) -> bool:

@@ -131,6 +131,7 @@ class TcpConnections:
 
     # --- desired connections ------------------------------------------------------------------------------------------
 
+    # [impl->RPC-646]
     def connect(self, address: TcpAddress) -> None:
         """Keep a connection to `address` from now on; connect at once if there is none."""
         self._changed_peers.append(self._peers.add_service(address))
@@ -171,6 +172,7 @@ class TcpConnections:
         for each in [each for each in self._connections.values() if each.address.host == host]:
             self._close_connection(each, all_read=False)
 
+    # [impl->RPC-49]
     def send(
         self,
         data: bytes,
@@ -331,6 +333,7 @@ class TcpConnections:
         self._callbacks.on_refused(reason, connection.address, detail)
         self._close_connection(connection, all_read=False)
 
+    # [impl->RPC-647]
     def _schedule_retry(self, peer: TcpPeer, cause: OSError | None) -> None:
         """Schedule the next attempt."""
         if not peer.keep_connected:

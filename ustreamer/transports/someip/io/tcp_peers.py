@@ -75,6 +75,7 @@ class TcpPeers:
 
     # --- known peers --------------------------------------------------------------------------------------------------
 
+    # [impl->RPC-644]
     def add_service(self, address: TcpAddress) -> TcpPeer:
         """The peer of a service, which is kept connected from now on."""
         with self._lock:

@@ -44,6 +44,7 @@ from enum import IntEnum, StrEnum
 import msgspec
 
 HEADER_LENGTH = 16
+# [impl->RPC-90]
 PROTOCOL_VERSION = 1
 MIN_LENGTH = 8
 """Smallest value of the length field: client id to return code, no payload."""
@@ -51,6 +52,7 @@ MAX_PAYLOAD_LENGTH = 0xFFFF_FFFF - MIN_LENGTH
 """Limit of the length field. Datagrams and streams have much lower limits of their own."""
 MAX_SESSION = 0xFFFF
 EVENT_BIT = 0x8000
+# [impl->RPC-761]
 TP_BIT = 0x20
 SD_SERVICE = 0xFFFF
 SD_METHOD = 0x8100
@@ -58,6 +60,7 @@ SD_METHOD = 0x8100
 _HEADER = struct.Struct(">HHIHHBBBB")
 
 
+# [impl->RPC-95]
 class MessageType(IntEnum):
     """The message types of the standard. Bit 0x20 marks a TP segment, bit 0x40 an ACK (obsolete)."""
 
@@ -84,6 +87,7 @@ class MessageType(IntEnum):
 _MESSAGE_TYPES = frozenset(int(member) for member in MessageType)
 
 
+# [impl->RPC-371]
 class ReturnCode(IntEnum):
     """The named return codes. 0x10-0x1F are reserved, 0x20-0x5E belong to the service."""
 
@@ -181,15 +185,18 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
     return_code: int = ReturnCode.E_OK
     payload: bytes = b""
 
+    # [impl->RPC-59]
     @property
     def message_id(self) -> int:
         return self.service << 16 | self.method
 
+    # [impl->RPC-83]
     @property
     def request_id(self) -> int:
         """The Request ID. A response repeats it; it is unique per server while the request is pending."""
         return self.client << 16 | self.session
 
+    # [impl->RPC-67]
     @property
     def is_event(self) -> bool:
         """Whether `method` is an event id. `message_type` is the kind of the message."""
@@ -200,6 +207,7 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
         """Whether this is one segment of a longer message."""
         return self.message_type & TP_BIT != 0
 
+    # [impl->RPC-107, RPC-727]
     @property
     def is_error(self) -> bool:
         """Whether this is a failed response: ERROR, or RESPONSE with a code other than E_OK."""
@@ -209,6 +217,7 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+# [impl->RPC-649, RPC-677]
 def next_session(session: int) -> int:
     """The session id after `session`: 1 to 0xFFFF, then 1 again. 0 is the initial value."""
     return session % MAX_SESSION + 1
@@ -227,6 +236,7 @@ _FIELD_LIMITS = {
 }
 
 
+# [impl->RPC-539, RPC-625, RPC-42, RPC-675, RPC-44, RPC-45, RPC-77]
 def pack_header(
     service: int,
     method: int,
@@ -268,6 +278,7 @@ def _unencodable(*values: object) -> UnencodableMessage:
     )
 
 
+# [impl->RPC-165, RPC-584]
 def encode(message: SomeIpMessage) -> bytes:
     """The bytes of `message`. Raises UnencodableMessage if a value does not fit its field."""
     payload = message.payload
@@ -284,6 +295,7 @@ def encode(message: SomeIpMessage) -> bytes:
     return header + payload
 
 
+# [impl->RPC-664, RPC-319, COMPAT-1201]
 def split(datagram: bytes | memoryview) -> tuple[list[SomeIpMessage], list[MalformedMessage]]:
     """All messages of `datagram` and all refusals, each in order: an error hides no message.
 
@@ -316,6 +328,7 @@ def decode(datagram: bytes | memoryview, offset: int = 0) -> tuple[SomeIpMessage
     raise found
 
 
+# [impl->RPC-42, RPC-675, RPC-44, RPC-47, RPC-77]
 def _read(datagram: bytes | memoryview, offset: int) -> SomeIpMessage | MalformedMessage:
     """The message at `offset`, or the refusal.
 
@@ -357,6 +370,7 @@ def _read(datagram: bytes | memoryview, offset: int) -> SomeIpMessage | Malforme
     )
 
 
+# [impl->RPC-798, RPC-721, RPC-719, RPC-718]
 def _malformed(
     offset: int, size: int, protocol_version: int, length: int, message_type: int
 ) -> MalformedMessage:

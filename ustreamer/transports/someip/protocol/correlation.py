@@ -181,6 +181,7 @@ class PendingCalls:
         )
         self._session = 0
 
+    # [impl->RPC-79, RPC-699, RPC-88, RPC-669, TP-762]
     def open_call(self, client: int, call: OutboundCall, deadline_ns: int) -> int:
         """Open a call of this client; returns its Request ID. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
         # One counter for all clients: one per client would be 65 536 counters that clients choose. The loop ends

@@ -137,6 +137,7 @@ class E2eProtector:
         self._counters = COUNTERS[config.profile]
         self._counter = 0
 
+    # [impl->RPC-102, RPC-103]
     def protect(self, header: bytes, payload: bytes, *, valid: bool = True, repeats: bool = False) -> bytes:
         """The payload with its E2E header. `header` is the `covered_header`. Call `advance` when it was sent.
 

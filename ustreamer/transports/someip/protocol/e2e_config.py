@@ -15,6 +15,7 @@ COUNTERS: Final = {"P01": 15, "P04": 1 << 16, "P05": 1 << 8, "P06": 1 << 8, "P07
 _MODES: Final = {"P01": ("both", "alternating", "low", "nibble"), "P11": ("both", "nibble")}
 
 
+# [impl->RPC-102]
 class E2eConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The E2E protection of an event. An event of the network is checked, an offered one is protected.
 

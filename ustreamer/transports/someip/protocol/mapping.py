@@ -74,6 +74,7 @@ def lsbs_with_request_ids(lsbs: Iterable[int], request_ids: Iterable[int]) -> "a
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
+# [impl->RPC-816]
 class SomeipRefusal(StrEnum):
     """Reason for refusing a well-formed SOME/IP message: labels of counters, so few and fixed."""
 
@@ -109,6 +110,7 @@ REFUSAL_RETURN_CODES: Final[Mapping[SomeipRefusal, ReturnCode]] = {
 # --- the services of an endpoint --------------------------------------------------------------------------------------
 
 
+# [impl->RPC-538]
 class RemoteService(Struct, frozen=True):
     """A service of the network, as the target of requests: its methods and their addresses."""
 
@@ -133,6 +135,7 @@ class RequestTemplate(Struct, frozen=True, gc=False):
     ttl: int
 
 
+# [impl->RPC-538]
 class OfferedService(Struct, frozen=True):
     """A service that this endpoint offers, as the target of requests."""
 
@@ -181,6 +184,7 @@ EventKey = tuple[int, int]
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
+# [impl->RPC-101]
 def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttributes, bytes]:
     """Attributes and payload of the Response for a SOME/IP response.
 
@@ -196,6 +200,7 @@ def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttri
     return response_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(status, failure)
 
 
+# [impl->RPC-92, RPC-144]
 def encode_event(event: EventTemplate, request_id: int, payload: bytes) -> bytes:
     """The NOTIFICATION of a publication."""
     header = pack_header(
@@ -211,6 +216,7 @@ def encode_event(event: EventTemplate, request_id: int, payload: bytes) -> bytes
     return header + payload
 
 
+# [impl->RPC-92, RPC-144, RPC-329, RPC-345]
 def encode_request(message: UMessage, remote: RemoteService, request_id: int) -> bytes:
     """The REQUEST or REQUEST_NO_RETURN of a uProtocol request."""
     sink = message.attributes.sink
@@ -228,6 +234,7 @@ def encode_request(message: UMessage, remote: RemoteService, request_id: int) ->
     return header + message.payload
 
 
+# [impl->RPC-79, RPC-338, RPC-367]
 def encode_response(
     request: InboundRequest,
     commstatus: UCode | None,
@@ -255,6 +262,7 @@ def encode_response(
     return header + body
 
 
+# [impl->RPC-655]
 def encode_refusal(
     request: SomeIpMessage, return_code: ReturnCode, error_type: MessageType = MessageType.ERROR
 ) -> bytes:

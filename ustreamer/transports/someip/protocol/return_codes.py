@@ -62,6 +62,7 @@ _UCODES: Final[Mapping[int, UCode]] = {
 }
 
 
+# [impl->RPC-371]
 def return_code_of(commstatus: UCode | None) -> ReturnCode:
     """The return code for a commstatus; None means success."""
     return ReturnCode.E_OK if commstatus is None else _RETURN_CODES.get(commstatus, ReturnCode.E_NOT_OK)

@@ -26,7 +26,9 @@ from ustreamer.transports.someip.protocol.codec import (
     decode,
 )
 
+# [impl->RPC-609, RPC-607, RPC-589]
 CLIENT_COOKIE: Final = bytes.fromhex("ffff0000 00000008 deadbeef 01010100")
+# [impl->RPC-609, RPC-607, RPC-589]
 SERVER_COOKIE: Final = bytes.fromhex("ffff8000 00000008 deadbeef 01010200")
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
 
@@ -44,6 +46,7 @@ class DecodedChunk(NamedTuple):
     refused: list[MalformedMessage]
 
 
+# [impl->RPC-664]
 class StreamReader:
     """Decodes one stream. It buffers less than one message of `max_message` bytes, plus the last chunk."""
 
@@ -134,6 +137,7 @@ class StreamReader:
         chunk.messages.append(message)
         return next_at
 
+    # [impl->RPC-586]
     def _find_cookie(self, at: int) -> tuple[int, bool]:
         """The offset of the next cookie; with False, the offset at which a cookie may begin."""
         end = len(self._buffer)
@@ -162,6 +166,7 @@ def _length_and_version(buffer: bytes | bytearray, at: int) -> tuple[int, int]:
     return length, version
 
 
+# [impl->RPC-585]
 def frame_messages(messages: Iterable[bytes], cookie: bytes | None) -> bytes:
     """Messages as bytes of a stream, behind a `cookie` (CLIENT_COOKIE or SERVER_COOKIE) if the peer expects one."""
     return b"".join((cookie or b"", *messages))

@@ -42,6 +42,7 @@ from ustreamer.transports.someip.protocol.tp_config import OFFSET_UNIT, TpLimits
 
 TP_HEADER: Final = 4
 MORE_SEGMENTS: Final = 0x1
+# [impl->TP-768]
 MAX_OFFSET: Final = 0xFFFF_FFF0
 
 _OFFSET: Final = Layout(">I")
@@ -93,6 +94,7 @@ class _Partial:
         self.end: int | None = None
         self.cost = _MESSAGE_OVERHEAD
 
+    # [impl->TP-810]
     def conflict_with(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
         """Reason why a segment contradicts the received parts; None if it does not."""
         end = offset + len(part)
@@ -110,6 +112,7 @@ class _Partial:
         index = bisect_right(self.starts, offset) - 1
         return index >= 0 and self.starts[index] == offset and self.parts[index] == part
 
+    # [impl->TP-789]
     def add_part(self, offset: int, part: bytes, more: bool) -> None:
         if not more:
             self.end = offset + len(part)
@@ -119,6 +122,7 @@ class _Partial:
             self.parts.insert(index, part)
             self.received += len(part)
 
+    # [impl->TP-783]
     @property
     def complete(self) -> bool:
         return self.received == self.end
@@ -139,6 +143,7 @@ class Reassembly:
         self._overtaken: list[TpRefused] = []  # not yet reported
         self._duplicates = self._completed = 0
 
+    # [impl->TP-766, TP-767, TP-769, TP-781, TP-794, TP-787, TP-795, TP-793, TP-784, TP-803]
     def feed(self, message: SomeIpMessage, peer: Address, now_ns: int) -> SomeIpMessage | TpRefused | None:
         """Process a segment: returns the whole message, None while it is incomplete, or the refusal."""
         payload = message.payload
@@ -163,6 +168,7 @@ class Reassembly:
             return self._reject(key, message, offset, problem, now_ns)
         return self._add_part(key, message, offset, part, more, now_ns)
 
+    # [impl->TP-782, TP-792]
     def _part_error(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
         end = offset + len(part)
         if more and not part:
@@ -186,6 +192,7 @@ class Reassembly:
                 return retried
         return TpRefused(reason, key[0], f"{_describe(message)}: {detail}")
 
+    # [impl->TP-785, TP-802]
     def _add_part(
         self, key: _Key, message: SomeIpMessage, offset: int, part: bytes, more: bool, now_ns: int
     ) -> SomeIpMessage | TpRefused | None:
@@ -285,6 +292,7 @@ class Reassembly:
         partial = next(iter(self._partials.values()), None)
         return None if partial is None else partial.started_ns + self._limits.timeout_ms * _NS_PER_MS
 
+    # [impl->TP-796]
     def expire(self, now_ns: int) -> list[TpRefused]:
         """Abandon the messages that are incomplete after the timeout. Returns the overtaken ones too."""
         expired, self._overtaken = self._overtaken, []

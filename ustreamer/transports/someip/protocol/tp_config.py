@@ -9,6 +9,7 @@ OFFSET_UNIT: Final = 16
 """Unit of an offset in bytes."""
 MAX_UNSEGMENTED_BYTES: Final = 1_400
 """A larger payload over UDP needs segments: SOME/IP permits no IP fragments (feat_req_someip_318)."""
+# [impl->TP-779]
 DEFAULT_SEGMENT_BYTES: Final = 1_392
 """Payload bytes of a segment: with all headers, one Ethernet frame."""
 # The last multiple of 16 that fits into a datagram with both headers.
@@ -16,6 +17,7 @@ _MAX_SEGMENT_BYTES: Final = 65_472
 _NS_PER_US: Final = 1_000
 
 
+# [impl->TP-773]
 class TpSegmentation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Segmentation of messages longer than `segment_bytes`, with at least `separation_us` between two segments of one
     message.
@@ -31,6 +33,7 @@ class TpSegmentation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.separation_us * _NS_PER_US
 
 
+# [impl->TP-788]
 def resolve_segmentation(
     own_setting: bool | TpSegmentation | None, service_setting: bool | TpSegmentation
 ) -> TpSegmentation | None:

@@ -29,6 +29,7 @@ RETRY_TIMEOUT_NS: Final = 5_000_000_000
 _OFFSET: Final = Layout(">I")
 
 
+# [impl->TP-764, TP-772, TP-778]
 def split_into_segments(
     message: SomeIpMessage, segment_bytes: int = DEFAULT_SEGMENT_BYTES
 ) -> Iterator[bytes]:
@@ -47,6 +48,7 @@ def split_into_segments(
     return _generate_segments(message, size, total)
 
 
+# [impl->TP-763, TP-765, TP-766, TP-832, TP-767, TP-770, TP-771, TP-774, TP-777, TP-780]
 def _generate_segments(message: SomeIpMessage, size: int, total: int) -> Iterator[bytes]:
     for offset in range(0, max(total, 1), size):
         part = message.payload[offset : offset + size]
@@ -115,6 +117,7 @@ class TpSegmenter:
         self._deadlines: DeadlineQueue[TpStream] = DeadlineQueue()
         self._bytes = self._messages = 0
 
+    # [impl->TP-760]
     def put_nowait(
         self, message: SomeIpMessage, address: Address, segmentation: TpSegmentation, now_ns: int
     ) -> TpStream:
@@ -137,6 +140,7 @@ class TpSegmenter:
         """Whether `stream` has unsent segments or is in its pause: a new message must wait behind them."""
         return stream in self._deadlines
 
+    # [impl->TP-801]
     def next_due(self, now_ns: int) -> DueSegment | None:
         """The segment to send first; None if nothing is due."""
         while (stream := self._deadlines.first_due(now_ns)) is not None:

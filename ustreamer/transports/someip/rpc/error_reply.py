@@ -28,6 +28,7 @@ _REPLY_CODES: Final = {
 }
 
 
+# [impl->RPC-597, RPC-703]
 def error_reply(
     datagram: bytes, error: MalformedMessage, error_type: MessageType = MessageType.ERROR
 ) -> bytes | None:

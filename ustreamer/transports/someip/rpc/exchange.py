@@ -269,6 +269,7 @@ class Exchange:
         id = self._ids.next()
         return id_with_request_id(id, message.request_id) if self._keeps_request_ids else id
 
+    # [impl->RPC-704]
     def malformed_reply(self, datagram: bytes, error: MalformedMessage, address: Address) -> bytes | None:
         """The reply to a malformed message; None if the sender is not an accepted client."""
         return error_reply(datagram, error, self._error_type) if self.services.is_client(address[0]) else None
@@ -282,6 +283,7 @@ class Exchange:
             return RefusedMessage(whole.reason)
         return None if whole is None else self.decode_message(whole, address)
 
+    # [impl->RPC-700, RPC-721]
     def _request(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage:
         attributes = self.services.request_attributes(message, address[0])
         if isinstance(attributes, SomeipRefusal):
@@ -304,6 +306,7 @@ class Exchange:
         self.fast_in.learn(message, attributes)
         return UMessage(id, attributes, message.payload)
 
+    # [impl->RPC-348, RPC-654]
     def _refuse_request(self, message: SomeIpMessage, reason: SomeipRefusal) -> RefusedMessage:
         return_code = REFUSAL_RETURN_CODES.get(reason)
         # Only a REQUEST without an error code gets a reply: two stacks that reply to each other's replies never stop.
@@ -384,6 +387,7 @@ class Exchange:
         self.calls_service_gone += sum(not call.no_response_expected for call in calls)
         return [self._call_outcome(call, service_unavailable(call, reason)) for call in calls]
 
+    # [impl->RPC-326]
     def on_connection_closed(self, peer: TcpAddress, unsent: Iterable[bytes]) -> list[UMessage]:
         """The failures of the calls whose responses would use the closed connection with `peer`.
 
@@ -435,6 +439,7 @@ class Exchange:
             self._pending, self.services, *clocks, send_equal_sized, send_slow_path, wake_by, is_for_discovery
         )
 
+    # [impl->RPC-633, RPC-634]
     def open_call(self, message: UMessage) -> OutgoingRequest:
         """Open a call for a valid Request until its ttl expires (SIP-1).
 
@@ -489,6 +494,7 @@ class Exchange:
         with self._lock:
             return self._calls.remove_entry(request_id)
 
+    # [impl->RPC-141, RPC-345]
     def build_reply(self, message: UMessage) -> tuple[bytes, Address, TpSegmentation | None] | None:
         """The reply for a Response to a SOME/IP client's request; None if the client expects no response.
 

@@ -39,16 +39,19 @@ class ActionBuffer:
         self._after_sends: list[Action] = []
         self._enqueued: dict[Address | None, list[tuple[Entry, ...]]] = {}
 
+    # [impl->SD-64]
     def random_delay_ns(self, min_ms: int, max_ms: int) -> int:
         """A random delay in ns."""
         return round((min_ms + (max_ms - min_ms) * self._rng()) * NS_PER_MS)
 
+    # [impl->SD-85]
     def response_delay_ns(self) -> int:
         """The random delay of the answer to a multicast, in ns."""
         return self.random_delay_ns(
             self.timings.request_response_delay_min_ms, self.timings.request_response_delay_max_ms
         )
 
+    # [impl->SD-62]
     def initial_delay_ns(self) -> int:
         return self.random_delay_ns(self.timings.initial_delay_min_ms, self.timings.initial_delay_max_ms)
 
@@ -63,10 +66,12 @@ class ActionBuffer:
     def emit_refused(self, reason: str, peer: Address, detail: str) -> None:
         self.emit(SdInputRefused(str(reason), peer, detail))
 
+    # [impl->SD-1178]
     def enqueue(self, to: Address | None, *entries: Entry) -> None:
         """Send entries to one peer or (None) to the group; the entries stay together and in order."""
         self._enqueued.setdefault(to, []).append(entries)
 
+    # [impl->SD-836]
     def drain(self) -> list[Action]:
         """Return all buffered actions and clear the buffer."""
         sends = [

@@ -72,6 +72,7 @@ class _RemoteService:
         self.by_multicast = False  # whether the Offer that triggers the next Subscribe was multicast
 
 
+# [impl->SD-634, SD-812]
 class SdClient:
     """The wanted services and the Offers of other hosts for them."""
 
@@ -97,6 +98,7 @@ class SdClient:
         if self._up:
             self._start_finding((wanted,), now_ns, self._actions.initial_delay_ns())
 
+    # [impl->SD-822]
     def release_service(self, wanted: WantedService) -> None:
         """Release a service and end the subscriptions that no other request needs."""
         if wanted not in self._wanted:
@@ -113,6 +115,7 @@ class SdClient:
             if not any(self._matching(key, remote.minor)):
                 self._remove_service(key)
 
+    # [impl->SD-422, SD-430]
     def subscribe(
         self, wanted: WantedService, eventgroup: int, protocols: EventgroupProtocols, now_ns: int
     ) -> None:
@@ -172,10 +175,12 @@ class SdClient:
 
     # --- finds --------------------------------------------------------------------------------------------------------
 
+    # [impl->SD-72, SD-440]
     def link_up(self, delay_ns: int, now_ns: int) -> None:
         self._up = True
         self._start_finding(self._wanted, now_ns, delay_ns)
 
+    # [impl->SD-1193, SD-632]
     def link_down(self) -> None:
         """The link is down: all Offers are void."""
         self._up = False
@@ -197,6 +202,7 @@ class SdClient:
             record.phase, record.sent = Phase.INITIAL_WAIT, 0
             self._actions.deadlines.schedule((self._find_due, wanted), now_ns + delay_ns)
 
+    # [impl->SD-238, SD-239, SD-866, SD-877, COMPAT-802]
     def _find_due(self, hashed: Hashable, now_ns: int) -> None:
         wanted = cast(WantedService, hashed)
         record = self._wanted[wanted]
@@ -215,6 +221,7 @@ class SdClient:
         if record.phase is Phase.REPETITION:
             self._actions.deadlines.schedule((self._find_due, wanted), now_ns + pause_ms * NS_PER_MS)
 
+    # [impl->SD-867]
     def _stop_finding(self, wanted: WantedService) -> None:
         record = self._wanted[wanted]
         if wanted.instance != ANY_INSTANCE or record.sent:
@@ -223,6 +230,7 @@ class SdClient:
 
     # --- offers -------------------------------------------------------------------------------------------------------
 
+    # [impl->SD-631, SD-766, SD-624, SD-834, SD-428, SD-431, SD-1169, SD-816]
     def on_offer(
         self, entry: ServiceEntry, peer: Address, multicast: bool, supports_initial_data: bool, now_ns: int
     ) -> None:
@@ -277,6 +285,7 @@ class SdClient:
     ) -> None:
         self._actions.emit(ServiceFound(key, entry.minor, remote.endpoints.udp, remote.endpoints.tcp, peer))
 
+    # [impl->SD-1135]
     def _validated_endpoints(
         self, key: ServiceKey, entry: ServiceEntry, peer: Address, remote: _RemoteService | None
     ) -> EntryEndpoints | None:
@@ -327,6 +336,7 @@ class SdClient:
         ]
         self._start_finding(requests, now_ns, self._actions.initial_delay_ns())
 
+    # [impl->SD-831]
     def _lose_service(self, key: ServiceKey, why: EndReason) -> None:
         remote = self._remove_service(key)
         for number, group in remote.groups.items():
@@ -374,6 +384,7 @@ class SdClient:
                 )
         self._send_subscribes(key, remote, remote.groups, now_ns, by_multicast=remote.by_multicast)
 
+    # [impl->SD-767]
     def _send_subscribes(
         self,
         key: ServiceKey,
@@ -392,11 +403,13 @@ class SdClient:
                 self._send_subscribe(key, remote, number, by_multicast, now_ns)
                 self._set_ack_timeout(key, number, group, now_ns)
 
+    # [impl->RPC-646, SD-762]
     def _connect(self, key: ServiceKey, remote: _RemoteService) -> None:
         if remote.endpoints.tcp is not None and remote.tcp_local is None and not remote.connecting:
             remote.connecting = True
             self._actions.emit(ConnectRequested(key, remote.endpoints.tcp))
 
+    # [impl->SD-321, SD-1191, SD-1192, SD-1193, SD-844, SD-1178, SD-1171, SD-1176, SD-1194]
     def _send_subscribe(
         self, key: ServiceKey, remote: _RemoteService, number: int, by_multicast: bool, now_ns: int
     ) -> None:
@@ -416,6 +429,7 @@ class SdClient:
             self._actions.enqueue(remote.peer, entry)
         group.sent, group.sent_ns, group.awaits_multicast = True, now_ns, by_multicast
 
+    # [impl->SD-828]
     def _set_ack_timeout(
         self, key: ServiceKey, number: int, group: EventgroupSubscription, now_ns: int
     ) -> None:
@@ -424,6 +438,7 @@ class SdClient:
         self._actions.deadlines.schedule((self._resubscribe_due, (key, number)), now_ns + timeout_ns)
         group.tries += 1
 
+    # [impl->SD-848, SD-322, SD-682, SD-786, SD-814, COMPAT-1216, COMPAT-804]
     def _entry(
         self, key: ServiceKey, remote: _RemoteService, number: int, ttl: int, wants_values: bool
     ) -> EventgroupEntry:
@@ -449,6 +464,7 @@ class SdClient:
         key, number = cast(tuple[ServiceKey, int], hashed)
         self._send_subscribes(key, self._remotes[key], (number,), now_ns)
 
+    # [impl->SD-818, SD-829]
     def on_ack(self, entry: EventgroupEntry, peer: Address, multicast: bool, now_ns: int) -> None:
         """Process an Ack or a Nack."""
         key = ServiceKey(entry.service, entry.instance, entry.major)
@@ -499,6 +515,7 @@ class SdClient:
         elif before is EventgroupState.SUBSCRIBED:
             self._actions.emit(EventgroupLost(key, number, _END_REASONS[trigger]))
 
+    # [impl->SD-332, SD-333, SD-1177, SD-433]
     def _stop_group(self, key: ServiceKey, remote: _RemoteService, number: int) -> None:
         if remote.groups[number].sent:
             self._actions.enqueue(remote.peer, self._entry(key, remote, number, 0, False))

@@ -55,8 +55,11 @@ INTERFACE_VERSION: Final = 1
 MAX_ENTRIES: Final = 1024
 """A message of 1 400 bytes has at most 84 entries; a datagram can hold 4 095."""
 
+# [impl->SD-40]
 FLAG_REBOOT: Final = 0x80
+# [impl->SD-87]
 FLAG_UNICAST: Final = 0x40
+# [impl->SD-1187]
 FLAG_INITIAL_DATA: Final = 0x20
 INITIAL_DATA: Final = 0x008
 """The bit of `EventgroupEntry.reserved` that requests the current field values."""
@@ -69,6 +72,7 @@ _RUN: Final = 15  # options in one run
 _OPTIONS: Final = 0x100  # an index is a byte
 
 
+# [impl->SD-808]
 class EntryType(IntEnum):
     FIND = 0x00
     OFFER = 0x01
@@ -76,6 +80,7 @@ class EntryType(IntEnum):
     ACK = 0x07
 
 
+# [impl->SD-46]
 class ServiceEntry(Struct, frozen=True):
     """A Find or an Offer; with ttl 0 a StopOffer."""
 
@@ -88,6 +93,7 @@ class ServiceEntry(Struct, frozen=True):
     options: tuple[Option, ...] = ()
 
 
+# [impl->RPC-545, SD-46, SD-237]
 class EventgroupEntry(Struct, frozen=True):
     """A Subscribe or an Ack; with ttl 0 a StopSubscribe or a Nack. `reserved` has 12 bits, including INITIAL_DATA."""
 
@@ -109,6 +115,7 @@ class EventgroupEntry(Struct, frozen=True):
 Entry = ServiceEntry | EventgroupEntry
 
 
+# [impl->SD-100]
 class SdMessage(Struct, frozen=True):
     """One message of service discovery. `sd_endpoint` is the address for replies, if the sender names one."""
 
@@ -172,6 +179,7 @@ def is_sd_message(message: SomeIpMessage) -> bool:
     return message.service == SD_SERVICE and message.method == SD_METHOD
 
 
+# [impl->SD-26, SD-1220]
 def decode_sd_message(message: SomeIpMessage) -> tuple[SdMessage, list[RefusedEntry]]:
     """Check the header, then decode the payload. Raises MalformedSdMessage."""
     if (
@@ -188,6 +196,7 @@ def decode_sd_message(message: SomeIpMessage) -> tuple[SdMessage, list[RefusedEn
     return decode_sd_payload(message.payload)
 
 
+# [impl->SD-38, SD-44, SD-1152, SD-1164, SD-1163]
 def decode_sd_payload(payload: bytes) -> tuple[SdMessage, list[RefusedEntry]]:
     """Decode a payload into the message and its refused entries. Raises MalformedSdMessage."""
     size = len(payload)
@@ -229,6 +238,7 @@ def decode_sd_payload(payload: bytes) -> tuple[SdMessage, list[RefusedEntry]]:
     )
 
 
+# [impl->SD-44]
 def _options(payload: bytes, offset: int) -> list[Option]:
     (length,) = _U32.unpack_from(payload, offset)
     room = len(payload) - offset - 4
@@ -248,6 +258,7 @@ def _options(payload: bytes, offset: int) -> list[Option]:
         raise MalformedSdMessage(SdMalformedReason.SD_OPTION_LENGTH, str(error)) from error
 
 
+# [impl->SD-47, SD-109, SD-336, SD-342, SD-343, SD-347, SD-102]
 def _entry(index: int, payload: bytes, offset: int, options: list[Option]) -> Entry | RefusedEntry:
     type, first, second, counts, service, instance, version, last = _ENTRY.unpack_from(payload, offset)
     major, ttl = version >> 24, version & TTL_FOREVER
@@ -290,6 +301,7 @@ def _entry(index: int, payload: bytes, offset: int, options: list[Option]) -> En
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+# [impl->SD-26, SD-205]
 def encode_sd_message(message: SdMessage, session: int) -> bytes:
     """Encode a whole SOME/IP message. Raises UnencodableMessage for a value that does not fit its field."""
     payload = encode_sd_payload(message)
@@ -306,6 +318,7 @@ def encode_sd_message(message: SdMessage, session: int) -> bytes:
     return header + payload
 
 
+# [impl->SD-38, SD-39, SD-1180, SD-42, SD-101, SD-103, SD-1082, SD-1151, SD-1114]
 def encode_sd_payload(message: SdMessage) -> bytes:
     """Encode a payload; options that several entries share are written once. Raises UnencodableMessage."""
     options: list[Option] = [] if message.sd_endpoint is None else [message.sd_endpoint]
@@ -321,6 +334,7 @@ def encode_sd_payload(message: SdMessage) -> bytes:
     )
 
 
+# [impl->RPC-543, RPC-546, SD-47, SD-208, SD-109, SD-209]
 def _write_entry(entry: Entry, options: list[Option]) -> bytes:
     limits = {"type": 0xFF, "service": 0xFFFF, "instance": 0xFFFF, "major": 0xFF, "ttl": TTL_FOREVER}
     if isinstance(entry, ServiceEntry):
@@ -346,6 +360,7 @@ def _write_entry(entry: Entry, options: list[Option]) -> bytes:
     )
 
 
+# [impl->SD-336, SD-342, SD-348, SD-900, SD-256]
 def option_runs(wanted: tuple[Option, ...], options: list[Option]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return start and length of the two option runs of an entry; missing options are appended to `options`.
 

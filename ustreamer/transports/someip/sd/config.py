@@ -22,6 +22,7 @@ class DynamicServicesConfig(Struct, frozen=True, forbid_unknown_fields=True):
     idle_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
 
 
+# [impl->RPC-658, SD-1188]
 class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The multicast group and port of SOME/IP-SD, and the own address on the interface.
 
@@ -76,6 +77,7 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
             return DynamicServicesConfig() if self.dynamic_services else None
         return self.dynamic_services
 
+    # [impl->SD-1149]
     def trusted_networks(self) -> tuple[Network, ...] | None:
         """`networks`, or None if the network of the interface applies."""
         return None if self.networks is None else tuple(map(ipaddress.ip_network, self.networks))

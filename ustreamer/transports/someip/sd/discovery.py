@@ -53,6 +53,7 @@ from ustreamer.transports.someip.sd.standby import TrustCheck
 _IGNORED = {SessionVerdict.LATE: SdRefusal.SD_LATE, SessionVerdict.DUPLICATE: SdRefusal.SD_DUPLICATE}
 
 
+# [impl->RPC-361, SD-425, SD-1195]
 class Discovery:
     """Service discovery on one network. `rng` returns random numbers from 0 to 1."""
 
@@ -71,6 +72,7 @@ class Discovery:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
+    # [impl->SD-65]
     def link_up(self, now_ns: int) -> list[Action]:
         """The link is up: start all phases."""
         delay_ns = self._actions.initial_delay_ns()
@@ -88,6 +90,7 @@ class Discovery:
             self._announcer.link_down()
         return self._actions.drain()
 
+    # [impl->SD-821]
     def close(self) -> list[Action]:
         """Send all StopOffers and StopSubscribes."""
         if self._announcer is not None:
@@ -110,11 +113,13 @@ class Discovery:
 
     # --- service requests ---------------------------------------------------------------------------------------------
 
+    # [impl->SD-17, SD-22]
     def offer_service(self, service: OfferedService, now_ns: int) -> list[Action]:
         """Start to offer a service."""
         self._server.offer_service(service, now_ns)
         return self._actions.drain()
 
+    # [impl->SD-22]
     def stop_offer(self, key: ServiceKey, now_ns: int) -> list[Action]:
         """Stop offering a service."""
         self._server.stop_offer(key, now_ns)
@@ -133,16 +138,19 @@ class Discovery:
             self._server.refuse_subscription(subscription)
         return self._actions.drain()
 
+    # [impl->SD-17, SD-18]
     def request_service(self, wanted: WantedService, now_ns: int) -> list[Action]:
         """Request a remote service."""
         self._client.request_service(wanted, now_ns)
         return self._actions.drain()
 
+    # [impl->SD-18]
     def release_service(self, wanted: WantedService) -> list[Action]:
         """Release a remote service and end its subscriptions."""
         self._client.release_service(wanted)
         return self._actions.drain()
 
+    # [impl->SD-203]
     def subscribe(
         self,
         wanted: WantedService,
@@ -159,6 +167,7 @@ class Discovery:
         self._client.subscribe(wanted, eventgroup, EventgroupProtocols(reliable, mixed), now_ns)
         return self._actions.drain()
 
+    # [impl->SD-203]
     def unsubscribe(self, wanted: WantedService, eventgroup: int) -> list[Action]:
         """End a subscription to an event group."""
         self._client.unsubscribe(wanted, eventgroup)
@@ -207,6 +216,7 @@ class Discovery:
             self._feed(message, peer, multicast, now_ns, waited_ns)
         return self._actions.drain()
 
+    # [impl->SD-862]
     def _feed(
         self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int, waited_ns: int
     ) -> None:
@@ -262,6 +272,7 @@ class Discovery:
             return None
         return known
 
+    # [impl->SD-1084]
     def _peer_at_sd_endpoint(self, address: Address, peer: Address, now_ns: int) -> SdPeer | None:
         if address[0] not in self._networks or address == self._settings.own:
             self._actions.emit_refused(
@@ -275,6 +286,7 @@ class Discovery:
             )
         return known
 
+    # [impl->SD-871]
     def _on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
         self._reboots += 1
         self._actions.emit(PeerRebooted(peer))

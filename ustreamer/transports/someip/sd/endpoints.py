@@ -22,6 +22,7 @@ class EntryEndpoints(Struct, frozen=True):
     multicast: Address | None = None
 
 
+# [impl->SD-1141, SD-1144, SD-102, SD-780, SD-786, SD-789]
 def entry_endpoints(options: Iterable[Option], family: int) -> EntryEndpoints | str:
     """Return the endpoints of IP version `family` among `options`, or a text that names two contradicting ones.
 
@@ -42,6 +43,7 @@ def entry_endpoints(options: Iterable[Option], family: int) -> EntryEndpoints | 
     )
 
 
+# [impl->SD-1135]
 class NetworkPolicy:
     """The trusted networks."""
 

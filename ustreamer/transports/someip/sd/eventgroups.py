@@ -39,6 +39,7 @@ class EventgroupTrigger(StrEnum):
     DISCONNECTED = "disconnected"
 
 
+# [impl->SD-442]
 TRANSITIONS: Final = {
     (EventgroupState.CONNECTING, EventgroupTrigger.CONNECTED): EventgroupState.PENDING,
     (EventgroupState.PENDING, EventgroupTrigger.OFFER): EventgroupState.PENDING,

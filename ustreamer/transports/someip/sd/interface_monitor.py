@@ -88,6 +88,7 @@ def _address_in(request: bytes) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(request[20:24])
 
 
+# [impl->SD-23]
 class InterfaceMonitor:
     """A file descriptor that wakes on interface and address changes; `is_up` then reads the current state."""
 

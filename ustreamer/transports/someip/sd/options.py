@@ -44,6 +44,7 @@ class OptionType(IntEnum):
     IPV6_SD_ENDPOINT = 0x26
 
 
+# [impl->SD-127, SD-723, SD-1085, SD-809]
 class EndpointRole(IntEnum):
     """The purpose of an endpoint: the type byte of its IPv4 option. IPv6 adds 2."""
 
@@ -57,6 +58,7 @@ class L4Protocol(IntEnum):
     UDP = 17
 
 
+# [impl->SD-128, SD-724, SD-1086]
 class Endpoint(Struct, frozen=True):
     """An address, a port and a protocol. `host` is an IPv4 or IPv6 address in canonical form."""
 
@@ -70,6 +72,7 @@ class Endpoint(Struct, frozen=True):
         return (self.host, self.port)
 
 
+# [impl->SD-159, SD-160, SD-217, SD-684, SD-809, SD-857]
 class Configuration(Struct, frozen=True):
     """Items of the form `key`, `key=` or `key=value`. Repeated keys are allowed; the order is kept."""
 
@@ -93,6 +96,7 @@ class Protection(Struct, frozen=True):
     discardable: bool = False
 
 
+# [impl->SD-1142]
 class UnknownOption(Struct, frozen=True):
     """An option of unknown type. The option is ignored; its entry is processed.
 
@@ -133,6 +137,7 @@ class OptionOverrun(ValueError):
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+# [impl->SD-133]
 def read_options(array: bytes) -> list[Option]:
     """Decode all options of an options array, in order. Raises OptionOverrun."""
     options: list[Option] = []
@@ -168,6 +173,7 @@ def _read(type: int, discardable: bool, body: bytes) -> Option:
     return UnknownOption(type, body, discardable)
 
 
+# [impl->SD-129, SD-725, SD-1087]
 def _endpoint(type: int, layout: Layout, body: bytes) -> Endpoint | InvalidOption:
     if len(body) != layout.size:
         return InvalidOption(type, f"{len(body)} bytes, expected {layout.size}: address, protocol and port")
@@ -178,6 +184,7 @@ def _endpoint(type: int, layout: Layout, body: bytes) -> Endpoint | InvalidOptio
     return Endpoint(str(ip), port, protocol, role) if problem is None else InvalidOption(type, problem)
 
 
+# [impl->SD-790]
 def _problem(
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int, protocol: int, role: int
 ) -> str | None:
@@ -202,6 +209,7 @@ _ENDPOINTS: Final[Mapping[int, Layout]] = {
 }
 
 
+# [impl->SD-149, SD-150, SD-151, SD-158, SD-161, SD-201, SD-144, SD-147]
 def _configuration(body: bytes, discardable: bool) -> Configuration | InvalidOption:
     items: list[bytes] = []
     offset = 0
@@ -224,6 +232,7 @@ def _configuration(body: bytes, discardable: bool) -> Configuration | InvalidOpt
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+# [impl->SD-129, SD-199, SD-141, SD-725, SD-733, SD-734, SD-1087, SD-1095, SD-1096]
 def write_option(option: Option) -> bytes:
     """Encode an option. Raises UnencodableMessage for a value that does not fit, and for every InvalidOption."""
     if isinstance(option, Endpoint):
@@ -261,6 +270,7 @@ def _fits(field: str, value: int, limit: int) -> int:
     return value
 
 
+# [impl->SD-149, SD-150, SD-161]
 def _items(items: Iterable[bytes]) -> bytes:
     parts = []
     for item in items:
@@ -270,6 +280,7 @@ def _items(items: Iterable[bytes]) -> bytes:
     return b"".join(parts) + b"\0"
 
 
+# [impl->SD-133]
 def _framed(type: int, discardable: bool, body: bytes) -> bytes:
     length = _fits("length of an option", len(body), MAX_BODY) + 1
     return _HEAD.pack(length, type, DISCARDABLE if discardable else 0) + body

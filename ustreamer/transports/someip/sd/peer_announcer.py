@@ -116,6 +116,7 @@ class PeerAnnouncer:
         if self._up:
             self._start(now_ns, 0)
 
+    # [impl->SD-1227]
     def _entry(self, number: int, endpoint_option: Endpoint, announcement: Configuration) -> ServiceEntry:
         # One instance per part: to other SD stacks these are different services.
         instance = (int(self._settings.own_id.instance, 16) + number) % 0xFFFE + 1

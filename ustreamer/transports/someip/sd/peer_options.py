@@ -55,15 +55,18 @@ class AnnouncementPart(Struct, frozen=True):
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+# [impl->SD-502]
 def streamer_mark(router_id: RouterId) -> Configuration:
     """Return the option that marks an Offer as this streamer's."""
     return Configuration((_mark_item(router_id),))
 
 
+# [impl->SD-157, SD-162]
 def _mark_item(router_id: RouterId) -> bytes:
     return b"%s=1/%s/%s" % (_MARK, router_id.instance.encode(), router_id.authority.encode())
 
 
+# [impl->RPC-624, SD-500, SD-503, SD-575]
 def encode_announcements(
     router_id: RouterId,
     endpoint: str,
@@ -158,6 +161,7 @@ def decode_announcement_part(router_id: RouterId, options: Iterable[Option]) -> 
     return AnnouncementPart(router_id, match[1], generation, part, parts, claims)
 
 
+# [impl->SD-1146, SD-1147]
 def _items(options: Iterable[Option]) -> Iterator[tuple[bytes, bytes]]:
     for option in options:
         if isinstance(option, Configuration):

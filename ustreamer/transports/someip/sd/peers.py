@@ -96,6 +96,7 @@ class SdPeers:
                 return True
         return False
 
+    # [impl->SD-765, SD-813]
     def next_session(self, address: Address) -> tuple[int, bool]:
         """Session number and reboot flag of the next unicast to `address`."""
         peer = self._peers.get(address)

@@ -19,6 +19,7 @@ from enum import StrEnum
 from ustreamer.transports.someip.sd.settings import SdTimings
 
 
+# [impl->SD-68]
 class Phase(StrEnum):
     DOWN = "down"
     INITIAL_WAIT = "initial_wait"
@@ -28,6 +29,7 @@ class Phase(StrEnum):
     MAIN = "main"
 
 
+# [impl->SD-66, SD-67, SD-76, SD-73, SD-74, SD-75]
 def next_phase(sent: int, timings: SdTimings) -> tuple[Phase, int]:
     """Return the phase after `sent` messages (1 or more) and its pause in ms; in MAIN the pause is the cyclic delay."""
     if sent <= timings.repetitions_max:

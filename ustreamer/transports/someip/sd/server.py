@@ -48,6 +48,7 @@ _FIND_MARGIN_NS: Final = 50_000_000
 """Tolerated delay of an answer to a Find: a busy streamer needs some ms."""
 
 
+# [impl->SD-849, SD-756, SD-814]
 class _OfferState:
     def __init__(self, service: OfferedService, extra: tuple[Option, ...]) -> None:
         self.service = service
@@ -62,6 +63,7 @@ class _OfferState:
         ]
         self.options: tuple[Option, ...] = (*endpoints, *service.options, *extra)
 
+    # [impl->SD-253, COMPAT-803]
     def entry(self, ttl: int) -> ServiceEntry:
         key = self.service.key
         return ServiceEntry(
@@ -78,6 +80,7 @@ class _OfferState:
         )
 
 
+# [impl->SD-625, SD-626, SD-442]
 class SubscriberState(StrEnum):
     PENDING = "asked"
     ACTIVE = "active"
@@ -90,6 +93,7 @@ class _Subscriber:
         self.received_ns = 0
 
 
+# [impl->SD-811]
 class SdServer:
     """The offered services and their subscribers."""
 
@@ -111,6 +115,7 @@ class SdServer:
 
     # --- offers -------------------------------------------------------------------------------------------------------
 
+    # [impl->COMPAT-800]
     def offer_service(self, service: OfferedService, now_ns: int) -> None:
         """Start to offer a service; an already offered service restarts its phases."""
         if service.key in self._offers:
@@ -119,6 +124,7 @@ class SdServer:
         if self._up:
             self._start_offering((service.key,), now_ns)
 
+    # [impl->SD-261, SD-262, SD-820, SD-830]
     def stop_offer(self, key: ServiceKey, now_ns: int) -> None:
         """Stop offering a service; its subscriptions end."""
         offer = self._offers.pop(key, None)
@@ -130,11 +136,13 @@ class SdServer:
         for subscription in [s for of in self._subscribers.values() for s in of if s.key == key]:
             self._end_subscription(subscription, EndReason.WITHDRAWN)
 
+    # [impl->SD-72, SD-429, SD-436]
     def link_up(self, delay_ns: int, now_ns: int) -> None:
         """Start all offers after the same delay, so that the offers share messages."""
         self._up = True
         self._start_offering(self._offers, now_ns, delay_ns)
 
+    # [impl->SD-437, SD-633]
     def link_down(self) -> None:
         """The link is down: all subscriptions end."""
         self._up = False
@@ -164,6 +172,7 @@ class SdServer:
             offer.sent, offer.find_sent = 0, False
             self._actions.deadlines.schedule((self._offer_due, key), now_ns + delay_ns)
 
+    # [impl->SD-252, SD-80, SD-79, SD-81]
     def _offer_due(self, key: Hashable, now_ns: int) -> None:
         offer = self._offers[cast(ServiceKey, key)]
         if (
@@ -249,6 +258,7 @@ class SdServer:
 
     # --- finds --------------------------------------------------------------------------------------------------------
 
+    # [impl->SD-83, SD-624, SD-106, SD-878, SD-879]
     def on_find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
         """Answer a Find by unicast Offers: at once, or after a random delay if several servers may answer."""
         if entry.ttl == 0:
@@ -269,6 +279,7 @@ class SdServer:
             self._actions.deadlines.cancel((self._answer_due, peer))
             self._answer_due(peer, now_ns)
 
+    # [impl->SD-824]
     def _answer_due(self, peer: Hashable, now_ns: int) -> None:
         address = cast(Address, peer)
         for key in self._pending_offers.pop(address):
@@ -278,6 +289,7 @@ class SdServer:
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
+    # [impl->SD-818, SD-1194]
     def on_subscribe(
         self, entry: EventgroupEntry, peer: Address, multicast: bool, supports_initial_data: bool, now_ns: int
     ) -> None:
@@ -317,6 +329,7 @@ class SdServer:
         """Refuse a Subscribe of the present message; `on_message_end` follows."""
         self._waiting_nacks.setdefault(peer, []).append(entry)
 
+    # [impl->SD-836]
     def on_message_end(self, peer: Address) -> None:
         """All entries of a message are processed: its Nacks leave now, or with the first decision for `peer`."""
         subscribers = self._subscribers.get(peer, {}).values()
@@ -329,6 +342,7 @@ class SdServer:
         for entry in self._waiting_nacks.pop(peer, ()):
             self.nack(entry, peer)
 
+    # [impl->SD-1144, SD-1137, SD-1164, SD-798]
     def _refusal_of(
         self, entry: EventgroupEntry, endpoints: EntryEndpoints | str, peer: Address
     ) -> tuple[SdRefusal, str] | None:
@@ -350,6 +364,7 @@ class SdServer:
                 )
         return None
 
+    # [impl->SD-1188, SD-432, SD-833]
     def _request_decision(
         self, subscription: SdSubscription, entry: EventgroupEntry, supports_initial_data: bool, now_ns: int
     ) -> None:
@@ -373,6 +388,7 @@ class SdServer:
         initial = entry.initial_data if supports_initial_data else True
         self._actions.emit(SubscriptionRequested(subscription, entry.ttl, initial, multicast))
 
+    # [impl->SD-613, SD-441]
     def accept_subscription(self, subscription: SdSubscription) -> None:
         """Accept a requested subscription; no effect if the subscription ended meanwhile."""
         subscriber = self._subscribers.get(subscription.peer, {}).get(subscription)
@@ -388,6 +404,7 @@ class SdServer:
             self._remove_subscription(subscription)
             self.nack(subscriber.entry, subscription.peer)
 
+    # [impl->SD-854, SD-763, SD-789, SD-814]
     def _ack(self, subscription: SdSubscription, subscriber: _Subscriber) -> None:
         entry = subscriber.entry
         multicast = self._offers[subscription.key].eventgroups[subscription.eventgroup]
@@ -399,11 +416,13 @@ class SdServer:
         else:
             self._actions.deadlines.schedule(due, subscriber.received_ns + entry.ttl * NS_PER_S)
 
+    # [impl->SD-618]
     def nack(self, entry: EventgroupEntry, peer: Address) -> None:
         """Send a Nack for a Subscribe. A StopSubscribe has no answer."""
         if entry.ttl:
             self._actions.enqueue(peer, _ack_entry(entry, 0, ()))
 
+    # [impl->SD-1297]
     def _on_stop_subscribe(
         self, entry: EventgroupEntry, endpoints: EntryEndpoints | str, peer: Address
     ) -> None:
@@ -416,6 +435,7 @@ class SdServer:
             if named in {(None, None), (subscription.udp, subscription.tcp)}:
                 self._end_subscription(subscription, EndReason.STOPPED)
 
+    # [impl->SD-445]
     def _subscriber_due(self, key: Hashable, now_ns: int) -> None:
         subscription = cast(SdSubscription, key)
         subscriber = self._subscribers[subscription.peer][subscription]
@@ -481,6 +501,7 @@ def _describe(entry: EventgroupEntry) -> str:
     return f"{_service_key(entry)} event group {entry.eventgroup:#06x}"
 
 
+# [impl->SD-614, SD-619]
 def _ack_entry(entry: EventgroupEntry, ttl: int, options: tuple[Option, ...]) -> EventgroupEntry:
     return EventgroupEntry(
         EntryType.ACK,

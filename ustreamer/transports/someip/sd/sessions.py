@@ -45,6 +45,7 @@ class SessionVerdict(StrEnum):
     DUPLICATE = "duplicate"
 
 
+# [impl->SD-41]
 def session_and_reboot_flag(count: int) -> tuple[int, bool]:
     """Session number and reboot flag of message number `count`, from 1, on its channel."""
     return (count - 1) % MAX_SESSION + 1, count <= MAX_SESSION
@@ -149,6 +150,7 @@ class _Channel:
         return span
 
 
+# [impl->SD-765, SD-813]
 class PeerSessions:
     """The received session numbers of one peer: bounded, at most about 10 kB."""
 
@@ -156,6 +158,7 @@ class PeerSessions:
         self._unicast = _Channel()
         self._multicast = _Channel()
 
+    # [impl->SD-863]
     def observe(
         self, session: int, reboot: bool, multicast: bool, digest: int, now_ns: int
     ) -> SessionVerdict:

@@ -14,6 +14,7 @@ Milliseconds = Annotated[int, Meta(ge=0, le=3_600_000)]
 Ttl = Annotated[int, Meta(ge=1, le=TTL_FOREVER)]
 
 
+# [impl->SD-63, SD-84, SD-816]
 class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The timing of service discovery; a delay with a min and a max is random between the two.
 
@@ -72,6 +73,7 @@ class SdLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     datagram: Annotated[int, Meta(ge=576, le=65_507)] = 1_400
 
 
+# [impl->RPC-542, RPC-636, COMPAT-714, COMPAT-799]
 class ServiceKey(Struct, frozen=True, order=True):
     """An instance of a service in one major version."""
 
@@ -83,6 +85,7 @@ class ServiceKey(Struct, frozen=True, order=True):
         return f"service {self.service:#06x} instance {self.instance:#06x} version {self.major}"
 
 
+# [impl->SD-681]
 class OfferedService(Struct, frozen=True):
     """A service that is offered at `udp`, `tcp` or both. `eventgroups` maps ids to the multicast group, if any.
 

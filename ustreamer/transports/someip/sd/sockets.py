@@ -58,6 +58,7 @@ class SdSockets:
         self.send_failed = 0
         """Messages that the kernel refused. A receiver repeats its request or gets the next cyclic Offer."""
 
+    # [impl->SD-27]
     def open(self) -> None:
         """Bind and join the group. Raises UStatusError(UNAVAILABLE) with the failed address."""
         try:
