@@ -10,6 +10,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from ustreamer.host.config.document import ConfigError, TomlDocument
+from ustreamer.host.config.faults import LIMIT_FAULTS
 from ustreamer.host.config.validation import Problems
 
 
@@ -218,3 +219,9 @@ def test_a_type_unknown_to_toml_is_reported_as_a_plugin_defect() -> None:
         thing: Problems
 
     assert found("thing = 1", Custom) == ["f:1: thing: a configuration has no values of type Problems"]
+
+
+def test_the_problems_of_one_section_are_bounded() -> None:
+    problems = Problems(TomlDocument(Path("u.toml"), f"numbers = {['x'] * (LIMIT_FAULTS + 1)}"))
+    assert problems.convert_section(("numbers",), tuple[int, ...]) is None
+    assert len(problems.problems) == LIMIT_FAULTS
