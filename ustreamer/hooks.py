@@ -13,7 +13,6 @@ A plugin imports this module, `ustreamer.core`, `ustreamer.uprotocol`, and `ustr
 transport. It never imports the host, a transport or another plugin.
 """
 
-import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -183,18 +182,6 @@ class Hooks:
         """A decoder for payloads of `topic`, for dashboards and other readers. Routing never reads a payload.
 
         Called once per topic and reader. Of several decoders, that of the plugin registered last is used.
-        """
-
-    @hookspec
-    def ustreamer_commands(
-        self,
-        commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-        read_stored_messages: ReadStoredMessages,
-    ) -> None:
-        """Add subcommands to the command line: `commands.add_parser(...)` with `set_defaults(run=function)`.
-
-        Called on the class and without a configuration: make it a static method. `function(arguments)` returns the
-        exit code. A plugin that needs no stored messages leaves out the second argument.
         """
 
     @hookspec

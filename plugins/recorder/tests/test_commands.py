@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_recorder.commands import add_recordings
+from ustreamer_recorder.commands import add_commands
+from ustreamer_recorder.recordings_command import ACTIONS
 
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
@@ -29,7 +30,7 @@ Run = Callable[..., tuple[int, list[str]]]
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on the test's directory: its exit code, and the lines it printed."""
     parser = argparse.ArgumentParser()
-    add_recordings(parser.add_subparsers(), lambda _: StoredMessages())
+    add_commands(parser.add_subparsers(), lambda _: StoredMessages())
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
         action, *more = arguments
@@ -159,3 +160,8 @@ def test_deleted_segments_are_counted_and_are_no_damage(build: "Callable[..., Be
     code, lines = run("check", "--json")
     [line] = objects(lines)
     assert (code, line["deleted"], line["unannounced"], line["ledger_agrees"]) == (0, 1, 0, None)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_each_action_has_arguments(run: Run, action: str) -> None:
+    assert run(action) == (0, [])

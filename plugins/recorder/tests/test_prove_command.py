@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_recorder.prove_command import add_prove
+from ustreamer_recorder.commands import add_commands
+from ustreamer_recorder.prove_command import run_prove
 
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.hooks import StoredMessage, StoredMessages
@@ -44,11 +45,11 @@ def stores() -> Stores:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], stores: Stores) -> Run:
     parser = argparse.ArgumentParser()
-    add_prove(parser.add_subparsers(), stores.read)
+    add_commands(parser.add_subparsers(), stores.read)
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
-        parsed = parser.parse_args(["prove", str(directory), *arguments])
-        code = parsed.run(parsed)
+        parsed = parser.parse_args(["recordings", "prove", str(directory), *arguments])
+        code = run_prove(parsed, stores.read)
         return code, capsys.readouterr().out.splitlines()
 
     return run

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin of `[plugins.recorder]`: hooks of the streamer in, notes for the writer out."""
 
-import argparse
 from typing import Final
 
 import msgspec
@@ -10,8 +9,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.routing.subscriptions import SubscriptionWatch
-from ustreamer.hooks import PluginContext, ReadStoredMessages, StreamerSettings, hookimpl
-from ustreamer_recorder.commands import add_recordings
+from ustreamer.hooks import PluginContext, StreamerSettings, hookimpl
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.layout import MAX_STRING
 from ustreamer_recorder.note_queue import NoteQueue
@@ -46,14 +44,6 @@ class RecorderPlugin:
             context.stores,
         )
         self._is_open = False
-
-    @staticmethod
-    @hookimpl
-    def ustreamer_commands(
-        commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-        read_stored_messages: ReadStoredMessages,
-    ) -> None:
-        add_recordings(commands, read_stored_messages)
 
     @hookimpl
     def ustreamer_configured(self, settings: StreamerSettings) -> None:

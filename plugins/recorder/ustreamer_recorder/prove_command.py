@@ -27,28 +27,8 @@ _OK, _UNEXPLAINED, _DAMAGED = 0, 1, 74
 _STORES: Final = ("spool", "dead-letters")
 
 
-def add_prove(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", read_stored_messages: ReadStoredMessages
-) -> None:
-    """Add the action `prove`."""
-    action = actions.add_parser("prove", help="whether every message has an explanation; names those without")
-    action.add_argument("directory", type=Path, metavar="DIR", help="the recordings")
-    action.add_argument(
-        "--received", type=Path, metavar="LOG", nargs="+", required=True, help="one log for each receiver"
-    )
-    action.add_argument("--sent", type=Path, metavar="LOG", nargs="+", default=[], help="logs of senders")
-    action.add_argument(
-        "--state",
-        type=Path,
-        metavar="DIR",
-        help="the state_dir, with spools and dead letters (parent of DIR)",
-    )
-    action.add_argument("--limit", type=int, metavar="N", default=20, help="unexplained messages shown (20)")
-    action.add_argument("--json", action="store_true", help="one JSON object in a line for each; no limit")
-    action.set_defaults(run=lambda arguments: _prove(arguments, read_stored_messages))
-
-
-def _prove(arguments: argparse.Namespace, read_stored_messages: ReadStoredMessages) -> int:
+def run_prove(arguments: argparse.Namespace, read_stored_messages: ReadStoredMessages) -> int:
+    """Run the command."""
     receivers, senders = _logs(arguments.received, read_receiver_log), _logs(arguments.sent, read_sender_log)
     history = History(_stored(arguments, read_stored_messages))
     runs = _read_recordings(arguments.directory, history)

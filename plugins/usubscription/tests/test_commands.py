@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_usubscription.commands import add_subscriptions_command
+from ustreamer_usubscription.commands import add_commands
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.store import store_contents
@@ -19,8 +19,10 @@ from ustreamer_usubscription.store.store import (
     put_subscription,
     put_topic,
 )
+from ustreamer_usubscription.subscriptions_command import ACTIONS
 
 from ustreamer.core.storage.store_reader import StoreReader
+from ustreamer.hooks import StoredMessages
 from ustreamer.host.cli.main import main
 from ustreamer.uprotocol.uuri import UUri
 
@@ -185,7 +187,7 @@ def test_a_place_without_a_store_is_named(
 
 def test_the_command_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     top = argparse.ArgumentParser()
-    add_subscriptions_command(top.add_subparsers())
+    add_commands(top.add_subparsers(), lambda _: StoredMessages())
     with pytest.raises(SystemExit):
         top.parse_args(["subscriptions", "ls"])
     assert "--state-dir" in capsys.readouterr().err
@@ -232,3 +234,11 @@ def test_a_read_next_to_a_writer_is_a_consistent_snapshot(
     assert {entry.details for entry in store_contents.read_store(tmp_path / "s", "verify").subscriptions} == {
         after
     }
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_each_action_has_arguments(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["subscriptions", action, "--help"])
+    assert ended.value.code == 0
+    assert f"ustreamer subscriptions {action}" in capsys.readouterr().out

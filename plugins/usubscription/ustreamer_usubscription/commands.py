@@ -1,45 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer subscriptions ls | show | export | history | check`: the store of a streamer, running or not.
+"""The arguments of `ustreamer subscriptions ls | show | export | history | check`.
 
-Read-only. The store of a running streamer is read as of one moment, without blocking its writer. All changes that
-were acknowledged by then are in the result. The store of a stopped streamer is verified during the read.
+The help of all commands imports this module, so it imports no part of the service.
 """
 
 import argparse
-import json
-import tomllib
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING
 
-from ustreamer.core.routing.usubscription_codec import Status
-from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
-from ustreamer.core.storage.file_lock import lock_holder
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
-from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.events import SubscriptionEvent
-from ustreamer_usubscription.model.subscription import SubscriptionRecord
-from ustreamer_usubscription.service import STORE_DIRECTORY
-from ustreamer_usubscription.store import store_contents
-from ustreamer_usubscription.store.records import (
-    EVENT_PREFIX,
-    REMOTE_TOPIC_PREFIX,
-    read_event,
-    read_remote,
-)
-from ustreamer_usubscription.store.store_contents import StoreContents
-
-_DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
-_OK: Final = 0
-_DAMAGED: Final = 74
-_NS_PER_MS: Final = 1_000_000
+if TYPE_CHECKING:
+    from ustreamer.hooks import ReadStoredMessages
+    from ustreamer.uprotocol.uuri import UUri
 
 
-def add_subscriptions_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_commands(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", _: "ReadStoredMessages"
+) -> None:
     """Add the command `subscriptions` with its options."""
     top = commands.add_parser("subscriptions", help="what the store of a streamer holds")
-    actions = top.add_subparsers(metavar="ACTION", required=True)
+    top.set_defaults(run=_run)
+    actions = top.add_subparsers(dest="action", metavar="ACTION", required=True)
     place = argparse.ArgumentParser(add_help=False)
     where = place.add_mutually_exclusive_group(required=True)
     where.add_argument(
@@ -50,148 +30,35 @@ def add_subscriptions_command(commands: "argparse._SubParsersAction[argparse.Arg
 
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
-        "--topic", type=UUri.parse, metavar="UURI", help="only those of this topic (wildcards match)"
+        "--topic", type=_uuri, metavar="UURI", help="only those of this topic (wildcards match)"
     )
-    which.add_argument("--subscriber", type=UUri.parse, metavar="UURI", help="only those of this subscriber")
+    which.add_argument("--subscriber", type=_uuri, metavar="UURI", help="only those of this subscriber")
 
-    listing = actions.add_parser(
-        "ls", parents=[place, which], help="list subscriptions, by topic and subscriber"
-    )
-    listing.set_defaults(run=_ls)
+    actions.add_parser("ls", parents=[place, which], help="list subscriptions, by topic and subscriber")
 
     showing = actions.add_parser("show", parents=[place], help="all that is known of a topic's subscriptions")
-    showing.add_argument("topic", type=UUri.parse, metavar="TOPIC")
-    showing.set_defaults(run=_show)
+    showing.add_argument("topic", type=_uuri, metavar="TOPIC")
 
-    export = actions.add_parser("export", parents=[place], help="all subscriptions, one JSON object per line")
-    export.set_defaults(run=_export)
+    actions.add_parser("export", parents=[place], help="all subscriptions, one JSON object per line")
 
     past = actions.add_parser(
         "history", parents=[place, which], help="what happened to subscriptions, oldest first"
     )
     past.add_argument("--limit", type=_positive_int, metavar="N", help="only the last N")
-    past.set_defaults(run=_history)
 
-    check = actions.add_parser(
-        "check", parents=[place], help="whether all of the store is right; exit 74 if not"
-    )
-    check.set_defaults(run=_check)
+    actions.add_parser("check", parents=[place], help="whether all of the store is right; exit 74 if not")
 
 
-# --- actions ----------------------------------------------------------------------------------------------------------
+def _run(arguments: argparse.Namespace) -> int:
+    from ustreamer_usubscription.subscriptions_command import ACTIONS
+
+    return ACTIONS[arguments.action](arguments)
 
 
-def _ls(arguments: argparse.Namespace) -> int:
-    found = (listed for listed in _list_subscriptions(arguments) if _matches(arguments, listed.entry))
-    if arguments.json:
-        print(json.dumps([_subscription_json(*listed) for listed in found], indent=2))
-        return _OK
-    for entry, status in found:
-        print(f"{entry.topic}  {entry.subscriber}  {status.name}  {_rate_text(entry)}  {_expiry_text(entry)}")
-    return _OK
+def _uuri(text: str) -> "UUri":
+    from ustreamer.uprotocol.uuri import UUri
 
-
-def _show(arguments: argparse.Namespace) -> int:
-    found = [listed for listed in _list_subscriptions(arguments) if listed.entry.topic == arguments.topic]
-    if not found:
-        raise UStatusError(UCode.NOT_FOUND, f"{arguments.topic}: it has no subscriber")
-    if arguments.json:
-        print(json.dumps([_subscription_json(*listed) for listed in found], indent=2))
-        return _OK
-    print(f"{arguments.topic}  {found[0].status.name}")
-    for entry, _ in found:
-        print(f"  {entry.subscriber}")
-        print(f"    rate     {_rate_text(entry)}")
-        print(f"    ends     {_expiry_text(entry)}")
-        print(f"    details  {entry.details.hex(' ') or 'none'}")
-    return _OK
-
-
-def _export(arguments: argparse.Namespace) -> int:
-    for listed in _list_subscriptions(arguments):
-        print(json.dumps(_subscription_json(*listed)))
-    return _OK
-
-
-def _history(arguments: argparse.Namespace) -> int:
-    records = _read_contents(_store_path(arguments)).records_with_prefix(EVENT_PREFIX)
-    found = [event for event in (read_event(*record) for record in records) if _matches(arguments, event)]
-    if arguments.limit is not None:
-        del found[: -arguments.limit]
-    if arguments.json:
-        print(json.dumps([_event_json(event) for event in found], indent=2))
-        return _OK
-    for event in found:
-        columns = (_time_text(event.time_ms), event.topic, event.subscriber, event.status.name, event.reason)
-        print("  ".join(map(str, columns)).rstrip())
-    return _OK
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    store = _store_path(arguments)
-    pid = lock_holder(store.with_name(f"{store.name}.lock"))
-    report: dict[str, object] = {"store": str(store), "used_by": pid, "verified": pid is None}
-    try:
-        contents_found = _read_contents(store)
-        subscriptions = list(contents_found.subscriptions)
-        report |= {"layout": contents_found.layout, "subscriptions": len(subscriptions), "problem": None}
-    except (StoreDamaged, StoreTooNew) as error:
-        report["problem"] = error.message
-    report["aside"] = sorted(path.name for path in store.parent.glob(f"{store.name}.*-*"))
-    if arguments.json:
-        print(json.dumps(report, indent=2))
-    else:
-        print(_check_text(report))
-    return _OK if report["problem"] is None else _DAMAGED
-
-
-def _check_text(report: Mapping[str, object]) -> str:
-    if report["problem"] is not None:
-        first = str(report["problem"])
-    else:
-        how = (
-            "every page and record"
-            if report["verified"]
-            else f"every record, next to process {report['used_by']}"
-        )
-        first = f"{report['store']}: {report['subscriptions']} subscriptions, layout {report['layout']}; {how}: right"
-    quarantined = report["aside"]
-    return "\n".join(
-        [first, *(f"moved aside: {name}" for name in (quarantined if isinstance(quarantined, list) else []))]
-    )
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def _store_path(arguments: argparse.Namespace) -> Path:
-    """The directory of the store. INVALID_ARGUMENT for a configuration without it."""
-    if arguments.state_dir is not None:
-        return Path(arguments.state_dir) / STORE_DIRECTORY
-    try:
-        state_dir = tomllib.loads(arguments.config.read_text(encoding="utf-8")).get(
-            "state_dir", _DEFAULT_STATE_DIR
-        )
-    except (OSError, ValueError) as error:
-        raise invalid_argument(f"{arguments.config}: {error}") from error
-    if not isinstance(state_dir, str):
-        raise invalid_argument(f"{arguments.config}: state_dir = {state_dir!r}: expected a path")
-    # Relative to the file, as for the streamer; an absolute path stays.
-    config: Path = arguments.config
-    return config.absolute().parent / state_dir / STORE_DIRECTORY
-
-
-def _read_contents(store: Path) -> StoreContents:
-    if not store.exists():
-        raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
-    return store_contents.inspect_store(store)
-
-
-def _matches(arguments: argparse.Namespace, found: SubscriptionRecord | SubscriptionEvent) -> bool:
-    topic, subscriber = arguments.topic, arguments.subscriber
-    return (topic is None or topic.matches(found.topic)) and (
-        subscriber is None or subscriber.matches(found.subscriber)
-    )
+    return UUri.parse(text)
 
 
 def _positive_int(text: str) -> int:
@@ -199,60 +66,3 @@ def _positive_int(text: str) -> int:
     if number < 1:
         raise ValueError("expected at least 1")
     return number
-
-
-class ListedSubscription(NamedTuple):
-    """A subscription and its status."""
-
-    entry: SubscriptionRecord
-    status: Status
-
-
-def _list_subscriptions(arguments: argparse.Namespace) -> Iterator[ListedSubscription]:
-    found = _read_contents(_store_path(arguments))
-    remote = dict(read_remote(*record) for record in found.records_with_prefix(REMOTE_TOPIC_PREFIX))
-    return (
-        ListedSubscription(entry, remote.get(entry.topic, Status.SUBSCRIBED)) for entry in found.subscriptions
-    )
-
-
-# --- output -----------------------------------------------------------------------------------------------------------
-
-
-def _subscription_json(entry: SubscriptionRecord, status: Status) -> dict[str, object]:
-    return {
-        "topic": str(entry.topic),
-        "subscriber": str(entry.subscriber),
-        "status": status.name,
-        "period_ns": entry.period_ns,
-        "expire_ms": entry.expire_ms,
-        "details": entry.details.hex(),
-    }
-
-
-def _event_json(event: SubscriptionEvent) -> dict[str, object]:
-    return {
-        "time_ms": event.time_ms,
-        "topic": str(event.topic),
-        "subscriber": str(event.subscriber),
-        "status": event.status.name,
-        "why": event.reason,
-        "version": event.version,
-    }
-
-
-def _rate_text(entry: SubscriptionRecord) -> str:
-    return f"every {entry.period_ns / _NS_PER_MS:g} ms" if entry.period_ns else "every message"
-
-
-def _expiry_text(entry: SubscriptionRecord) -> str:
-    if entry.expire_ms is None:
-        return "for ever"
-    return f"until {_time_text(entry.expire_ms)}"
-
-
-def _time_text(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError):  # before the first year, or after the year 9999
-        return f"{ms} ms"

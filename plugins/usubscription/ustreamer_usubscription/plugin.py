@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin: activates the section `[plugins.usubscription]`."""
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -40,13 +39,6 @@ class UsubscriptionPlugin:
         if fixed:
             raise ValueError(f"{', '.join(fixed)}: needs a restart")
         return lambda: self.service.set_config(config)
-
-    @staticmethod
-    @hookimpl
-    def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-        from ustreamer_usubscription.commands import add_subscriptions_command  # no streamer needs it
-
-        add_subscriptions_command(commands)
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[HostedService]:

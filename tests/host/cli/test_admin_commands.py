@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands for a running streamer, with and without one."""
 
+import argparse
 import json
 import re
 import time
@@ -16,6 +17,8 @@ from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.cli import admin_commands
+from ustreamer.host.cli.admin_commands import ACTIONS
+from ustreamer.host.cli.admin_parsers import add_admin_commands
 from ustreamer.host.cli.main import main
 from ustreamer.host.runtime import control
 from ustreamer.transport_port import RouteUnavailable
@@ -376,3 +379,13 @@ def test_a_damaged_store_is_not_listed_as_if_it_were_empty(
     code, _, err = run(capsys, running.path, "dead-letters ls")
     assert code == 74
     assert "dead-letters" in err
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_each_action_has_arguments(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(prog="ustreamer")
+    add_admin_commands(parser.add_subparsers())
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([*action.split(), "--help"])
+    assert ended.value.code == 0
+    assert f"usage: ustreamer {action} " in capsys.readouterr().out

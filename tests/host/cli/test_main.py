@@ -88,13 +88,6 @@ class Plugin:
     def ustreamer_transports():
         return {"down": TransportKind(EndpointConfig, Down)}
 
-    @staticmethod
-    @hookimpl
-    def ustreamer_commands(commands):
-        greet = commands.add_parser("greet", help="say hello")
-        greet.add_argument("--name", default="world")
-        greet.set_defaults(run=lambda arguments: print(f"hello {arguments.name}") or 3)
-
     @hookimpl
     def ustreamer_started(self, dispatcher):
         for _ in range(self.config.messages):
@@ -109,6 +102,13 @@ class Plugin:
             print("STOPPING", flush=True)
             threading.Event().wait(60)
 '''
+
+COMMANDS_OF_TESTER = """
+def add_commands(commands, read_stored_messages):
+    greet = commands.add_parser("greet", help="say hello")
+    greet.add_argument("--name", default="world")
+    greet.set_defaults(run=lambda arguments: print(f"hello {arguments.name}") or 3)
+"""
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -135,12 +135,17 @@ def tester(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     site = tmp_path / "site"
     info = site / "plug_tester-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "cli_tester.py").write_text(TESTER)
+    package = site / "cli_tester"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "plugin.py").write_text(TESTER)
+    (package / "commands.py").write_text(COMMANDS_OF_TESTER)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug-tester\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ustreamer]\ntester = cli_tester:Plugin\n")
+    (info / "entry_points.txt").write_text("[ustreamer]\ntester = cli_tester.plugin:Plugin\n")
     monkeypatch.syspath_prepend(site)
     yield site
-    sys.modules.pop("cli_tester", None)
+    for module in ("cli_tester", "cli_tester.plugin", "cli_tester.commands"):
+        sys.modules.pop(module, None)
 
 
 Written = Callable[..., str]
@@ -337,7 +342,6 @@ def test_plugins_are_listed_with_their_hooks(tester: Path, capsys: Output) -> No
         "plug-tester",
         "1.0",
         "ustreamer_transports",
-        "ustreamer_commands",
         "ustreamer_started",
         "ustreamer_stopping",
     ]
@@ -366,11 +370,19 @@ def test_a_plugin_adds_a_command_whose_return_value_is_the_exit_code(tester: Pat
 
 
 def test_an_unloadable_plugin_is_reported_and_blocks_no_command(tester: Path, capsys: Output) -> None:
-    (tester / "cli_tester.py").write_text("import no_such_library")
+    (tester / "cli_tester" / "plugin.py").write_text("import no_such_library")
     assert ended("plugins") == 0
     shown = capsys.readouterr()
-    assert shown.err.startswith("warning: plugin 'tester': cannot load 'cli_tester:Plugin'")
+    assert shown.err.startswith("warning: plugin 'tester': cannot load 'cli_tester.plugin:Plugin'")
     assert "usubscription" in shown.out
+
+
+def test_a_plugin_whose_commands_cannot_be_imported_blocks_no_other(tester: Path, capsys: Output) -> None:
+    (tester / "cli_tester" / "commands.py").write_text("import no_such_library")
+    assert ended("--help") == 0
+    shown = capsys.readouterr()
+    assert shown.err == "warning: cli_tester.commands adds no command: No module named 'no_such_library'\n"
+    assert "recordings" in shown.out
 
 
 # ----------------------------------------------------------------------------------------------------------------- demo

@@ -18,13 +18,14 @@ import pytest
 from tests.host.running_streamer import INSIDE, RunningStreamer, new_id
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.decoder import Decoder
+from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.hooks import hookimpl
 from ustreamer.host.admin import taps
 from ustreamer.host.admin.server import SOCKET, TapRequest, stream_lines
 from ustreamer.host.cli import tap_command
+from ustreamer.host.cli.arguments import VERDICTS, uuri_pattern
 from ustreamer.host.cli.format import format_time, use_colour
 from ustreamer.host.cli.main import main
-from ustreamer.host.cli.tap_command import uuri_pattern
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -342,3 +343,7 @@ LINE: Final = taps.TapLine(
     None,
     None,
 )
+
+
+def test_the_verdicts_of_the_parser_are_those_of_a_delivery() -> None:
+    assert tuple(each.name.lower() for each in Verdict if each is not Verdict.QUEUED) == VERDICTS

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.host.running_streamer import RunningStreamer
 from ustreamer.host.admin.top_frame import TopEndpoint, TopFrame, TopProblem, TopQueue, TopTarget
+from ustreamer.host.cli.arguments import TOP_ORDERS
 from ustreamer.host.cli.main import main
 from ustreamer.host.cli.top_command import SORT_KEYS, screen_of, show_frames, slow_receivers, target_rows
 
@@ -66,7 +67,10 @@ def test_targets_are_sorted_by_the_key(sort: str, order: list[int]) -> None:
     before = frame(0, *(target(number, 0) for number in (1, 2, 3)))
     now = frame(1, target(1, 10, p99_ms=9.0), target(2, 30, p99_ms=2.0), target(3, 20, 20, p99_ms=None))
     assert [row.target.topic[9:10] for row in target_rows(now, before, sort)] == [str(each) for each in order]
-    assert sort in SORT_KEYS
+
+
+def test_the_orders_of_the_parser_are_those_of_the_screen() -> None:
+    assert tuple(SORT_KEYS) == TOP_ORDERS
 
 
 def test_stalled_and_slow_subscribers_are_named() -> None:

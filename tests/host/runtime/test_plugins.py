@@ -14,6 +14,7 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.links import LinkState
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime.entry_points import PLUGINS
 from ustreamer.host.runtime.plugins import PluginError, PluginInfo
 from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -40,7 +41,7 @@ class Site:
         distribution: str = "",
         module: str = "",
         version: str = "1.2.3",
-        group: str = plugins.GROUP,
+        group: str = PLUGINS,
     ) -> str:
         """The value of the entry point: `module:names`."""
         distribution = distribution or f"plug-{len(self.modules)}"
@@ -135,7 +136,7 @@ def test_a_plugin_is_described_with_its_hooks_in_the_order_of_the_hooks_page(
 
 def test_an_entry_point_without_a_distribution_is_described_all_the_same(site: Site) -> None:
     value = site.install("notebook", USABLE)
-    described = plugins.describe(EntryPoint("notebook", value, plugins.GROUP))
+    described = plugins.describe(EntryPoint("notebook", value, PLUGINS))
     assert (described.distribution, described.version) == ("?", "?")
 
 
@@ -149,7 +150,6 @@ def test_the_hooks_are_those_of_the_hooks_page() -> None:
         "ustreamer_subscription_watch",
         "ustreamer_stored_subscriptions",
         "ustreamer_decoders",
-        "ustreamer_commands",
         "ustreamer_configured",
         "ustreamer_started",
         "ustreamer_stopping",

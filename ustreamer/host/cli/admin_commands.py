@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer reload | routes | top | tap | dead-letters`: commands for a running streamer, over its admin socket.
 
+`admin_parsers` has their arguments, ACTIONS the function of each.
 `dead-letters list` and `show` read the store directly, with or without a running streamer.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ustreamer.host.admin.server import (
+    SOCKET,
     PluginsRequest,
     PurgeRequest,
     RedriveRequest,
@@ -20,8 +22,8 @@ from ustreamer.host.admin.server import (
     send_request,
 )
 from ustreamer.host.cli.format import format_time
-from ustreamer.host.cli.tap_command import add_tap
-from ustreamer.host.cli.top_command import add_top_arguments, is_terminal, run_live
+from ustreamer.host.cli.tap_command import show_tap
+from ustreamer.host.cli.top_command import is_terminal, run_live
 from ustreamer.host.config.config import ConfigError, read
 from ustreamer.host.storage import dead_letter_store
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter
@@ -34,54 +36,10 @@ _FAILURE: Final = 1
 _SHOWN_BYTES: Final = 256
 
 
-def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands of this module."""
-    config_arguments = argparse.ArgumentParser(add_help=False)
-    config_arguments.add_argument(
-        "config", type=Path, metavar="CONFIG", help="the configuration of the streamer"
-    )
-    config_arguments.add_argument("--json", action="store_true")
-
-    def add(
-        to: Any, name: str, run: Callable[[argparse.Namespace], int], help_text: str
-    ) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = to.add_parser(name, parents=[config_arguments], help=help_text)
-        parser.set_defaults(run=run)
-        return parser
-
-    add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
-    add(commands, "routes", _routes, "show the routes of a running streamer")
-    top = add(commands, "top", _top, "show rates, queues and problems of a running streamer, live")
-    add_top_arguments(top)
-    add_tap(commands, state_dir_of)
-    letters = commands.add_parser(
-        "dead-letters", help="list, show, redrive or purge undelivered messages"
-    ).add_subparsers(metavar="ACTION", required=True)
-    add(letters, "ls", _ls, "list dead letters, the oldest first")
-    add(letters, "show", _show, "all of one dead letter, but for its token").add_argument(
-        "number", type=_number, metavar="ID"
-    )
-    for name, run, help_text in (
-        ("redrive", _redrive, "have a running streamer dispatch dead letters again, and delete them"),
-        ("purge", _purge, "delete dead letters"),
-    ):
-        which = add(letters, name, run, help_text)
-        which.add_argument("numbers", type=_number, metavar="ID", nargs="*")
-        which.add_argument("--all", action="store_true")
-        which.set_defaults(usage_error=which.error)
-
-
 def running_plugins(config: Path) -> list[str]:
     """The names of the enabled plugins of a running streamer. Raises as `server.ask`."""
     names: list[str] = send_request(state_dir_of(config), PluginsRequest())
     return names
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if not 0 < number < 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected the number of a dead letter, from 1 on")
-    return number
 
 
 def state_dir_of(config: Path) -> Path:
@@ -273,6 +231,22 @@ def _purge_store(state_dir: Path, numbers: Sequence[int] | None) -> int:
         return 0
     with StateLock(state_dir):  # otherwise a streamer that starts now would use the store as well
         return dead_letter_store.purge_letters(state_dir / DIRECTORY, numbers)
+
+
+def _tap(arguments: argparse.Namespace) -> int:
+    return show_tap(arguments.socket or state_dir_of(arguments.config) / SOCKET, arguments)
+
+
+ACTIONS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "reload": _reload,
+    "routes": _routes,
+    "top": _top,
+    "tap": _tap,
+    "dead-letters ls": _ls,
+    "dead-letters show": _show,
+    "dead-letters redrive": _redrive,
+    "dead-letters purge": _purge,
+}
 
 
 # --- formatting ------------------------------------------------------------------------------------------------------

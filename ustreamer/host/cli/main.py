@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | config | explain | why | plugins | demo | import`, `admin_commands`, and
+"""The command line: `ustreamer run | check | config | explain | why | plugins | demo | import`, `admin_parsers`, and
 commands of plugins.
 
 Each function imports what its command needs, and `parser` adds one command if it can: half the time of a start is
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from ustreamer import __version__
+from ustreamer.host.cli.arguments import MESSAGE_TYPES, uuri_pattern
 
 if TYPE_CHECKING:
     from ustreamer.hooks import StoredMessages
@@ -27,7 +28,6 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # n
 """The action to which commands are added."""
 
 _MAX_SECONDS: Final = 86_400
-_TYPES: Final = ("publish", "notification", "request", "response")
 
 
 class ExitCode(IntEnum):
@@ -128,7 +128,7 @@ def _terminal_columns() -> int:
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The command line with `command`, if it is one of the streamer's own; otherwise with all commands.
 
-    Only the latter imports the plugins, because they may add commands.
+    Only the latter has the commands of plugins.
     """
     top: argparse.ArgumentParser = _Parser(prog="ustreamer", formatter_class=_OneLineHelpFormatter)
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
@@ -144,13 +144,19 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def _add_plugin_commands(commands: Commands) -> None:
-    from ustreamer.host.runtime import plugins
+    """Call `add_commands` in the module `commands` of each plugin's package that has one. No plugin is imported."""
+    from importlib import import_module
+    from importlib.util import find_spec
 
-    classes, broken = plugins.load_plugin_classes()
-    _warn(broken.values())
-    plugins.class_plugin_manager(classes).hook.ustreamer_commands(
-        commands=commands, read_stored_messages=_read_stored_messages
-    )
+    from ustreamer.host.runtime.entry_points import PLUGINS, path_entry_points
+
+    packages = {entry.package for entry in path_entry_points(PLUGINS)}
+    for name in sorted(f"{package}.commands" for package in packages if package):
+        try:
+            if find_spec(name) is not None:
+                import_module(name).add_commands(commands, _read_stored_messages)
+        except Exception as error:  # noqa: BLE001 - foreign code may raise anything while it is imported
+            print(f"warning: {name} adds no command: {error}", file=sys.stderr)
 
 
 def _read_stored_messages(state_dir: Path) -> "StoredMessages":
@@ -211,12 +217,14 @@ def _add_explain(commands: Commands) -> None:
     )
     parser.add_argument("config", type=Path, metavar="CONFIG")
     parser.add_argument(
-        "--source", type=_uuri_pattern, required=True, metavar="UURI", help="address of the sender"
+        "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
     )
     parser.add_argument(
-        "--sink", type=_uuri_pattern, metavar="UURI", help="address of the receiver; none for a publication"
+        "--sink", type=uuri_pattern, metavar="UURI", help="address of the receiver; none for a publication"
     )
-    parser.add_argument("--type", choices=_TYPES, help="message type (default: derived from source and sink)")
+    parser.add_argument(
+        "--type", choices=MESSAGE_TYPES, help="message type (default: derived from source and sink)"
+    )
     parser.add_argument("--at", metavar="ENDPOINT", help="ingress endpoint (default: the one of the source)")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_explain, usage_error=parser.error)
@@ -225,10 +233,10 @@ def _add_explain(commands: Commands) -> None:
 def _add_why(commands: Commands) -> None:
     parser = commands.add_parser("why", help="explain why messages do not flow, and what to do")
     parser.add_argument(
-        "subject", type=_uuri_pattern, metavar="UURI", help="a topic, a method, or a subscriber (resource 0)"
+        "subject", type=uuri_pattern, metavar="UURI", help="a topic, a method, or a subscriber (resource 0)"
     )
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the configuration of the streamer")
-    parser.add_argument("--source", type=_uuri_pattern, metavar="UURI", help="the caller of a method")
+    parser.add_argument("--source", type=uuri_pattern, metavar="UURI", help="the caller of a method")
     parser.add_argument(
         "--sample",
         type=_sample_seconds,
@@ -275,7 +283,7 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _add_admin(commands: Commands) -> None:
-    from ustreamer.host.cli.admin_commands import add_admin_commands
+    from ustreamer.host.cli.admin_parsers import add_admin_commands
 
     add_admin_commands(commands)
 
@@ -326,13 +334,6 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65_535:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a port, 0 to 65535")
     return port
-
-
-def _uuri_pattern(text: str) -> str:
-    """An address on the command line, which may have wildcards."""
-    from ustreamer.host.cli.tap_command import uuri_pattern
-
-    return uuri_pattern(text)
 
 
 # --- running them ----------------------------------------------------------------------------------------------------

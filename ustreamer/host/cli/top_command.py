@@ -47,23 +47,6 @@ SORT_KEYS: Final[Mapping[str, Callable[[TopRow], object]]] = {
 }
 
 
-def add_top_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command but CONFIG and --json."""
-    parser.add_argument(
-        "--once", action="store_true", help="print all counters once, also without a terminal"
-    )
-    parser.add_argument("--sort", choices=SORT_KEYS, default="rate", help="the order of the targets (rate)")
-    parser.add_argument("--interval", type=_interval, default=1.0, metavar="S", help="seconds per screen (1)")
-    parser.add_argument("--count", type=int, metavar="N", help="end after so many screens")
-
-
-def _interval(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 60:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0.1 to 60")
-    return seconds
-
-
 def run_live(config_state_dir: Path, arguments: argparse.Namespace) -> int:
     """Show screens until Ctrl-C, or until `arguments.count` of them."""
     try:

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+PLUGINS: Final = "ustreamer"
+"""The group of plugins."""
 
 
 class PathEntryPoint(NamedTuple):
@@ -20,11 +23,20 @@ class PathEntryPoint(NamedTuple):
     name: str
     value: str
 
+    @property
+    def package(self) -> str:
+        """The package of the module; "" for a module outside of any package."""
+        return self._module_and_attribute()[0].rpartition(".")[0]
+
     def load(self) -> Any:
         """Import the module, and return the attribute."""
-        module, _, attribute = self.value.partition("[")[0].replace(" ", "").partition(":")
+        module, attribute = self._module_and_attribute()
         loaded = import_module(module)
         return attrgetter(attribute)(loaded) if attribute else loaded
+
+    def _module_and_attribute(self) -> tuple[str, str]:
+        module, _, attribute = self.value.partition("[")[0].replace(" ", "").partition(":")
+        return module, attribute
 
 
 # Fast path of importlib.metadata.entry_points (oracle); compared by

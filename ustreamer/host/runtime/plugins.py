@@ -12,7 +12,7 @@ import pluggy
 from ustreamer.core.delivery.plugin_errors import plugin_name
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hooks import PROJECT, Hooks, PluginContext
-from ustreamer.host.runtime.entry_points import PathEntryPoint, path_entry_points
+from ustreamer.host.runtime.entry_points import PLUGINS, PathEntryPoint, path_entry_points
 from ustreamer.transport_port import TransportKind
 from ustreamer.transports import BuiltinTransports
 
@@ -24,8 +24,7 @@ log = logging.getLogger("ustreamer.streamer")
 AnyEntryPoint: TypeAlias = "EntryPoint | PathEntryPoint"
 E = TypeVar("E", bound="EntryPoint | PathEntryPoint")
 
-GROUP: Final = "ustreamer"
-CLASS_HOOKS: Final = ("ustreamer_transports", "ustreamer_commands")
+CLASS_HOOKS: Final = ("ustreamer_transports",)
 
 
 class PluginError(Exception):
@@ -45,12 +44,12 @@ def installed_plugins() -> "dict[str, EntryPoint]":
     """The entry points of all installed plugins, by name. Nothing is imported yet."""
     from importlib.metadata import entry_points
 
-    return _by_name(entry_points(group=GROUP))
+    return _by_name(entry_points(group=PLUGINS))
 
 
 def _configured_plugins(names: Collection[str]) -> "Mapping[str, AnyEntryPoint]":
     """As `installed_plugins`, if each of `names` is in it, but possibly without others."""
-    found = _by_name(path_entry_points(GROUP))
+    found = _by_name(path_entry_points(PLUGINS))
     return found if all(name in found for name in names) else installed_plugins()
 
 
@@ -136,7 +135,7 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
 
 
 def class_plugin_manager(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManager:
-    """For the hooks that are called on the class: transports and commands."""
+    """For the hook that is called on the class: transports."""
     manager = _new_manager()
     _register(manager, "builtin", BuiltinTransports())
     for name, cls in loaded.items():
