@@ -127,7 +127,7 @@ class Delivery:
         self._filters = filters
         self.filter_calls = tuple(each.admit for each in filters)
         for message in held:
-            self._offer_through(filters, message, now_ns)
+            self._offer_from(0, message, now_ns)
 
     def set_paused(self, paused: bool) -> None:
         """Pause or resume. Called under the owner's lock, or before the first dispatch.
@@ -156,14 +156,14 @@ class Delivery:
         if self.apply_filters(message, now_ns):
             self.egress.offer(self, message, now_ns)
 
-    def apply_filters(self, message: UMessage, now_ns: int) -> bool:
-        """Return True if `message` passes the filters; otherwise it is settled or held.
+    def apply_filters(self, message: UMessage, now_ns: int, first: int = 0) -> bool:
+        """Return True if `message` passes the filters from `first` on; otherwise it is settled or held.
 
         A filter that fails does not let its message pass.
         """
         admit = verdict = None
         try:
-            for admit in self.filter_calls:
+            for admit in self.filter_calls[first:] if first else self.filter_calls:
                 verdict = admit(message, now_ns)
                 if verdict is not None:
                     break
@@ -188,18 +188,12 @@ class Delivery:
         for message in batch:
             self.egress.offer(self, message, now_ns)
 
-    def _offer_through(self, filters: tuple[Filter, ...], message: UMessage, now_ns: int) -> None:
-        for each in filters:
-            try:
-                verdict = each.admit(message, now_ns)
-            except FOREIGN_ERRORS as error:  # foreign code
-                self._on_filter_error(each, error, [message], now_ns)
-                return
-            if verdict is not None:
-                self._on_filter_verdict(each, message, verdict, now_ns)
-                return
+    def _offer_from(self, first: int, message: UMessage, now_ns: int) -> None:
+        """`offer` of a message that a filter held, to the filters from this index on."""
         # Within a batch: not before the messages that it has already collected.
-        if not self.outgoing.append_if_open(self, message, now_ns):
+        if self.apply_filters(message, now_ns, first) and not self.outgoing.append_if_open(
+            self, message, now_ns
+        ):
             self.egress.offer(self, message, now_ns)
 
     def _filter_of(self, admit: FilterCall | None) -> Filter:
@@ -229,7 +223,7 @@ class Delivery:
         if not subscribed:
             self.settle(self._owner.ledger, message, Verdict.NO_SUBSCRIBER, now_ns, now_ns)
             return
-        self._offer_through(self._filters[self._filters.index(holder) + 1 :], message, now_ns)
+        self._offer_from(self._filters.index(holder) + 1, message, now_ns)
 
     def report_backlog(self, egress: BackloggedEgress) -> None:
         """Called by the egress under the owner's lock: more messages wait for it than one batch has."""
