@@ -378,20 +378,14 @@ class ZenohSender:
 
     def send(self, message: UMessage) -> None:
         """As `put_message`, for callers without a queue: wait for a subscriber while links settle, then put anyway."""
-        while not self._put_if_open(message):
+        while True:
+            with suppress(RouteUnavailable):
+                self.put_message(message)
+                return
             if self._monotonic_ns() >= self._link_monitor.settled_ns or self._closing.wait(_POLL_S):
                 with self._lock:
-                    header = self._new_header(message)
-                    self._put(header, message)
+                    self._put(self._new_header(message), message)
                 return
-
-    def _put_if_open(self, message: UMessage) -> bool:
-        """Put `message`; False if no subscriber matches."""
-        try:
-            self.put_message(message)
-        except RouteUnavailable:
-            return False
-        return True
 
     def _put(self, header: _EncodedHeader, message: UMessage) -> None:
         # The time before the put: a put that waits while its link is lost counts as lost with the link.
