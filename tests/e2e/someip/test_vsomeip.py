@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.rigs.cable import in_own_namespace, unsupported_reason
 from tests.e2e.rigs.streamer import run_command
+from tests.e2e.someip.vsomeip_peer import build_peer
 from tests.e2e.someip.vsomeip_samples import (
     HOME,
     SAMPLES,
@@ -27,13 +28,13 @@ SCENARIOS_S = 110.0
 REPO = Path(__file__).parents[3]
 
 
-def run_scenarios(directory: Path, home: str) -> None:
+def run_scenarios(directory: Path, home: str, module: str = "vsomeip_scenarios", *arguments: str) -> None:
     """Run the scenarios in their own namespace."""
     why = unsupported_reason()
     if why:
         pytest.skip(f"no network namespaces on this machine: {why}")
     done = subprocess.run(
-        in_own_namespace("tests.e2e.someip.vsomeip_scenarios", str(directory)),
+        in_own_namespace(f"tests.e2e.someip.{module}", str(directory), *arguments),
         env=os.environ | {HOME: home},
         cwd=REPO,
         capture_output=True,
@@ -49,6 +50,16 @@ def test_the_samples_of_vsomeip_are_found_called_subscribed_and_served(tmp_path:
     if isinstance(found, str):
         pytest.skip(found)
     run_scenarios(tmp_path, str(found.home))
+
+
+def test_a_scripted_vsomeip_application_is_served_and_used(tmp_path: Path) -> None:
+    found = installation(os.environ)
+    if isinstance(found, str):
+        pytest.skip(found)
+    program = build_peer(found, tmp_path)
+    if isinstance(program, str):
+        pytest.skip(program)
+    run_scenarios(tmp_path, str(found.home), "vsomeip_peer_scenarios", str(program))
 
 
 def test_the_scenarios_pass_with_stand_ins(tmp_path: Path) -> None:

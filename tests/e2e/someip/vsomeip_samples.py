@@ -8,7 +8,8 @@ port 30509.
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -105,27 +106,25 @@ def sample_command(found: Installation, name: str) -> list[str]:
     return [str(found.samples[name]), "--udp", *cycle]
 
 
-class SampleProcess:
-    """A sample as a process; `prefix` precedes its command."""
+class VsomeipProcess:
+    """A vsomeip application as a process with its own configuration; `prefix` precedes its command."""
 
     def __init__(
         self,
         found: Installation,
-        name: str,
+        command: Sequence[str],
         directory: Path,
-        host: str,
-        sd: tuple[str, int],
+        configuration: Mapping[str, Any],
         prefix: tuple[str, ...] = (),
     ) -> None:
-        group, port = sd
-        written = vsomeip_json(name, host, group, port, is_server=name in SERVER_SAMPLES)
-        (directory / f"{name}.json").write_text(json.dumps(written, indent=2), encoding="utf-8")
+        name = configuration["routing"]
+        (directory / f"{name}.json").write_text(json.dumps(configuration, indent=2), encoding="utf-8")
         self.output: Inbox[str] = Inbox(name)
         self._process = subprocess.Popen(
-            [*prefix, *sample_command(found, name)],
+            [*prefix, *command],
             env=os.environ | sample_environment(found, directory, name),
             cwd=directory,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -139,20 +138,55 @@ class SampleProcess:
         for line in self._process.stdout:
             self.output.append(line)
 
+    def send(self, *lines: str) -> None:
+        """Send lines to stdin."""
+        assert self._process.stdin
+        self._process.stdin.writelines(f"{line}\n" for line in lines)
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL, as in a power failure: the application sends nothing more."""
+        self._process.kill()
+        self._close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.terminate()
         try:
             self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(DEADLINE_S)
-        self._reader.join(DEADLINE_S)
-        assert self._process.stdout
-        self._process.stdout.close()
+        self._close()
         if error is not None:
-            error.add_note(f"output of the sample:\n{''.join(self.output.items()[-40:])}")
+            error.add_note(f"output of the application:\n{''.join(self.output.items()[-40:])}")
+
+    def _close(self) -> None:
+        self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+class SampleProcess(VsomeipProcess):
+    """A sample as a process."""
+
+    def __init__(
+        self,
+        found: Installation,
+        name: str,
+        directory: Path,
+        host: str,
+        sd: tuple[str, int],
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        configuration = vsomeip_json(name, host, *sd, is_server=name in SERVER_SAMPLES)
+        super().__init__(found, sample_command(found, name), directory, configuration, prefix)
