@@ -33,6 +33,10 @@ LIMITED = {
     "wamp.client_refused",
     "wamp.decoder_failed",
     "wamp.login_limit",
+    "wamp.process_ended",
+    "wamp.process_invalid",
+    "wamp.process_not_started",
+    "wamp.process_stalled",
     "zenoh.link_down",
     "zenoh.link_up",
 }

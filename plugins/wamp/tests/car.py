@@ -4,6 +4,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from ustreamer_wamp.process.parent import SessionsProcess
+from ustreamer_wamp.sessions import LocalSessions
 from ustreamer_wamp.transport import WampTransport
 
 from ustreamer.host.runtime import process
@@ -48,8 +51,12 @@ class Car:
         section: str = SECTION,
         plugins: str = "",
         living: str = '"hpc", "car"',
+        in_process: bool = False,
     ) -> None:
-        """`living` are the authorities on the inner network; `more` is inserted before the sections of plugins."""
+        """`living` are the authorities on the inner network; `more` is inserted before the sections of plugins.
+
+        `in_process`: the sessions have a process of their own.
+        """
         self.path = directory / "car.toml"
         self.networks = [LocalNetwork.named(f"{directory.name}/{name}") for name in ("inside", "outside")]
         inside, outside = (each.name for each in self.networks)
@@ -62,6 +69,7 @@ class Car:
                     *more,
                     plugins or "[plugins.usubscription]\n[plugins.throttle]\ntolerance = 0.1",
                     section,
+                    f"process = {str(in_process).lower()}",
                 ]
             ),
             encoding="utf-8",
@@ -80,8 +88,25 @@ class Car:
         assert isinstance(found, WampTransport)
         return found
 
+    @property
+    def process(self) -> SessionsProcess:
+        """The sessions in a process of their own."""
+        found = self.wamp.sessions
+        assert isinstance(found, SessionsProcess)
+        return found
+
+    @property
+    def local(self) -> LocalSessions:
+        """The sessions in the process of the test."""
+        found = self.wamp.sessions
+        if not isinstance(found, LocalSessions):
+            pytest.skip("this test looks into the sessions")
+        return found
+
     def peer(self, serializer: str = "json") -> Peer:
-        return Peer(self.wamp.router.server.urls[0], serializer)
+        sessions = self.wamp.sessions
+        urls = self.process.urls if isinstance(sessions, SessionsProcess) else self.local.router.server.urls
+        return Peer(urls[0], serializer)
 
     def subscriptions(self) -> list[tuple[UUri, UUri]]:
         """(topic, subscriber) of all subscriptions in uSubscription."""

@@ -239,8 +239,8 @@ def serializer(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def make_car(tmp_path: Path) -> Iterator[Callable[..., "Car"]]:
+@pytest.fixture(params=["thread", pytest.param("process", marks=pytest.mark.soak)])
+def make_car(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., "Car"]]:
     # Imported here: `tests.car` imports this module.
     if TYPE_CHECKING:
         from tests.car import Car
@@ -250,6 +250,7 @@ def make_car(tmp_path: Path) -> Iterator[Callable[..., "Car"]]:
     cars: list[Car] = []
 
     def make(*more: str, **options: Any) -> Car:
+        options.setdefault("in_process", request.param == "process")
         cars.append(Car(tmp_path, *more, **options))
         return cars[-1]
 

@@ -192,7 +192,7 @@ def test_no_more_responses_wait_for_the_loop_than_the_bound(
 ) -> None:
     monkeypatch.setattr(transport, "MAX_INBOX", 0)
     monkeypatch.setattr(transport, "MAX_ADDRESSED", 0)
-    car.wamp._inbox.append((ENTITY, car.publish(SPEED, b"x")))  # without waking the loop
+    car.wamp._inbox.append((ENTITY, car.publish(SPEED, b"x"), None))  # without waking the loop
     with pytest.raises(UStatusError, match="0 messages wait already"):
         car.wamp._enqueue(ENTITY, car.publish(SPEED, b"x"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from ustreamer_wamp import meta_api
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connections.server import WampServer
+from ustreamer_wamp.connections.server import problems
 from ustreamer_wamp.options import has_feature, wants_revocation
 from ustreamer_wamp.vehicle.bridge import MAX_RATES, VehicleBridge
 from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
@@ -38,7 +38,12 @@ def vehicle(calls: list[UMessage]) -> VehicleBridge:
     counts: Counter[str] = Counter()
     desired = UsubscriptionClient("hpc", ids, calls.append, monotonic_ns, counts)
     reach, patterns = PatternSubscriptions(desired, 256, ("hpc",)), PatternDirectory(lambda: None)
-    return VehicleBridge("wamp.hpc", ids, desired, reach, patterns, calls.append, lambda _: None, counts)
+
+    def dispatch(message: UMessage) -> bool:
+        calls.append(message)
+        return True
+
+    return VehicleBridge("wamp.hpc", ids, desired, reach, patterns, dispatch, lambda _: None, counts)
 
 
 def test_the_number_of_a_rate_is_not_reused_while_messages_are_pending_for_it() -> None:
@@ -80,13 +85,11 @@ def test_missing_parts_are_reported_before_any_socket_is_opened(tmp_path: Path) 
     config = msgspec.convert(
         {"listen": listen, "tls": tls}, WampConfig, dec_hook=lambda kind, value: kind(value)
     )
-    server = WampServer(config, {}, lambda: 0, Counter())
-    assert server.problems() == [
+    assert problems(config) == [
         f"tls: {tmp_path}/a.crt is no file",
         f"tls: {tmp_path}/a.key is no file",
         f"listen: {tmp_path}/none is no directory",
     ]
-    server.close()
 
 
 def test_an_event_without_a_subscriber_is_not_stored_as_the_last_value(rig: "RealmRig") -> None:
@@ -97,7 +100,7 @@ def test_an_event_without_a_subscriber_is_not_stored_as_the_last_value(rig: "Rea
 
     def deliver() -> None:
         message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
-        made.deliver_events(rig.realm, [(entity, message)])
+        made.deliver_events(rig.realm, [(entity, message, None)])
 
     deliver()  # the realm has no such subscription
     assert len(rig.realm.retained) == 0

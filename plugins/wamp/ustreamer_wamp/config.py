@@ -51,6 +51,14 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_ca: Path | None = None
 
 
+class Place(NamedTuple):
+    """Where the sessions are: their authority, that of the streamer, and those that its uSubscription serves."""
+
+    authority: str
+    streamer: str
+    serves: tuple[str, ...]
+
+
 class Anonymous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The topics, by prefix, that anonymous clients may subscribe. Only users may publish.
 
@@ -69,6 +77,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """README.md explains each key. Without `users` and `anonymous` every client is refused."""
 
     listen: Annotated[str | tuple[str, ...], Meta(examples=["ws://127.0.0.1:8080/ws"])]
+    process: bool = False
     realm: Name = "realm1"
     users: tuple[User, ...] = ()
     anonymous: bool | Anonymous = False

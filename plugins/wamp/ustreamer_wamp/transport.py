@@ -11,9 +11,9 @@ of dashboards delays or fills anything else, and each session gets the number of
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from threading import Lock
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
@@ -22,27 +22,20 @@ from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
-from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri, check_filters
-from ustreamer_wamp.config import WampEndpoint
-from ustreamer_wamp.router import WampRouter
-from ustreamer_wamp.vehicle.bridge import VehicleBridge
-from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
+from ustreamer_wamp.config import Place, WampConfig, WampEndpoint
+from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent
 from ustreamer_wamp.vehicle.patterns import PatternDirectory
-from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
 """Messages queued for the loop at most; a further one drops the oldest event."""
 MAX_ADDRESSED: Final = 4_096
 """Of them, Responses and Updates that a dropped event has let pass; further ones stay in the egress queue."""
-CONFLATED_INBOX: Final = 32_768
-"""Queued messages, a second of work, from which on only the latest event of a topic is kept for each rate."""
-MAX_SEEN_TOPICS: Final = 1_024
-"""New topics queued for the loop at most; a dropped one is new at its next lookup."""
-MAX_DRAIN_BATCH: Final = 2_048
-"""Messages taken in one iteration of the loop, which serves clients in between."""
-_ROUTES_REBUILD_DELAY_S: Final = 0.02  # all pattern changes within it cost one rebuild of routes
+CONFLATED_EVENTS: Final = 32_768
+"""Queued messages for each session, a second of work: from here on the latest event of a topic is kept for each rate."""
+MAX_BATCH: Final = 2_048
+"""Queued messages for each session that the sessions take at once; they serve clients in between."""
 
 
 class _Registration(NamedTuple):
@@ -58,6 +51,46 @@ class _Registration(NamedTuple):
         return self.sink is None or (attributes.sink is not None and self.sink.matches(attributes.sink))
 
 
+class SessionsPort(Protocol):
+    """The sessions, in this process (`sessions.LocalSessions`) or in another one (`process.parent.SessionsProcess`)."""
+
+    @property
+    def has_subscriber(self) -> Callable[[UUri], bool]:
+        """Returns whether a uEntity of a rate still exists. Any thread calls it for each event."""
+        ...
+
+    def open(self, topics: Collection[UUri]) -> None:
+        """Listen. `topics` are those of the configuration. Raises UStatusError."""
+        ...
+
+    def stop_accepting(self) -> None:
+        """Refuse new sessions."""
+        ...
+
+    def close(self) -> None:
+        """Deliver what waits, and end all sessions. May be repeated."""
+        ...
+
+    def wake(self) -> bool:
+        """Messages wait in the inbox; False if the sessions are closed."""
+        ...
+
+    def run_soon(self, function: Callable[[], None]) -> None:
+        """Run a call after a change of patterns; all changes until then cost one call."""
+        ...
+
+    def on_topic_seen(self, topic: UUri) -> None:
+        """The router has looked up a topic, on any thread."""
+        ...
+
+    @property
+    def session_count(self) -> int: ...
+
+    def statistics(self) -> Mapping[str, int]:
+        """Counters, and the numbers of sessions and subscriptions."""
+        ...
+
+
 class WampTransport(EndpointTransport):
     """All sessions of the section. Construction touches nothing."""
 
@@ -70,61 +103,66 @@ class WampTransport(EndpointTransport):
         self._registrations: tuple[_Registration, ...] = ()
         self._registrations_lock = Lock()
         self._receiving = False
-        self._inbox: deque[tuple[UUri, UMessage]] = deque()
+        self._inbox: deque[VehicleEvent] = deque()
         self._drain_scheduled = False
         self._conflates = config.section.outbox.policy == "conflate"
         self._addressed: deque[UMessage] = deque()
         self._dropped: Counter[tuple[UUri, UUri]] = (
             Counter()
-        )  # events by uEntity and topic, since the last drain
+        )  # events by uEntity and topic, since the last batch
         self._dropping = Lock()  # held to take messages from the inbox; `append` needs none
         self._on_directory_change: Callable[[], None] = lambda: None
         self._rebuild_scheduled = False
-        counts: Counter[str] = Counter()
-        self.counts = counts
-        self._patterns = PatternDirectory(self._on_patterns_changed, self._on_topic_seen)
-        self._seen_topics: deque[UUri] = deque()
-        monotonic_ns, wall_ms = context.clock
-        ids = UuidSource(wall_ms)
-        usubscription = UsubscriptionClient(context.authority, ids, self._dispatch, monotonic_ns, counts)
-        self.pattern_subscriptions = PatternSubscriptions(
-            usubscription, config.section.max_pattern_topics, context.serves
-        )
-        self.bridge = VehicleBridge(
-            self.authority,
-            ids,
-            usubscription,
-            self.pattern_subscriptions,
-            self._patterns,
-            self._dispatch,
-            context.decoder,
-            counts,
-        )
-        self.router = WampRouter(
-            config.section, context.clock, self.bridge, counts=counts, tick=self.bridge.tick
-        )
+        self._on_link_change: Callable[[bool], None] = lambda up: None
+        self.counts: Counter[str] = Counter()
+        self.patterns = PatternDirectory(self._on_patterns_changed, self._on_topic_seen)
+        self.decoder = context.decoder
+        self._section = config.section
+        self.sessions = self._make_sessions(config.section)
+
+    def _make_sessions(self, section: WampConfig) -> SessionsPort:
+        """Only one of the two is imported: a streamer with a process of its own for the sessions has no asyncio."""
+        context = self._context
+        place = Place(self.authority, context.authority, context.serves)
+        if section.process:
+            from ustreamer_wamp.process.parent import SessionsProcess
+
+            return SessionsProcess(section, place, self)
+        from ustreamer_wamp.sessions import LocalSessions
+
+        return LocalSessions(section, place, context.clock, self)
 
     # --- life -----------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
-        return self.router.server.problems()
+        from ustreamer_wamp.connections.server import problems  # with asyncio: imported by `check` only
+
+        return problems(self._section)
+
+    def watch_link(self, changed: Callable[[bool], None]) -> None:
+        """The link is the process of the sessions; in this process there is none."""
+        self._on_link_change = changed
+
+    def on_process_change(self, up: bool) -> None:
+        """The process of the sessions runs, or has ended."""
+        if not up:
+            self.patterns.clear()
+        self._on_link_change(up)
 
     def open(self) -> None:
         self._receiving = True
-        self.router.server.open()
-        self.router.server.run_on_loop(self.bridge.usubscription.unsubscribe_stale_sessions, self.authority)
-        self.router.server.run_on_loop(self.pattern_subscriptions.configure, self._context.topics())
+        self.sessions.open(self._context.topics())
 
     def stop_receiving(self) -> None:
         """Refuse new sessions and publications; existing sessions get queued messages."""
         self._receiving = False
-        self.router.server.stop_accepting()
+        self.sessions.stop_accepting()
 
     def close(self) -> None:
         self._receiving = False
         # The next start unsubscribes the sessions that end now: uSubscription has stopped.
         self._registrations = ()
-        self.router.server.close()
+        self.sessions.close()
 
     # --- from the vehicle -----------------------------------------------------------------------------------
 
@@ -143,11 +181,10 @@ class WampTransport(EndpointTransport):
         if subscriber is None:
             return self.send
 
-        # Other threads read this set; it is never replaced. Routing is updated some ms after the end of a rate.
-        lanes = self.bridge.lanes
+        has_subscriber = self.sessions.has_subscriber
 
         def transmit(message: UMessage) -> None:
-            if subscriber not in lanes:
+            if not has_subscriber(subscriber):  # routing is updated some ms after the end of a rate
                 raise SubscriberEnded(subscriber)
             self._enqueue(subscriber, message)
 
@@ -156,10 +193,10 @@ class WampTransport(EndpointTransport):
     def _enqueue(self, entity: UUri, message: UMessage) -> None:
         if len(self._inbox) >= MAX_INBOX:
             self._drop_oldest()
-        self._inbox.append((entity, message))
+        self._inbox.append((entity, message, None))
         if not self._drain_scheduled:
             self._drain_scheduled = True
-            if not self.router.server.run_on_loop(self._drain_inbox):
+            if not self.sessions.wake():
                 raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: closed")
 
     def _drop_oldest(self) -> None:
@@ -170,59 +207,60 @@ class WampTransport(EndpointTransport):
                     raise UStatusError(
                         UCode.UNAVAILABLE, f"{self._context.name}: {MAX_INBOX} messages wait already"
                     )
-                entity, message = self._inbox.popleft()
+                entity, message, _ = self._inbox.popleft()
                 if message.attributes.type is UMessageType.PUBLISH:
                     self._dropped[entity, message.attributes.source] += 1
                     return
                 self._addressed.append(message)
 
-    def _drain_inbox(self) -> None:
-        """On the loop's thread: send the queued messages."""
-        self._drain_scheduled = False  # first: a message queued from here on wakes the loop again
+    def next_batch(self) -> tuple[VehicleBatch, bool]:
+        """The messages that wait for the sessions, and whether there are more, so that `wake` is not called for them."""
+        self._drain_scheduled = False  # first: a message queued from here on wakes the sessions again
         inbox, events = self._inbox, []
         with self._dropping:
-            if self._conflates and len(inbox) >= CONFLATED_INBOX:
+            if self._conflates and len(inbox) * max(1, self.sessions.session_count) >= CONFLATED_EVENTS:
                 self._conflate_inbox()
-            batch = [inbox.popleft() for _ in range(min(len(inbox), MAX_DRAIN_BATCH))]
+            most = max(1, MAX_BATCH // max(1, self.sessions.session_count))
+            batch = [inbox.popleft() for _ in range(min(len(inbox), most))]
             dropped, self._dropped = self._dropped, Counter()
-        while self._addressed:
-            self.bridge.on_addressed_message(self._addressed.popleft())
-        for entity, message in batch:
-            if message.attributes.type is UMessageType.PUBLISH:
-                events.append((entity, message))
+            addressed = list(self._addressed)
+            self._addressed.clear()
+        for event in batch:
+            if event[1].attributes.type is UMessageType.PUBLISH:
+                events.append(event)
             else:
-                self.bridge.on_addressed_message(message)
-        self.bridge.report_dropped(self.router.realm, dropped)
-        self.bridge.deliver_events(self.router.realm, events)
-        if inbox and not self._drain_scheduled:
+                addressed.append(event[1])
+        more = bool(inbox) and not self._drain_scheduled
+        if more:
             self._drain_scheduled = True
-            self.router.server.run_on_loop(self._drain_inbox)
+        return VehicleBatch(addressed, dropped, events), more
 
     def _conflate_inbox(self) -> None:
         """Keep the latest event of each rate and topic, in order, and every other message."""
         inbox = self._inbox
-        latest: dict[Hashable, tuple[UUri, UMessage]] = {}
+        latest: dict[Hashable, VehicleEvent] = {}
         for number in range(len(inbox)):
-            entity, message = inbox.popleft()
-            attributes = message.attributes
+            event = inbox.popleft()
+            entity, attributes = event[0], event[1].attributes
             lane = (entity, attributes.source)
             key = lane if attributes.type is UMessageType.PUBLISH else number
             if latest.pop(key, None) is not None:
                 self._dropped[lane] += 1
-            latest[key] = entity, message
+            latest[key] = event
         inbox.extendleft(reversed(latest.values()))
 
     # --- into the vehicle -----------------------------------------------------------------------------------
 
-    def _dispatch(self, message: UMessage) -> None:
+    def dispatch(self, message: UMessage) -> bool:
         """Dispatch a message, as if it had been received from a network."""
         if not self._receiving and message.attributes.type is UMessageType.PUBLISH:
             self.counts["refused_stopping"] += 1
-            return
+            return True
         for each in self._registrations:
             if each.matches(message.attributes):
                 each.listener(message)
-                return
+                break
+        return True
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         check_filters(source_filter, sink_filter)
@@ -245,25 +283,17 @@ class WampTransport(EndpointTransport):
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory:
         self._on_directory_change = changed
-        return self._patterns
+        return self.patterns
 
     def _on_topic_seen(self, topic: UUri) -> None:
         """On any thread: the router looked up a topic."""
-        if (
-            self._receiving
-            and self.pattern_subscriptions.is_unknown(topic)
-            and len(self._seen_topics) < MAX_SEEN_TOPICS
-        ):
-            self._seen_topics.append(topic)
-            self.router.server.run_on_loop(self._observe_topic)
-
-    def _observe_topic(self) -> None:
-        self.pattern_subscriptions.observe(self._seen_topics.popleft())
+        if self._receiving:
+            self.sessions.on_topic_seen(topic)
 
     def _on_patterns_changed(self) -> None:
         if not self._rebuild_scheduled:
             self._rebuild_scheduled = True
-            self.router.server.run_after(_ROUTES_REBUILD_DELAY_S, self._notify_directory_change)
+            self.sessions.run_soon(self._notify_directory_change)
 
     def _notify_directory_change(self) -> None:
         self._rebuild_scheduled = False
@@ -273,17 +303,9 @@ class WampTransport(EndpointTransport):
 
     def statistics(self) -> Mapping[str, int]:
         """Counters, and the numbers of sessions, subscriptions and queued messages."""
-        return {
-            **_COUNTED,
-            **dict(self.counts),
-            "sessions_now": len(self.router.realm.sessions),
-            "subscriptions_now": len(self.router.realm.broker),
-            "remote_subscriptions": len(self.bridge.usubscription),
-            "inbox_messages": len(self._inbox),
-            "unfinished_bytes": self.router.server.unfinished_bytes,
-            "pattern_topics_now": self.pattern_subscriptions.topic_count,
-            "pattern_topics_waiting": self.pattern_subscriptions.waiting_topic_count,
-        }
+        counts = Counter(self.counts)
+        counts.update(self.sessions.statistics())
+        return {**_COUNTED, **counts, "inbox_messages": len(self._inbox)}
 
 
 _COUNTED: Final = dict.fromkeys(
@@ -296,16 +318,24 @@ _COUNTED: Final = dict.fromkeys(
         "evicted",
         "input_pauses",
         "message_timeouts",
+        "pattern_topics_now",
+        "pattern_topics_waiting",
+        "rates_now",
         "refused_control_frames",
         "refused_frame",
         "refused_handshake",
         "refused_hello_bytes",
         "refused_login_limit",
         "refused_meta_api",
+        "refused_overload",
         "refused_source",
         "refused_tls_handshake",
         "refused_too_many",
+        "remote_subscriptions",
         "sessions",
+        "sessions_now",
+        "subscriptions_now",
+        "unfinished_bytes",
     ),
     0,
 )

@@ -23,7 +23,7 @@ def test_events_above_the_capacity_of_the_router_are_dropped_and_reported(
     make_car: Callable[..., Car], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     monkeypatch.setattr(transport, "MAX_INBOX", 100)
-    monkeypatch.setattr(transport, "CONFLATED_INBOX", 50, raising=False)
+    monkeypatch.setattr(transport, "CONFLATED_EVENTS", 50, raising=False)
     car = make_car(section=f'{SECTION}\noutbox = {{ policy = "{policy}" }}')
     peers = [car.peer().join() for _ in range(2)]
     for peer in peers:
@@ -35,7 +35,7 @@ def test_events_above_the_capacity_of_the_router_are_dropped_and_reported(
         blocked.set()
         may_go_on.wait(DEADLINE_S)
 
-    car.wamp.router.server.run_on_loop(block)
+    car.local.router.server.run_on_loop(block)
     assert blocked.wait(DEADLINE_S)
     for number in range(EVENTS):
         car.publish((SPEED, RPM)[number % 2], number.to_bytes(2, "big"))
@@ -53,4 +53,4 @@ def test_events_above_the_capacity_of_the_router_are_dropped_and_reported(
         assert received + dropped == EVENTS
         assert received <= 100
         assert sorted(last.values()) == [EVENTS - 2, EVENTS - 1], "the latest of each topic"
-    assert car.wamp.counts["events_dropped"] >= 2 * (EVENTS - 101)
+    assert car.local.counts["events_dropped"] >= 2 * (EVENTS - 101)

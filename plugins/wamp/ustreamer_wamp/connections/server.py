@@ -139,6 +139,11 @@ class WampServer:
             self.urls.append(_url(listen, each))
         self._tick()
 
+    def attach(self, protocol: asyncio.Protocol, connected: socket.socket) -> None:
+        """Serve another connected socket on the loop's thread."""
+        connecting = self._loop.create_connection(lambda: protocol, sock=connected)
+        asyncio.run_coroutine_threadsafe(connecting, self._loop).result(_JOIN_S)
+
     def stop_accepting(self) -> None:
         """Refuse new connections; sessions continue."""
         self.run_on_loop(self._stop_accepting)
@@ -191,23 +196,6 @@ class WampServer:
     def run_after(self, seconds: float, function: Callable[[], None]) -> None:
         """Run a call after a delay. On the loop's thread only."""
         self._loop.call_later(seconds, function)
-
-    def problems(self) -> list[str]:
-        """The problems of addresses and certificate files that would make `open` fail."""
-        found = []
-        for each in self._config.listeners:
-            try:
-                if not each.socket:
-                    _listening_network_socket(each).close()
-            except OSError as error:
-                found.append(f"listen: cannot listen on {each.url}: {error.strerror or error}")
-        tls = self._config.tls
-        if tls is not None:
-            files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
-            found += [f"tls: {path} is no file" for path in files if not path.is_file()]
-        sockets = [Path(each.socket) for each in self._config.listeners if each.socket]
-        found += [f"listen: {path.parent} is no directory" for path in sockets if not path.parent.is_dir()]
-        return found
 
     # --- connections ----------------------------------------------------------------------------------------
 
@@ -364,6 +352,24 @@ class _Certificates:
             return
         self._loaded_stamp = stamp
         log.info("wamp.certificate_loaded", extra={"certificate": str(self._tls.certificate)})
+
+
+def problems(config: WampConfig) -> list[str]:
+    """The problems of addresses and certificate files that would make `WampServer.open` fail."""
+    found = []
+    for each in config.listeners:
+        try:
+            if not each.socket:
+                _listening_network_socket(each).close()
+        except OSError as error:
+            found.append(f"listen: cannot listen on {each.url}: {error.strerror or error}")
+    tls = config.tls
+    if tls is not None:
+        files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
+        found += [f"tls: {path} is no file" for path in files if not path.is_file()]
+    sockets = [Path(each.socket) for each in config.listeners if each.socket]
+    found += [f"listen: {path.parent} is no directory" for path in sockets if not path.parent.is_dir()]
+    return found
 
 
 def _listening_socket(listen: ListenAddress) -> socket.socket:

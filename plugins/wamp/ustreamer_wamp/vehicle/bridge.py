@@ -22,18 +22,20 @@ from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.events import Publication, WampEvent
 from ustreamer_wamp.realm import JoinedSession, Realm, SubscribeCallback
 from ustreamer_wamp.uri import Match
+from ustreamer_wamp.vehicle.batch import VehicleEvent, rate_entity
 from ustreamer_wamp.vehicle.mapping import (
     SCHEME,
     Decode,
     WampEventTemplate,
+    args_of,
     may_name_topics,
     message_of,
     topic_of,
     uuri_of,
 )
 from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
-from ustreamer_wamp.vehicle.patterns import Pattern, PatternDirectory
-from ustreamer_wamp.vehicle.usubscription_client import ENTITY_TYPE, UsubscriptionClient
+from ustreamer_wamp.vehicle.patterns import Pattern, PatternSink
+from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 log = logging.getLogger("ustreamer.wamp")
 
@@ -91,12 +93,12 @@ class VehicleBridge:
         ids: UuidSource,
         usubscription: UsubscriptionClient,
         pattern_subscriptions: PatternSubscriptions,
-        patterns: PatternDirectory,
-        inject: Callable[[UMessage], None],
+        patterns: PatternSink,
+        inject: Callable[[UMessage], bool],
         decoder: Callable[[UUri], Decode | None],
         counts: Counter[str],
     ) -> None:
-        """`authority` is that of the sessions. `inject` dispatches a message; `decoder` decodes payloads."""
+        """`authority` is that of the sessions. `inject` dispatches a message, or returns False; `decoder` decodes payloads."""
         self._authority = authority
         self._ids = ids
         self.usubscription = usubscription
@@ -237,7 +239,7 @@ class VehicleBridge:
         """A uEntity for a rate; numbers are reused as late as possible."""
         while True:
             self._last_instance = self._last_instance % _LAST_INSTANCE + 1
-            found = UUri(self._authority, self._last_instance << 16 | ENTITY_TYPE, 1, 0)
+            found = rate_entity(self._authority, self._last_instance)
             if found not in self.lanes and not self.usubscription.has_subscriptions(found):
                 return found
 
@@ -260,22 +262,26 @@ class VehicleBridge:
             message = message_of(self._ids.next(), uuri, list(args), dict(kwargs))
         except UStatusError as error:
             return WampRefusal(errors.INVALID_ARGUMENT, error.message)
-        self._inject(message)
+        if not self._inject(message):
+            self._counts["refused_overload"] += 1
+            return WampRefusal(
+                errors.TOO_MANY, "the streamer is too slow for the publications of all clients"
+            )
         return None
 
     # --- messages from the vehicle --------------------------------------------------------------------------
 
-    def deliver_events(self, realm: Realm, batch: Iterable[tuple[UUri, UMessage]]) -> None:
+    def deliver_events(self, realm: Realm, batch: Iterable[VehicleEvent]) -> None:
         """Send each message to the sessions of its lane, which share its frames."""
         event_cache: dict[UUID, tuple[Publication, dict[int, WampEvent]]] = {}
-        for entity, message in batch:
+        for entity, message, value in batch:
             lane = self.lanes.get(entity)
             if lane is None:
                 self._counts["events_no_subscriber"] += 1
                 continue
             known = event_cache.get(message.id)
             if known is None:
-                publication = self._publication(realm, message)
+                publication = self._publication(realm, message, value)
                 known = event_cache[message.id] = publication, {}
                 if realm.broker.matching(publication.topic):  # else nothing would update or end it
                     realm.retained.retain(publication)
@@ -301,9 +307,9 @@ class VehicleBridge:
                     for session in sessions:
                         session.frame_sink.report_dropped(events)
 
-    def _publication(self, realm: Realm, message: UMessage) -> Publication:
+    def _publication(self, realm: Realm, message: UMessage, value: bytes | None) -> Publication:
         template = self._template_of(message.attributes)
-        args, failed = template.args(message)
+        args, failed = template.args(message) if value is None else args_of(message, value)
         self._counts["not_decoded"] += failed
         size = len(message.payload) + 1024
         return Publication(

@@ -129,6 +129,19 @@ class WampEventTemplate:
         return {"id": str(message.id), **self._kwargs}
 
 
+def pack_value(decode: Decode, payload: bytes) -> bytes:
+    """The value of a payload as MessagePack, for another process; empty if it cannot be decoded."""
+    try:
+        return msgspec.msgpack.encode(checked(decode(payload)))
+    except Exception:  # noqa: BLE001  # as in `WampEventTemplate.args`
+        return b""
+
+
+def args_of(message: UMessage, value: bytes) -> tuple[list[Any], bool]:
+    """As `WampEventTemplate.args`, from the result of `pack_value`."""
+    return ([msgspec.msgpack.decode(value)], False) if value else ([message.payload], True)
+
+
 _BY_FORMAT: Final[dict[UPayloadFormat, Decode]] = {
     UPayloadFormat.JSON: msgspec.json.decode,
     UPayloadFormat.TEXT: bytes.decode,

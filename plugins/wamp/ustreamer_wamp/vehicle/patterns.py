@@ -7,7 +7,7 @@ looks up every topic here, so this directory discovers topics.
 
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.uprotocol.uuri import UUri
@@ -20,6 +20,14 @@ class Pattern(NamedTuple):
     entity: UUri
     topic: str
     match: Match
+
+
+class PatternSink(Protocol):
+    """Where sessions note their patterns. Both calls may be repeated."""
+
+    def add_pattern(self, pattern: Pattern, period_ns: int) -> None: ...
+
+    def remove_pattern(self, pattern: Pattern) -> None: ...
 
 
 class PatternDirectory:
@@ -50,6 +58,11 @@ class PatternDirectory:
             if pattern not in self._periods:
                 return
             self._periods = {each: period for each, period in self._periods.items() if each != pattern}
+        self._on_change()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._periods = {}
         self._on_change()
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:

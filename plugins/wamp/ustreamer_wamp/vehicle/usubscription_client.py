@@ -31,6 +31,7 @@ from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri, any_at
 from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.realm import SubscribeCallback
+from ustreamer_wamp.vehicle.batch import rate_entity
 from ustreamer_wamp.vehicle.usubscription_codec import (
     call_failure_in,
     encode_subscribe,
@@ -48,8 +49,6 @@ TTL_MS: Final = 5_000
 UNRESPONSIVE_WAIT_MS: Final = 500
 """How long clients wait while the last call was not answered: there may be no uSubscription."""
 _NS_PER_MS: Final = 1_000_000
-ENTITY_TYPE: Final = 0x8001
-"""Type of the uEntities of sessions; the instance is the number of the session, and 0 is the plugin itself."""
 _CALL_TIMEOUT_MS: Final = TTL_MS + 500
 """Longer than the ttl, because a response can arrive at the end of the ttl."""
 _RETRY_DELAY_MS: Final = 1_000
@@ -363,7 +362,7 @@ class UsubscriptionClient:
         fetch_request = pb4.FetchSubscriptionsRequest(
             subscriber_filter=any_at(authority).with_resource(0).to_pb()
         )
-        entity = UUri(authority, ENTITY_TYPE, 1, 0)
+        entity = rate_entity(authority, 0)
         self._send(
             self._build_request(
                 self._fetch_call, entity, _FETCH, fetch_request.SerializeToString(), version=4

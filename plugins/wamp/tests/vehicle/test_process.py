@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions in a process of their own: what crosses the border, and the end of either process.
+
+`make soak` runs the other tests of the streamer with sessions in both ways.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.waiting import wait_until
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.car import MINE, SECTION, SPEED, SPEED_TOPIC, Car, subscribed
+    from tests.vehicle.test_bridge import counted
+    from tests.vehicle.test_bridge_events import Reader
+else:
+    from plugins.wamp.tests.car import MINE, SECTION, SPEED, SPEED_TOPIC, Car, subscribed
+    from plugins.wamp.tests.vehicle.test_bridge import counted
+    from plugins.wamp.tests.vehicle.test_bridge_events import Reader
+
+RUN = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
+in_process = pytest.mark.parametrize("make_car", ["process"], indirect=True)
+
+
+def child_of(car: Car) -> int:
+    found = car.process._process
+    assert found is not None
+    return found.pid
+
+
+@in_process
+def test_messages_patterns_and_values_cross_the_border(car: Car) -> None:
+    car.streamer.plugins.register(Reader(Reader.Config(), None))  # type: ignore[arg-type]  # it looks at neither
+    peer, other, driver = car.peer().join(), car.peer("cbor").join(), car.peer().join_publisher("driver")
+    subscribed(peer, SPEED_TOPIC)
+    pattern = subscribed(other, "up.car.", {"match": "prefix"})
+    wait_until(lambda: len(car.wamp.patterns) == 1)
+    car.publish(SPEED, b"\x01\x00", ttl=60_000)
+    event = peer.receive()
+    assert (event[4], event[5]["source"], event[5]["ttl"]) == (
+        [{"speed": 256}],
+        "up://car/2001/1/8001",
+        60_000,
+    )
+    assert other.receive()[1:5:3] == [pattern, [{"speed": 256}]]
+    car.publish(UUri("car", 0x2001, 1, 0x8002), b'[1, "\xc3\xa4"]', UPayloadFormat.JSON)
+    assert other.receive()[4] == [[1, "ä"]]
+    received_messages: list[UMessage] = []
+    car.wamp.register_listener(UUri("wamp.hpc", 0x4711, 1, 0x8000), None, received_messages.append)
+    car.wamp._registrations = car.wamp._registrations[::-1]  # this listener first
+    assert driver.request(16, 1, {"acknowledge": True}, MINE, [b"\x01"])[0] == 17
+    assert wait_until(lambda: received_messages)[0].payload == b"\x01"
+
+
+@in_process
+def test_a_streamer_with_sessions_in_a_process_imports_no_event_loop(car: Car) -> None:
+    code = (
+        "import pathlib, sys; from ustreamer.host.runtime import process;"
+        f"process.load(pathlib.Path({str(car.path)!r})).streamer(); print(*sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert not {"asyncio", "ssl", "websockets"} & set(found.stdout.split())
+
+
+@in_process
+def test_after_its_end_the_process_is_started_again_and_clients_come_back(
+    car: Car, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = car.peer().join()
+    subscribed(peer, SPEED_TOPIC)
+    subscribed(peer, "up.car.", {"match": "prefix"})
+    wait_until(partial(counted, car, "sessions", 1))
+    links: list[bool] = []
+    car.wamp.watch_link(links.append)
+    url, before = car.process.urls, child_of(car)
+    os.kill(before, signal.SIGKILL)
+    with pytest.raises(ConnectionClosed):
+        peer.receive()
+    wait_until(partial(counted, car, "process_restarts", 1))
+    assert (car.process.urls, links, len(car.wamp.patterns)) == (url, [False, True], 0)
+    assert child_of(car) != before
+    car.publish(SPEED, b"no session")
+    wait_until(lambda: car.subscriptions() == [])
+    again = car.peer().join()
+    subscribed(again, SPEED_TOPIC)
+    car.publish(SPEED, b"again")
+    assert again.receive()[4] == [b"again"]
+    wait_until(partial(counted, car, "sessions", 2))
+    assert "wamp.process_ended" in caplog.messages
+
+
+@in_process
+def test_a_process_that_stands_still_costs_the_vehicle_nothing_and_loses_are_reported(car: Car) -> None:
+    """The sessions get the latest event of each topic, and the number of those that were dropped."""
+    peer = car.peer().join()
+    subscribed(peer, SPEED_TOPIC)
+    os.kill(child_of(car), signal.SIGSTOP)
+    events = 40_000
+    for number in range(events):
+        car.publish(SPEED, number.to_bytes(4, "big"))
+    (wamp,) = (each for each in car.streamer.egress_queues() if each.endpoint == "wamp")
+    assert (wamp.queued, wamp.dead_lettered) == (0, 0)
+    os.kill(child_of(car), signal.SIGCONT)
+    received, dropped, last = 0, 0, -1
+    while received + dropped < events:
+        event = peer.receive()
+        received += 1
+        dropped += event[3].get("_dropped", 0)
+        number = int.from_bytes(event[4][0], "big")
+        assert number > last
+        last = number
+    assert (received + dropped, last) == (events, events - 1)
+    assert dropped > 10_000
+
+
+@in_process
+def test_the_stop_of_the_streamer_delivers_what_waits_and_ends_the_process(car: Car) -> None:
+    peer = car.peer().join()
+    subscribed(peer, SPEED_TOPIC)
+    number, child = 1000, child_of(car)
+    for each in range(number):
+        car.publish(SPEED, each.to_bytes(2, "big"))
+    car.streamer.stop()
+    received = [peer.receive() for _ in range(number + 1)]
+    assert [each[4] for each in received[:-1]] == [[each.to_bytes(2, "big")] for each in range(number)]
+    assert received[-1][0] == 6, "GOODBYE"
+    assert not Path(f"/proc/{child}").exists()
+    assert car.streamer.endpoints()["wamp"]["sessions"] == 1
+
+
+def test_the_process_ends_with_a_streamer_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "car.toml"
+    inside = '[endpoints.inside]\ntransport = "local"\nnetwork = "inside"\nauthorities = ["hpc"]'
+    path.write_text(
+        f'authority = "hpc"\nstate_dir = "state"\n{inside}\n{SECTION}\nprocess = true\n', encoding="utf-8"
+    )
+    streamer = subprocess.Popen(
+        [sys.executable, "-c", RUN, "run", str(path)], stderr=subprocess.PIPE, text=True
+    )
+    assert streamer.stderr is not None
+    try:
+        for line in streamer.stderr:
+            if "streamer.started" in line:
+                break
+        else:
+            pytest.fail("the streamer did not start")
+        children = Path(f"/proc/{streamer.pid}/task/{streamer.pid}/children")
+        (child,) = children.read_text(encoding="ascii").split()
+        os.kill(int(child), signal.SIGTERM)
+        os.kill(int(child), signal.SIGINT)
+        assert child in children.read_text(encoding="ascii").split(), "only the streamer ends it"
+    finally:
+        streamer.kill()
+        streamer.wait()
+        streamer.stderr.close()
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_an_address_that_is_in_use_is_an_error_of_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Exception, match=f"listen ws://127.0.0.1:{port}/ws"):
+            Car(tmp_path, section=SECTION.replace("127.0.0.1:0", f"127.0.0.1:{port}"), in_process=True)

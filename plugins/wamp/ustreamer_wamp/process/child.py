@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of the sessions: `python -m ustreamer_wamp.process.child DESCRIPTOR`.
+
+`DESCRIPTOR` is its end of a socket pair; the first frame has the section. The process ends after a frame `Close`, and
+when the streamer is gone. It ignores SIGINT and SIGTERM, which a terminal or systemd sends to all processes: the
+streamer ends it in order. It has a lower priority than the streamer, and is the first to go when memory is short.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event as ThreadEvent
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.base.clock import Clock
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import HeaderDecoder, HeaderEncoder
+from ustreamer_wamp.process import frames
+from ustreamer_wamp.sessions import ROUTES_REBUILD_DELAY_S, Sessions
+from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent, rate_entity
+from ustreamer_wamp.vehicle.mapping import Decode
+from ustreamer_wamp.vehicle.patterns import Pattern
+
+_CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)  # noqa: TID251  # of this process
+_TURN_NS: Final = 20_000_000
+"""Time for messages of the streamer in one iteration of the loop, which serves clients in between."""
+_BATCH_FRAMES: Final = 32
+_REPORT_S: Final = 0.25
+_MAX_UNSENT_BYTES: Final = 1 << 20
+"""Bytes for the streamer that wait; above, publications of clients are refused."""
+_NICE: Final = 5
+_OOM_SCORE: Final = "500"
+
+
+class StreamerLink(asyncio.Protocol):
+    """The connection to the streamer: a `ustreamer_wamp.sessions.Vehicle`. All calls on the loop's thread."""
+
+    def __init__(self, start: frames.Start) -> None:
+        self.patterns = self
+        self.sessions = Sessions(frames.unpack_config(start.config), start.place, _CLOCK, self)
+        self.ended = ThreadEvent()
+        """The streamer is gone, or wants this process to end."""
+        self._authority = start.place.authority
+        self._reader = frames.reader_in_child()
+        self._header_of = HeaderEncoder().encode
+        self._attributes_of = HeaderDecoder().decode
+        self._transport: asyncio.Transport | None = None
+        self._early: list[bytes] = []
+        self._patterns: dict[Pattern, int | None] = {}
+        self._reported: frames.Report | None = None
+
+    # --- from the streamer ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(frames.pack(frames.Ready(list(self.sessions.router.server.urls))))
+        transport.writelines(self._early)
+        self._report()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.ended.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Take frames for a while; what is left waits for the next iteration, and the streamer for the rest."""
+        until_ns = time.monotonic_ns() + _TURN_NS  # noqa: TID251  # of this process
+        while self._take_batch():
+            if time.monotonic_ns() >= until_ns:  # noqa: TID251  # of this process
+                self._call_transport("pause_reading")
+                asyncio.get_running_loop().call_soon(self._take_frames)
+                return
+        self._call_transport("resume_reading")
+
+    def _take_batch(self) -> bool:
+        """Deliver some frames; whether there may be more."""
+        events: list[VehicleEvent] = []
+        addressed: list[UMessage] = []
+        dropped: dict[tuple[UUri, UUri], int] = {}
+        frame = None
+        for _ in range(_BATCH_FRAMES):
+            frame = self._reader.next_frame()
+            match frame:
+                case frames.Event(rate, header, payload, value):
+                    message = UMessage(*self._attributes_of(header), payload)
+                    events.append((rate_entity(self._authority, rate), message, value))
+                case frames.Addressed(header, payload):
+                    addressed.append(UMessage(*self._attributes_of(header), payload))
+                case frames.DroppedEvents(rate, topic, count):
+                    dropped[rate_entity(self._authority, rate), UUri.parse(topic)] = count
+                case frames.SeenTopic(topic):
+                    self.sessions.pattern_subscriptions.observe(UUri.parse(topic))
+                case frames.StopAccepting():
+                    self.sessions.router.server.stop_accepting()
+                case frames.Close():
+                    self.ended.set()
+                case None:
+                    break
+        self.sessions.deliver(VehicleBatch(addressed, dropped, events))
+        return frame is not None
+
+    # --- to the streamer ------------------------------------------------------------------------------------
+
+    def dispatch(self, message: UMessage) -> bool:
+        is_publication = message.attributes.type is UMessageType.PUBLISH
+        if is_publication and self.unsent_bytes > _MAX_UNSENT_BYTES:
+            return False
+        self.send(frames.SessionMessage(self._header_of(message.id, message.attributes), message.payload))
+        return True
+
+    def decoder(self, topic: UUri) -> Decode | None:
+        """None: the streamer has the plugins, and sends the values."""
+        return None
+
+    def add_pattern(self, pattern: Pattern, period_ns: int) -> None:
+        self._change_pattern(pattern, period_ns)
+
+    def remove_pattern(self, pattern: Pattern) -> None:
+        self._change_pattern(pattern, None)
+
+    def _change_pattern(self, pattern: Pattern, period_ns: int | None) -> None:
+        """Each change of patterns rebuilds all routes, so changes within a time are sent together."""
+        if not self._patterns:
+            asyncio.get_running_loop().call_later(ROUTES_REBUILD_DELAY_S, self._send_patterns)
+        self._patterns[pattern] = period_ns
+
+    def _send_patterns(self) -> None:
+        for (entity, topic, match), period_ns in self._patterns.items():
+            self.send(frames.PatternChange(entity.ue_instance, topic, match, period_ns))
+        self._patterns.clear()
+
+    def _report(self) -> None:
+        report = self.report()
+        if report != self._reported:
+            self._reported = report
+            self.send(report)
+        asyncio.get_running_loop().call_later(_REPORT_S, self._report)
+
+    def report(self) -> frames.Report:
+        return frames.Report(dict(self.sessions.counts), self.sessions.gauges())
+
+    def send(self, frame: frames.FromSessions) -> None:
+        data = frames.pack(frame)
+        if self._transport is not None:
+            self._transport.write(data)
+        elif not self.ended.is_set():
+            self._early.append(data)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _call_transport(self, method: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            getattr(self._transport, method)()
+
+
+class LogToStreamer(logging.Handler):
+    """The log of this process, as frames."""
+
+    def __init__(
+        self,
+        run_on_loop: Callable[[Callable[[frames.ForwardedLog], None], frames.ForwardedLog], bool],
+        link: StreamerLink,
+    ) -> None:
+        super().__init__()
+        self._run_on_loop = run_on_loop
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["traceback"] = logging.Formatter().formatException(record.exc_info)
+        plain = msgspec.to_builtins(fields, enc_hook=str)
+        line = frames.ForwardedLog(record.name, record.levelno, record.getMessage(), plain)
+        self._run_on_loop(self._link.send, line)
+
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def _yield_to_streamer() -> None:
+    """Give the streamer the CPU and the memory first. Where that is not permitted, both are equal."""
+    with suppress(OSError):
+        os.nice(_NICE)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
+
+
+def _receive_start(connected: socket.socket) -> frames.Start | None:
+    reader = frames.reader_in_child()
+    while (frame := reader.next_frame()) is None:
+        # Nothing follows the first frame until the answer.
+        data = connected.recv(65_536)
+        if not data:
+            return None
+        reader.feed(data)
+    assert isinstance(frame, frames.Start)
+    return frame
+
+
+def main(descriptor: int) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _yield_to_streamer()
+    connected = socket.socket(fileno=descriptor)
+    start = _receive_start(connected)
+    if start is None:
+        return 1
+    link = StreamerLink(start)
+    server = link.sessions.router.server
+    root = logging.getLogger("ustreamer")
+    root.addHandler(LogToStreamer(server.run_on_loop, link))
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    try:
+        link.sessions.open([UUri.parse(each) for each in start.topics])
+    except UStatusError as error:
+        with suppress(OSError):
+            connected.sendall(frames.pack(frames.Failed(error.message)))
+        return 1
+    server.attach(link, connected)
+    link.ended.wait()
+    server.close()
+    if not link.unsent_bytes:  # else the last report would follow half a frame
+        with suppress(OSError):
+            connected.setblocking(True)
+            connected.sendall(frames.pack(link.report()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

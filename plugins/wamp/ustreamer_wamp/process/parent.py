@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streamer's side of the process of the sessions: starts it, feeds it, restarts it, ends it.
+
+Two threads. `wamp feed` writes what waits in the inbox; only this thread waits for a slow child. `wamp process` reads
+what the child sends, and starts another child after its end.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Final, Protocol
+
+import msgspec
+
+from ustreamer.core.base.backoff import backoff_ns
+from ustreamer.core.base.log_limit import LIMITED, limited
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import HeaderDecoder, HeaderEncoder
+from ustreamer_wamp.config import Place, WampConfig
+from ustreamer_wamp.process import frames
+from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent, rate_entity
+from ustreamer_wamp.vehicle.mapping import Decode, pack_value
+from ustreamer_wamp.vehicle.patterns import Pattern, PatternSink
+
+log = logging.getLogger("ustreamer.wamp")
+
+MAX_KNOWN_TOPICS: Final = 4_096
+"""Topics of other devices that the child knows; senders choose their number."""
+_CHILD: Final = "ustreamer_wamp.process.child"
+_BUFFER_BYTES: Final = 16_384
+"""Of the socket: what is in it cannot be replaced by newer events."""
+_START_S: Final = 30.0
+_STALL_S: Final = 30.0
+"""A child that takes nothing for that time is ended."""
+_CLOSE_S: Final = 10.0
+_FIRST_PAUSE_MS: Final = 250
+_MAX_PAUSE_MS: Final = 30_000
+_MAX_DECODERS: Final = 4096
+
+
+class StreamerSide(Protocol):
+    """What the process needs of the endpoint."""
+
+    @property
+    def patterns(self) -> PatternSink: ...
+
+    @property
+    def decoder(self) -> Callable[[UUri], Decode | None]: ...
+
+    def dispatch(self, message: UMessage) -> bool: ...
+
+    def next_batch(self) -> tuple[VehicleBatch, bool]: ...
+
+    def on_process_change(self, up: bool) -> None: ...
+
+
+class SessionsProcess:
+    """A `ustreamer_wamp.transport.SessionsPort` with the sessions in a child process."""
+
+    def __init__(self, config: WampConfig, place: Place, streamer: StreamerSide) -> None:
+        self.urls: list[str] = []
+        """The listening addresses, with the assigned port in place of 0."""
+        self._config = config
+        self._place = place
+        self._streamer = streamer
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._reader = frames.reader_in_streamer(config)
+        self._topics: Collection[UUri] = ()
+        self._known_topics: OrderedDict[UUri, None] = OrderedDict()
+        self._control: deque[frames.ToSessions] = deque()
+        self._work = Event()
+        self._closing = Event()
+        self._closed = False
+        self._soon: Callable[[], None] | None = None
+        self._threads: list[Thread] = []
+        self._encode_header = HeaderEncoder().encode
+        self._decode_header = HeaderDecoder().decode
+        self._decoders: dict[UUri, Decode | None] = {}
+        self._counts: Counter[str] = Counter()
+        self._earlier: Counter[str] = Counter()  # of children that have ended
+        self._report = frames.Report({}, {})
+
+    # --- the endpoint's side ------------------------------------------------------------------------------------
+
+    def open(self, topics: Collection[UUri]) -> None:
+        self._topics = topics
+        self._start()
+        self._streamer.on_process_change(True)
+        for name, run in (("wamp process", self._supervise), ("wamp feed", self._feed)):
+            thread = Thread(target=run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop_accepting(self) -> None:
+        self._control.append(frames.StopAccepting())
+        self._work.set()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._work.set()
+        for each in self._threads:
+            each.join(_CLOSE_S)
+        if any(each.is_alive() for each in self._threads):  # the child does not read or does not end
+            self._kill()
+            for each in self._threads:
+                each.join(_CLOSE_S)
+        self._threads.clear()
+        self._closed = True
+
+    def wake(self) -> bool:
+        self._work.set()
+        return not self._closed
+
+    def run_soon(self, function: Callable[[], None]) -> None:
+        self._soon = function
+
+    def on_topic_seen(self, topic: UUri) -> None:
+        known = self._known_topics
+        if topic in known or topic.authority_name in self._place.serves:
+            return
+        if len(self._control) >= MAX_KNOWN_TOPICS:
+            return  # the child is slow; the topic is new at its next lookup
+        if len(known) >= MAX_KNOWN_TOPICS:
+            with suppress(KeyError):  # another thread was faster
+                known.popitem(last=False)
+        known[topic] = None
+        self._control.append(frames.SeenTopic(str(topic)))
+        self._work.set()
+
+    def has_subscriber(self, entity: UUri) -> bool:
+        """The sessions of a child that has ended are gone."""
+        return self._socket is not None
+
+    @property
+    def session_count(self) -> int:
+        return self._report.gauges.get("sessions_now", 0)
+
+    def statistics(self) -> Mapping[str, int]:
+        report = self._report
+        return {**(self._counts + self._earlier + Counter(report.counts)), **report.gauges}
+
+    # --- the life of the child ----------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start a child that listens. Raises UStatusError(UNAVAILABLE)."""
+        ours, theirs = socket.socketpair()
+        for each in (ours, theirs):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        ours.settimeout(_STALL_S)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", _CHILD, str(theirs.fileno())],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            self._reader = frames.reader_in_streamer(self._config)
+            self._introduce(ours)
+        except (OSError, frames.InvalidFrame) as error:
+            ours.close()
+            self._end_process()
+            raise UStatusError(UCode.UNAVAILABLE, f"the process of the WAMP sessions: {error}") from error
+        except UStatusError:
+            ours.close()
+            self._end_process()
+            raise
+        self._socket = ours
+
+    def _introduce(self, connected: socket.socket) -> None:
+        # After a restart the same ports: clients come back to them.
+        config = msgspec.structs.replace(self._config, listen=tuple(self.urls)) if self.urls else self._config
+        topics = [str(each) for each in (*self._topics, *self._known_topics)]
+        connected.sendall(frames.pack(frames.Start(frames.pack_config(config), self._place, topics)))
+        connected.settimeout(_START_S)
+        while (frame := self._reader.next_frame()) is None:
+            data = connected.recv(65_536)
+            if not data:
+                raise UStatusError(UCode.UNAVAILABLE, "the process of the WAMP sessions ended at its start")
+            self._reader.feed(data)
+        connected.settimeout(_STALL_S)
+        if isinstance(frame, frames.Failed):
+            raise UStatusError(UCode.UNAVAILABLE, frame.reason)
+        if not isinstance(frame, frames.Ready):
+            raise frames.InvalidFrame(type(frame).__name__)
+        self.urls = frame.urls
+
+    def _supervise(self) -> None:
+        """On the thread `wamp process`: read from the child, and start another one when it has ended."""
+        while True:
+            self._receive()
+            connected, self._socket = self._socket, None
+            if connected is not None:
+                connected.close()
+            code = self._end_process()
+            if self._closing.is_set():
+                return
+            log.warning("wamp.process_ended", extra={"exit_code": code, **limited()})
+            self._earlier.update(self._report.counts)
+            self._report = frames.Report({}, {})
+            self._streamer.on_process_change(False)
+            self._run_soon()
+            if not self._restart():
+                return
+            self._counts["process_restarts"] += 1
+            self._streamer.on_process_change(True)
+
+    def _restart(self) -> bool:
+        """Start a child, with growing pauses; False if the streamer stops."""
+        failures = 0
+        while not self._closing.wait(backoff_ns(_FIRST_PAUSE_MS, _MAX_PAUSE_MS, failures) / 1e9):
+            try:
+                self._start()
+            except UStatusError as error:
+                failures += 1
+                log.warning("wamp.process_not_started", extra={"reason": error.message, **limited()})
+            else:
+                return True
+        return False
+
+    def _end_process(self) -> int | None:
+        """Wait for the end of a child whose socket is closed, or kill it; its exit code."""
+        process = self._process
+        if process is None:
+            return None
+        try:
+            process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._process = None
+        return process.returncode
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    # --- to the child -------------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """On the thread `wamp feed`: write what waits, until the streamer stops and nothing is left."""
+        while True:
+            self._work.wait()
+            self._work.clear()
+            closing = self._closing.is_set()
+            more = True
+            while more:
+                batch, more = self._streamer.next_batch()
+                self._send(batch)
+            if closing:
+                self._control.append(frames.Close())
+                self._send(VehicleBatch((), {}, ()))
+                return
+
+    def _send(self, batch: VehicleBatch) -> None:
+        connected = self._socket
+        if connected is None:  # its sessions are gone
+            self._control.clear()  # the next child gets the topics at its start
+            self._counts["events_no_subscriber"] += len(batch.events) + sum(batch.dropped.values())
+            return
+        found = [frames.pack(self._control.popleft()) for _ in range(len(self._control))]
+        found += [frames.pack(self._addressed_frame(each)) for each in batch.addressed]
+        found += [
+            frames.pack(frames.DroppedEvents(entity.ue_instance, str(topic), events))
+            for (entity, topic), events in batch.dropped.items()
+        ]
+        found += [frames.pack(self._event_frame(each)) for each in batch.events]
+        try:
+            connected.sendall(b"".join(found))
+        except TimeoutError:
+            log.warning("wamp.process_stalled", extra={"seconds": _STALL_S, **limited()})
+            self._kill()
+        except OSError:  # the child has ended: the other thread sees it, too
+            self._counts["events_no_subscriber"] += len(batch.events)
+
+    def _addressed_frame(self, message: UMessage) -> frames.Addressed:
+        return frames.Addressed(self._encode_header(message.id, message.attributes), message.payload)
+
+    def _event_frame(self, event: VehicleEvent) -> frames.Event:
+        entity, message, _ = event
+        decode = self._decoder_of(message.attributes.source)
+        value = pack_value(decode, message.payload) if decode is not None and message.payload else None
+        header = self._encode_header(message.id, message.attributes)
+        return frames.Event(entity.ue_instance, header, message.payload, value)
+
+    def _decoder_of(self, topic: UUri) -> Decode | None:
+        """The decoder of a plugin for a topic, asked for once."""
+        if topic not in self._decoders:
+            if len(self._decoders) >= _MAX_DECODERS:
+                self._decoders.clear()
+            try:
+                self._decoders[topic] = self._streamer.decoder(topic)
+            except Exception:  # an error of a plugin: show the payload undecoded
+                self._decoders[topic] = None
+                self._counts["decoder_errors"] += 1
+                log.exception("wamp.decoder_failed", extra={"topic": str(topic), **limited()})
+        return self._decoders[topic]
+
+    # --- from the child -----------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        """Take frames until the child ends."""
+        connected = self._socket
+        assert connected is not None
+        try:
+            while True:
+                while (frame := self._reader.next_frame()) is not None:
+                    self._take(frame)
+                self._run_soon()
+                try:
+                    data = connected.recv(65_536)
+                except TimeoutError:  # nothing happens
+                    continue
+                if not data:
+                    return
+                self._reader.feed(data)
+        except OSError:
+            return
+        except (frames.InvalidFrame, UStatusError) as error:
+            log.warning("wamp.process_invalid", extra={"reason": str(error), **limited()})
+            self._kill()
+
+    def _take(self, frame: frames.FromSessions) -> None:
+        match frame:
+            case frames.SessionMessage(header, payload):
+                self._streamer.dispatch(UMessage(*self._decode_header(header), payload))
+            case frames.PatternChange(rate, topic, match, period_ns):
+                pattern = Pattern(rate_entity(self._place.authority, rate), topic, match)
+                if period_ns is None:
+                    self._streamer.patterns.remove_pattern(pattern)
+                else:
+                    self._streamer.patterns.add_pattern(pattern, period_ns)
+            case frames.Report():
+                self._report = frame
+            case frames.ForwardedLog():
+                _write(frame)
+
+    def _run_soon(self) -> None:
+        function, self._soon = self._soon, None
+        if function is not None:
+            function()
+
+
+def _write(line: frames.ForwardedLog) -> None:
+    """Write a line of the child to the log of the streamer."""
+    logger = logging.getLogger(line.logger)
+    if not logger.isEnabledFor(line.level):
+        return
+    fields = {name: value for name, value in line.fields.items() if name not in _STANDARD}
+    if isinstance(fields.get(LIMITED), list):
+        fields[LIMITED] = tuple(fields[LIMITED])
+    standard = {"name": line.logger, "levelno": line.level, "levelname": logging.getLevelName(line.level)}
+    logger.handle(logging.makeLogRecord({**fields, **standard, "msg": line.event}))
+
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({})))
