@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 from tests.programs import link_programs
+from tests.sample_drives import Drive, record_drive
 from tests.sample_recordings import Record, write_recording
 from ustreamer_pipeline.session import SMALL_DEFAULTS, session
 
@@ -44,6 +45,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     with session("tests", cores=2, memory="1g", settings={**QUICK, **folders}) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def drive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Drive:
+    """One recorded drive for all tests of signals, exports and traces."""
+    return record_drive(spark, tmp_path_factory.mktemp("drive"))
 
 
 @pytest.fixture(scope="session")

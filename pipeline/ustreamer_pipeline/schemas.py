@@ -4,6 +4,7 @@
     <lake>/bronze/date=D/gateway=G/<run>-<number>.<crc>.useg.zst   recordings as they came
     <lake>/silver/deliveries/date=D/gateway=G/*.parquet      one clean row per delivery
     <lake>/silver/events/date=D/gateway=G/*.parquet          all small tables in one, so that a gateway's day is two files
+    <lake>/silver/sampled/date=D/gateway=G/*.parquet     payloads that were kept by topic, and their signals
     <lake>/compacted/TABLE/...                               dates that are over once more, in large files (compact.py)
     <lake>/quarantine/date=D/gateway=G/*.parquet             invalid records with their fault
     <lake>/refused/<crc>-<name>.zst                          files of which nothing could be read
@@ -79,8 +80,9 @@ class Table:
         snapshot = snapshot_of(lake)
         if not snapshot.files:
             return spark.createDataFrame([], self.ddl)
-        if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
-            return WIDE.read_table(spark, snapshot).where(f"`table` = '{self.name}'").select(*self.names)
+        stored = STORED_IN.get(self.folder, self)
+        if stored is not self:
+            return stored.read_table(spark, snapshot).where(f"`table` = '{self.name}'").select(*self.names)
         return read_snapshot(spark, snapshot, self)
 
 
@@ -94,6 +96,7 @@ CHANGES: Final = ("PRESENT", "SUBSCRIBED", "CHANGED", "UNSUBSCRIBED")
 """Change of a subscription; PRESENT: it existed at the start of the run."""
 
 EVENTS_FOLDER: Final = "silver/events"
+SAMPLED_FOLDER: Final = "silver/sampled"
 
 _PARTITION: Final = (
     Column("date", "date", "UTC"),
@@ -341,6 +344,7 @@ SEGMENTS: Final = Table(
             nullable=True,
         ),
         Column("ended_us", "bigint", "wall clock", nullable=True, time="ended_time"),
+        Column("dropped", "bigint", "payloads that were due and not kept, above a limit", nullable=True),
         *_PARTITION,
     ),
     "One row per recording.",
@@ -376,6 +380,53 @@ QUARANTINE: Final = Table(
     "One row per invalid row or byte range, and per unreadable recording.",
 )
 
+_MESSAGE: Final = (
+    Column("run", "bigint", "as in deliveries"),
+    Column("time_us", "bigint", "arrival of the message, wall clock", time="time"),
+    Column("time_ns", "bigint", "arrival, monotonic, as arrived_ns in deliveries"),
+    Column("id_msb", "bigint", "UUID of the message, as in deliveries, upper half"),
+    Column("id_lsb", "bigint", "lower half"),
+    Column("topic", "string", "UUri of the publication"),
+)
+
+PAYLOADS: Final = Table(
+    "payloads",
+    SAMPLED_FOLDER,
+    (
+        *_MESSAGE,
+        Column("format", "string", "UPayloadFormat of the message"),
+        Column("size", "bigint", "payload, bytes"),
+        Column("payload", "binary", "shorter than size if the recorder cut it"),
+        Column("error", "string", "why it has no signals, or not all; null: decoded", nullable=True),
+        *_PARTITION,
+    ),
+    "One row per publication whose payload was kept: `payloads` of `[plugins.recorder]` names the topics.",
+)
+
+SIGNALS: Final = Table(
+    "signals",
+    SAMPLED_FOLDER,
+    (
+        *_MESSAGE,
+        Column(
+            "signal",
+            "string",
+            "path in the payload, such as wheels[3].speed; value: the payload is one value",
+        ),
+        Column("value_double", "double", "any number; true is 1", nullable=True),
+        Column("value_bigint", "bigint", "an integer, exact; null above 2^63 - 1", nullable=True),
+        Column(
+            "value_string", "string", "a text, the name of an enumeration value, bytes in hex", nullable=True
+        ),
+        Column("value_boolean", "boolean", "a truth value", nullable=True),
+        Column("unit", "string", "unit of the member in [plugins.payloads]", nullable=True),
+        *_PARTITION,
+    ),
+    "One row per value in a kept payload, decoded with the types of `[plugins.payloads]` at that time.",
+)
+
+SAMPLES: Final = (PAYLOADS, SIGNALS)
+
 UNKNOWN_GATEWAY: Final = "?"
 """Partition of files with an unknown gateway; its date is 1970-01-01."""
 
@@ -383,17 +434,23 @@ EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS, 
 """The small tables of silver."""
 
 
-def _wide() -> Table:
-    """Every column of every small table once, all nullable, and the name of the table."""
+def _wide(name: str, folder: str, tables: tuple[Table, ...]) -> Table:
+    """Every column of these tables once, all nullable, and the name of the table."""
     columns: dict[str, Column] = {"table": Column("table", "string", "which of them")}
-    for column in (column for table in (*EVENTS, QUARANTINE) for column in table.columns[: -len(_PARTITION)]):
+    for column in (column for table in tables for column in table.columns[: -len(_PARTITION)]):
         have = columns.setdefault(column.name, Column(column.name, column.type, column.note, nullable=True))
         if have.type != column.type:
             raise TypeError(f"{column.name} is {have.type} in one table and {column.type} in another")
-    return Table("events", EVENTS_FOLDER, (*columns.values(), *_PARTITION))
+    return Table(name, folder, (*columns.values(), *_PARTITION))
 
 
-WIDE: Final = _wide()
+WIDE: Final = _wide("events", EVENTS_FOLDER, (*EVENTS, QUARANTINE))
 """Storage of the small tables. Rows of the quarantine pass through it into a folder of their own."""
 
-SILVER: Final = (DELIVERIES, *EVENTS)
+SAMPLED: Final = _wide("sampled", SAMPLED_FOLDER, SAMPLES)
+"""Storage of payloads and signals."""
+
+STORED_IN: Final = {EVENTS_FOLDER: WIDE, SAMPLED_FOLDER: SAMPLED}
+"""Tables that share files, by their folder."""
+
+SILVER: Final = (DELIVERIES, *EVENTS, *SAMPLES)

@@ -8,20 +8,24 @@ Files keep a time as microseconds and an id as two numbers: the text of an id wo
 its row. Spark computes the columns of a view from these, and only those that a query reads.
 """
 
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
-from ustreamer_pipeline.schemas import QUARANTINE, SILVER, Column, Table
+from ustreamer_pipeline.schemas import QUARANTINE, SIGNALS, SILVER, Column, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 TABLES: Final = (*SILVER, QUARANTINE)
 WIDTH: Final = 118
 
+_VALUE_KINDS: Final = ("boolean", "bigint", "double", "string")
+_MESSAGE: Final = ("gateway", "date", "run", "time", "time_ns", "id")
 _UPPER, _LOWER = "_msb", "_lsb"
 """Ends of the names of the two halves of a UUID."""
 
@@ -83,6 +87,48 @@ def register_views(spark: "SparkSession", lake: str | Path) -> list[str]:
     return [table.name for table in TABLES]
 
 
+def register_signal_views(spark: "SparkSession", lake: str | Path) -> list[str]:
+    """Make a view of each topic with signals, and return the names, such as "signals_chassis_1234_1_8001".
+
+    A view has one row per message, and one column per signal, with its type and its unit as comment.
+    """
+    from pyspark.sql import functions as f
+
+    signals = view(spark, lake, SIGNALS)
+    found = signals.groupBy("topic", "signal").agg(
+        *(f.count(f"value_{kind}").alias(kind) for kind in _VALUE_KINDS), f.max("unit").alias("unit")
+    )
+    topics: dict[str, list[Row]] = {}
+    for row in found.orderBy("topic", "signal").collect():
+        topics.setdefault(row["topic"], []).append(row)
+    for topic, rows in topics.items():
+        messages = signals.where(f.col("topic") == topic).groupBy(*_MESSAGE)
+        wide = messages.agg(*(_signal_column(row) for row in rows))
+        described = [f.col(f"`{row['signal']}`").alias(row["signal"], metadata=_comment(row)) for row in rows]
+        wide.select(*_MESSAGE, *described).createOrReplaceTempView(signal_view(topic))
+    return [signal_view(topic) for topic in topics]
+
+
+def _signal_column(row: "Row") -> "SparkColumn":
+    """The values of one signal. A number that is an integer only sometimes is a double."""
+    from pyspark.sql import functions as f
+
+    kind = max(
+        _VALUE_KINDS, key=lambda name: int(row[name])
+    )  # of equal counts the first: an integer has a double too
+    value = f.when(f.col("signal") == row["signal"], f.col(f"value_{kind}"))
+    return f.first(value, ignorenulls=True).alias(row["signal"])
+
+
+def _comment(row: "Row") -> dict[str, str]:
+    return {"comment": row["unit"]} if row["unit"] else {}
+
+
+def signal_view(topic: str) -> str:
+    """Name of the view of a topic: signals, and the parts of its UUri."""
+    return "_".join(["signals", *re.findall(r"\w+", topic.removeprefix("up:"))])
+
+
 def data_dictionary() -> str:
     """The page docs/tables.md."""
     lines = [
@@ -95,6 +141,13 @@ def data_dictionary() -> str:
             "`DESCRIBE deliveries` shows the same comments. All times of the wall clock are UTC, in microseconds. "
             "A name that ends with `_ns` is a time of the gateway's monotonic clock, or a duration, in nanoseconds. "
             "A query that names a `date` and a `gateway` reads only their files.",
+            WIDTH,
+        ),
+        "",
+        *textwrap.wrap(
+            "`register_signal_views(spark, lake)` makes one more view for each topic with signals, such as "
+            "`signals_chassis_1234_1_8001`: one row per message, one column per signal. The comment of a column is the "
+            "unit of its signal.",
             WIDTH,
         ),
     ]

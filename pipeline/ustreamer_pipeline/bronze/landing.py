@@ -21,6 +21,7 @@ from ustreamer_pipeline.lake.storage import Storage, storage_of
 from ustreamer_pipeline.recording import events
 from ustreamer_pipeline.recording.layout import DELIVERY
 from ustreamer_pipeline.recording.rows import DAY_US, EPOCH, day_of
+from ustreamer_pipeline.recording.samples import has_samples, sample_days
 from ustreamer_pipeline.recording.segments import RAW_MAX, RecordingRefused, Segment, read_segment
 from ustreamer_pipeline.schemas import QUARANTINE
 
@@ -55,6 +56,8 @@ class SegmentSummary:
     first_seq: int
     next_seq: int
     complete: bool
+    sampled: bool = False
+    """Whether it has payloads that were kept by topic."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -167,12 +170,13 @@ def summarize(segment: Segment, buffer: bytes, name: str) -> SegmentSummary:
         crc32(buffer),
         len(rows),
         list(zip(days.tolist(), counts.tolist(), strict=True)),
-        sorted({wall_us // DAY_US for _, wall_us, _ in found}),
+        sorted({wall_us // DAY_US for _, wall_us, _ in found} | sample_days(segment)),
         sum(table is QUARANTINE for table, _, _ in found),
         int(received.min()) if len(rows) else 0,
         segment.header.first_seq,
         segment.next_seq,
         segment.end is not None,
+        has_samples(segment),
     )
 
 

@@ -24,7 +24,7 @@ from ustreamer_pipeline.lake.snapshot import KEEP_S, TableFile
 from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.lake.tables import WRITTEN_DDL, Batches, FileWriter, pack, read_file, written
 from ustreamer_pipeline.recording.rows import day_text
-from ustreamer_pipeline.schemas import DELIVERIES, WIDE, Table
+from ustreamer_pipeline.schemas import DELIVERIES, SAMPLED, WIDE, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,13 +74,14 @@ def compact(
         for day in days:
             if day_text(day) > last or day in pending or day in manifest.large:
                 continue
-            small = {table: manifest.small_files(table.name, day) for table in (DELIVERIES, WIDE)}
+            small = {table: manifest.small_files(table.name, day) for table in (DELIVERIES, WIDE, SAMPLED)}
             if not _is_worth_it(small[DELIVERIES]):
                 continue
             with progress(f"compacting {day_text(day)}"):
                 large = [
                     file
                     for table, files in small.items()
+                    if files
                     for file in _write_large(spark, lake, table, files, file_bytes)
                 ]
             manifest, is_listed = commit(storage, manifest, partial(_list_large, day, small, large))

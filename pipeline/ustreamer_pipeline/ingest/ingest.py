@@ -34,7 +34,7 @@ from ustreamer_pipeline.lake.snapshot import TableFile
 from ustreamer_pipeline.lake.storage import Storage, storage_of
 from ustreamer_pipeline.lake.tables import write_rows, write_units
 from ustreamer_pipeline.recording.layout import SUFFIXES
-from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, WIDE
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SAMPLED, WIDE
 from ustreamer_pipeline.silver.silver import (
     UnitPlan,
     deliveries,
@@ -44,6 +44,7 @@ from ustreamer_pipeline.silver.silver import (
     plan_unit,
     quarantine_rows,
     recorded,
+    sample_rows,
     with_bad_reason,
 )
 
@@ -219,8 +220,13 @@ def _rebuild_days(
         by_unit = manifest.by_unit()
         units = [plan_unit(manifest, unit, by_unit.get(unit, [])) for unit in wave]
         faults = any(segment.faults for unit in wave for segment in by_unit.get(unit, []))
+        sampled = [
+            unit for unit in units if any(each.sampled for each in by_unit.get((unit.gateway, unit.day), []))
+        ]
         with progress(f"making {len(wave)} days of gateways"):
             files, made = _rebuild_wave(spark, units, lake, faults=faults)
+            if sampled:
+                files += write_units(sample_rows(spark, pack_tasks(sampled), lake), SAMPLED, lake)
         done.add(made)
         manifest, _ = commit(storage, manifest, partial(_list_files, units, files))
     return manifest

@@ -24,6 +24,7 @@ from ustreamer_pipeline.recording.layout import (
     TYPES,
 )
 from ustreamer_pipeline.recording.rows import DAY_US, EPOCH
+from ustreamer_pipeline.recording.samples import SamplesFault, dropped_samples, read_samples
 from ustreamer_pipeline.recording.segments import RAW_MAX, Segment
 from ustreamer_pipeline.schemas import (
     CHANGES,
@@ -192,6 +193,11 @@ def find_event_rows(segment: Segment, file: str, rows: int) -> Iterator[EventRow
                 )
             else:
                 yield table, wall_us, {"run": reader.run, **row}
+    for bad in read_samples(segment):
+        if isinstance(bad, SamplesFault):
+            raw = segment.cells[bad.position].tobytes()
+            at = int(segment.offsets[bad.position])
+            yield _quarantine_row(segment.header.wall_ms * 1_000, file, at, bad.reason, raw)
     yield from _clock_steps(segment)
     yield _segment_row(segment, rows)
     for fault in segment.faults:
@@ -247,6 +253,7 @@ def _segment_row(segment: Segment, rows: int) -> EventRow:
         "rows": rows,
         "end": None if end is None else ENDS[min(end["cause"], len(ENDS) - 1)],
         "ended_us": None if end is None else int(end["wall_ms"]) * 1_000,
+        "dropped": dropped_samples(segment),
     }
     return SEGMENTS, began_us, row
 

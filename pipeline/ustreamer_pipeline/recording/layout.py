@@ -23,7 +23,7 @@ BLOCK_MAGIC: Final = int.from_bytes(b"UBLK", "little")
 SUFFIXES: Final = (".useg", ".useg.open")
 
 STRING, TARGET, DELIVERY, ANSWER, SUBSCRIPTION, DEAD_LETTER = range(1, 7)
-PAYLOAD, ANCHOR, GAP, CONFIG, COUNTERS, END, BATCH = range(7, 14)
+PAYLOAD, ANCHOR, GAP, CONFIG, COUNTERS, END, BATCH, SAMPLES, SAMPLES_PART = range(7, 16)
 """Kinds: the first byte of a record."""
 
 HELD: Final = 1
@@ -236,5 +236,20 @@ TYPES: Final = {
             "size": (52, "<u4"),
         },
     ),
+    SAMPLES: _record(
+        CELL,
+        {
+            **_KIND,
+            "compression": (1, "u1"),
+            "parts": (2, "<u2"),
+            "samples": (4, "<u4"),
+            "length": (8, "<u4"),
+            "packed": (12, "<u4"),
+            "from_ns": (16, "<i8"),
+            "until_ns": (24, "<i8"),
+            "dropped": (32, "<i8"),
+        },
+    ),
+    SAMPLES_PART: _record(CELL, {**_KIND, "part": (2, "<u2"), "length": (4, "<u4"), "bytes": (8, "V88")}),
 }
 """Fields of each kind of record. Halves of UUIDs are signed, as in every table; the bits are the same."""

@@ -16,7 +16,7 @@ from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.recording import events, rows
 from ustreamer_pipeline.recording.layout import DELIVERY, HAS_TTL, HELD, NO_CODE
 from ustreamer_pipeline.recording.segments import Segment, read_segment
-from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, RECORDED, TYPES, VERDICTS, WIDE, Table
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, RECORDED, SAMPLED, TYPES, VERDICTS, WIDE, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,6 +88,12 @@ def event_rows(spark: "SparkSession", packed: list[list[UnitPlan]], lake: str) -
     return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, WIDE.ddl)
 
 
+def sample_rows(spark: "SparkSession", packed: list[list[UnitPlan]], lake: str) -> "DataFrame":
+    """Payloads that were kept by topic, and their signals (`SAMPLED`)."""
+    reader = _read_task(packed, lake, _samples)
+    return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, SAMPLED.ddl)
+
+
 Read = Callable[[UnitPlan, str], "Iterator[pa.RecordBatch]"]
 
 
@@ -126,6 +132,14 @@ def _events(unit: UnitPlan, lake: str) -> "Iterator[pa.RecordBatch]":
             events.find_event_rows(segment, segment_file(part.file), len(segment.positions_of(DELIVERY)))
         )
         yield events.event_batch(listed, unit.day, unit.gateway)
+
+
+def _samples(unit: UnitPlan, lake: str) -> "Iterator[pa.RecordBatch]":
+    # The types of payloads are compiled in tasks; only lakes with payloads need them.
+    from ustreamer_pipeline.silver.signals import sample_batches
+
+    for part in unit.parts:
+        yield from sample_batches(_load(lake, part.file), unit.day, unit.gateway)
 
 
 # ------------------------------------------------------------------------------------------------------- what it means

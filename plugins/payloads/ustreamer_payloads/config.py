@@ -16,6 +16,7 @@ MAX_BYTES: Final = 16_777_216
 LengthBits: TypeAlias = Literal[0, 8, 16, 32]
 FieldBits: TypeAlias = Literal[8, 16, 32]
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^\w{1,64}$")]
+Unit: TypeAlias = Annotated[str, Meta(max_length=32)]
 Align: TypeAlias = Literal[1, 2, 4, 8, 16, 32]
 Encoding: TypeAlias = Literal["utf-8", "utf-16be", "utf-16le"]
 Unsigned: TypeAlias = Literal["u8", "u16", "u32", "u64", "u16le", "u32le", "u64le"]
@@ -29,7 +30,7 @@ class _Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MemberShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A member of a struct.
+    """A member of a struct. `unit` is for readers of the value, such as "m/s".
 
     `align`: it starts at a multiple of `align` bytes, counted from the start of the SOME/IP message.
     """
@@ -37,6 +38,7 @@ class MemberShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Name
     type: "TypeRef"
     align: Align = 1
+    unit: Unit = ""
 
 
 class StructShape(_Shape, tag="struct", frozen=True):
@@ -55,6 +57,7 @@ class TaggedShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     id: Annotated[int, Meta(ge=0, le=0xFFF)]
     name: Name
     type: "TypeRef"
+    unit: Unit = ""
 
 
 class TlvShape(_Shape, tag="tlv", frozen=True):

@@ -69,6 +69,7 @@ remote = "127.0.0.1:{ecu}"
 [plugins.throttle]
 [plugins.recorder]
 directory = {recordings}
+payloads = ["//chassis/1234/1/*", "//chassis/2001/1/*"]      # signals for the pipeline
 
 [plugins.payloads]                      # what the chassis says, for those who show it
 topics = [
@@ -80,11 +81,11 @@ topics = [
 
 [plugins.payloads.types.Wheel]
 kind = "struct"
-members = [{{ name = "speed", type = "f32" }}]               # m/s
+members = [{{ name = "speed", type = "f32", unit = "m/s" }}]
 
 [plugins.payloads.types.Steering]
 kind = "struct"
-members = [{{ name = "angle", type = "i16" }}]               # degrees
+members = [{{ name = "angle", type = "i16", unit = "deg" }}]
 
 [plugins.payloads.types.Side]
 kind = "enum"
