@@ -10,10 +10,10 @@ from urllib.parse import unquote
 from ustreamer_pipeline.bronze.manifest import Manifest
 from ustreamer_pipeline.lake.snapshot import TableFile, last_version
 from ustreamer_pipeline.lake.storage import storage_of
-from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, WIDE
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SAMPLED, WIDE
 
 _UNIT: Final = re.compile(r"(.+)/date=([^/]+)/gateway=([^/]+)/[^/]+\.parquet")
-_TABLES: Final = {table.folder: table.name for table in (DELIVERIES, WIDE, QUARANTINE)}
+_TABLES: Final = {table.folder: table.name for table in (DELIVERIES, WIDE, SAMPLED, QUARANTINE)}
 
 
 def list_lake(lake: Path) -> None:

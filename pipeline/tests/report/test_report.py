@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from tests.sample_lakes import list_lake
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
+from ustreamer_pipeline.errors import UsageError
 from ustreamer_pipeline.report.page import count, page, share
 from ustreamer_pipeline.report.plots import micro
 from ustreamer_pipeline.report.report import report
@@ -125,8 +126,27 @@ def subscriptions() -> list[Row]:
     ]
 
 
+def speeds() -> list[Row]:
+    """One value a second, rising by one."""
+    return [
+        row(
+            schemas.SIGNALS,
+            time_us=WALL_US + n * 1_000_000,
+            time_ns=n * SECOND,
+            id_msb=0x7000,
+            id_lsb=n,
+            topic=topic,
+            signal="speed",
+            value_double=float(n),
+            unit="m/s",
+        )
+        for n in range(100)
+        for topic in ("up://chassis/1/1/8001", "up://chassis/9/1/8001")
+    ]
+
+
 def write(lake: Path, gateway: str, table: Table, rows: list[Row]) -> None:
-    stored = schemas.WIDE if table in schemas.EVENTS else table
+    stored = schemas.STORED_IN.get(table.folder, table)
     fields = [
         field.with_nullable(True) for field in stored.arrow_schema() if field.name not in ("date", "gateway")
     ]
@@ -150,7 +170,9 @@ def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
         schemas.GAPS,
         [row(schemas.GAPS, cause="OVERRUN", first_seq=4_000, rows=12, from_us=0, until_us=0)],
     )
-    assert main(["report", str(lake), str(out)]) == 0
+    for gateway in ("vin1", "vin2"):
+        write(lake, gateway, schemas.SIGNALS, speeds())
+    assert main(["report", str(lake), str(out), "--signal", "//chassis/1/1/8001:speed"]) == 0
     return out
 
 
@@ -267,14 +289,17 @@ def test_figures_of_the_fleet_include_the_rows_that_no_table_has(
     assert (made.cut["gateways"], made.cut["over_time"], made.fleet["gateways"]) == (2, 17, 5)
     assert made.cut["fleet_over_time"] == 1  # with four steps in all
     assert {each["rows"] for each in made.tables["fleet_over_time"]} == {5}
+    with pytest.raises(UsageError, match="--signal sped: no numbers; signals with numbers: none"):
+        report(spark, str(tmp_path), signals=[("", "sped")])
     html = page(made, "a lake")
+    assert "Covers 15 of 20 deliveries of all 5 gateways" in html
     assert "<h1>80.0\u202f% delivered, 4 lost</h1>" in html
     assert "20 deliveries of 5 gateways" in html
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-PLOTS = ("over-time", "losses", "latency", "throttle", "queues", "talkers", "lifetimes")
+PLOTS = ("over-time", "signal-0", "losses", "latency", "throttle", "queues", "talkers", "lifetimes")
 
 
 class Ids(HTMLParser):
@@ -306,6 +331,34 @@ def test_the_page_is_self_contained_with_unique_ids(out: Path) -> None:
     assert len(html) < 1_000_000
 
 
+def test_a_chosen_signal_is_plotted_on_the_time_axis_of_the_rates(
+    out: Path, tables: dict[str, list[Row]]
+) -> None:
+    rows = tables["signals"]
+    assert {(each["topic"], each["unit"], each["values"], each["gateways"]) for each in rows} == {
+        ("up://chassis/1/1/8001", "m/s", 2, 2)
+    }
+    assert [each["average"] for each in rows] == [float(n) for n in range(100)]
+    html = (out / "report.html").read_text()
+    assert "speed of up://chassis/1/1/8001, over time: from 0 to 99 m/s." in html
+
+
+def test_each_figure_states_how_much_of_the_fleet_it_covers(out: Path) -> None:
+    html = (out / "report.html").read_text()
+    captions = re.findall(r"<figcaption><span>.*?</span>(.*?)\.</figcaption>", html)
+    assert captions == [
+        "Covers all 2\u202f033 deliveries of all 2 gateways",
+        "Covers 200 values; at most all 2 gateways in a step",
+        "Covers all 2 causes of all 2 gateways",
+        "Covers all 1\u202f024 delivered messages of all 2 gateways",
+        "Covers all 2 targets with a limit, on all 2 gateways",
+        "Covers all 6 links, on all 2 gateways",
+        "Covers all 3 sources of all 2 gateways",
+        "Covers all 6 subscriptions, on all 2 gateways",
+    ]
+    assert f"These figures cover all 2 gateways and {share(2033 / 2045)} of the rows that are known." in html
+
+
 def test_the_page_starts_with_the_result(out: Path) -> None:
     html = (out / "report.html").read_text()
     assert "<h1>99.3\u202f% delivered, 7 lost</h1>" in html
@@ -323,8 +376,11 @@ const seen = [...document.querySelectorAll("figure.plot")].map(figure => {
   return [figure.id, Math.round(box.width), Math.round(box.height), drawn, svg.querySelectorAll("text").length,
           svg.querySelector("title").textContent, svg.querySelector("desc").textContent, getComputedStyle(label).fill];
 });
+document.querySelectorAll("details").forEach(each => each.open = true);
+const clipped = [...document.querySelectorAll(".scroll")].filter(each => each.scrollWidth > each.clientWidth)
+  .map(each => each.querySelector("caption").textContent);
 const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
-document.body.innerHTML = "<pre id=measured>" + JSON.stringify({seen, wide}).replaceAll("<", "&lt;") + "</pre>";
+document.body.innerHTML = "<pre id=measured>" + JSON.stringify({seen, wide, clipped}).replaceAll("<", "&lt;") + "</pre>";
 </script>"""
 
 
@@ -340,7 +396,7 @@ def chromium() -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1_200, 500])
+@pytest.mark.parametrize("width", [1_300, 500])
 def test_in_a_browser_every_plot_is_there(
     out: Path, chromium: str, tmp_path: Path, scheme: str, width: int
 ) -> None:
@@ -357,7 +413,7 @@ def test_in_a_browser_every_plot_is_there(
     answer = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert [each[0] for each in answer["seen"]] == [f"plot-{name}" for name in PLOTS]
     for name, wide, high, drawn, texts, title, alt, ink in answer["seen"]:
-        assert wide > 0.7 * width, name
+        assert wide > 0.7 * min(width, 1_000), name
         assert high > 0.15 * wide, name
         assert (drawn > 5, texts > 4) == (True, True), name
         assert title, name
@@ -365,6 +421,26 @@ def test_in_a_browser_every_plot_is_there(
         light = sum(map(int, re.findall(r"\d+", ink)[:3])) > 3 * 128
         assert light == (scheme == "dark"), f"{name}: letters are {ink} on a {scheme} page"
     assert not answer["wide"], "the page scrolls sideways"
+    assert width < 1_300 or not answer["clipped"]
+
+
+def test_on_paper_every_number_is_there_and_letters_are_dark(
+    out: Path, chromium: str, tmp_path: Path
+) -> None:
+    printed = tmp_path / "printed.html"
+    html = (out / "report.html").read_text().replace("@media print", "@media all")
+    script = """<script>
+const hidden = [...document.querySelectorAll("details table")].filter(each => !each.checkVisibility()).length;
+document.body.innerHTML = "<pre id=measured>" + hidden + " " + getComputedStyle(document.body).color + "</pre>";
+</script>"""
+    printed.write_text(html.replace("</body>", script + "</body>"))
+    dom = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+         "--virtual-time-budget=5000", "--force-dark-mode", "--blink-settings=preferredColorScheme=0",
+         "--dump-dom", printed.as_uri()],
+        capture_output=True, text=True, timeout=100, check=True,
+    ).stdout  # fmt: skip
+    assert re.findall(r'<pre id="measured">(.*?)</pre>', dom) == ["0 rgb(0, 0, 0)"]
 
 
 # --- number formats -----------------------------------------------------------------------------------------

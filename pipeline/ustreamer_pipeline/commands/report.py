@@ -17,6 +17,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="folder for report.html, report.json and the CSV files")
     parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
     parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
+    parser.add_argument(
+        "--signal",
+        action="append",
+        default=[],
+        metavar="[TOPIC:]NAME",
+        help="plot a signal beside the rates; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="the totals, as one JSON object")
     session.arguments(parser)
 
@@ -36,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         session.session("report", **session.chosen(options), reads=[options.lake]) as spark,
         progress(spark, "reporting"),
     ):
-        made = report(spark, options.lake, since, until)
+        made = report(spark, options.lake, since, until, signals=[_signal(each) for each in options.signal])
     write_tables(made, out)
     html = out / "report.html"
     html.write_text(page(made, options.lake), encoding="utf-8")
@@ -46,3 +53,9 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"{headline(made)}\n{html}")
     return 0
+
+
+def _signal(text: str) -> tuple[str, str]:
+    """Topic and name of a signal; an empty topic is any. Tables have UUris with their scheme."""
+    topic, _, name = text.rpartition(":")
+    return (topic if not topic or topic.startswith("up:") else f"up:{topic}"), name

@@ -5,6 +5,8 @@ tables.
 
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from string import Template
 from typing import Any, Final
 
@@ -67,8 +69,7 @@ def table(made: FleetReport, name: str, caption: str, columns: Sequence[tuple[st
     body = "".join(
         "<tr>"
         + "".join(
-            f"<td{' class=n' if key in numeric else ''}>{escape(cell(row[key]))}</td>"
-            for key, _, cell in columns
+            f"<td{_class(numeric, key, cell)}>{escape(cell(row[key]))}</td>" for key, _, cell in columns
         )
         + "</tr>"
         for row in rows[:SHOWN]
@@ -82,6 +83,13 @@ def table(made: FleetReport, name: str, caption: str, columns: Sequence[tuple[st
         f"<div class=scroll><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>{more}"
     )
+
+
+def _class(numeric: set[str], key: str, cell: Cell) -> str:
+    """Numbers do not wrap; times do, between date and time."""
+    if key not in numeric:
+        return ""
+    return ' class="n t"' if cell is moment else " class=n"
 
 
 def _only_in_lake(made: FleetReport, name: str) -> str:
@@ -119,6 +127,7 @@ def page(made: FleetReport, lake: str) -> str:
             f"{moment(first)} to {moment(last)} UTC · {lake}"
         ),
         tiles=_tiles(made),
+        covers=escape(_covers(made)),
         bar=_bar(made),
         nav="".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections),
         sections="".join(
@@ -126,6 +135,13 @@ def page(made: FleetReport, lake: str) -> str:
             for name, title, body in sections
         ),
     )
+
+
+def _covers(made: FleetReport) -> str:
+    """How much of the fleet the figures above the sections cover."""
+    missing, rows = made.fleet["missing"], made.totals["rows"]
+    known = f"{share(rows / (rows + missing))} of the rows that are known" if missing else "every known row"
+    return f"These figures cover all {count(made.fleet['gateways'])} gateways and {known}."
 
 
 def headline(made: FleetReport) -> str:
@@ -194,8 +210,32 @@ def _bar(made: FleetReport) -> str:
 Section = tuple[str, str, str]
 
 
-def _figure(plot: Plot) -> str:
-    return f'<figure class=plot id="plot-{plot.name}">{plot.svg}<figcaption>{escape(plot.title)}</figcaption></figure>'
+def _figure(plot: Plot, covers: str) -> str:
+    """A plot, and how much of the fleet it covers."""
+    caption = f"<figcaption><span>{escape(plot.title)}. </span>{escape(covers)}.</figcaption>"
+    return f'<figure class=plot id="plot-{plot.name}">{plot.svg}{caption}</figure>'
+
+
+def part(shown: int, whole: int, what: str) -> str:
+    """How much of a table a figure shows: all 7 causes, or 15 of 40 causes."""
+    return f"all {count(whole)} {what}" if shown >= whole else f"{count(shown)} of {count(whole)} {what}"
+
+
+def _first(made: FleetReport, name: str, what: str, limit: int = plots.MAX_BARS) -> str:
+    """The coverage of a plot of the first rows of a table."""
+    rows = made.tables[name]
+    shown = rows[:limit]
+    text = part(len(shown), len(rows) + made.cut.get(name, 0), what)
+    if "gateway" in rows[0]:
+        gateways = len({row["gateway"] for row in shown})
+        text += f", on {part(gateways, made.fleet['gateways'], 'gateways')}"
+    else:
+        text += f" of all {count(made.fleet['gateways'])} gateways"
+    return f"Covers {text}"
+
+
+def _whole(made: FleetReport, what: str, number: int) -> str:
+    return f"Covers all {count(number)} {what} of all {count(made.fleet['gateways'])} gateways"
 
 
 def _numbers(inside: str) -> str:
@@ -203,7 +243,18 @@ def _numbers(inside: str) -> str:
 
 
 def _time(made: FleetReport) -> Section:
-    return "time", "Over time", _figure(plots.over_time(made.tables["fleet_over_time"], made.width_s))
+    rates = made.tables["fleet_over_time"]
+    drawn = sum(row["rows"] for row in rates)
+    covers = f"Covers {part(drawn, made.totals['rows'], 'deliveries')} of all {count(made.fleet['gateways'])} gateways"
+    figures = [_figure(plots.over_time(rates, made.width_s), covers)]
+    span_s = rates[0]["time_s"], rates[-1]["time_s"] + made.width_s
+    by_signal = groupby(made.tables.get("signals", []), itemgetter("topic", "signal"))
+    for number, (_, group) in enumerate(by_signal):
+        rows = list(group)
+        values, most = sum(row["values"] for row in rows), max(row["gateways"] for row in rows)
+        covers = f"Covers {count(values)} values; at most {part(most, made.fleet['gateways'], 'gateways')} in a step"
+        figures.append(_figure(plots.signal(number, rows, span_s), covers))
+    return "time", "Over time", "".join(figures)
 
 
 def _lost(made: FleetReport) -> Section | None:
@@ -225,7 +276,8 @@ def _lost(made: FleetReport) -> Section | None:
     return (
         "losses",
         "What was lost, and why",
-        _figure(plot) + table(made, "losses", "Causes, the most frequent first", columns),
+        _figure(plot, _first(made, "losses", "causes"))
+        + table(made, "losses", "Causes, the most frequent first", columns),
     )
 
 
@@ -242,7 +294,10 @@ def _latency(made: FleetReport) -> Section | None:
     return (
         "latency",
         "Latency",
-        _figure(plots.latency(fleet))
+        _figure(
+            plots.latency(fleet),
+            _whole(made, "delivered messages", sum(row["delivered"] for row in fleet)),
+        )
         + _numbers(
             table(made, "latency", "From arrival to the verdict, and the part of it in a queue", columns)
         ),
@@ -261,7 +316,7 @@ def _throttle(made: FleetReport) -> Section | None:
     return (
         "throttle",
         "Throttling",
-        _figure(plots.throttle(rows))
+        _figure(plots.throttle(rows), _first(made, "throttle", "targets with a limit"))
         + _numbers(table(made, "throttle", "Targets with a limit, the most throttled first", columns)),
     )
 
@@ -284,7 +339,7 @@ def _queues(made: FleetReport) -> Section | None:
     return (
         "queues",
         "Queues",
-        _figure(plot)
+        _figure(plot, _first(made, "queues", "links"))
         + _numbers(table(made, "queues", "The most that waited or was being sent at one time", columns)),
     )
 
@@ -305,7 +360,7 @@ def _talkers(made: FleetReport) -> Section:
     return (
         "talkers",
         "Top talkers",
-        _figure(plot)
+        _figure(plot, _first(made, "talkers", "sources"))
         + _numbers(
             table(
                 made, "talkers", "Top senders; each message counts once, for any number of targets", columns
@@ -325,7 +380,7 @@ def _lives(made: FleetReport) -> Section | None:
     return (
         "subscriptions",
         "Subscriptions",
-        _figure(plots.lifetimes(rows))
+        _figure(plots.lifetimes(rows), _first(made, "subscriptions", "subscriptions", len(rows)))
         + _numbers(table(made, "subscriptions", "Each subscription of each run", columns)),
     )
 
@@ -353,7 +408,7 @@ _PAGE: Final = Template("""<!doctype html>
 }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif }
-main, header { max-width: 62rem; margin: 0 auto; padding: 0 1.25rem }
+main, header { max-width: 80rem; margin: 0 auto; padding: 0 1.25rem }
 header { padding-top: 2.5rem }
 h1 { font-size: clamp(1.7rem, 4.5vw, 2.6rem); line-height: 1.15; margin: 0 0 .4rem; letter-spacing: -.02em }
 h2 { font-size: 1.3rem; margin: 0 0 .8rem }
@@ -371,19 +426,29 @@ nav { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; padding: .3rem 0 1.3rem
 a { color: var(--link) }
 section { margin-bottom: 1.2rem }
 figure { margin: 0 0 .6rem }
-figcaption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
-svg { width: 100%; height: auto; color: var(--ink); display: block }
+figcaption { color: var(--soft); font-size: .82rem }
+figcaption span { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+svg { width: 100%; max-width: 62rem; height: auto; color: var(--ink); display: block }
 svg text { font-family: inherit }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums }
 caption { text-align: left; color: var(--soft); padding: .3rem 0 }
-th, td { text-align: left; padding: .32rem .8rem .32rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
+th, td { text-align: left; padding: .32rem .7rem .32rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
 th { font-weight: 600; color: var(--soft) }
-.n { text-align: right; white-space: nowrap }
+td { overflow-wrap: anywhere }
+.n { text-align: right; white-space: nowrap; overflow-wrap: normal }
+th.n, .n.t { white-space: normal }
 .more { color: var(--soft); font-size: .88rem }
 summary { cursor: pointer; color: var(--link) }
-footer { max-width: 62rem; margin: 0 auto; padding: .5rem 1.25rem 3rem; color: var(--soft); font-size: .88rem }
-@media print { body { background: #fff } nav { display: none } section { break-inside: avoid } }
+footer { max-width: 80rem; margin: 0 auto; padding: .5rem 1.25rem 3rem; color: var(--soft); font-size: .88rem }
+@media print {
+  :root { color-scheme: light; --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; --bad: #b3263c }
+  * { print-color-adjust: exact }
+  nav, summary { display: none }
+  .scroll { overflow: visible }
+  figure, .tile, tr { break-inside: avoid }
+  details::details-content { content-visibility: visible; block-size: auto; display: block }
+}
 </style>
 </head>
 <body>
@@ -391,6 +456,7 @@ footer { max-width: 62rem; margin: 0 auto; padding: .5rem 1.25rem 3rem; color: v
 <h1>$headline</h1>
 <p class="sub">$sub</p>
 <div class="tiles">$tiles</div>
+<p class="sub">$covers</p>
 $bar
 <nav aria-label="Sections">$nav</nav>
 </header>

@@ -117,10 +117,38 @@ def _clip(text: str, most: int = 56) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def _time_axis(axes: "Axes") -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.margins(x=0)
+
+
+def signal(number: int, rows: Sequence[Row], span_s: tuple[float, float]) -> Plot:
+    """Average and range of one signal, from its rows by time step, on the time axis of the rates."""
+    figure, axes = _figure(2.4)
+    times: list[Any] = [dt.datetime.fromtimestamp(row["time_s"], dt.UTC) for row in rows]
+    lowest, highest = [row["lowest"] for row in rows], [row["highest"] for row in rows]
+    axes.fill_between(
+        times, lowest, highest, color="#7a8fb8", alpha=0.35, label="lowest to highest", linewidth=0
+    )
+    axes.plot(times, [row["average"] for row in rows], color="#1f6f9e", label="average", marker=".")
+    _time_axis(axes)
+    axes.set_xlim(*(dt.datetime.fromtimestamp(each, dt.UTC) for each in span_s))  # type: ignore[arg-type]
+    first = rows[0]
+    name, unit = first["signal"], first["unit"] or ""
+    axes.set_ylabel(f"{name}, {unit}" if unit else name)
+    figure.legend(loc="outside upper left", ncols=2)
+    title = f"{name} of {first['topic']}, over time"
+    alt = f"{title}: from {min(lowest):.4g} to {max(highest):.4g} {unit}".rstrip() + "."
+    return _plot(f"signal-{number}", title, alt, figure)
+
+
 def over_time(rows: Sequence[Row], width_s: int) -> Plot:
     """Stacked rates by verdict, from rows of the fleet by time step."""
     import numpy as np
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     steps = sorted({row["time_s"] for row in rows})
     place = {step: at for at, step in enumerate(steps)}
@@ -139,12 +167,9 @@ def over_time(rows: Sequence[Row], width_s: int) -> Plot:
             edges, bottom, top, step="post", color=COLOURS[name], label=NAMES[name], linewidth=0
         )
         bottom = top
-    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    _time_axis(axes)
     axes.set_ylabel("deliveries/s")
     axes.set_ylim(bottom=0)
-    axes.margins(x=0)
     _short_axis(axes, "y")
     figure.legend(loc="outside upper left", ncols=3)
     total = sum(rates.values())

@@ -4,15 +4,15 @@
 import csv
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ustreamer_pipeline.errors import UnavailableError
+from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import snapshot_of
 from ustreamer_pipeline.report import tables
-from ustreamer_pipeline.schemas import DELIVERIES, GAPS, SUBSCRIPTIONS, VERDICTS
+from ustreamer_pipeline.schemas import DELIVERIES, GAPS, SIGNALS, SUBSCRIPTIONS, VERDICTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,8 +55,12 @@ def report(
     since: str = "",
     until: str = "9999-12-31",
     step: Callable[[str], None] = lambda _: None,
+    signals: Sequence[tuple[str, str]] = (),
 ) -> FleetReport:
-    """Compute all tables; `step` gets the name of each table first. Raises UnavailableError without deliveries."""
+    """Compute all tables; `step` gets the name of each table first. `signals` are (topic, signal); empty topic: any.
+
+    Raises UnavailableError without deliveries, UsageError for a signal without values.
+    """
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
     snapshot = snapshot_of(lake)
     deliveries = DELIVERIES.read_table(spark, snapshot).where(within)
@@ -93,12 +97,26 @@ def report(
         "missing": tables.missing(gaps),
     }
     try:
+        if signals:
+            samples = SIGNALS.read_table(spark, snapshot).where(within)
+            collect("signals", tables.signals(samples, signals, width_s))
+            _require_values(made["signals"], signals, samples)
         for name, frame in frames.items():
             collect(name, frame)
     finally:
         by_gateway.unpersist()
         by_time.unpersist()
     return FleetReport(made, fleet, width_s, cut)
+
+
+def _require_values(rows: list[Row], signals: Sequence[tuple[str, str]], samples: "DataFrame") -> None:
+    """Raise UsageError for a signal without values, with the names of those that have some."""
+    for topic, name in signals:
+        if not any(row["signal"] == name and topic in ("", row["topic"]) for row in rows):
+            found = samples.where("value_double IS NOT NULL").select("signal").distinct().orderBy("signal")
+            have = ", ".join(row["signal"] for row in found.limit(20).collect())
+            place = f"{topic}:{name}" if topic else name
+            raise UsageError(f"--signal {place}: no numbers; signals with numbers: {have or 'none'}")
 
 
 def write_tables(made: FleetReport, folder: Path) -> list[Path]:

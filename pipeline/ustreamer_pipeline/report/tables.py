@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queries of a report: each is a frame from silver, small enough to be read or plotted."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ustreamer_pipeline.schemas import VERDICTS
@@ -264,4 +265,27 @@ def missing(gaps: "DataFrame") -> "DataFrame":
         gaps.groupBy("gateway", "cause")
         .agg(f.sum("rows").alias("rows"))
         .orderBy(f.col("rows").desc(), "gateway")
+    )
+
+
+def signals(samples: "DataFrame", chosen: "Sequence[tuple[str, str]]", width_s: int) -> "DataFrame":
+    """Chosen signals, as (topic, signal), by time step: average, extremes, values and gateways. Empty topic: any."""
+    from pyspark.sql import functions as f
+
+    wanted = f.lit(False)
+    for topic, name in chosen:
+        wanted = wanted | ((f.col("signal") == name) & (f.lit(not topic) | (f.col("topic") == topic)))
+    step = f.floor(f.col("time_us") / (width_s * 1_000_000)) * width_s
+    return (
+        samples.where(wanted & f.col("value_double").isNotNull())
+        .groupBy("topic", "signal", step.alias("time_s"))
+        .agg(
+            f.max("unit").alias("unit"),
+            f.avg("value_double").alias("average"),
+            f.min("value_double").alias("lowest"),
+            f.max("value_double").alias("highest"),
+            f.count("*").alias("values"),
+            f.countDistinct("gateway").alias("gateways"),
+        )
+        .orderBy("topic", "signal", "time_s")
     )
