@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[TOPIC:]NAME",
-        help="plot a signal beside the rates; may be repeated",
+        help="plot a signal below the rates; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="the totals, as one JSON object")
     session.arguments(parser)
