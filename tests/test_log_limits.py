@@ -48,6 +48,7 @@ BOUNDED = {
         "plugins.failed",
         "plugins.tap_disabled",
         "egress.failed",
+        "observe.not_notified",
         "recorder.row_not_encodable",
         "someip.listener_failed",
         "someip.oversized",

@@ -59,15 +59,12 @@ def test_a_store_that_refuses_writes_is_named_until_it_accepts_one(bench: Bench)
 # --- receiving threads -----------------------------------------------------------------------------------------------
 
 
-def stalled(bench: Bench, *observations: tuple[int, int, bool]) -> list[str]:
+def stalled(*observations: tuple[int, int, bool]) -> list[str]:
     """The last answer for observations of one thread: seconds, turns, and whether it waits for input."""
-    streamer = bench.started(fake("a", "car"))
     watch = ThreadWatch()
     found: list[str] = []
     for seconds, turns, waiting in observations:
-        threads = [ReceivingThread("receiver", turns, waiting)]
-        endpoints = [each._replace(threads=threads) for each in streamer.metrics_snapshot(0).endpoints[1:]]
-        found = watch.stalled(endpoints, seconds * S)
+        found = watch.stalled([("a", ReceivingThread("receiver", turns, waiting))], seconds * S)
     return found
 
 
@@ -88,9 +85,9 @@ HANGS = ["receiving thread 'receiver' of endpoint 'a' makes no progress for 12 s
     ],
 )
 def test_a_thread_that_neither_waits_nor_makes_a_turn_hangs(
-    bench: Bench, observations: list[tuple[int, int, bool]], expected: list[str]
+    observations: list[tuple[int, int, bool]], expected: list[str]
 ) -> None:
-    assert stalled(bench, *observations) == expected
+    assert stalled(*observations) == expected
 
 
 def test_a_hanging_thread_makes_the_process_neither_alive_nor_ready(bench: Bench) -> None:

@@ -177,13 +177,13 @@ def test_every_line_is_written_or_counted_once_and_the_last_one_is_written(
         assert last in log.numbers
 
 
-@pytest.mark.parametrize("json_lines", [True, False])
-def test_the_configured_log_limits_marked_lines_and_never_shows_the_mark(json_lines: bool) -> None:
+@pytest.mark.parametrize("form", ["console", "journal", "json"])
+def test_the_configured_log_limits_marked_lines_and_never_shows_the_mark(form: logs.LogForm) -> None:
     stream = io.StringIO()
     root = logging.getLogger("ustreamer")
     before = root.handlers[:], root.level, root.propagate
     try:
-        logs.configure_logging(json_lines=json_lines, stream=stream)
+        logs.configure_logging(form, stream=stream)
         for _ in range(100):
             logging.getLogger("ustreamer.someip").info(REBOOTED, extra={"peer": "a", **limited("a")})
         assert logs.suppressed_lines() == {REBOOTED: 98}
@@ -195,7 +195,7 @@ def test_the_configured_log_limits_marked_lines_and_never_shows_the_mark(json_li
         root.handlers[:], root.level, root.propagate = before
     last = stream.getvalue().splitlines()[-1]
     assert LIMITED not in first + last
-    if json_lines:
+    if form == "json":
         assert json.loads(last)["suppressed"] == 98
     else:
         assert last.endswith("someip.rebooted peer=a suppressed=98")

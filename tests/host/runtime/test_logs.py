@@ -201,20 +201,38 @@ def logged(stream: io.StringIO) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("json_lines", [True, False])
-def test_log_configuration_writes_to_the_stream_in_the_given_format(json_lines: bool) -> None:
+@pytest.mark.parametrize("form", ["console", "journal", "json"])
+def test_log_configuration_writes_to_the_stream_in_the_given_format(form: logs.LogForm) -> None:
     stream = io.StringIO()
-    logs.configure_logging(json_lines=json_lines, stream=stream)
+    logs.configure_logging(form, stream=stream)
     LOGGER.info("started", extra={"authority": "hpc"})
     [line] = logged(stream)
-    if json_lines:
+    if form == "json":
         assert json.loads(line).items() >= {"event": "started", "authority": "hpc"}.items()
+    elif form == "journal":
+        assert line == "<6>started authority=hpc"
     else:
         assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d INFO started authority=hpc", line)
 
 
+@pytest.mark.parametrize(
+    ("level", "number"), [("CRITICAL", 2), ("ERROR", 3), ("WARNING", 4), ("INFO", 6), ("DEBUG", 7)]
+)
+def test_a_journal_reads_the_level_of_each_line(level: str, number: int) -> None:
+    stream = io.StringIO()
+    logs.configure_logging("journal", "debug", stream)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        LOGGER.log(logging.getLevelNamesMapping()[level], "failed", exc_info=True, extra={"text": "a\nb"})
+    first, *traceback = logged(stream)
+    assert first == f"<{number}>failed text=a\\nb"
+    assert len(traceback) > 2
+    assert all(line.startswith(f"<{number}>") for line in traceback)
+
+
 def test_log_configuration_writes_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure_logging(json_lines=False)
+    logs.configure_logging()
     LOGGER.warning("careful")
     out, err = capsys.readouterr()
     assert out == ""
@@ -232,7 +250,7 @@ def test_log_configuration_writes_to_stderr_by_default(capsys: pytest.CaptureFix
 )
 def test_log_configuration_applies_the_level(level: str, expected: list[str]) -> None:
     stream = io.StringIO()
-    logs.configure_logging(json_lines=True, level=level, stream=stream)
+    logs.configure_logging("json", level, stream)
     for name in ("debug", "info", "warning", "error"):
         getattr(LOGGER, name)("x")
     assert [json.loads(line)["level"] for line in logged(stream)] == expected
@@ -240,15 +258,15 @@ def test_log_configuration_applies_the_level(level: str, expected: list[str]) ->
 
 def test_setting_up_again_does_not_write_lines_twice() -> None:
     first, second = io.StringIO(), io.StringIO()
-    logs.configure_logging(json_lines=True, stream=first)
-    logs.configure_logging(json_lines=True, stream=second)
+    logs.configure_logging("json", stream=first)
+    logs.configure_logging("json", stream=second)
     LOGGER.info("once")
     assert logged(first) == []
     assert len(logged(second)) == 1
 
 
 def test_streamer_log_lines_do_not_reach_the_root_logger(caplog: pytest.LogCaptureFixture) -> None:
-    logs.configure_logging(json_lines=True, stream=io.StringIO())
+    logs.configure_logging("json", stream=io.StringIO())
     with caplog.at_level("DEBUG"):
         LOGGER.info("ours")
         logging.getLogger("another.component").warning("theirs")
@@ -267,6 +285,6 @@ def test_on_the_console_a_summary_stands_for_all_other_fields() -> None:
 @pytest.mark.parametrize(("level", "shown"), [("INFO", False), ("DEBUG", True)])
 def test_the_log_level_debug_shows_the_fields_next_to_a_summary(level: str, shown: bool) -> None:
     stream = io.StringIO()
-    logs.configure_logging(json_lines=False, level=level, stream=stream)
+    logs.configure_logging("console", level, stream)
     LOGGER.info("streamer.stopped", extra={"summary": "7 received", "ledger": {"received": 7}})
     assert ("ledger" in stream.getvalue()) is shown

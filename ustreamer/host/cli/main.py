@@ -180,7 +180,7 @@ def _add_run(commands: Commands) -> None:
         "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
     )
     run.add_argument(
-        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
+        "--log", choices=("console", "journal", "json"), default="console", help="form of the log on stderr"
     )
     run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     run.set_defaults(run=_run)
@@ -344,7 +344,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         from ustreamer.host.runtime import logs, process
 
-        logs.configure_logging(json_lines=arguments.log == "json", level=arguments.log_level)
+        logs.configure_logging(arguments.log, arguments.log_level)
         undelivered = process.run(process.load(arguments.config), arguments.drain, _print_ready)
     finally:
         gc.enable()

@@ -41,7 +41,7 @@ def run(
     `strict`: and if every rate is right and every call has a response, which a busy machine may not reach.
     `recordings` is a directory for recordings to keep; `web` is the port of a page of live values, 0 for any.
     """
-    logs.configure_logging(json_lines=False, level="WARNING")
+    logs.configure_logging(level="WARNING")
     process.tune_interpreter()
     with DemoVehicle(recordings, web) as vehicle:
         if vehicle.page is not None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
+from ustreamer.host.observe.snapshot import MetricsSnapshot
 from ustreamer.transport_port import ReceivingThread
 
 STALLED_NS: Final = 10_000_000_000
@@ -38,15 +38,19 @@ class ThreadWatch:
         # By endpoint and thread: the turns, and when they were first seen.
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def stalled(self, endpoints: Iterable[EndpointSnapshot], now_ns: int) -> list[str]:
-        """A sentence for each thread that has made no progress for `STALLED_NS`. Call it for each check."""
-        threads = {(each.name, thread.name): thread for each in endpoints for thread in each.threads}
-        self._seen = {key: self._first_seen(key, thread, now_ns) for key, thread in threads.items()}
+    def stalled(
+        self, threads: Iterable[tuple[str, ReceivingThread]], now_ns: int, after_ns: int = STALLED_NS
+    ) -> list[str]:
+        """A sentence for each thread, with its endpoint, that has made no progress for `after_ns`. One call a check."""
+        self._seen = {
+            (endpoint, each.name): self._first_seen((endpoint, each.name), each, now_ns)
+            for endpoint, each in threads
+        }
         return [
             f"receiving thread {name!r} of endpoint {endpoint!r} makes no progress for "
             f"{(now_ns - since_ns) // _NS_PER_S} s"
             for (endpoint, name), (_, since_ns) in self._seen.items()
-            if now_ns - since_ns >= STALLED_NS
+            if now_ns - since_ns >= after_ns
         ]
 
     def _first_seen(self, key: tuple[str, str], thread: ReceivingThread, now_ns: int) -> tuple[int, int]:

@@ -70,7 +70,8 @@ class ObserveService:
         return _as_response(readiness(snapshot, self._stalled(snapshot)))
 
     def _stalled(self, snapshot: MetricsSnapshot) -> list[str]:
-        return self._watch.stalled(snapshot.endpoints, self._monotonic_ns())
+        threads = ((each.name, thread) for each in snapshot.endpoints for thread in each.threads)
+        return self._watch.stalled(threads, self._monotonic_ns())
 
 
 def _as_response(report: HealthReport) -> HttpResponse:

@@ -10,11 +10,13 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.log_limiter import LogLimiter
 from ustreamer.host.runtime.recent_events import recent_log
+
+LogForm: TypeAlias = Literal["console", "journal", "json"]
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -72,21 +74,52 @@ class Console(logging.Formatter):
         self._verbose = verbose
 
     def format(self, record: logging.LogRecord) -> str:
-        clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         values = _fields(record)
         summary = values.pop(SUMMARY, "")
         shown = {} if summary and not self._verbose else values
         fields = "".join(f" {name}={_safe_text(value)}" for name, value in shown.items())
         sentence = f": {_safe_text(summary)}" if summary else ""
-        line = f"{clock} {record.levelname} {record.getMessage()}{sentence}{fields}".replace("\n", "\\n")
+        line = f"{self._start(record)}{record.getMessage()}{sentence}{fields}".replace("\n", "\\n")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
+    def _start(self, record: logging.LogRecord) -> str:
+        clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        return f"{clock} {record.levelname} "
 
-def configure_logging(*, json_lines: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
+
+class JournalLines(Console):
+    """`<4>egress.unavailable endpoint=backbone`: as `Console`, for a journal that adds time and reads the level.
+
+    The number is that of syslog, in front of each line, as in sd-daemon(3).
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = next(number for least, number in _SYSLOG_LEVELS if record.levelno >= least)
+        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
+
+    def _start(self, record: logging.LogRecord) -> str:
+        return ""
+
+
+_SYSLOG_LEVELS: Final = (
+    (logging.CRITICAL, 2),
+    (logging.ERROR, 3),
+    (logging.WARNING, 4),
+    (logging.INFO, 6),
+    (0, 7),
+)
+
+
+def configure_logging(form: LogForm = "console", level: str = "INFO", stream: TextIO | None = None) -> None:
     """Write the log of all loggers below `ustreamer` to `stream` (default stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     is_verbose = level.upper() == "DEBUG"
-    handler.setFormatter(JsonLines() if json_lines else Console(verbose=is_verbose))
+    formatters: Mapping[LogForm, logging.Formatter] = {
+        "console": Console(verbose=is_verbose),
+        "journal": JournalLines(verbose=is_verbose),
+        "json": JsonLines(),
+    }
+    handler.setFormatter(formatters[form])
     handler.addFilter(LogLimiter(SYSTEM_CLOCK.monotonic_ns))
     root = logging.getLogger("ustreamer")
     root.handlers[:] = [handler]

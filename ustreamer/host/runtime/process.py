@@ -2,6 +2,7 @@
 """The life of the process: from a configuration file to a running streamer, to a reload or stop by signal."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -26,6 +27,7 @@ from ustreamer.transport_port import TransportKind
 
 if TYPE_CHECKING:
     from ustreamer.host.observe.http_server import HttpServer
+    from ustreamer.host.observe.service_manager import ServiceManager
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may hold the interpreter lock while others wait. Next to a busy thread, the default of 5 ms was
@@ -108,9 +110,12 @@ class Signals:
             self._reload_requested = True
             self._wake.put(number)
 
-    def wait(self, on_hangup: Callable[[], None] = lambda: None) -> None:
-        """Wait for the first SIGTERM or SIGINT; call `on_hangup` after every SIGHUP until then."""
+    def wait(
+        self, on_hangup: Callable[[], None] = lambda: None, on_tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """Wait for the first SIGTERM or SIGINT. Until then call `on_hangup` after every SIGHUP, `on_tick` twice a second."""
         while not self._stop_requested:
+            on_tick()
             if self._reload_requested:
                 self._reload_requested = False
                 on_hangup()
@@ -137,7 +142,7 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivere
     control = Control(streamer, loaded.path, lambda path: load(path).config)
     with StateLock(loaded.config.state_dir):
         server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
-        observe = _observe_server(loaded.config, streamer)
+        observe, manager = _observe_server(loaded.config, streamer), _service_manager(streamer)
         try:
             server.open()
             if observe is not None:
@@ -149,13 +154,39 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivere
             gc.enable()  # the command line has disabled it for the start
             gc.freeze()  # what the start made stays: without it in each collection, a new topic costs a quarter less
             ready()
-            signals.wait(control.on_sighup)
+            _wait(signals, control, manager)
         finally:
+            if manager is not None:
+                manager.stopping()
             control.close()
             server.close(_ADMIN_JOIN_S)
             if observe is not None:
                 observe.close(_ADMIN_JOIN_S)
         return Undelivered(streamer.stop(drain_s), streamer.unconfirmed)
+
+
+def _wait(signals: Signals, control: Control, manager: "ServiceManager | None") -> None:
+    """Wait for the stop, and reload at each SIGHUP; notify the service manager of both."""
+    if manager is None:
+        signals.wait(control.on_sighup)
+        return
+
+    def reload() -> None:
+        manager.reloading()
+        control.on_sighup()
+        manager.ready()
+
+    manager.ready()
+    signals.wait(reload, manager.tick)
+
+
+def _service_manager(streamer: Streamer) -> "ServiceManager | None":
+    """The service manager that started this process and expects notifications, systemd for example."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return None
+    from ustreamer.host.observe.service_manager import ServiceManager
+
+    return ServiceManager(os.environ, streamer.receiving_threads, SYSTEM_CLOCK.monotonic_ns)
 
 
 def _observe_server(config: StreamerConfig, streamer: Streamer) -> "HttpServer | None":

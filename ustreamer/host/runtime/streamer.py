@@ -85,6 +85,7 @@ from ustreamer.transport_port import (
     EndpointContext,
     EndpointTransport,
     PeerTopicTransport,
+    ReceivingThread,
     TransportKind,
 )
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
@@ -633,6 +634,12 @@ class Streamer:
     def unloaded_keys(self, config: StreamerConfig) -> list[str]:
         """The keys of `config` that differ from the running configuration."""
         return changed_keys(self._config, config)
+
+    def receiving_threads(self) -> Iterator[tuple[str, ReceivingThread]]:
+        """Each thread that receives messages, with the name of its endpoint. Cheap, for checks of progress."""
+        for name, transport in self.transports.items():
+            for each in transport.receiving_threads():
+                yield name, each
 
     def metrics_snapshot(self, top: int) -> MetricsSnapshot:
         """The state for metrics and health, read without a lock of the path; `top` targets and subscriber queues."""
