@@ -13,13 +13,13 @@ from ustreamer.host.cli.main import parser
 
 CONFIG: Final = Path(__file__).parents[3] / "configs" / "minimal.toml"
 LOADED: Final = """\
-import json, sys
+import sys
 from pathlib import Path
 from ustreamer.host.cli.main import parser
 from ustreamer.host.runtime import process
 arguments = parser("run").parse_args(["run", sys.argv[1]])
 process.load(arguments.config).streamer()
-print(json.dumps(list(sys.modules)))
+print(*sys.modules)
 """
 
 HELP: Final = """\
@@ -43,7 +43,7 @@ def loaded() -> frozenset[str]:
     """The modules of a process that has built the streamer of configs/minimal.toml."""
     command = [sys.executable, "-c", LOADED, str(CONFIG)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    return frozenset(json.loads(shown.stdout))
+    return frozenset(shown.stdout.split())
 
 
 def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -> None:
@@ -64,6 +64,7 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "email",
         "google.protobuf.wrappers_pb2",
         "importlib.metadata",
+        "json",
         "lzma",
         "prometheus_client",
         "resource",
@@ -78,6 +79,8 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "ustreamer.host.config.source_positions",
         "ustreamer.host.config.syntax_errors",
         "ustreamer.host.egress.durable_queue",
+        "ustreamer.host.observe",
+        "ustreamer.transports.someip.discovery.dynamic_services",
         "ustreamer.transports.someip.discovery.sd_driver",
         "ustreamer.transports.someip.sd.discovery",
         "ustreamer_payloads",

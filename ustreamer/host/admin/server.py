@@ -6,7 +6,6 @@ is a line of JSON with its kind in the key `type`. One thread serves one connect
 routing, and a slow client times out. The owner of the state directory's lock (`StateLock`) owns the socket.
 """
 
-import json
 import logging
 import os
 import select
@@ -152,7 +151,7 @@ class AdminError(UStatusError):
 
 def to_json_value(value: object) -> Any:
     """A value as JSON, with addresses as text."""
-    return json.loads(msgspec.json.encode(_with_text_addresses(value)))
+    return msgspec.json.decode(msgspec.json.encode(_with_text_addresses(value)))
 
 
 def _with_text_addresses(value: object) -> object:

@@ -5,7 +5,6 @@ vehicle.toml:14:1: endpoints.chassis.transport: 'zenho' is not a transport (have
 """
 
 import datetime as dt
-import json
 import os
 import re
 import tomllib
@@ -76,6 +75,8 @@ class ConfigError(Exception):
 
 def format_path(path: KeyPath) -> str:
     """A key path as in TOML: endpoints.chassis.services[0]."a b"."""
+    import json  # only for a file with problems
+
     text = ""
     for step in path:
         if isinstance(step, int):

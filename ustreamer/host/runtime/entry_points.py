@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 PLUGINS: Final = "ustreamer"
@@ -56,12 +55,13 @@ def path_entry_points(group: str) -> Iterator[PathEntryPoint]:
             project = project.partition("-")[0].lower().replace(".", "_")
             if project not in projects:
                 projects.add(project)
-                yield from _entries_in(Path(directory, name, "entry_points.txt"), group)
+                yield from _entries_in(f"{directory or '.'}/{name}/entry_points.txt", group)
 
 
-def _entries_in(file: Path, group: str) -> Iterator[PathEntryPoint]:
+def _entries_in(path: str, group: str) -> Iterator[PathEntryPoint]:
     try:
-        text = file.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as above
+            text = file.read()
     except OSError:  # a distribution without entry points
         return
     in_group = False

@@ -5,7 +5,6 @@ No event is logged per packet. `LogLimiter` limits what remote hosts can cause; 
 held back, and `suppressed_lines` counts those that it left out.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
@@ -40,6 +39,8 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        import json  # the other form of a log needs none
+
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -53,6 +54,8 @@ class JsonLines(logging.Formatter):
 
 
 def _to_json_value(value: object) -> object:
+    import json
+
     try:
         return json.loads(json.dumps(value, default=_safe_text, allow_nan=False))
     except (TypeError, ValueError, RecursionError):

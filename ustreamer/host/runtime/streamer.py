@@ -53,14 +53,6 @@ from ustreamer.host.config.config import (
     sibling_authorities,
 )
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
-from ustreamer.host.observe.snapshot import (
-    EndpointSource,
-    MetricsSnapshot,
-    busiest_targets,
-    endpoint_snapshot,
-    stores_below,
-    unaccounted,
-)
 from ustreamer.host.runtime import logs, plugins
 from ustreamer.host.runtime.advertiser import PeerWatcher, SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -92,6 +84,7 @@ from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
+    from ustreamer.host.observe.snapshot import EndpointSource, MetricsSnapshot
     from ustreamer.host.runtime.evidence import DiagnosisSources
     from ustreamer.host.runtime.top_stream import TopSources
 
@@ -641,8 +634,16 @@ class Streamer:
             for each in transport.receiving_threads():
                 yield name, each
 
-    def metrics_snapshot(self, top: int) -> MetricsSnapshot:
+    def metrics_snapshot(self, top: int) -> "MetricsSnapshot":
         """The state for metrics and health, read without a lock of the path; `top` targets and subscriber queues."""
+        from ustreamer.host.observe.snapshot import (  # imported by the first request only
+            MetricsSnapshot,
+            busiest_targets,
+            endpoint_snapshot,
+            stores_below,
+            unaccounted,
+        )
+
         ingresses = {each.name: each for each in self.dispatcher.ingresses()}
         counters = self.endpoints()
         return MetricsSnapshot(
@@ -660,8 +661,10 @@ class Streamer:
         )
 
     @cached_property
-    def _endpoint_sources(self) -> dict[str, EndpointSource]:
+    def _endpoint_sources(self) -> "dict[str, EndpointSource]":
         """By endpoint: what `metrics_snapshot` reads."""
+        from ustreamer.host.observe.snapshot import EndpointSource
+
         return {
             name: EndpointSource(
                 SELF if name == SELF else self._config.endpoints[name].transport,

@@ -34,7 +34,6 @@ Keep-alives come every 2.5 s. So under traffic routers are asked for a sign of l
 once, after all puts before it. A client or peer that is connected directly does not receive the query.
 """
 
-import json
 import logging
 import socket
 from collections import deque
@@ -44,6 +43,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Final, NamedTuple
 
+import msgspec
 import zenoh
 from zenoh.handlers import Callback
 
@@ -625,5 +625,5 @@ class LinkMonitor:
 
 def lease_ms(config: zenoh.Config) -> int:
     """The silence after which a node counts as lost: our own lease, assuming that the node's is equal."""
-    lease = json.loads(config.get_json("transport/link/tx/lease"))
+    lease = msgspec.json.decode(config.get_json("transport/link/tx/lease"))
     return lease if isinstance(lease, int) else 10_000

@@ -2,7 +2,6 @@
 """The Zenoh transport: one session per endpoint, because endpoints that share a session share its stalls."""
 
 import atexit
-import json
 import logging
 import os
 import re
@@ -12,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import zenoh
 
 from ustreamer.core.delivery.ports import SendBatch, SendOne
@@ -114,7 +114,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def problems(self) -> Sequence[str]:
         """Settings that Zenoh refuses, and ports to listen on that are in use."""
         try:
-            listen = json.loads(zenoh_config(self._config, self._context.name).get_json("listen/endpoints"))
+            listen = msgspec.json.decode(
+                zenoh_config(self._config, self._context.name).get_json("listen/endpoints")
+            )
         except UStatusError as error:
             return [error.message]
         locators = listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
@@ -463,11 +465,12 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
         else:
             zenoh_settings = zenoh.Config()
         for path, value in _settings(config).items():
-            where = f"endpoint {endpoint!r}: Zenoh's {path} = {json.dumps(value)}"
-            zenoh_settings.insert_json5(path, json.dumps(value))
-        if json.loads(zenoh_settings.get_json(_AGGREGATION)) == []:
+            text = msgspec.json.encode(value).decode()
+            where = f"endpoint {endpoint!r}: Zenoh's {path} = {text}"
+            zenoh_settings.insert_json5(path, text)
+        if msgspec.json.decode(zenoh_settings.get_json(_AGGREGATION)) == []:
             # Zenoh declares one aggregated publisher to adjacent nodes, not each: 0.1 ms instead of 7 at 2 500 topics.
-            zenoh_settings.insert_json5(_AGGREGATION, json.dumps([EVERY_KEY]))
+            zenoh_settings.insert_json5(_AGGREGATION, msgspec.json.encode([EVERY_KEY]).decode())
     except zenoh.ZError as error:
         raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
     return zenoh_settings

@@ -9,7 +9,6 @@ from typing import Final
 from ustreamer.core.routing.subscriptions import UNLIMITED
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
-from ustreamer.transports.someip.discovery.dynamic_services import AnyMethod
 from ustreamer.transports.someip.protocol.addresses import Address, Network, parse_address
 from ustreamer.transports.someip.protocol.codec import (
     PROTOCOL_VERSION,
@@ -335,7 +334,11 @@ def _remote(
 def _method_addresses(service: ServiceConfig, dscp: int | None) -> Mapping[int, Address]:
     if service.any_method:
         address = service.tcp_address if service.protocol == "tcp" else service.remote_address
-        return {} if address is None else AnyMethod(with_dscp(address, dscp))
+        if address is None:
+            return {}
+        from ustreamer.transports.someip.discovery.dynamic_services import AnyMethod  # few services have it
+
+        return AnyMethod(with_dscp(address, dscp))
     over_tcp = service.tcp_methods
     addresses = {
         id: service.tcp_address if id in over_tcp else service.remote_address for id in service.method_ids

@@ -9,7 +9,6 @@ from typing import Final
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.sockets import join_group, rejoin_group
 from ustreamer.uprotocol.ustatus import UStatusError
 
 MAX_GROUPS: Final = 64
@@ -68,6 +67,8 @@ class MulticastGroups:
             self.not_joined += 1
 
     def _open_group(self, group: Address, poller: Poller) -> None:
+        from ustreamer.transports.someip.sd.sockets import join_group  # most endpoints have no group
+
         opened = join_group(group, self._interface, self._buffer)
         self._sockets[group] = opened
         poller.add(opened.fileno(), self._make_reader(opened))
@@ -86,6 +87,8 @@ class MulticastGroups:
 
     def rejoin(self) -> None:
         """Join again after the link is up again."""
+        from ustreamer.transports.someip.sd.sockets import rejoin_group
+
         for (host, _), opened in self._sockets.items():
             rejoin_group(opened, host, self._interface)
 
