@@ -79,14 +79,14 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 conformance: $(DEV) ## rebuild docs/conformance.md and docs/someip-conformance.md: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-bench: $(DEV) ## the figures of benchmarks/results.json, next to bare forwarders: 15 minutes
+bench: $(DEV) ## the figures of docs/performance.md next to bare forwarders, at most 15 minutes (ARGS="calls rates")
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 scorecard: $(DEV) ## R1 to R28 of docs/reliability.md, some minutes (ARGS="R5 R9 --tier N --json FILE")
 	@$(BIN)/python -m tests.scorecard $(ARGS)
 
-soak: $(DEV) ## the tests that run for minutes
-	@$(BIN)/python -m pytest -q -m soak --timeout 0 $(ARGS)
+soak: $(DEV) ## the tests that make test leaves out, each with its name and time (ARGS="-k kills")
+	@$(BIN)/python -m pytest -v -m soak --timeout 0 --durations 0 --durations-min 1 $(ARGS)
 
 proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
 	@$(BIN)/python proto/generate.py

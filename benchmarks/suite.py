@@ -29,6 +29,10 @@ RESULTS: Final = REPO / "benchmarks" / "results.json"
 _LOAD: Final = Load(warm_up_s=0.3, saturated_s=1.0, paced_messages=1_000, fast_messages=5_000)
 
 
+MAX_SECONDS: Final = 900
+"""For all parts, on a quiet machine."""
+
+
 class SuitePart(NamedTuple):
     """A part: measures in a directory, in full or as a quick check, and formats its results."""
 
@@ -163,6 +167,11 @@ def check_goals(found: dict[str, Any]) -> list[PerformanceGoal]:
                 rates.is_within_limits(found["rates"]),
             )
         )
+    if "seconds" in found:
+        seconds = found["seconds"]
+        checked.append(
+            PerformanceGoal(f"seconds: at most {MAX_SECONDS}", f"{seconds:.0f}", seconds <= MAX_SECONDS)
+        )
     return checked
 
 
@@ -186,11 +195,13 @@ def _goals_table(found: dict[str, Any]) -> str:
 
 def run_parts(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], list[str]]:
     """Run the parts and print their figures. Returns the results and the names of failed parts."""
-    began = time.monotonic()
+    print(f"parts: {', '.join(names)}; at most {MAX_SECONDS / 60:g} minutes on a quiet machine", flush=True)
+    seconds: dict[str, float] = {}
     figures: dict[str, Any] = {}
     failed = []
-    for name in names:
-        print(f"\n== {name}\n", flush=True)
+    for number, name in enumerate(names, 1):
+        print(f"\n== {name} ({number} of {len(names)})\n", flush=True)
+        began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
             try:
                 figures[name] = PARTS[name].measure(Path(directory), quick)
@@ -198,9 +209,11 @@ def run_parts(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], lis
                 failed.append(name)
                 print(f"{name}: {error}", file=sys.stderr)
                 continue
-        print(PARTS[name].table(figures[name]), flush=True)
+            finally:
+                seconds[name] = round(time.monotonic() - began, 1)
+        print(f"{PARTS[name].table(figures[name])}\n\n{seconds[name]:.0f} s", flush=True)
     about = {"machine": report.machine(), "versions": report.versions(), "quick": quick}
-    return {**about, "seconds": round(time.monotonic() - began, 1), **figures}, failed
+    return {**about, "seconds": round(sum(seconds.values()), 1), "part_seconds": seconds, **figures}, failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:

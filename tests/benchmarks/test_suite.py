@@ -129,7 +129,19 @@ def test_the_suite_writes_its_results_and_prints_the_goals(
     assert suite.main(["growth", "subscriptions", "--quick", "--out", str(out)]) == 0
     found = json.loads(out.read_text(encoding="utf-8"))
     assert {"machine", "versions", "seconds", "growth", "subscriptions"} <= found.keys()
-    assert "a message at any number of subscriptions" in capsys.readouterr().out
+    assert found["part_seconds"].keys() == {"growth", "subscriptions"}
+    out_text = capsys.readouterr().out
+    assert out_text.startswith("parts: growth, subscriptions; at most 15 minutes")
+    assert "== subscriptions (2 of 2)" in out_text
+    assert "a message at any number of subscriptions" in out_text
+    assert f"seconds: at most {suite.MAX_SECONDS}" in out_text
+
+
+def test_a_suite_that_takes_longer_misses_its_goal() -> None:
+    assert [suite.check_goals({"seconds": each})[0].met for each in (suite.MAX_SECONDS, 900.1)] == [
+        True,
+        False,
+    ]
 
 
 def test_results_are_compared_with_the_goals() -> None:
