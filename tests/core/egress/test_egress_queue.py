@@ -412,7 +412,7 @@ def test_a_route_is_due_at_its_time_and_its_failures_count_until_it_opens(delive
         assert queue.shared_queue.blocked.due_routes(10 * failures - 1) == []
         assert queue.shared_queue.blocked.due_routes(10 * failures) == ["R"]
         assert queue.pop_due(10 * failures) is queue.shared_queue
-        queue.serviced(queue.shared_queue)
+        queue.scheduler.schedule_service(queue.shared_queue)
     assert queue.retry_route("R")
     assert queue.pop_due(0) is queue.shared_queue
     assert queue.shared_queue.blocked.due_routes(0) == ["R"]

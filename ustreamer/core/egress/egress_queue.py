@@ -313,14 +313,11 @@ class EgressQueue:
     # --- times --------------------------------------------------------------------------------------------------------
 
     def pop_due(self, now_ns: int) -> SubscriberQueue | None:
-        """A subscriber queue that is due for service, or None; call `serviced` afterwards."""
+        """A subscriber queue that is due for service, or None; call `scheduler.schedule_service` afterwards."""
         queue = self.scheduler.pop_due(now_ns)
         if queue is not None:
             self._set_serving(queue)
         return queue
-
-    def serviced(self, queue: SubscriberQueue) -> None:
-        self.scheduler.schedule_service(queue)
 
     # --- counting -----------------------------------------------------------------------------------------------------
 

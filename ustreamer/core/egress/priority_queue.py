@@ -51,11 +51,7 @@ class WeightedPriorityQueue:
 
     def append(self, rank: int, item: QueuedMessage) -> None:
         self._classes[rank].append(item)
-        size = item.size
-        self.messages += 1  # inlined `_count_change`, 0.06 us less
-        self.bytes += size
-        self._class_bytes[rank] += size
-        self._counters.count_waiting(rank, 1, size)
+        self._count_change(rank, 1, item.size)
 
     def pop_newest(self, rank: int) -> QueuedMessage:
         """Pop the newest message of a class that is not empty."""

@@ -167,7 +167,7 @@ class EndpointQueue(SendWorker):
                 self._changed.notify()
             if queue.messages > _BACKLOG and now_ns >= self._next_wait_ns and queue.sendable > _BACKLOG:
                 delivery.report_backlog(self)
-            undelivered = [(item, self._full_status_for(item)) for item in evicted]
+            undelivered = [(item, self._full_status_for(item)) for item in evicted] if evicted else []
             for item, status in undelivered:
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, status)
         for item, status in undelivered:

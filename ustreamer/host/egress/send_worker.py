@@ -279,7 +279,7 @@ class SendWorker:
         elif routes:
             self._try_route(subscriber_queue, routes[0])
         with self._lock:
-            self._queue.serviced(subscriber_queue)
+            self._queue.scheduler.schedule_service(subscriber_queue)
 
     # --- blocked routes ----------------------------------------------------------------------------------------------
 

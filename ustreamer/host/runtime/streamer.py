@@ -128,7 +128,7 @@ class Streamer:
             ledger=self.ledger,
         )
         self._plugins = plugins.instance_plugin_manager(plugin_classes, config.plugins, self.context)
-        services = _flatten(self._plugins.hook.ustreamer_services())
+        services = [each for found in self._plugins.hook.ustreamer_services() for each in found]
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
         internal_transport = LocalTransport(network, config.authority, refuses_requests_without_listener=True)
@@ -689,7 +689,3 @@ class Streamer:
     @property
     def plugins(self) -> pluggy.PluginManager:
         return self._plugins
-
-
-def _flatten(offered: Iterable[Sequence[HostedService]]) -> list[HostedService]:
-    return [service for services in offered for service in services]
