@@ -51,7 +51,7 @@ MUTATIONS: Final = (
     Mutation(
         "a message is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._remember(header.origins, now_ns, (head,), (reqid + payload,))",
+        "self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))",
         "pass",
     ),
     Mutation(

@@ -405,8 +405,11 @@ class ZenohSender:
         except zenoh.ZError as error:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
+        self.sent += 1
         self._by_use.move_to_end(header.publisher)
-        self._remember(header.origins, now_ns, (head,), (reqid + payload,))
+        if self._retransmit_buffer.is_enabled:
+            stored = reqid + payload
+            self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))
 
     def _remember(
         self,
