@@ -30,7 +30,6 @@ Step = tuple[str, str]
 CalledSteps = list[tuple[int, Step]]
 """Each with the number of its callers."""
 
-
 FAST_PATHS = re.findall(r"^\| `([\w.]+)` \| (\S+\.py) \|", PAGE.split("\n### Fast paths\n")[1], re.MULTILINE)
 LABELS = {
     str(path.relative_to(REPO / "ustreamer")): found
@@ -110,6 +109,16 @@ class HotPathRig:
         self.received: set[bytes] = set()
         self._subscriber = self.sink.declare_subscriber("up/**", self._on_sample)
         self._number = 0
+        self._publishers = {
+            topic: self._open_publisher(self.source, wire.publish_key(topic)) for topic in TOPICS
+        }
+
+    @staticmethod
+    def _open_publisher(session: zenoh.Session, key: str) -> zenoh.Publisher:
+        """A publisher with a subscriber: without one, Zenoh drops a message silently."""
+        publisher = session.declare_publisher(key)
+        wait_until(lambda: publisher.matching_status.matching, key)  # type: ignore[attr-defined]
+        return publisher
 
     def _on_sample(self, sample: zenoh.Sample) -> None:
         self.received.add(sample.payload.to_bytes())
@@ -120,16 +129,13 @@ class HotPathRig:
 
     def subscribe(self, topic: wire.Address) -> None:
         tail = wire.request_tail(wire.REMOTE_SUBSCRIBER, wire.SUBSCRIBE, 5_000)
-        key = wire.unicast_key(wire.REMOTE_SUBSCRIBER, wire.SUBSCRIBE)
-        publisher = self.sink.declare_publisher(key)
-        wait_until(lambda: publisher.matching_status.matching)  # type: ignore[attr-defined]
+        publisher = self._open_publisher(self.sink, wire.unicast_key(wire.REMOTE_SUBSCRIBER, wire.SUBSCRIBE))
         publisher.put(wire.subscription_request(topic), attachment=self._attachment(tail))
         wait_until(lambda: any(map(wire.is_subscribed, self.received)), "the response to Subscribe")
         self.received.clear()
 
     def send_over_zenoh(self, payload: bytes, topic: wire.Address = TOPICS[0]) -> None:
-        key, tail = wire.publish_key(topic), wire.publish_tail(topic)
-        self.source.put(key, payload, attachment=self._attachment(tail))
+        self._publishers[topic].put(payload, attachment=self._attachment(wire.publish_tail(topic)))
 
     def send_over_someip(self, payload: bytes) -> None:
         self._number += 1
