@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
@@ -21,6 +22,7 @@ from tests.e2e.delivery.stop_scenarios import StopScenario, events_on_disk
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import USUBSCRIPTION, ZenohEntity
 from tests.e2e.rigs.ports import tcp_ports
+from tests.e2e.rigs.power_cut import PowerCut, has_strace
 from tests.e2e.rigs.streamer import START_S, StreamerProcess, statistics
 
 HZ: Final = 200
@@ -64,6 +66,11 @@ class ReceiptScenario(StopScenario):
             subscribe = USUBSCRIPTION._replace(authority="cloud").at(wire.SUBSCRIBE)
             app.call(subscribe, wire.subscription_request(TOPIC))
         self.app: ZenohProcess = self.start_process("client", apps)
+        self._wait_first_receipts()
+        self.app.wait_received(self.sent - 1)
+        self.first = self.app.received[0]
+
+    def _wait_first_receipts(self) -> None:
         until = time.monotonic() + START_S
         count, receipts = round(HZ * 0.1), 0
         while (
@@ -75,8 +82,6 @@ class ReceiptScenario(StopScenario):
             self.wait_accepted()
             self.wait_receipts()
             receipts = self._receipts() - before
-        self.app.wait_received(self.sent - 1)
-        self.first = self.app.received[0]
 
     def _receipts(self) -> int:
         received: int = statistics(self._state)["endpoints"]["backbone"]["receipts_received"]
@@ -109,6 +114,49 @@ class ReceiptScenario(StopScenario):
         """SIGKILL, and a new start."""
         self.router.kill()
         self.router = self.start_process("router")
+
+    def cut_power_in_an_outage(self, seed: int) -> int:
+        """Cut the power of both streamers, 1.5 s after their router ended; returns how many writes the disks lost."""
+        self._wait_quiet()
+        self._streamer.kill()
+        self._receiver.kill()
+        traced = []
+        places = (
+            (self._state / "spool/backbone/data.mdb",),
+            (
+                self._receiver_config.parent / "cloud/spool/apps/data.mdb",
+                self._receiver_config.parent / "cloud/received/link",
+            ),
+        )
+        for number, files in enumerate(places):
+            traced.append(PowerCut(self._state.parent / f"traces{number}", files))
+        self._streamer = StreamerProcess(self._config, prefix=traced[0].prefix).wait_ready()
+        self._receiver = StreamerProcess(self._receiver_config, prefix=traced[1].prefix).wait_ready()
+        self.sent_earlier = self.sent
+        self._wait_first_receipts()
+        self.send(HZ, 1.0)
+        before, ended = self.sent, time.monotonic()
+        self.router.kill()
+        self.send(HZ, 1.0)
+        self.wait_accepted()
+        self.wait_on_disk(range(before, self.sent))
+        time.sleep(max(0.0, ended + 1.5 - time.monotonic()))  # the bound of docs/delivery.md is a time
+        self._streamer.kill()
+        self._receiver.kill()
+        rng = Random(seed)
+        lost = sum(each.cut(rng) for each in traced)
+        self.router = self.start_process("router")
+        self._streamer = StreamerProcess(self._config).wait_ready()
+        self._receiver = self._start_receiver()
+        return lost
+
+    def _wait_quiet(self) -> None:
+        """Until a kill repeats nothing: all is sent, has a receipt, and is recorded by the receiver."""
+        self.wait_receipts()
+        self.wait_disk_empty()
+        until = time.monotonic() + START_S
+        while events_on_disk(self._receiver_config.parent / "cloud", "apps"):
+            assert time.monotonic() < until, "the receiver has events on its disk"
 
     def check_received_once(self) -> None:
         """The application has received each message once, after a few more messages."""
@@ -164,4 +212,14 @@ def test_a_kill_while_the_receiver_is_frozen_loses_and_doubles_nothing(
     else:
         scene.restart_router()
         scene.thaw_receiver()
+    scene.check_received_once()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not has_strace(), reason="needs strace, which records when files are written and synced")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_power_cut_of_both_streamers_in_an_outage_loses_and_doubles_nothing(
+    scene: ReceiptScenario, seed: int
+) -> None:
+    scene.cut_power_in_an_outage(seed)
     scene.check_received_once()
