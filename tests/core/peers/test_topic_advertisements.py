@@ -591,6 +591,18 @@ def test_a_shutdown_withdraws_all_advertisements_and_keeps_forwarding() -> None:
     assert not one.topic_advertisements.withdraw_all_for_shutdown()
 
 
+def test_a_shutdown_in_a_grace_period_is_a_hand_over_too() -> None:
+    """The subscription has just ended, and the withdrawal may be on its way to a peer that still defers."""
+    one, _ = connected_streamers(2)
+    one.period_ns = 5
+    one.assign(0)
+    one.period_ns = None
+    one.assign(0)
+    assert one.topic_advertisements.withdraw_all_for_shutdown()
+    one.topic_advertisements.end_grace(TOPIC, GRACE_PERIOD_NS)
+    assert not one.topic_advertisements.withdraw_all_for_shutdown()
+
+
 # ------------------------------------------------------------------------------------------------------ in a dispatcher
 
 EVENT: Final = UUri("chassis", 7, 1, 0x8001)

@@ -248,16 +248,18 @@ class TopicAdvertisements:
             self._on_change(name, urgent=False)
 
     def withdraw_all_for_shutdown(self) -> bool:
-        """Withdraw all advertisements for good but keep forwarding; whether there were any.
+        """Withdraw all advertisements for good but keep forwarding; whether peers may defer to this streamer.
 
-        For a stop: peers receive the withdrawal after some 50 ms and take over.
+        For a stop: peers receive the withdrawal after some 50 ms and take over. So they do after an earlier withdrawal,
+        whose grace period is not over.
         """
         with self._lock:
             self._shutting_down = True
             changed_endpoints, self._advertised = list(self._advertised), {}
+            has_grace = bool(self._grace)
         for name in changed_endpoints:
             self._on_change(name, urgent=False)
-        return bool(changed_endpoints)
+        return bool(changed_endpoints) or has_grace
 
     def on_peer_joined(self, settled_ns: int) -> None:
         """Add no topic until `settled_ns`. Then the caller builds all routes again."""

@@ -86,7 +86,7 @@ class TopicAdvertiser:
     def hand_over(self) -> None:
         """Before a stop: withdraw all topic advertisements and keep forwarding until peers take over.
 
-        Takes HANDOVER_S, or no time without any advertisement.
+        Takes HANDOVER_S, or no time if no peer defers a topic to this streamer.
         """
         if self.advertisements.withdraw_all_for_shutdown():
             Event().wait(HANDOVER_S)
