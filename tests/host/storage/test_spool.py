@@ -351,13 +351,28 @@ def test_damaged_records_are_skipped_counted_and_logged(
     damage_record(spool, encode_key(1, 3), value)
     damage_record(spool, b"\x08" + bytes(8), encode_value(b"\x08" + bytes(8), numbered(1)))
     assert spool.open()[1] == 99
-    assert (spool.lost, spool.quarantined, spool.messages) == (2, 0, 99)
+    assert (spool.lost, spool.quarantined, spool.messages) == (2, 1, 99)
     assert numbers(spool) == [n for n in range(100) if n != 2]  # sequences begin with 1
     [log_record] = [record for record in caplog.records if record.message == "spool.messages_lost"]
     assert vars(log_record)["messages"] == 2
     spool.close()
-    assert spool.open()[1] == 99  # they are deleted, so this is logged once
-    assert spool.lost == 2
+    assert spool.open()[1] == 99  # they are gone, so this is logged once
+    assert (spool.lost, spool.quarantined) == (2, 1)
+    spool.close()
+
+
+def test_a_record_whose_size_in_the_file_is_damaged_costs_no_other_message(tmp_path: Path) -> None:
+    """LMDB would move the other records of the page by that size, if it deleted the record."""
+    spool = filled(tmp_path, 100)
+    file = spool.path / "data.mdb"
+    data = bytearray(file.read_bytes())
+    key = encode_key(1, 50)
+    size_at = data.rindex(key) - 8  # two bytes of size, the upper two, flags, size of the key
+    assert int.from_bytes(data[size_at + 6 : size_at + 8], "little") == len(key)
+    data[size_at] ^= 0x40
+    file.write_bytes(data)
+    assert spool.open()[1] == 99
+    assert numbers(spool) == [n for n in range(100) if n != 49]
     spool.close()
 
 

@@ -46,15 +46,25 @@ class SpoolLimits(msgspec.Struct, frozen=True):
 
 
 class _SpoolLayout:
-    """A `StoreLayout`: damaged records are counted, and every readable message of a damaged spool stays."""
+    """A `StoreLayout`: damaged records are counted, and every readable message of a damaged spool stays.
+
+    A damaged record makes the spool a damaged one. LMDB could not delete it safely: its size may be wrong.
+    """
+
+    def __init__(self) -> None:
+        self.damaged: list[bytes] = []
+        """The keys of damaged records in the spool that was replaced."""
 
     @staticmethod
     def first_record() -> Record:
         return LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT)
 
-    @staticmethod
-    def read(chunks: Iterator[RecordChunk]) -> SpoolSummary:
-        return summarize(records_of(chunks))
+    def read(self, chunks: Iterator[RecordChunk]) -> SpoolSummary:
+        found = summarize(records_of(chunks))
+        if found.damaged:
+            self.damaged = found.damaged
+            raise StoreDamaged(f"checksums are wrong, the first that of record {found.damaged[0].hex()}")
+        return found
 
     @staticmethod
     def salvage(reader: StoreReader) -> Iterator[list[Record]]:
@@ -77,12 +87,13 @@ class Spool:
         self.quarantined = 0
         """Damaged spools that were replaced by a spool with their readable messages."""
         self._limits = limits
+        self._layout = _SpoolLayout()
         lock = FileLock(sibling(path, "lock"), mode=0o600)
         self._store = LmdbStore(
             "spool",
             path,
             map_size_for(limits.bytes),
-            _SpoolLayout(),
+            self._layout,
             lock=lock,
             keep_partial=True,
             states=states,
@@ -100,13 +111,8 @@ class Spool:
         """
         # The file may be one of larger limits than now.
         self._store.map_size = max(self._store.map_size, map_size_for(file_size(self.path)))
+        self._layout.damaged = []
         found = self._store.open()
-        try:
-            if found.damaged:
-                self._store.commit([(key, None) for key in found.damaged])
-        except BaseException:
-            self.close(orderly=False)
-            raise
         if self._store.quarantine:
             self.quarantined += 1
             extra = {
@@ -118,10 +124,8 @@ class Spool:
             log.error("spool.damaged", extra=extra)
         self._next = [last + 1 for last in found.last]
         self.messages, self.bytes = sum(found.messages), sum(found.bytes)
-        if found.damaged:
-            self._report_lost(
-                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0].hex()}"
-            )
+        if self._layout.damaged and self._store.quarantine:
+            self._report_lost(len(self._layout.damaged), self._store.quarantine.reason)
         return found.messages[:SENT]
 
     def close(self, *, orderly: bool = True) -> None:
