@@ -33,15 +33,13 @@ UNBOUNDED: Final = 1 << 62
 class BoundAddress(NamedTuple):
     """An address that an endpoint binds. `key` is its place in the section, such as "listen[0]".
 
-    Port 0 is any free port. `host` is an IP address, or a name, which is not resolved. Two sockets that both are
-    `shared` can bind one address.
+    Port 0 is any free port. `host` is an IP address, or a name, which is not resolved.
     """
 
     key: str
     protocol: Literal["tcp", "udp"]
     host: str
     port: int
-    shared: bool = False
 
 
 def is_loopback(host: str) -> bool:

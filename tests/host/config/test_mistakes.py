@@ -407,3 +407,17 @@ def test_advice_mends_its_problem_whatever_the_value_of_a_key_is() -> None:
             )
         mended += not found
     assert mended >= 0.75 * tried
+
+
+@pytest.mark.parametrize(("address", "found"), [("127.0.0.1", 1), ("127.0.0.2", 0)])
+def test_two_endpoints_do_not_share_the_address_of_service_discovery(address: str, found: int) -> None:
+    """The kernel would give each unicast to one of them only."""
+    text = 'authority = "hpc"\nstate_dir = "state"\n[plugins.usubscription]\n'
+    for name, host, port in (("one", "127.0.0.1", 30_500), ("two", address, 30_501)):
+        text += (
+            f'[endpoints.{name}]\ntransport = "someip"\nauthorities = ["{name}"]\nbind = "{host}"\nport = {port}\n'
+            f'sd = {{ multicast = "224.244.224.245", interface = "{host}" }}\n'
+        )
+    problems = found_in(text)
+    assert len(problems) == found
+    assert all("bound by endpoints.one.sd.port" in str(each) for each in problems)

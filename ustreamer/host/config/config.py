@@ -384,7 +384,7 @@ def _check_bound_addresses(
 
 def _is_same_address(one: BoundAddress, other: BoundAddress) -> bool:
     """Whether two sockets with these addresses, of one protocol and port, cannot be open at once."""
-    if one.port == 0 or (one.shared and other.shared):
+    if one.port == 0:
         return False
     hosts = {"127.0.0.1" if each.host == "localhost" else each.host for each in (one, other)}
     family = {":" in host for host in hosts}

@@ -460,7 +460,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             key = "port" if self.port_tcp is None else "port_tcp"
             found.append(BoundAddress(key, "tcp", self.bind, self.tcp_port))
         if not isinstance(self.sd, bool):
-            found.append(BoundAddress("sd.port", "udp", *self.sd.own_address, shared=True))
+            found.append(BoundAddress("sd.port", "udp", *self.sd.own_address))
         return [*found, *self._service_addresses()]
 
     def _service_addresses(self) -> Iterator[BoundAddress]:
