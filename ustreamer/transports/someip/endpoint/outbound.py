@@ -276,9 +276,8 @@ class Outbound:
         """The protection of an event. A receiver that joins a multicast group shares that of the group."""
         if config is None:
             return None
-        from ustreamer.transports.someip.endpoint.e2e_sender import (
-            E2eSender,
-        )  # few endpoints have protected events
+        # Few endpoints have protected events.
+        from ustreamer.transports.someip.endpoint.e2e_sender import E2eSender
 
         address = receiver.joins or receiver.address
         if not ip_address(address[0]).is_multicast:

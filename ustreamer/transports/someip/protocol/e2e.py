@@ -50,7 +50,7 @@ class E2eResult(StrEnum):
 class _Profile(NamedTuple):
     """`write(data, at, config, counter)` writes the E2E header at `at`, and returns where its CRC begins and ends.
 
-    `length` is that of the E2E header. The counter is less than `COUNTERS`.
+    `length` is that of the E2E header. The counter is less than the number in `COUNTERS`.
     """
 
     length: int
