@@ -40,7 +40,7 @@ apply. SD-764 is `feat_req_someipsd_764` there. The summaries are ours; the text
 
 Code and tests carry the ids as tags, as in [conformance.md](conformance.md). The items are in
 [someip.toml](../tests/conformance/someip.toml). Paths of code begin at `ustreamer/transports/someip`, paths of tests at
-`tests/transports/someip` or `tests`.
+`tests/transports/someip` or `tests`. A word in italics in place of code is the reason why an item does not apply.
 """
 
 
