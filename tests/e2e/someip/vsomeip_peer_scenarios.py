@@ -8,12 +8,15 @@ runs in its own namespace, with vsomeip at the far end of a cable. The first par
 """
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
 
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.cable import FAR_ADDRESS, NEAR_ADDRESS, Cable, run_system_command
@@ -31,6 +34,8 @@ EVENT_GROUP: Final = "239.7.7.7"
 LONG: Final = 5_000
 MANY: Final = 100
 _AGAIN_S: Final = 0.1
+_SD_LIMIT: Final = 1_400
+_EVERY_PROTOCOL, _IPV4_WITHOUT_OPTIONS, _UDP, _IS_FRAGMENT = 0x0003, 0x45, 17, 0x3FFF
 
 _HEAD: Final = """\
 authority = "hpc.vin1"
@@ -120,6 +125,39 @@ def _many(service: int, offered: str) -> str:
         for n in range(MANY)
     )
     return "".join(tables)
+
+
+class SentDatagrams:
+    """The size of the largest SD message that the streamer sends in a `with` block, and the number of IP fragments."""
+
+    def __init__(self) -> None:
+        self.largest_sd = self.fragments = 0
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_EVERY_PROTOCOL))
+        self._socket.bind(("near", 0))
+        self._socket.settimeout(_AGAIN_S)
+        self._stopping = Event()
+        self._reader = Thread(target=self._read, daemon=True)
+
+    def _read(self) -> None:
+        ours = socket.inet_aton(NEAR_ADDRESS)
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                packet = self._socket.recv(65_535)
+                if packet[0] == _IPV4_WITHOUT_OPTIONS and packet[12:16] == ours and packet[9] == _UDP:
+                    flags, to, size = (int.from_bytes(packet[at : at + 2], "big") for at in (6, 22, 24))
+                    self.fragments += flags & _IS_FRAGMENT != 0
+                    self.largest_sd = max(self.largest_sd, size - 8 if to == SD[1] else 0)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._reader.join(DEADLINE_S)
+        self._socket.close()
 
 
 class VsomeipPeerScenarios:
@@ -340,12 +378,14 @@ def _publish_until_unsubscribed(provider: ZenohEntity, topic: Uri) -> None:
 def _main(directory: Path, program: Path) -> None:
     found = installation(os.environ)
     assert isinstance(found, Installation), found
-    with Cable() as cable:
+    with Cable() as cable, SentDatagrams() as sent:
         scenarios = VsomeipPeerScenarios(directory, found, program, cable)
         for scenario in (scenarios.served_by_vsomeip, scenarios.used_by_vsomeip, scenarios.many):
             began = time.monotonic()
             scenario()
             print(f"{scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+    assert 1_000 < sent.largest_sd <= _SD_LIMIT, f"an SD message of {sent.largest_sd} bytes"
+    assert sent.fragments == 0
 
 
 if __name__ == "__main__":
