@@ -319,7 +319,7 @@ def test_an_ack_names_the_multicast_group() -> None:
     assert node.receive(ack(TTL_FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
 
 
-# [utest->SD-631, SD-431]
+# [utest->SD-631, SD-431, SD-828]
 def test_a_subscription_is_renewed_with_every_offer_and_reported_once() -> None:
     node = wanting()
     for number in range(5):
