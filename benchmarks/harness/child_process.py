@@ -108,6 +108,10 @@ class Child:
         return "".join(f"\n    {line}" for line in self.log_lines()[-_LOG_TAIL_LINES:])
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def cpu_ns(self) -> int:
         """User and system time of all threads so far."""
         return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
