@@ -108,7 +108,7 @@ class SessionsProcess:
         self._closing.set()
         self._work.set()
         for each in self._threads:
-            each.join(_CLOSE_S)
+            each.join(_CLOSE_S / len(self._threads))
         if any(each.is_alive() for each in self._threads):  # the child does not read or does not end
             self._kill()
             for each in self._threads:
@@ -357,8 +357,8 @@ def _write(line: frames.ForwardedLog) -> None:
     if not logger.isEnabledFor(line.level):
         return
     fields = {name: value for name, value in line.fields.items() if name not in _STANDARD}
-    if isinstance(fields.get(LIMITED), list):
-        fields[LIMITED] = tuple(fields[LIMITED])
+    about = fields.get(LIMITED)
+    fields[LIMITED] = tuple(about) if isinstance(about, list) else ()  # every line: the child may be hostile
     standard = {"name": line.logger, "levelno": line.level, "levelname": logging.getLevelName(line.level)}
     logger.handle(logging.makeLogRecord({**fields, **standard, "msg": line.event}))
 
