@@ -42,6 +42,7 @@ anonymous = true
 max_sessions = 10000
 max_sessions_per_address = 10000
 max_connects_per_s = 10000
+ping_interval_s = 3600
 """
 
 

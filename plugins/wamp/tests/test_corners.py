@@ -206,4 +206,4 @@ def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car")
     assert driver.request(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
     car.wamp._receiving = False
     driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
-    assert (len(received_messages), car.wamp.counts["refused_stopping"]) == (1, 1)
+    wait_until(lambda: (len(received_messages), car.wamp.counts["refused_stopping"]) == (1, 1))

@@ -29,7 +29,7 @@ from ustreamer_wamp.vehicle.patterns import PatternDirectory
 
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
-"""Messages queued for the loop at most; a further one drops the oldest event."""
+"""Messages queued at most, and events of all sessions; a further one drops the oldest event."""
 MAX_ADDRESSED: Final = 4_096
 """Of them, Responses and Updates that a dropped event has let pass; further ones stay in the egress queue."""
 CONFLATED_EVENTS: Final = 32_768
@@ -107,9 +107,8 @@ class WampTransport(EndpointTransport):
         self._drain_scheduled = False
         self._conflates = config.section.outbox.policy == "conflate"
         self._addressed: deque[UMessage] = deque()
-        self._dropped: Counter[tuple[UUri, UUri]] = (
-            Counter()
-        )  # events by uEntity and topic, since the last batch
+        # Events by uEntity and topic, since the last batch.
+        self._dropped: Counter[tuple[UUri, UUri]] = Counter()
         self._dropping = Lock()  # held to take messages from the inbox; `append` needs none
         self._on_directory_change: Callable[[], None] = lambda: None
         self._rebuild_scheduled = False
@@ -217,11 +216,13 @@ class WampTransport(EndpointTransport):
         """The messages that wait for the sessions, and whether there are more, so that `wake` is not called for them."""
         self._drain_scheduled = False  # first: a message queued from here on wakes the sessions again
         inbox, events = self._inbox, []
+        sessions = max(1, self.sessions.session_count)
         with self._dropping:
-            if self._conflates and len(inbox) * max(1, self.sessions.session_count) >= CONFLATED_EVENTS:
+            if not self._conflates:
+                self._drop_events_above(max(1, MAX_INBOX // sessions))
+            elif len(inbox) * sessions >= CONFLATED_EVENTS:
                 self._conflate_inbox()
-            most = max(1, MAX_BATCH // max(1, self.sessions.session_count))
-            batch = [inbox.popleft() for _ in range(min(len(inbox), most))]
+            batch = [inbox.popleft() for _ in range(min(len(inbox), max(1, MAX_BATCH // sessions)))]
             dropped, self._dropped = self._dropped, Counter()
             addressed = list(self._addressed)
             self._addressed.clear()
@@ -234,6 +235,17 @@ class WampTransport(EndpointTransport):
         if more:
             self._drain_scheduled = True
         return VehicleBatch(addressed, dropped, events), more
+
+    def _drop_events_above(self, most: int) -> None:
+        """Drop the oldest events above a number of messages; each message is one event for each session."""
+        others: list[VehicleEvent] = []
+        while self._inbox and len(self._inbox) + len(others) > most:
+            event = self._inbox.popleft()
+            if event[1].attributes.type is UMessageType.PUBLISH:
+                self._dropped[event[0], event[1].attributes.source] += 1
+            else:
+                others.append(event)
+        self._inbox.extendleft(reversed(others))
 
     def _conflate_inbox(self) -> None:
         """Keep the latest event of each rate and topic, in order, and every other message."""
