@@ -128,7 +128,7 @@ $(SPARK): $(RUN) $(PIPELINE)
 # its script.
 $(DEV): $(SPARK)
 	@echo 'installing what development needs'
-	@$(PIP) install 'ustreamer[zenoh,cli,observe,uvloop,dev]' 'ustreamer-pipeline[connect,s3]'
+	@$(PIP) install 'ustreamer[zenoh,cli,observe,uvloop,dev]' 'ustreamer-pipeline[connect,mcap,s3]'
 	@touch $@
 
 # A WAMP client that is not ours, for tests only: pinned, with the hash of each file, in package-lock.json. Nothing of it is
