@@ -81,6 +81,7 @@ from ustreamer.transport_port import (
     TransportKind,
 )
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ class Streamer:
         self._redriver = Redriver(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
             self._egress_queues[name] = self._build_egress_queue(name, config)
+        self._restored_ids: list[dict[str, list[UUID]]] = []
         self._keep_received(config)
         self.listeners = EndpointListeners(
             self.transports,
@@ -226,6 +228,7 @@ class Streamer:
         from ustreamer.host.storage.received_ids import ReceivedIdFile
 
         queues = [each for each in self._egress_queues.values() if isinstance(each, DurableQueue)]
+        self._restored_ids = [each.restored_ids for each in queues]
         for name in durable:
             path, stores = config.state_dir / RECEIVED / name, self.context.stores
             file = ReceivedIdFile(path, self._clock.monotonic_ns, stores)
@@ -341,6 +344,8 @@ class Streamer:
                 queue.start()
             for transport in self.transports.values():
                 transport.open()
+            for ids in self._restored_ids:  # read by the transports
+                ids.clear()
             self._peer_watcher.announce()
             self._subscribed_topics.share_all()  # again: only an open transport can prepare
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)

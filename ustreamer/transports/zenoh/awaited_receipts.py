@@ -75,9 +75,9 @@ class Receiver:
     )
 
     def __init__(self, now_ns: int) -> None:
-        self.tokens: dict[_Token, None] = {}
-        """Without a token the receiver is away."""
-        self.last_tokens: dict[_Token, None] = {}
+        self.tokens: dict[_Token, int] = {}
+        """With the times at which they came. Without a token the receiver is away."""
+        self.last_tokens: dict[_Token, int] = {}
         """Also those that ended just now: an outage ends all tokens, one by one."""
         self.is_ready = False
         """Whether its subscribers are known to be there since it appeared."""
@@ -141,6 +141,11 @@ class Receiver:
             return {}
         self.probes += 1
         return {id: put_ns}
+
+    def announced_ns(self, source: UUri, sink: UUri | None) -> int | None:
+        """When it announced receipts for messages from `source` to `sink`; None: not at all."""
+        times = (at for (_, each), at in self.last_tokens.items() if each.match_route(source, sink))
+        return min(times, default=None)
 
     def has_announced(self, instance: str) -> bool:
         """Whether this process has or had a token until just now: its last receipts come after it."""
@@ -229,7 +234,7 @@ class AwaitedReceipts:
                 if not receiver.tokens:
                     receiver.present_since_ns = now_ns
                     receiver.is_ready = False
-                receiver.tokens[token] = receiver.last_tokens[token] = None
+                receiver.tokens[token] = receiver.last_tokens[token] = now_ns
                 receiver.gone_ns = _NEVER_NS
             elif not is_present:
                 receiver.tokens.pop(token, None)
@@ -279,14 +284,15 @@ class AwaitedReceipts:
 
     # --- the puts of a publisher --------------------------------------------------------------------------------------
 
-    def receivers_of(self, source: UUri, sink: UUri | None) -> tuple[Receiver, ...]:
-        """The receivers whose receipt a put from `source` to `sink` waits for, also one that was there just now."""
+    def receivers_of(self, source: UUri, sink: UUri | None) -> dict[Receiver, int]:
+        """The receivers whose receipt a put from `source` to `sink` waits for, also one that was there just now.
+
+        With the times at which they announced it.
+        """
         with self._lock:
-            return tuple(
-                receiver
-                for receiver in self._receivers.values()
-                if any(each.match_route(source, sink) for _, each in receiver.last_tokens)
-            )
+            receivers = self._receivers.values()
+            times = {receiver: receiver.announced_ns(source, sink) for receiver in receivers}
+        return {receiver: at for receiver, at in times.items() if at is not None}
 
     def await_earlier(self, puts: Mapping[Receiver, Mapping[bytes, int]]) -> None:
         """Wait for the receipts of puts that were made before their publishers knew these receivers."""

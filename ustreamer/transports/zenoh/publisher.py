@@ -527,7 +527,7 @@ class ZenohSender:
     def _add_publisher(self, publisher: _RoutePublisher) -> None:
         self._publishers[publisher.route] = publisher
         self._by_use[publisher] = None
-        publisher.receivers = self._receivers_of(publisher.route)
+        publisher.receivers = tuple(self._receivers_of(publisher.route))
 
     def _evict_publisher(self) -> None:
         """Evict the least recently used publisher with nothing to retransmit, else the least recently used one."""
@@ -585,10 +585,12 @@ class ZenohSender:
         awaited.changed = False
         since_ns: dict[tuple[Hashable, Receiver], int] = {}
         for publisher in self._publishers.values():
-            before, publisher.receivers = publisher.receivers, self._receivers_of(publisher.route)
-            for receiver in publisher.receivers:
+            before, receivers = publisher.receivers, self._receivers_of(publisher.route)
+            publisher.receivers = tuple(receivers)
+            for receiver, at_ns in receivers.items():
                 if receiver not in before:
-                    since_ns[publisher, receiver] = _since_ns(publisher, receiver)
+                    was_there = at_ns - publisher.opened_ns < _DISCOVERY_NS
+                    since_ns[publisher, receiver] = publisher.opened_ns if was_there else at_ns
         puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
         for route, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
             for receiver, ids in puts.items():
@@ -596,11 +598,11 @@ class ZenohSender:
                     ids[receipt_id(message.id)] = put_ns
         awaited.await_earlier(puts)
 
-    def _receivers_of(self, route: ZenohRoute) -> "tuple[Receiver, ...]":
+    def _receivers_of(self, route: ZenohRoute) -> "dict[Receiver, int]":
         source, sink, _ = route
         own = self._context.authority
         if self._awaited is None:
-            return ()
+            return {}
         return self._awaited.receivers_of(source.with_authority(own), sink and sink.with_authority(own))
 
     # --- matching subscribers -----------------------------------------------------------------------------------------
@@ -934,12 +936,6 @@ class ZenohSender:
     def close(self) -> None:
         """Release a `send` that waits for a subscriber."""
         self._closing.set()
-
-
-def _since_ns(publisher: _RoutePublisher, receiver: "Receiver") -> int:
-    """From which time on puts wait for a receipt of this receiver, whose token has come just now."""
-    appeared_ns = receiver.changed_ns
-    return publisher.opened_ns if appeared_ns - publisher.opened_ns < _DISCOVERY_NS else appeared_ns
 
 
 def _forget(receivers: "Iterable[Receiver]", ids: Sequence[bytes]) -> None:
