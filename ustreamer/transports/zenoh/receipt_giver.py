@@ -6,7 +6,8 @@ listener, and every 20 ms one put with the ids of what the listener took since t
 sender made it because it had none.
 
 A durable endpoint gives a receipt when the message was sent on or is on disk (`ReceivedStore`). Its last ids are on
-disk before their receipts, so that it drops copies after a kill too.
+disk before their receipts, so that it drops copies after a kill too. Messages that a start finds on disk count as
+received: a kill may have come before their ids were written.
 """
 
 import logging

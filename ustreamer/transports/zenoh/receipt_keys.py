@@ -5,8 +5,9 @@
     up-receipts / 1 / authority / endpoint / instance                                   put with the ids of a receipt
 
 The 1 is the version. Authorities and filters are percent-encoded; the sink filter `-` stands for publications. The
-payload of a receipt is a sequence of ids, each in the bytes of an attachment: msb, a tag byte, lsb. The prefix is none
-of uProtocol, so entities without receipts get none of this.
+payload of a receipt is a sequence of ids, each in the bytes of an attachment: msb, a tag byte, lsb. An empty one follows
+the declaration of the subscribers: the process is ready. The prefix is none of uProtocol, so entities without receipts
+get none of this.
 """
 
 import re
