@@ -76,6 +76,7 @@ ROWS: Final[dict[str, Row]] = {
             "N": Run((f"{_KILLS}[1000]", _SURVIVAL, "tests/host/egress/test_durable_queue_kills.py")),
         },
         "kills",
+        timed=True,
     ),
     "R2": Row(
         "An acknowledged change of a subscription survives a power cut",
@@ -322,7 +323,7 @@ ROWS: Final[dict[str, Row]] = {
         "lost=0 disordered=0 unanswered=0 unaccounted=0 threads=0 rss_growth_mb<=0.5",
         "`switches` of subscriptions while messages flow",
         {
-            "P": Run((f"{_OWN}/soak.py",), 20),
+            "P": Run((f"{_OWN}/soak.py",), 60),
             "N": Run((f"{_OWN}/soak.py",), 300),
             "R": Run((f"{_OWN}/soak.py",), 3_600),
         },
