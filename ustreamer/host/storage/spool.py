@@ -107,7 +107,7 @@ class Spool:
     def open(self) -> list[int]:
         """Open or create the spool; return the number of its messages of each class, without sent ones.
 
-        A damaged record is skipped, counted and logged. Raises as `LmdbStore.open`.
+        A spool with a damaged record is replaced; the record is counted and logged. Raises as `LmdbStore.open`.
         """
         # The file may be one of larger limits than now.
         self._store.map_size = max(self._store.map_size, map_size_for(file_size(self.path)))
