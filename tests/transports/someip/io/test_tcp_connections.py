@@ -146,7 +146,7 @@ def test_an_unreachable_peer_is_tried_again_after_bounded_pauses(
     monkeypatch.setattr(tcp_connections, "start_connect", connecting)
     ours.connections.connect(service.address)
 
-    wait_until(lambda: len(tries) == 4)
+    wait_until(lambda: len(tries) >= 4)
 
     assert all(later - earlier >= 0.02 for earlier, later in pairwise(tries))
 
