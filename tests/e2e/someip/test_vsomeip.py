@@ -52,14 +52,19 @@ def test_the_samples_of_vsomeip_are_found_called_subscribed_and_served(tmp_path:
     run_scenarios(tmp_path, str(found.home))
 
 
-def test_a_scripted_vsomeip_application_is_served_and_used(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def peer_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled `vsomeip_peer.cpp`."""
     found = installation(os.environ)
-    if isinstance(found, str):
-        pytest.skip(found)
-    program = build_peer(found, tmp_path)
+    program = found if isinstance(found, str) else build_peer(found, tmp_path_factory.mktemp("peer"))
     if isinstance(program, str):
         pytest.skip(program)
-    run_scenarios(tmp_path, str(found.home), "vsomeip_peer_scenarios", str(program))
+    return program
+
+
+@pytest.mark.parametrize("scenario", ["served_by_vsomeip", "used_by_vsomeip", "many"])
+def test_a_scripted_vsomeip_application(tmp_path: Path, peer_program: Path, scenario: str) -> None:
+    run_scenarios(tmp_path, os.environ[HOME], "vsomeip_peer_scenarios", str(peer_program), scenario)
 
 
 def test_the_scenarios_pass_with_stand_ins(tmp_path: Path) -> None:
