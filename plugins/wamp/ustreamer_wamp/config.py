@@ -77,7 +77,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """README.md explains each key. Without `users` and `anonymous` every client is refused."""
 
     listen: Annotated[str | tuple[str, ...], Meta(examples=["ws://127.0.0.1:8080/ws"])]
-    process: bool = False
+    process: bool = True
     realm: Name = "realm1"
     users: tuple[User, ...] = ()
     anonymous: bool | Anonymous = False
