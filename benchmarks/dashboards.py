@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -127,10 +127,13 @@ class Dashboards:
 class Stage:
     """One streamer, its traffic and its dashboards."""
 
-    def __init__(self, testbed: CheckoutTestbed, name: str, *, process: bool, dashboards: int) -> None:
+    def __init__(self, testbed: CheckoutTestbed, name: str, *, process: bool | None, dashboards: int) -> None:
+        """`process` None: a checkout without the key."""
         (port,) = free_ports([socket.SOCK_STREAM])
         ports = Ports.free()
-        config = CONFIG + _SECTION.replace("{wamp}", str(port)) + ("process = true\n" if process else "")
+        config = CONFIG + _SECTION.replace("{wamp}", str(port))
+        if process is not None:
+            config += f"process = {str(process).lower()}\n"
         self.name = f"{name} {'process' if process else 'thread'}"
         self.dashboards = dashboards
         streamer = testbed.start_streamer(f"{self.name} {dashboards}".replace(" ", "-"), config, ports)
@@ -203,10 +206,8 @@ def _percentiles_ms(ascending: Sequence[int]) -> tuple[float, float]:
     return measure.percentile(ascending, 0.5) / 1e6, measure.percentile(ascending, 0.99) / 1e6
 
 
-def _ways(tree: Path) -> Iterator[bool]:
-    yield False
-    if (tree / "plugins/wamp/ustreamer_wamp/process").is_dir():
-        yield True
+def _ways(tree: Path) -> Sequence[bool | None]:
+    return (False, True) if (tree / "plugins/wamp/ustreamer_wamp/process").is_dir() else (None,)
 
 
 def measured(

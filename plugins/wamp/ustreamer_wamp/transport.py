@@ -2,12 +2,12 @@
 """The endpoint of the sessions: a unicast transport with a subscriber queue for each rate.
 
     streamer's threads    send(message) --> inbox --.
-    loop's thread                                    '--> Vehicle.deliver --> outboxes --> sockets
-                          listeners <-- requests of sessions to uSubscription, what clients publish
+    sessions (SessionsPort)                          '--> next_batch --> outboxes --> sockets
+                          listeners <-- dispatch <-- requests of sessions to uSubscription, what clients publish
 
-`send` never waits: it queues the message and wakes the loop, once for all messages queued meanwhile. When the loop is
-too slow for all of them, events are dropped here and not in the streamer's queues: see `_conflate_inbox`. So no number
-of dashboards delays or fills anything else, and each session gets the number of its dropped events.
+`send` never waits: it queues the message and wakes the sessions, once for all messages queued meanwhile. When they are
+too slow for all messages, events are dropped here and not in the streamer's queues: see `next_batch`. So no number of
+dashboards delays or fills anything else, and each session gets the number of its dropped events.
 """
 
 from collections import Counter, deque
