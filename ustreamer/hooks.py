@@ -14,6 +14,7 @@ transport. It never imports the host, a transport or another plugin.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -33,6 +34,7 @@ from ustreamer.core.routing.subscriptions import SubscriptionDirectory, Subscrip
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.transport_port import ConfigWarning, EndpointConfig, NamedPattern, TransportKind
 from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UUID
@@ -94,6 +96,27 @@ class StoredMessages(msgspec.Struct, frozen=True):
 
 ReadStoredMessages: TypeAlias = Callable[[Path], StoredMessages]
 """Reads a state directory, with or without a running streamer. Raises StoreDamaged."""
+
+
+class Networks(Protocol):
+    """The networks of a configuration, as their nodes see them."""
+
+    authority: str
+    """The streamer's own authority."""
+    clock: Clock
+
+    def publish(self, message: UMessage) -> None:
+        """Send a publication from the network of its source. Raises UStatusError: UNIMPLEMENTED, UNAVAILABLE."""
+
+    def settle(self) -> None:
+        """Wait until the streamer has delivered what was published."""
+
+    def call(self, source: UUri, method: UUri, payload: bytes) -> None:
+        """Call a method with a protobuf payload as `source`, and wait for the response. Raises UStatusError."""
+
+
+OpenNetworks: TypeAlias = Callable[[Path], AbstractContextManager[Networks]]
+"""Connects to the networks of a configuration file, next to a running streamer. Raises UStatusError."""
 
 
 class EndpointProvider(Protocol):

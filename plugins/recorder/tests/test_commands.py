@@ -4,6 +4,7 @@
 import argparse
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ustreamer_recorder.recordings_command import ACTIONS
 
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
-from ustreamer.hooks import StoredMessages
+from ustreamer.hooks import Networks, StoredMessages
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -26,11 +27,15 @@ TOPIC, APP = UUri("chassis", 0x1234, 1, 0x8001), UUri("hpc", 7, 1, 0)
 Run = Callable[..., tuple[int, list[str]]]
 
 
+def no_networks(config: Path) -> AbstractContextManager[Networks]:
+    raise AssertionError(f"{config}: no command here sends")
+
+
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on the test's directory: its exit code, and the lines it printed."""
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), lambda _: StoredMessages())
+    add_commands(parser.add_subparsers(), lambda _: StoredMessages(), no_networks)
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
         action, *more = arguments

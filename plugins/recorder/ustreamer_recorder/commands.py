@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of `ustreamer recordings ls|show|check|prove DIR`.
+"""The arguments of `ustreamer recordings ls|show|check|prove|replay DIR`.
 
 The help of all commands imports this module, so it imports no part of the recorder.
 """
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ustreamer.hooks import ReadStoredMessages
+    from ustreamer.hooks import OpenNetworks, ReadStoredMessages
 
 
 def add_commands(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
     read_stored_messages: "ReadStoredMessages",
+    open_networks: "OpenNetworks",
 ) -> None:
     """Add the command `recordings`."""
     parser = commands.add_parser("recordings", help="look into recordings")
@@ -31,6 +32,7 @@ def add_commands(
         if name == "show":
             action.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
     _add_prove(actions, read_stored_messages)
+    _add_replay(actions, open_networks)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -61,5 +63,25 @@ def _add_prove(
         from ustreamer_recorder.prove_command import run_prove
 
         return run_prove(arguments, read_stored_messages)
+
+    action.set_defaults(run=run)
+
+
+def _add_replay(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", open_networks: "OpenNetworks"
+) -> None:
+    action = actions.add_parser("replay", help="publish a recorded run again, into a live streamer")
+    action.add_argument("directory", type=Path, metavar="DIR")
+    action.add_argument("--into", type=Path, required=True, metavar="CONFIG", help="of the live streamer")
+    action.add_argument("--speed", type=float, default=1.0, metavar="N", help="times its own speed (1)")
+    action.add_argument(
+        "--run", dest="number", default="", metavar="RUN", help="as `recordings ls` shows it (the last one)"
+    )
+    action.add_argument("--json", action="store_true", help="the result as one JSON object")
+
+    def run(arguments: argparse.Namespace) -> int:
+        from ustreamer_recorder.replay_command import run_replay
+
+        return run_replay(arguments, open_networks)
 
     action.set_defaults(run=run)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ustreamer.hooks import ReadStoredMessages
+    from ustreamer.hooks import OpenNetworks, ReadStoredMessages
     from ustreamer.uprotocol.uuri import UUri
 
 
 def add_commands(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", _: "ReadStoredMessages"
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", *_: "ReadStoredMessages | OpenNetworks"
 ) -> None:
     """Add the command `subscriptions` with its options."""
     top = commands.add_parser("subscriptions", help="what the store of a streamer holds")

@@ -122,3 +122,49 @@ def test_a_second_streamer_with_the_same_recording_directory_does_not_start(tmp_
     with StreamerProcess(second):
         pass
     assert [run["end"] for run in check(tmp_path / "recordings")] == ["stopped", "stopped"]
+
+
+def test_a_replayed_drive_gets_the_same_decisions(tmp_path: Path) -> None:
+    """One topic without a limit, one whose limit passes the first event only, one without a subscription."""
+    ports = free_ports()
+    live, again = tmp_path / "live", tmp_path / "again"
+    for place in (live, again):
+        place.mkdir()
+    keys: dict[str, object] = {"flush_ms": 50, "payloads": ["//chassis/1234/1/*"], "payload_hz": 1000.0}
+    first, second = (recording_config(place, ports, **keys) for place in (live, again))
+    with (
+        SomeipNode(ports.ecu) as ecu,
+        SomeipNode(ports.receiver) as receiver,
+        StreamerProcess(first) as process,
+        ZenohEntity(ports.backbone, "hpc.vin1", APP) as app,
+    ):
+        vehicle = Vehicle(ports, process, ecu, receiver)
+        plain, limited, _ = topics = [vehicle.unused_topic() for _ in range(3)]
+        app.subscribe(plain)
+        app.subscribe(limited, max_frequency=0.01)
+        for number in range(20):
+            for topic in topics:
+                vehicle.send_event(topic, b"%d" % number)
+            app.wait_events(plain, number + 1)
+        eventually(lambda: len(decisions(live)), 60)
+    with StreamerProcess(second):
+        command = ("recordings", "replay", live / "state" / "recordings", "--into", second)
+        done = run_command(*command, "--speed", "2", "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        eventually(lambda: len(decisions(again)), 60)
+    assert (result["published"], result["subscription_changes"]) == (60, 2)
+    assert decisions(again) == decisions(live)
+    assert Counter(verdict for _, verdict, _ in decisions(live)) == {
+        "DELIVERED": 21,
+        "THROTTLED": 19,
+        "NO_SUBSCRIBER": 20,
+    }
+
+
+def decisions(place: Path) -> list[tuple[str, str, int]]:
+    """Topic, verdict and limit of each event of the ECU, by topic in the order of arrival."""
+    [events] = recorded(place / "state" / "recordings").values()
+    rows = [each for each in events if isinstance(each, Row) and "chassis/1234" in each.source]
+    rows.sort(key=lambda row: (row.source, row.arrived_ns))
+    return [(row.source, row.verdict.name, row.target.period_ns) for row in rows]

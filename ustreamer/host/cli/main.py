@@ -21,6 +21,7 @@ from ustreamer.host.cli.arguments import MESSAGE_TYPES, uuri_pattern
 
 if TYPE_CHECKING:
     from ustreamer.hooks import StoredMessages
+    from ustreamer.host.runtime.network_sender import NetworkSender
     from ustreamer.host.runtime.plugins import PluginError
     from ustreamer.uprotocol.ustatus import UStatusError
 
@@ -154,7 +155,7 @@ def _add_plugin_commands(commands: Commands) -> None:
     for name in sorted(f"{package}.commands" for package in packages if package):
         try:
             if find_spec(name) is not None:
-                import_module(name).add_commands(commands, _read_stored_messages)
+                import_module(name).add_commands(commands, _read_stored_messages, _open_networks)
         except Exception as error:  # noqa: BLE001 - foreign code may raise anything while it is imported
             print(f"warning: {name} adds no command: {error}", file=sys.stderr)
 
@@ -163,6 +164,12 @@ def _read_stored_messages(state_dir: Path) -> "StoredMessages":
     from ustreamer.host.storage.stored_messages import read_stored_messages
 
     return read_stored_messages(state_dir)
+
+
+def _open_networks(config: Path) -> "NetworkSender":
+    from ustreamer.host.runtime.network_sender import NetworkSender
+
+    return NetworkSender(config)
 
 
 def _warn(errors: Iterable["PluginError"]) -> None:
