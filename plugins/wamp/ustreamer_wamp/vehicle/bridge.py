@@ -98,7 +98,10 @@ class VehicleBridge:
         decoder: Callable[[UUri], Decode | None],
         counts: Counter[str],
     ) -> None:
-        """`authority` is that of the sessions. `inject` dispatches a message, or returns False; `decoder` decodes payloads."""
+        """`authority` is that of the sessions; `decoder` decodes payloads.
+
+        `inject` dispatches a message; it returns False if the streamer is too slow.
+        """
         self._authority = authority
         self._ids = ids
         self.usubscription = usubscription
