@@ -3,7 +3,6 @@
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from ustreamer_pipeline.export.messages import SampledMessage, read_messages
 from ustreamer_pipeline.export.pcapng import PORT, someip_packet, write_pcapng
 from ustreamer_pipeline.export.signal_tables import write_arrow, write_csv
 
+from tests.e2e.rigs.capture import skip_without_tshark
 from ustreamer.uprotocol.uuri import UUri
 
 SPEED = "up://chassis/1234/1/8001"
@@ -63,12 +63,10 @@ def test_signals_are_nested_as_in_the_payload() -> None:
 
 
 def dissect(path: Path, *fields: str) -> list[dict[str, Any]]:
-    tshark = shutil.which("tshark")
-    if tshark is None:
-        pytest.skip("no tshark (Debian package tshark; `make interop` installs it)")
+    skip_without_tshark()
     columns = [argument for field in fields for argument in ("-e", field)]
     done = subprocess.run(
-        [tshark, "-r", path, "-d", f"udp.port=={PORT},someip", "-T", "fields", *columns],
+        ["tshark", "-r", path, "-d", f"udp.port=={PORT},someip", "-T", "fields", *columns],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     return [dict(zip(fields, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
