@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ustreamer_recorder.commands import add_commands
+from ustreamer_recorder.replay_command import run_replay
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER
@@ -64,8 +65,7 @@ def replay(sent: Sent, *arguments: str) -> int:
     parser = argparse.ArgumentParser()
     add_commands(parser.add_subparsers(), lambda _: StoredMessages(), sent.opened)
     options = parser.parse_args(["recordings", "replay", *arguments, "--into", "streamer.toml"])
-    code: int = options.run(options)
-    return code
+    return run_replay(options, sent.opened)
 
 
 def test_messages_are_sent_once_in_order_with_their_payloads(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Final
 
 import pytest
@@ -140,7 +141,7 @@ class ReceiptScenario(StopScenario):
         self.send(HZ, 1.0)
         self.wait_accepted()
         self.wait_on_disk(range(before, self.sent))
-        time.sleep(max(0.0, ended + 1.5 - time.monotonic()))  # the bound of docs/delivery.md is a time
+        Event().wait(max(0.0, ended + 1.5 - time.monotonic()))  # the bound of docs/delivery.md is a time
         self._streamer.kill()
         self._receiver.kill()
         rng = Random(seed)
