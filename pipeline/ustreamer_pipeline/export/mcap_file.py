@@ -50,7 +50,7 @@ def write_mcap(messages: Iterator[SampledMessage], path: Path) -> int:
                 sequence=count & 0xFFFF_FFFF,
             )
             count += 1
-        writer.finish()
+        writer.finish()  # type: ignore[no-untyped-call,unused-ignore]  # mcap is an extra
     return count
 
 
