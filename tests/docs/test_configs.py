@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rigs.ports import tcp_ports
+from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
 
@@ -28,7 +28,7 @@ def elsewhere(text: str, state: Path) -> str:
     text = re.sub(
         r'^(listen = "127\.0\.0\.1:)\d+', lambda match: f"{match[1]}{free_port()}", text, flags=re.MULTILINE
     )
-    return re.sub(r"^port = \d+", lambda match: f"port = {free_port()}", text, flags=re.MULTILINE)
+    return re.sub(r"^port = \d+", lambda _: f"port = {udp_ports(1)[0]}", text, flags=re.MULTILINE)
 
 
 def test_the_two_files_of_the_readme_exist() -> None:

@@ -78,7 +78,7 @@ class HostConfig(NamedTuple):
         }
         sections: dict[str, msgspec.Struct] = {"usubscription": UsubscriptionConfig(history=0)}
         if self.wamp:
-            section = WampSection(listen="ws://127.0.0.1:1/ws", anonymous=True)
+            section = WampSection(listen="ws://127.0.0.1:1/ws", anonymous=True, process=False)
             endpoints.update(section.endpoints("hpc"))
             sections["wamp"] = section
         return StreamerConfig(
