@@ -106,6 +106,7 @@ def test_icmpv6_reports_that_nothing_listens(stack: ExitStack) -> None:
     wait_until(lambda: bench.count("unreachable") == 1)
 
 
+# [utest->SD-757]
 def test_service_discovery_and_multicast_events() -> None:
     if why := unsupported_reason():
         pytest.skip(f"no network namespaces on this machine: {why}")

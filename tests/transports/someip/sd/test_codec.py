@@ -164,7 +164,7 @@ OPTIONS: dict[str, tuple[Option, str]] = {
 
 # [utest->SD-133, SD-149, SD-150, SD-151, SD-159, SD-160, SD-217, SD-201, SD-144, SD-147, SD-127, SD-128]
 # [utest->SD-129, SD-199, SD-141, SD-723, SD-724, SD-725, SD-733, SD-734, SD-1085, SD-1086, SD-1087]
-# [utest->SD-1095, SD-1096, SD-809, SD-857]
+# [utest->SD-1095, SD-1096, SD-809, SD-810, SD-857]
 @pytest.mark.parametrize(("option", "hexadecimal"), OPTIONS.values(), ids=OPTIONS)
 def test_every_kind_of_option_has_its_bytes(option: Option, hexadecimal: str) -> None:
     assert write_option(option).hex() == hexadecimal.replace(" ", "")

@@ -44,7 +44,7 @@ class OptionType(IntEnum):
     IPV6_SD_ENDPOINT = 0x26
 
 
-# [impl->SD-127, SD-723, SD-1085, SD-809]
+# [impl->SD-127, SD-723, SD-1085, SD-809, SD-810]
 class EndpointRole(IntEnum):
     """The purpose of an endpoint: the type byte of its IPv4 option. IPv6 adds 2."""
 

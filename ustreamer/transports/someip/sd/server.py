@@ -48,7 +48,7 @@ _FIND_MARGIN_NS: Final = 50_000_000
 """Tolerated delay of an answer to a Find: a busy streamer needs some ms."""
 
 
-# [impl->SD-849, SD-756, SD-814]
+# [impl->SD-849, SD-756, SD-757, SD-814]
 class _OfferState:
     def __init__(self, service: OfferedService, extra: tuple[Option, ...]) -> None:
         self.service = service
