@@ -246,7 +246,7 @@ def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
     awaited = Awaited()
     awaited.appear()
     awaited.put(id_of(1), id_of(2))
-    awaited.park([id_of(1)])
+    awaited.block([id_of(1)])
     awaited.disappear()
     awaited.now_ns += WINDOW_NS + NS_PER_S + 1
     assert awaited.lost(awaited.now_ns) == {}

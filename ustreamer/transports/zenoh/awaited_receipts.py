@@ -14,7 +14,7 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
 
 A receiver that is away keeps its puts. After the retransmit window, new puts no longer wait for it.
 
-Puts, receipts and tokens come on different threads. All changes of `waiting` and `parked` are single operations of a
+Puts, receipts and tokens come on different threads. All changes of `waiting` and `blocked` are single operations of a
 dict; `_lock` protects the rest.
 """
 
@@ -62,12 +62,12 @@ class Receiver:
     """One receiver: its tokens, and the puts that wait for its receipt."""
 
     __slots__ = (
+        "blocked",
         "changed_ns",
         "gone_ns",
         "is_ready",
         "last_tokens",
         "newest_ns",
-        "parked",
         "present_since_ns",
         "probes",
         "tokens",
@@ -76,14 +76,14 @@ class Receiver:
 
     def __init__(self, now_ns: int) -> None:
         self.tokens: dict[_Token, int] = {}
-        """With the times at which they came. Without a token the receiver is away."""
+        """Each with the time at which it appeared. Without a token the receiver is away."""
         self.last_tokens: dict[_Token, int] = {}
-        """Also those that ended just now: an outage ends all tokens, one by one."""
+        """As `tokens`, with those that ended in the last second: an outage ends all tokens, one by one."""
         self.is_ready = False
-        """Whether its subscribers are known to be there since it appeared."""
+        """Whether it gave an empty receipt since it appeared: its subscribers are declared."""
         self.waiting: dict[bytes, int] = {}
         """Ids with the times of their puts, the oldest put first. The sender adds them, just before the put."""
-        self.parked: dict[bytes, int] = {}
+        self.blocked: dict[bytes, int] = {}
         """As `waiting`, for publishers that have lost their subscribers: these are put again when one is back."""
         self.newest_ns = 0
         """The time of the newest put with a receipt."""
@@ -94,27 +94,27 @@ class Receiver:
 
     def trim(self) -> int:
         """Forget the oldest puts above the bound; returns their number."""
-        excess = len(self.waiting) + len(self.parked) - MAX_AWAITED
+        excess = len(self.waiting) + len(self.blocked) - MAX_AWAITED
         if excess > 0:
-            self.forget(list(islice(chain(list(self.waiting), list(self.parked)), excess)))
+            self.forget(list(islice(chain(list(self.waiting), list(self.blocked)), excess)))
         return max(0, excess)
 
     def forget(self, ids: Iterable[bytes]) -> None:
         """Wait for no receipt of these."""
-        for pop in self.waiting.pop, self.parked.pop:
+        for pop in self.waiting.pop, self.blocked.pop:
             deque(map(pop, ids, repeat(None)), maxlen=0)
 
-    def park(self, ids: Iterable[bytes]) -> None:
+    def block(self, ids: Iterable[bytes]) -> None:
         for id in ids:
             put_ns = self.waiting.pop(id, None)
             if put_ns is not None:
-                self.parked[id] = put_ns
+                self.blocked[id] = put_ns
 
     def on_receipt(self, ids: Sequence[bytes]) -> list[int]:
         """These have arrived. Returns when each was put; 0 if it did not wait."""
         times = list(map(self.waiting.pop, ids, repeat(0)))
-        if self.parked:
-            times = list(map(max, times, map(self.parked.pop, ids, repeat(0))))
+        if self.blocked:
+            times = list(map(max, times, map(self.blocked.pop, ids, repeat(0))))
         newest_ns = max(times, default=0)
         if newest_ns:
             self.newest_ns = max(self.newest_ns, newest_ns)
@@ -148,7 +148,7 @@ class Receiver:
         return min(times, default=None)
 
     def has_announced(self, instance: str) -> bool:
-        """Whether this process has or had a token until just now: its last receipts come after it."""
+        """Whether this process has a token, or had one in the last second: its last receipts come after its token."""
         return any(each == instance for each, _ in self.last_tokens)
 
     @property
@@ -245,7 +245,7 @@ class AwaitedReceipts:
         self.on_changed()
 
     def on_receipt(self, key: str, payload: bytes) -> None:
-        """A receiver gave a receipt; an empty one: its subscribers are there.
+        """A receiver gave a receipt. An empty one means that its subscribers are declared.
 
         It counts only from a process with a token, and for the puts that wait for this receiver.
         """
@@ -285,9 +285,9 @@ class AwaitedReceipts:
     # --- the puts of a publisher --------------------------------------------------------------------------------------
 
     def receivers_of(self, source: UUri, sink: UUri | None) -> dict[Receiver, int]:
-        """The receivers whose receipt a put from `source` to `sink` waits for, also one that was there just now.
+        """The receivers whose receipt a put from `source` to `sink` waits for, with the times of their announcements.
 
-        With the times at which they announced it.
+        A receiver counts for a second after its last token ended.
         """
         with self._lock:
             receivers = self._receivers.values()
@@ -304,12 +304,12 @@ class AwaitedReceipts:
 
     def is_awaited(self, id: bytes) -> bool:
         """Whether a receipt of this put is missing."""
-        return any(id in each.waiting or id in each.parked for each in tuple(self._receivers.values()))
+        return any(id in each.waiting or id in each.blocked for each in tuple(self._receivers.values()))
 
-    def park(self, ids: Sequence[bytes]) -> None:
+    def block(self, ids: Sequence[bytes]) -> None:
         """The publisher of these has lost its subscribers, and will put them again."""
         for each in tuple(self._receivers.values()):
-            each.park(ids)
+            each.block(ids)
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """These are put again now, or never."""
@@ -324,8 +324,8 @@ class AwaitedReceipts:
         before_ns = now_ns - timeout_ns
         found: dict[bytes, int] = {}
         for each in tuple(self._receivers.values()):
-            if each.parked or each.oldest_ns < before_ns:
-                puts = chain(list(each.parked.items()), list(each.waiting.items()))
+            if each.blocked or each.oldest_ns < before_ns:
+                puts = chain(list(each.blocked.items()), list(each.waiting.items()))
                 found.update((id, put_ns) for id, put_ns in puts if put_ns < before_ns)
         return found
 
@@ -343,7 +343,7 @@ class AwaitedReceipts:
     @property
     def count(self) -> int:
         """The number of missing receipts."""
-        return sum(len(each.waiting) + len(each.parked) for each in tuple(self._receivers.values()))
+        return sum(len(each.waiting) + len(each.blocked) for each in tuple(self._receivers.values()))
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
         """The puts that count as lost, with their times. Call `forget` for those that are put again."""
@@ -351,17 +351,17 @@ class AwaitedReceipts:
         lost: dict[bytes, int] = {}
         for each in tuple(self._receivers.values()):
             lost.update(each.lost(now_ns))
-        given_up = [id for id in lost if self._repairs.get(id, 0) >= _MAX_REPAIRS]
+        abandoned = [id for id in lost if self._repairs.get(id, 0) >= _MAX_REPAIRS]
         for id in lost:
             self._repairs[id] = self._repairs.get(id, 0) + 1
-        self.give_up(given_up)
-        for id in given_up:
+        self.abandon(abandoned)
+        for id in abandoned:
             del lost[id]
         for each in tuple(self._receivers.values()):
             lost.update(each.probe(now_ns))
         return lost
 
-    def give_up(self, ids: Sequence[bytes]) -> None:
+    def abandon(self, ids: Sequence[bytes]) -> None:
         """These were never confirmed, and are not put again."""
         self.missing += len(ids)
         self.forget(ids)
@@ -376,7 +376,7 @@ class AwaitedReceipts:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
                     receiver.last_tokens = dict(receiver.tokens)
-                if is_gone and not receiver.tokens and not receiver.parked:
+                if is_gone and not receiver.tokens and not receiver.blocked:
                     del self._receivers[name]
             if is_gone and not receiver.tokens:
-                self.give_up(list(receiver.waiting))
+                self.abandon(list(receiver.waiting))

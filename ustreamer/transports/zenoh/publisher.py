@@ -654,7 +654,7 @@ class ZenohSender:
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
             publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
             if self._awaited is not None:
-                self._awaited.park([receipt_id(message.id) for _, message in publisher.to_retransmit])
+                self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
             if self._sent_keeper is not None:
                 self._new_losses[publisher] = noticed_ns + DETECTION_NS, _NEVER_NS
 
@@ -727,11 +727,11 @@ class ZenohSender:
         if not lost:
             return
         found = self._remembered_of(lost)
-        awaited.give_up([id for id in lost if id not in found])
+        awaited.abandon([id for id in lost if id not in found])
         for id, (route, put_ns, message) in found.items():
             assert isinstance(route, _RoutePublisher)
             if not route.open:
-                awaited.park([id])  # put again when a subscriber is back
+                awaited.block([id])  # put again when a subscriber is back
                 continue
             awaited.forget([id])
             if not self._is_answered(message) and not self._retransmit(route, put_ns, message):

@@ -73,9 +73,9 @@ class AwaitedKeeper:
         """Do not store these."""
         self._kept.update((id, None) for id in ids)
 
-    def release(self, is_owed: Callable[[bytes, UUID | None], bool]) -> None:
-        """Release the messages that are not owed any more."""
-        done = {id: each for id, each in self._kept.items() if not is_owed(id, each)}
+    def release(self, is_needed: Callable[[bytes, UUID | None], bool]) -> None:
+        """Release the messages that are not needed any more."""
+        done = {id: each for id, each in self._kept.items() if not is_needed(id, each)}
         stored = [each for each in done.values() if each is not None]
         if not stored or self._store.release(_ROUTE, stored):
             for id in done:
