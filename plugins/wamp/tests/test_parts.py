@@ -50,24 +50,24 @@ def test_the_number_of_a_rate_is_not_reused_while_messages_are_pending_for_it() 
     made = vehicle([])
     first = FakeSession()
     made.open_subscription(first, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
-    (entity,) = made.lanes
+    (entity,) = made.rates
     made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is pending
     assert made.usubscription.has_subscriptions(entity)
     made._last_instance = 0  # as after 65534 further rates
     second = FakeSession()
     made.open_subscription(second, TOPIC, "exact", 1, lambda _: None)  # type: ignore[arg-type]
-    assert list(made.lanes) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
+    assert list(made.rates) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
     made._last_instance = 0xFFFE
     third = FakeSession()
     made.open_subscription(third, "up.", "prefix", 0, lambda _: None)  # type: ignore[arg-type]
-    assert [each.ue_instance for each in made.lanes] == [2, 3], "1 is still to be unsubscribed, 2 is there"
+    assert [each.ue_instance for each in made.rates] == [2, 3], "1 is still to be unsubscribed, 2 is there"
 
 
 def test_the_number_of_rates_is_bounded_and_a_session_never_gets_more_than_it_asked_for() -> None:
     made = vehicle([])
     for period_ns in range(1_000_000, 1_000_000 + 3 * MAX_RATES):
         made.open_subscription(FakeSession(), TOPIC, "exact", period_ns, lambda _: None)  # type: ignore[arg-type]
-    periods = [each.period_ns for each in made.lanes.values()]
+    periods = [each.period_ns for each in made.rates.values()]
     assert periods == [*range(1_000_000, 1_000_000 + MAX_RATES), 1 << 20]
 
 
@@ -95,7 +95,7 @@ def test_missing_parts_are_reported_before_any_socket_is_opened(tmp_path: Path) 
 def test_an_event_without_a_subscriber_is_not_stored_as_the_last_value(rig: "RealmRig") -> None:
     made, client = vehicle([]), rig.joined_client()
     made.open_subscription(client.session, "up.car.", "prefix", 0, lambda _: None)
-    (entity,) = made.lanes
+    (entity,) = made.rates
     topic = UUri("car", 0x2001, 1, 0x8001)
 
     def deliver() -> None:

@@ -100,7 +100,7 @@ class Sessions:
         return {
             "sessions_now": len(self.router.realm.sessions),
             "subscriptions_now": len(self.router.realm.broker),
-            "rates_now": len(self.bridge.lanes),
+            "rates_now": len(self.bridge.rates),
             "remote_subscriptions": len(self.bridge.usubscription),
             "unfinished_bytes": self.router.server.unfinished_bytes,
             "pattern_topics_now": self.pattern_subscriptions.topic_count,
@@ -115,7 +115,7 @@ class LocalSessions(Sessions):
         super().__init__(config, place, clock, vehicle)
         self._next_batch = vehicle.next_batch
         self._seen_topics: deque[UUri] = deque()
-        self.has_subscriber: Callable[[UUri], bool] = self.bridge.lanes.__contains__
+        self.has_subscriber: Callable[[UUri], bool] = self.bridge.rates.__contains__
         self.stop_accepting = self.router.server.stop_accepting
         self.close = self.router.server.close
 

@@ -254,10 +254,10 @@ class WampTransport(EndpointTransport):
         for number in range(len(inbox)):
             event = inbox.popleft()
             entity, attributes = event[0], event[1].attributes
-            lane = (entity, attributes.source)
-            key = lane if attributes.type is UMessageType.PUBLISH else number
+            rate_and_topic = (entity, attributes.source)
+            key = rate_and_topic if attributes.type is UMessageType.PUBLISH else number
             if latest.pop(key, None) is not None:
-                self._dropped[lane] += 1
+                self._dropped[rate_and_topic] += 1
             latest[key] = event
         inbox.extendleft(reversed(latest.values()))
 

@@ -49,7 +49,7 @@ _Name: TypeAlias = tuple[str, Match]
 """Topic and policy of a subscription."""
 
 
-class Lane:
+class SessionRate:
     """The subscriptions of one rate: a uEntity, and the sessions that hold each subscription."""
 
     __slots__ = ("entity", "period_ns", "references", "sessions")
@@ -66,25 +66,25 @@ class Lane:
 class _Request(NamedTuple):
     """A SUBSCRIBE that waits for the answer of uSubscription."""
 
-    lane: Lane
+    rate: SessionRate
     done: SubscribeCallback
 
 
 class _Holding:
-    """One subscription of one session: its lane, from the first answer on, and the pending requests."""
+    """One subscription of one session: its rate, from the first answer on, and the pending requests."""
 
-    __slots__ = ("lane", "pending")
+    __slots__ = ("pending", "rate")
 
     def __init__(self) -> None:
-        self.lane: Lane | None = None
+        self.rate: SessionRate | None = None
         self.pending: list[_Request] = []
 
 
 class VehicleBridge:
     """The `ustreamer_wamp.realm.Backend` of a realm on a streamer.
 
-    Sessions that subscribe a topic at one rate share one subscriber: the uEntity of the rate (`Lane`). So a publication
-    is delivered here once for each rate, for any number of sessions.
+    Sessions that subscribe a topic at one rate share one subscriber: the uEntity of the rate (`SessionRate`). So a
+    publication is delivered here once for each rate, for any number of sessions.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class VehicleBridge:
         self._inject = inject
         self._decoder = decoder
         self._counts = counts
-        self.lanes: dict[UUri, Lane] = {}
+        self.rates: dict[UUri, SessionRate] = {}
         """The rates in use, by uEntity. Other threads may test for membership."""
-        self._lane_by_period: dict[int, Lane] = {}
+        self._rate_by_period: dict[int, SessionRate] = {}
         self._holdings: dict[JoinedSession, dict[_Name, _Holding]] = {}
         self._last_instance = 0
         self._templates: dict[UAttributes, WampEventTemplate] = {}
@@ -127,23 +127,23 @@ class VehicleBridge:
         if uuri is None and not (match != "exact" and may_name_topics(topic, match)):
             done(None)  # a topic of the realm and not of the vehicle
             return
-        name, lane = (topic, match), self._lane(period_ns)
-        lane.references[name] += 1
-        holders = lane.sessions.get(name, {})
+        name, rate = (topic, match), self._rate_of(period_ns)
+        rate.references[name] += 1
+        holders = rate.sessions.get(name, {})
         is_another = bool(holders) and session not in holders
         if uuri is None:
-            pattern = Pattern(lane.entity, topic, match)
-            self._patterns.add_pattern(pattern, lane.period_ns)
-            self.pattern_subscriptions.add_pattern(pattern, lane.period_ns)
-            self._hold(session, name, lane)
+            pattern = Pattern(rate.entity, topic, match)
+            self._patterns.add_pattern(pattern, rate.period_ns)
+            self.pattern_subscriptions.add_pattern(pattern, rate.period_ns)
+            self._hold(session, name, rate)
             if is_another:
                 self.pattern_subscriptions.repeat_pattern(pattern)
             done(None)
             return
-        request = _Request(lane, done)
+        request = _Request(rate, done)
         self._holdings.setdefault(session, {}).setdefault(name, _Holding()).pending.append(request)
         answered = partial(self._on_answer, session, name, request)
-        self.pattern_subscriptions.subscribe(lane.entity, uuri, lane.period_ns, answered, again=is_another)
+        self.pattern_subscriptions.subscribe(rate.entity, uuri, rate.period_ns, answered, again=is_another)
 
     def _on_answer(
         self, session: JoinedSession, name: _Name, request: _Request, refusal: WampRefusal | None
@@ -153,19 +153,19 @@ class VehicleBridge:
             return  # ended meanwhile
         holding.pending.remove(request)
         if refusal is None:
-            self._hold(session, name, request.lane)
+            self._hold(session, name, request.rate)
         else:
-            self._drop_reference(request.lane, name)  # uSubscription has nothing to end
+            self._drop_reference(request.rate, name)  # uSubscription has nothing to end
             self._forget_if_empty(session, name)
         request.done(refusal)
 
-    def _hold(self, session: JoinedSession, name: _Name, lane: Lane) -> None:
+    def _hold(self, session: JoinedSession, name: _Name, rate: SessionRate) -> None:
         """A request is granted: its reference is that of the session from now on."""
         holding = self._holdings.setdefault(session, {}).setdefault(name, _Holding())
-        before, holding.lane = holding.lane, lane
-        if before is not None and before is not lane:
+        before, holding.rate = holding.rate, rate
+        if before is not None and before is not rate:
             del before.sessions[name][session]
-        lane.sessions.setdefault(name, {})[session] = None
+        rate.sessions.setdefault(name, {})[session] = None
         if before is not None:
             self._release(before, name)
 
@@ -186,64 +186,64 @@ class VehicleBridge:
             del self._holdings[session]
         for request in holding.pending:
             request.done(None)
-            self._release(request.lane, name)
-        if holding.lane is not None:
-            del holding.lane.sessions[name][session]
-            self._release(holding.lane, name)
+            self._release(request.rate, name)
+        if holding.rate is not None:
+            del holding.rate.sessions[name][session]
+            self._release(holding.rate, name)
 
     def _forget_if_empty(self, session: JoinedSession, name: _Name) -> None:
         held = self._holdings[session]
-        if held[name].lane is None and not held[name].pending:
+        if held[name].rate is None and not held[name].pending:
             del held[name]
             if not held:
                 del self._holdings[session]
 
-    def _release(self, lane: Lane, name: _Name) -> None:
-        """Release a subscription of a lane; the last release ends it in the vehicle."""
+    def _release(self, rate: SessionRate, name: _Name) -> None:
+        """Release a subscription of a rate; the last release ends it in the vehicle."""
         topic, match = name
-        if not self._drop_reference(lane, name):
+        if not self._drop_reference(rate, name):
             return
         if match != "exact":
-            self._patterns.remove_pattern(Pattern(lane.entity, topic, match))
-            self.pattern_subscriptions.remove_pattern(Pattern(lane.entity, topic, match))
+            self._patterns.remove_pattern(Pattern(rate.entity, topic, match))
+            self.pattern_subscriptions.remove_pattern(Pattern(rate.entity, topic, match))
         elif (uuri := uuri_of(topic)) is not None:
-            self.pattern_subscriptions.unsubscribe(lane.entity, uuri)
+            self.pattern_subscriptions.unsubscribe(rate.entity, uuri)
 
-    def _drop_reference(self, lane: Lane, name: _Name) -> bool:
+    def _drop_reference(self, rate: SessionRate, name: _Name) -> bool:
         """Whether it was the last one."""
-        lane.references[name] -= 1
-        if lane.references[name]:
+        rate.references[name] -= 1
+        if rate.references[name]:
             return False
-        del lane.references[name]
-        lane.sessions.pop(name, None)
-        if not lane.references:
-            del self.lanes[lane.entity], self._lane_by_period[lane.period_ns]
+        del rate.references[name]
+        rate.sessions.pop(name, None)
+        if not rate.references:
+            del self.rates[rate.entity], self._rate_by_period[rate.period_ns]
         return True
 
     def _on_subscription_ended(self, entity: UUri, topic: UUri, why: str) -> None:
         self.pattern_subscriptions.on_subscription_ended(entity, topic)
-        lane, name = self.lanes.get(entity), _exact(topic)
-        sessions = [] if lane is None else list(lane.sessions.get(name, ()))
+        rate, name = self.rates.get(entity), _exact(topic)
+        sessions = [] if rate is None else list(rate.sessions.get(name, ()))
         for session in sessions:
             self._end_holding(session, name)
             session.on_subscription_revoked(name[0], why)
 
-    def _lane(self, period_ns: int) -> Lane:
-        """The lane of a rate; above MAX_RATES, that of the next lower rate of a coarse scale."""
-        if period_ns and period_ns not in self._lane_by_period and len(self.lanes) >= MAX_RATES:
+    def _rate_of(self, period_ns: int) -> SessionRate:
+        """The rate with this period; above MAX_RATES, the next lower one of a coarse scale."""
+        if period_ns and period_ns not in self._rate_by_period and len(self.rates) >= MAX_RATES:
             period_ns = 1 << (period_ns - 1).bit_length()
-        lane = self._lane_by_period.get(period_ns)
-        if lane is None:
-            lane = self._lane_by_period[period_ns] = Lane(self._unused_entity(), period_ns)
-            self.lanes[lane.entity] = lane
-        return lane
+        rate = self._rate_by_period.get(period_ns)
+        if rate is None:
+            rate = self._rate_by_period[period_ns] = SessionRate(self._unused_entity(), period_ns)
+            self.rates[rate.entity] = rate
+        return rate
 
     def _unused_entity(self) -> UUri:
         """A uEntity for a rate; numbers are reused as late as possible."""
         while True:
             self._last_instance = self._last_instance % _LAST_INSTANCE + 1
             found = rate_entity(self._authority, self._last_instance)
-            if found not in self.lanes and not self.usubscription.has_subscriptions(found):
+            if found not in self.rates and not self.usubscription.has_subscriptions(found):
                 return found
 
     # --- publications of clients ----------------------------------------------------------------------------
@@ -275,11 +275,11 @@ class VehicleBridge:
     # --- messages from the vehicle --------------------------------------------------------------------------
 
     def deliver_events(self, realm: Realm, batch: Iterable[VehicleEvent]) -> None:
-        """Send each message to the sessions of its lane, which share its frames."""
+        """Send each message to the sessions of its rate, which share its frames."""
         event_cache: dict[UUID, tuple[Publication, dict[int, WampEvent]]] = {}
         for entity, message, value in batch:
-            lane = self.lanes.get(entity)
-            if lane is None:
+            rate = self.rates.get(entity)
+            if rate is None:
                 self._counts["events_no_subscriber"] += 1
                 continue
             known = event_cache.get(message.id)
@@ -290,7 +290,7 @@ class VehicleBridge:
                     realm.retained.retain(publication)
             publication, events = known
             wanted = False
-            for subscription, sessions in _holders(realm, lane, publication.topic):
+            for subscription, sessions in _holders(realm, rate, publication.topic):
                 wanted = True
                 event = events.get(subscription.id)
                 if event is None:
@@ -304,9 +304,9 @@ class VehicleBridge:
     def report_dropped(self, realm: Realm, dropped: Mapping[tuple[UUri, UUri], int]) -> None:
         """Report to sessions how many of their events an overloaded router has dropped, by uEntity and topic."""
         for (entity, topic), events in dropped.items():
-            lane = self.lanes.get(entity)
-            if lane is not None:
-                for _, sessions in _holders(realm, lane, topic_of(topic)):
+            rate = self.rates.get(entity)
+            if rate is not None:
+                for _, sessions in _holders(realm, rate, topic_of(topic)):
                     for session in sessions:
                         session.frame_sink.report_dropped(events)
 
@@ -356,10 +356,10 @@ def _exact(topic: UUri) -> _Name:
 
 
 def _holders(
-    realm: Realm, lane: Lane, topic: str
+    realm: Realm, rate: SessionRate, topic: str
 ) -> Iterator[tuple[BrokerSubscription[JoinedSession], Iterable[JoinedSession]]]:
-    """The subscriptions that match a topic, each with its sessions in the lane."""
+    """The subscriptions that match a topic, each with its sessions at this rate."""
     for subscription in realm.broker.matching(topic):
-        sessions = lane.sessions.get((subscription.topic, subscription.match))
+        sessions = rate.sessions.get((subscription.topic, subscription.match))
         if sessions:
             yield subscription, sessions
