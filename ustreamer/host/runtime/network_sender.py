@@ -20,6 +20,7 @@ from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.protocol.addresses import open_socket, parse_address
 from ustreamer.transports.someip.protocol.codec import (
     MessageType,
     ReturnCode,
@@ -164,11 +165,12 @@ class NetworkSender:
         self._ecus[remote].sendto(encode(event), (endpoint.bind, endpoint.port))
 
     def _bind(self, name: str, remote: str) -> socket.socket:
-        host, _, port = remote.rpartition(":")
-        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        address = parse_address(remote)
+        opened = open_socket(address[0], socket.SOCK_DGRAM)
+        opened.setblocking(True)
         self._opened.callback(opened.close)
         try:
-            opened.bind((host, int(port)))
+            opened.bind(address)
         except OSError as error:
             text = f"endpoints.{name}: the address {remote} of the ECU: {error.strerror}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
