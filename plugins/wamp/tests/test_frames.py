@@ -2,15 +2,17 @@
 """The frames between the streamer and the process of its sessions, without a process."""
 
 import logging
+import socket
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from ustreamer_wamp.config import Place, Tls, WampConfig
-from ustreamer_wamp.process import child, frames
+from ustreamer_wamp.process import child, frames, parent
 from ustreamer_wamp.users import User
-from ustreamer_wamp.vehicle.batch import rate_entity
+from ustreamer_wamp.vehicle.batch import VehicleBatch, rate_entity
 from ustreamer_wamp.vehicle.patterns import Pattern
 
 from ustreamer.core.base.log_limit import LIMITED, limited
@@ -96,6 +98,27 @@ def test_a_streamer_that_takes_nothing_gets_no_more_publications() -> None:
     assert 10 <= sent <= 12
     assert link.unsent_bytes == len(transport.written) < 1_300_000
     link.sessions.router.server.close()
+
+
+class FailingSocket:
+    """The socket of a child that takes nothing, or has ended."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def sendall(self, data: bytes) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), BrokenPipeError()])
+def test_events_that_a_child_did_not_take_are_counted(error: OSError) -> None:
+    streamer = cast("parent.StreamerSide", SimpleNamespace(decoder=lambda topic: None))
+    process = parent.SessionsProcess(CONFIG, PLACE, streamer)
+    process._socket = cast("socket.socket", FailingSocket(error))
+    entity, topic = rate_entity("wamp.hpc", 1), UUri("car", 0x2001, 1, 0x8001)
+    message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
+    process._send(VehicleBatch((), {(entity, topic): 2}, [(entity, message, None)]))
+    assert process.statistics()["events_no_subscriber"] == 3
 
 
 def test_a_log_line_keeps_its_fields_and_its_limit() -> None:

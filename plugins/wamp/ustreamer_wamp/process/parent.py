@@ -266,7 +266,7 @@ class SessionsProcess:
         connected = self._socket
         if connected is None:  # its sessions are gone
             self._control.clear()  # the next child gets the topics at its start
-            self._counts["events_no_subscriber"] += len(batch.events) + sum(batch.dropped.values())
+            self._count_lost(batch)
             return
         found = [frames.pack(self._control.popleft()) for _ in range(len(self._control))]
         found += [frames.pack(self._addressed_frame(each)) for each in batch.addressed]
@@ -279,9 +279,14 @@ class SessionsProcess:
             connected.sendall(b"".join(found))
         except TimeoutError:
             log.warning("wamp.process_stalled", extra={"seconds": _STALL_S, **limited()})
+            self._count_lost(batch)
             self._kill()
-        except OSError:  # the child has ended: the other thread sees it, too
-            self._counts["events_no_subscriber"] += len(batch.events)
+        except OSError:  # the child has ended: the other thread detects it, too
+            self._count_lost(batch)
+
+    def _count_lost(self, batch: VehicleBatch) -> None:
+        """Count events for sessions that have ended with their child."""
+        self._counts["events_no_subscriber"] += len(batch.events) + sum(batch.dropped.values())
 
     def _addressed_frame(self, message: UMessage) -> frames.Addressed:
         return frames.Addressed(self._encode_header(message.id, message.attributes), message.payload)
