@@ -42,7 +42,7 @@ _MAX_FREQUENCY_TAG: Final = b"\x19"  # field 3 of SubscribeAttributes as a doubl
 Step: TypeAlias = Row | SubscriptionChange
 
 
-class Drive:
+class RecordedRun:
     """The steps of one run in order of time, and its kept payloads."""
 
     def __init__(self, files: Sequence[SegmentInfo]) -> None:
@@ -78,7 +78,7 @@ class Drive:
 
 
 class Replay:
-    """Sends the steps of a drive. `skipped` counts those that no network takes, by reason."""
+    """Sends the steps of a recorded run. `skipped` counts those that no network accepts, by reason."""
 
     def __init__(self, networks: Networks) -> None:
         self._networks = networks
@@ -138,19 +138,19 @@ def run_replay(arguments: argparse.Namespace, open_networks: OpenNetworks) -> in
         have = ", ".join(f"{run:016x}" for run in runs) or "none"
         print(f"{arguments.directory}: no run {arguments.number} (have: {have})", file=sys.stderr)
         return _FAILURE
-    drive = Drive([file for file in files if file.run == chosen[-1]])
+    recorded = RecordedRun([file for file in files if file.run == chosen[-1]])
     with open_networks(arguments.into) as networks:
         replay = Replay(networks)
-        _send_all(drive, replay, arguments.speed, networks.clock.monotonic_ns)
+        _send_all(recorded, replay, arguments.speed, networks.clock.monotonic_ns)
         networks.settle()
-    _print_result(drive, replay, as_json=arguments.json)
+    _print_result(recorded, replay, as_json=arguments.json)
     return _OK
 
 
-def _send_all(drive: Drive, replay: Replay, speed: float, monotonic_ns: Callable[[], int]) -> None:
+def _send_all(run: RecordedRun, replay: Replay, speed: float, monotonic_ns: Callable[[], int]) -> None:
     """Send each step at its time. A Subscribe waits for its response, and what follows is later by this time."""
     pause, origin_ns, first_ns = Signal(), monotonic_ns(), None
-    for time_ns, step in drive:
+    for time_ns, step in run:
         first_ns = time_ns if first_ns is None else first_ns
         left_ns = origin_ns + (time_ns - first_ns) / speed - monotonic_ns()
         if left_ns > 0:
@@ -160,21 +160,21 @@ def _send_all(drive: Drive, replay: Replay, speed: float, monotonic_ns: Callable
             replay.send(step, b"")
             origin_ns += monotonic_ns() - before_ns
         else:
-            replay.send(step, drive.payload(step))
+            replay.send(step, run.payload(step))
 
 
-def _print_result(drive: Drive, replay: Replay, *, as_json: bool) -> None:
+def _print_result(run: RecordedRun, replay: Replay, *, as_json: bool) -> None:
     result = {
         "published": replay.published,
         "subscription_changes": replay.changed,
-        "not_replayed": drive.not_replayed,
+        "not_replayed": run.not_replayed,
         "skipped": dict(replay.skipped),
     }
     if as_json:
         print(json.dumps(result))
         return
     print(f"published {replay.published} messages, {replay.changed} subscription changes")
-    if drive.not_replayed:
-        print(f"not replayed: {drive.not_replayed} rows of requests, responses and notifications")
+    if run.not_replayed:
+        print(f"not replayed: {run.not_replayed} rows of requests, responses and notifications")
     for reason, count in replay.skipped.items():
         print(f"skipped {count}: {reason}")
