@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import load_snapshot
@@ -76,20 +77,19 @@ def _messages(rows: Iterator[dict[str, Any]]) -> Iterator[SampledMessage]:
                 yield message
             message = _begin(row)
         elif message is not None:
-            message.signals.append((row["signal"], _value(row), row["unit"]))
+            message.signals.append((row["signal"], signal_value(row), row["unit"]))
     if message is not None:
         yield message
 
 
 def _begin(row: dict[str, Any]) -> SampledMessage:
     upper, lower = (row[name] & 0xFFFF_FFFF_FFFF_FFFF for name in ("id_msb", "id_lsb"))
-    digits = f"{upper:016x}{lower:016x}"
-    id = "-".join(digits[start:end] for start, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
+    id = UUID(upper, lower)
     return SampledMessage(
         row["gateway"],
         row["time_us"],
-        id,
-        upper >> 16,
+        str(id),
+        id.time_ms,
         row["topic"],
         row["size"],
         row["payload"],
@@ -98,7 +98,8 @@ def _begin(row: dict[str, Any]) -> SampledMessage:
     )
 
 
-def _value(row: dict[str, Any]) -> bool | int | float | str:
+def signal_value(row: dict[str, Any]) -> bool | int | float | str:
+    """The value of a row of SIGNALS, in its own type."""
     names = ("value_boolean", "value_bigint", "value_double", "value_string")
     value: bool | int | float | str = next(row[name] for name in names if row[name] is not None)
     return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of one message, across gateways: its rows, those of its response, its dead letters and its signals.
+"""What happened to one message, across gateways: its rows, those of its response, its dead letters and its signals.
 
 In: a lake and the UUID of a message. Out: events in order of time. Without Spark: the id has the day of its creation.
 """
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.export.messages import signal_value
 from ustreamer_pipeline.lake.snapshot import Snapshot, load_snapshot
 from ustreamer_pipeline.lake.tables import read_file
 from ustreamer_pipeline.recording.rows import DAY_US
 from ustreamer_pipeline.schemas import DEAD_LETTERS, DELIVERIES, SAMPLED, SIGNALS, WIDE, Table
 
-DAYS_AFTER: Final = 1
+_DAYS_AROUND: Final = 1
 """A message is looked for on the day of its creation, by its sender's clock, and on the days next to it."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -39,8 +40,8 @@ def trace(lake: str, id: str) -> list[TraceEvent]:
     day = (bits >> 80) * 1_000 // DAY_US
     snapshot = load_snapshot(lake)
     events = [_delivery_event(row) for row in _rows(snapshot, DELIVERIES, day, ids, ("id", "request"))]
-    small = [*_rows(snapshot, WIDE, day, ids, ("id",)), *_rows(snapshot, SAMPLED, day, ids, ("id",))]
-    events += [_small_event(row) for row in small if row["table"] in (DEAD_LETTERS.name, SIGNALS.name)]
+    found = [*_rows(snapshot, WIDE, day, ids, ("id",)), *_rows(snapshot, SAMPLED, day, ids, ("id",))]
+    events += [_small_event(row) for row in found if row["table"] in (DEAD_LETTERS.name, SIGNALS.name)]
     return sorted(events)
 
 
@@ -53,7 +54,7 @@ def _rows(snapshot: Snapshot, table: Table, day: int, ids: Ids, names: tuple[str
     import pyarrow.compute as pc
 
     for file in snapshot.files_of(table.name):
-        if abs(file.day - day) > DAYS_AFTER:
+        if abs(file.day - day) > _DAYS_AROUND:
             continue
         for batch in read_file(snapshot.storage, file, table):
             found = None
@@ -70,9 +71,7 @@ def _small_event(row: Row) -> TraceEvent:
     if row["table"] == DEAD_LETTERS.name:
         text = f"dead letter at {row['endpoint']}: {row['reason'] or 'no reason given'}"
     else:
-        names = ("value_string", "value_boolean", "value_bigint", "value_double")
-        value = next(row[name] for name in names if row[name] is not None)
-        text = f"signal {row['signal']} = {value} {row['unit'] or ''}".rstrip()
+        text = f"signal {row['signal']} = {signal_value(row)} {row['unit'] or ''}".rstrip()
     return TraceEvent(row["time_us"], row["gateway"], text)
 
 
