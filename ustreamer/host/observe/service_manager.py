@@ -50,7 +50,7 @@ class ServiceManager:
         self._notify("STOPPING=1")
 
     def tick(self) -> None:
-        """Call it about twice a second: says that the process is alive, unless a receiving thread hangs."""
+        """Call it about twice a second: notifies that the process is alive, unless a receiving thread hangs."""
         if self._has_watchdog and not self._watch.stalled(self._threads(), self._monotonic_ns(), after_ns=1):
             self._notify("WATCHDOG=1")
 

@@ -138,7 +138,7 @@ class RemoteTopics:
             transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
 
     def _is_for_other_version(self, response: UMessage, topic: UUri, version: int) -> bool:
-        """Note what the Response to a call in `version` tells; whether to repeat the call in the other version."""
+        """Note whether the device knows `version`, by a Response; True to repeat the call in the other version."""
         code = response.attributes.commstatus or UCode.OK
         if code in NOT_DELIVERED:
             self._peer_versions.on_undelivered(topic, version)
