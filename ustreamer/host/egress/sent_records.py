@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sent messages of a durable queue that may not have arrived. They stay on disk until the transport releases them.
 
-In: messages with the route on which they were sent (`add`), and the end of the doubt about a route (`release`). Out:
-batches to write (`peek_batch`), and keys to delete (`pop_obsolete`).
+In: messages with the route on which they were sent (`add`), and routes whose messages have arrived, or were sent again
+and have arrived (`release`). Out: batches to write (`peek_batch`), and keys to delete (`pop_obsolete`).
 
 A Request leaves the disk before its Response is dispatched: `release_request`, then wait until `has_request` is false.
 """
@@ -42,7 +42,7 @@ class SentRecords:
         """The Requests that are or will be on disk, until their deletion."""
         self._messages = self._bytes = 0
         self.refused = 0
-        """Messages that the limits kept out: a kill loses them, if they have not arrived."""
+        """Messages above the limits, which are not on disk: a kill loses them, if they have not arrived."""
 
     def set_limits(self, limits: EgressLimits) -> None:
         self._limits = limits
@@ -101,7 +101,7 @@ class SentRecords:
         records = self._by_route.pop(route, {}) if ids is None else self._by_route.get(route, {})
         for id in list(records) if ids is None else ids:
             record = records.pop(id, None)
-            if record is None:  # the limits kept it out
+            if record is None:  # it was above the limits
                 continue
             record.is_released = True
             self._messages -= 1
