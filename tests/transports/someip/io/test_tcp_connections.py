@@ -71,7 +71,7 @@ class ManualTime:
 # --- outbound connections ---------------------------------------------------------------------------------------------
 
 
-# [utest->RPC-644]
+# [utest->RPC-585, RPC-644]
 def test_a_connection_carries_messages_in_both_directions(rig: MakeRig, service: RestartableService) -> None:
     ours = rig()
     ours.connections.connect(service.address)

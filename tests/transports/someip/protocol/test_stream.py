@@ -19,7 +19,6 @@ from ustreamer.transports.someip.protocol.stream import (
     CLIENT_COOKIE,
     SERVER_COOKIE,
     StreamReader,
-    frame_messages,
 )
 
 
@@ -70,19 +69,11 @@ def test_the_golden_bytes_of_the_cookies() -> None:
     assert [split(cookie)[1] for cookie in (CLIENT_COOKIE, SERVER_COOKIE)] == [[], []]
 
 
-# [utest->RPC-585]
-def test_messages_are_framed_behind_a_cookie_on_request() -> None:
-    one, two = map(encode, MESSAGES[:2])
-    assert frame_messages([one, two], None) == one + two
-    assert frame_messages([one, two], CLIENT_COOKIE) == CLIENT_COOKIE + one + two
-
-
 @pytest.mark.parametrize("cookies", [True, False])
 def test_cookies_are_skipped(cookies: bool) -> None:
     reader = StreamReader(cookies=cookies)
     stream = b"".join(
-        frame_messages([encode(each)], SERVER_COOKIE if each.session % 2 else CLIENT_COOKIE)
-        for each in MESSAGES
+        (SERVER_COOKIE if each.session % 2 else CLIENT_COOKIE) + encode(each) for each in MESSAGES
     )
     got = [found for piece in pieces(stream, 13) for found in reader.feed(piece).messages]
     assert got == MESSAGES
@@ -140,7 +131,7 @@ def test_with_cookies_decoding_continues_behind_the_next_cookie(
 ) -> None:
     reader = StreamReader(cookies=True, max_message=4_096)
     decoy = cookie[:12] + b"\1\1\7\0" + cookie[:15]  # similar to a cookie, but none
-    stream = encode(MESSAGES[0]) + wrong + decoy + frame_messages(map(encode, MESSAGES[1:]), cookie)
+    stream = encode(MESSAGES[0]) + wrong + decoy + cookie + b"".join(map(encode, MESSAGES[1:]))
     fed = [reader.feed(piece) for piece in pieces(stream, size)]
     assert [found for each in fed for found in each.messages] == MESSAGES
     assert [found.reason for each in fed for found in each.refused] == [reason]
@@ -193,7 +184,7 @@ def test_a_search_for_a_cookie_buffers_only_its_possible_beginning() -> None:
     for _ in range(100):
         reader.feed(rng.randbytes(10_000))
         assert reader.pending_bytes < 16
-    assert reader.feed(frame_messages([encode(MESSAGES[0])], CLIENT_COOKIE)).messages == MESSAGES[:1]
+    assert reader.feed(CLIENT_COOKIE + encode(MESSAGES[0])).messages == MESSAGES[:1]
 
 
 def seconds(work: StreamReader, stream: bytes, size: int) -> float:

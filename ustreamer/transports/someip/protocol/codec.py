@@ -278,7 +278,7 @@ def _unencodable(*values: object) -> UnencodableMessage:
     )
 
 
-# [impl->RPC-165, RPC-584]
+# [impl->RPC-165, RPC-584, RPC-585]
 def encode(message: SomeIpMessage) -> bytes:
     """The bytes of `message`. Raises UnencodableMessage if a value does not fit its field."""
     payload = message.payload

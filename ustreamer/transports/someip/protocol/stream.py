@@ -12,7 +12,6 @@ continues behind it.
 # Cost per message of 64 bytes, one core of a busy 2-core x86 VM, CPython 3.11, best of 9: 2.5 us, alone or in a chunk
 # of 100. A message of 10 MB costs 36 ms in one chunk and 41 ms in chunks of 1 kB.
 
-from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
@@ -164,9 +163,3 @@ class StreamReader:
 def _length_and_version(buffer: bytes | bytearray, at: int) -> tuple[int, int]:
     length, version = _LENGTH_AND_VERSION.unpack_from(buffer, at)
     return length, version
-
-
-# [impl->RPC-585]
-def frame_messages(messages: Iterable[bytes], cookie: bytes | None) -> bytes:
-    """Messages as bytes of a stream, behind a `cookie` (CLIENT_COOKIE or SERVER_COOKIE) if the peer expects one."""
-    return b"".join((cookie or b"", *messages))
