@@ -57,8 +57,8 @@ class StreamerLink(asyncio.Protocol):
         self._header_of = HeaderEncoder().encode
         self._attributes_of = HeaderDecoder().decode
         self._transport: asyncio.Transport | None = None
-        self._early: list[bytes] = []
-        self._patterns: dict[Pattern, int | None] = {}
+        self._sent_before_connect: list[bytes] = []
+        self._changed_patterns: dict[Pattern, int | None] = {}
         self._reported: frames.Report | None = None
 
     # --- from the streamer ----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class StreamerLink(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(frames.pack(frames.Ready(list(self.sessions.router.server.urls))))
-        transport.writelines(self._early)
+        transport.writelines(self._sent_before_connect)
         self._report()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -76,19 +76,19 @@ class StreamerLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        self._take_frames()
+        self._process_frames()
 
-    def _take_frames(self) -> None:
-        """Take frames for a while; what is left waits for the next iteration, and the streamer for the rest."""
+    def _process_frames(self) -> None:
+        """Process frames for a while. The others wait for the next iteration; meanwhile nothing more is read."""
         until_ns = time.monotonic_ns() + _TURN_NS  # noqa: TID251  # of this process
-        while self._take_batch():
+        while self._process_batch():
             if time.monotonic_ns() >= until_ns:  # noqa: TID251  # of this process
                 self._call_transport("pause_reading")
-                asyncio.get_running_loop().call_soon(self._take_frames)
+                asyncio.get_running_loop().call_soon(self._process_frames)
                 return
         self._call_transport("resume_reading")
 
-    def _take_batch(self) -> bool:
+    def _process_batch(self) -> bool:
         """Deliver some frames; whether there may be more."""
         events: list[VehicleEvent] = []
         addressed: list[UMessage] = []
@@ -136,14 +136,14 @@ class StreamerLink(asyncio.Protocol):
 
     def _change_pattern(self, pattern: Pattern, period_ns: int | None) -> None:
         """Each change of patterns rebuilds all routes, so changes within a time are sent together."""
-        if not self._patterns:
+        if not self._changed_patterns:
             asyncio.get_running_loop().call_later(ROUTES_REBUILD_DELAY_S, self._send_patterns)
-        self._patterns[pattern] = period_ns
+        self._changed_patterns[pattern] = period_ns
 
     def _send_patterns(self) -> None:
-        for (entity, topic, match), period_ns in self._patterns.items():
+        for (entity, topic, match), period_ns in self._changed_patterns.items():
             self.send(frames.PatternChange(entity.ue_instance, topic, match, period_ns))
-        self._patterns.clear()
+        self._changed_patterns.clear()
 
     def _report(self) -> None:
         report = self.report()
@@ -160,7 +160,7 @@ class StreamerLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
         elif not self.ended.is_set():
-            self._early.append(data)
+            self._sent_before_connect.append(data)
 
     @property
     def unsent_bytes(self) -> int:

@@ -39,7 +39,7 @@ _BUFFER_BYTES: Final = 16_384
 """Of the socket: what is in it cannot be replaced by newer events."""
 _START_S: Final = 30.0
 _STALL_S: Final = 30.0
-"""A child that takes nothing for that time is ended."""
+"""A child that reads nothing for this time is killed."""
 _CLOSE_S: Final = 10.0
 _FIRST_PAUSE_MS: Final = 250
 _MAX_PAUSE_MS: Final = 30_000
@@ -76,17 +76,17 @@ class SessionsProcess:
         self._reader = frames.reader_in_streamer(config)
         self._topics: Collection[UUri] = ()
         self._known_topics: OrderedDict[UUri, None] = OrderedDict()
-        self._control: deque[frames.ToSessions] = deque()
-        self._work = Event()
+        self._control_frames: deque[frames.ToSessions] = deque()
+        self._has_work = Event()
         self._closing = Event()
         self._closed = False
-        self._soon: Callable[[], None] | None = None
+        self._call_soon: Callable[[], None] | None = None
         self._threads: list[Thread] = []
         self._encode_header = HeaderEncoder().encode
         self._decode_header = HeaderDecoder().decode
         self._decoders: dict[UUri, Decode | None] = {}
         self._counts: Counter[str] = Counter()
-        self._earlier: Counter[str] = Counter()  # of children that have ended
+        self._earlier_counts: Counter[str] = Counter()  # of children that have ended
         self._report = frames.Report({}, {})
 
     # --- the endpoint's side ------------------------------------------------------------------------------------
@@ -101,12 +101,12 @@ class SessionsProcess:
             thread.start()
 
     def stop_accepting(self) -> None:
-        self._control.append(frames.StopAccepting())
-        self._work.set()
+        self._control_frames.append(frames.StopAccepting())
+        self._has_work.set()
 
     def close(self) -> None:
         self._closing.set()
-        self._work.set()
+        self._has_work.set()
         for each in self._threads:
             each.join(_CLOSE_S / len(self._threads))
         if any(each.is_alive() for each in self._threads):  # the child does not read or does not end
@@ -117,24 +117,24 @@ class SessionsProcess:
         self._closed = True
 
     def wake(self) -> bool:
-        self._work.set()
+        self._has_work.set()
         return not self._closed
 
     def run_soon(self, function: Callable[[], None]) -> None:
-        self._soon = function
+        self._call_soon = function
 
     def on_topic_seen(self, topic: UUri) -> None:
         known = self._known_topics
         if topic in known or topic.authority_name in self._place.serves:
             return
-        if len(self._control) >= MAX_KNOWN_TOPICS:
+        if len(self._control_frames) >= MAX_KNOWN_TOPICS:
             return  # the child is slow; the topic is new at its next lookup
         if len(known) >= MAX_KNOWN_TOPICS:
             with suppress(KeyError):  # another thread was faster
                 known.popitem(last=False)
         known[topic] = None
-        self._control.append(frames.SeenTopic(str(topic)))
-        self._work.set()
+        self._control_frames.append(frames.SeenTopic(str(topic)))
+        self._has_work.set()
 
     def has_subscriber(self, entity: UUri) -> bool:
         """The sessions of a child that has ended are gone."""
@@ -146,7 +146,7 @@ class SessionsProcess:
 
     def statistics(self) -> Mapping[str, int]:
         report = self._report
-        return {**(self._counts + self._earlier + Counter(report.counts)), **report.gauges}
+        return {**(self._counts + self._earlier_counts + Counter(report.counts)), **report.gauges}
 
     # --- the life of the child ----------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class SessionsProcess:
                     pass_fds=[theirs.fileno()],
                 )
             self._reader = frames.reader_in_streamer(self._config)
-            self._introduce(ours)
+            self._exchange_first_frames(ours)
         except (OSError, frames.InvalidFrame) as error:
             ours.close()
             self._end_process()
@@ -176,7 +176,7 @@ class SessionsProcess:
             raise
         self._socket = ours
 
-    def _introduce(self, connected: socket.socket) -> None:
+    def _exchange_first_frames(self, connected: socket.socket) -> None:
         # After a restart the same ports: clients come back to them.
         config = msgspec.structs.replace(self._config, listen=tuple(self.urls)) if self.urls else self._config
         topics = [str(each) for each in (*self._topics, *self._known_topics)]
@@ -205,7 +205,7 @@ class SessionsProcess:
             if self._closing.is_set():
                 return
             log.warning("wamp.process_ended", extra={"exit_code": code, **limited()})
-            self._earlier.update(self._report.counts)
+            self._earlier_counts.update(self._report.counts)
             self._report = frames.Report({}, {})
             self._streamer.on_process_change(False)
             self._run_soon()
@@ -250,25 +250,25 @@ class SessionsProcess:
     def _feed(self) -> None:
         """On the thread `wamp feed`: write what waits, until the streamer stops and nothing is left."""
         while True:
-            self._work.wait()
-            self._work.clear()
+            self._has_work.wait()
+            self._has_work.clear()
             closing = self._closing.is_set()
             more = True
             while more:
                 batch, more = self._streamer.next_batch()
                 self._send(batch)
             if closing:
-                self._control.append(frames.Close())
+                self._control_frames.append(frames.Close())
                 self._send(VehicleBatch((), {}, ()))
                 return
 
     def _send(self, batch: VehicleBatch) -> None:
         connected = self._socket
         if connected is None:  # its sessions are gone
-            self._control.clear()  # the next child gets the topics at its start
+            self._control_frames.clear()  # the next child gets the topics at its start
             self._count_lost(batch)
             return
-        found = [frames.pack(self._control.popleft()) for _ in range(len(self._control))]
+        found = [frames.pack(self._control_frames.popleft()) for _ in range(len(self._control_frames))]
         found += [frames.pack(self._addressed_frame(each)) for each in batch.addressed]
         found += [
             frames.pack(frames.DroppedEvents(entity.ue_instance, str(topic), events))
@@ -314,13 +314,13 @@ class SessionsProcess:
     # --- from the child -----------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """Take frames until the child ends."""
+        """Process the frames of the child until it ends."""
         connected = self._socket
         assert connected is not None
         try:
             while True:
                 while (frame := self._reader.next_frame()) is not None:
-                    self._take(frame)
+                    self._on_frame(frame)
                 self._run_soon()
                 try:
                     data = connected.recv(65_536)
@@ -335,7 +335,7 @@ class SessionsProcess:
             log.warning("wamp.process_invalid", extra={"reason": str(error), **limited()})
             self._kill()
 
-    def _take(self, frame: frames.FromSessions) -> None:
+    def _on_frame(self, frame: frames.FromSessions) -> None:
         match frame:
             case frames.SessionMessage(header, payload):
                 self._streamer.dispatch(UMessage(*self._decode_header(header), payload))
@@ -351,7 +351,7 @@ class SessionsProcess:
                 _write(frame)
 
     def _run_soon(self) -> None:
-        function, self._soon = self._soon, None
+        function, self._call_soon = self._call_soon, None
         if function is not None:
             function()
 
