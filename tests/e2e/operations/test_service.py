@@ -138,3 +138,26 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     )
     complaints = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert (done.returncode, complaints) == (0, [])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_the_unit_permits_what_the_process_of_wamp_sessions_calls() -> None:
+    permitted: set[str] = set()
+    for line in UNIT.read_text(encoding="utf-8").splitlines():
+        names = line.removeprefix("SystemCallFilter=")
+        if names != line:
+            found = {call for name in names.removeprefix("~").split() for call in system_calls(name)}
+            permitted = permitted - found if names.startswith("~") else permitted | found
+    assert "recvmmsg" in permitted
+    assert "setpriority" in permitted, "os.nice"
+    assert "sched_setscheduler" not in permitted
+
+
+def system_calls(name: str) -> set[str]:
+    """The system calls of a group of systemd, or one call."""
+    if not name.startswith("@"):
+        return {name}
+    command = ["systemd-analyze", "syscall-filter", name]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    members = [line.strip() for line in text.splitlines()[1:] if line.strip() and "#" not in line]
+    return {call for member in members for call in system_calls(member)}
