@@ -111,3 +111,21 @@ def test_a_wrong_speed_or_run_is_one_line(
     ):
         assert replay(Sent(), *arguments) == code
         assert text in capsys.readouterr().err
+
+
+def test_rows_that_cannot_be_read_are_reported(
+    build: "Callable[..., Bench]", capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = build()
+    bench.drain()
+    for _ in range(3):
+        bench.settle(message=bench.message(TOPIC, b"speed"))
+        bench.drain()
+    bench.journal.finish(EMPTY_LEDGER)
+    [file] = bench.directory.glob("*.useg")
+    data = bytearray(file.read_bytes())
+    at = data.rindex(b"1234")  # any byte in a block before the last one
+    data[at] ^= 1
+    file.write_bytes(data)
+    assert replay(Sent(), str(bench.directory)) == 74
+    assert "the recording is damaged or incomplete" in capsys.readouterr().err

@@ -30,10 +30,10 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_recorder.events import Row, Sample, Samples, SubscriptionChange
-from ustreamer_recorder.run_summary import segment_events
+from ustreamer_recorder.run_summary import RunSummary
 from ustreamer_recorder.segments import SegmentInfo, list_segments
 
-_OK, _FAILURE, _USAGE = 0, 1, 2
+_OK, _FAILURE, _USAGE, _DAMAGED = 0, 1, 2, 74
 _NS_PER_S: Final = 1_000_000_000
 _OWN_SERVICES: Final = range(5)
 """ue_id of the services that a streamer hosts: it publishes their topics itself."""
@@ -49,8 +49,9 @@ class RecordedRun:
         self._steps: dict[UUID | int, tuple[int, Step]] = {}  # a message for many targets is one step
         self._payloads: dict[UUID, Sample] = {}
         self.not_replayed = 0
+        self.summary = RunSummary(0)
         for file in files:
-            for event in segment_events(file):
+            for event in self.summary.count_events(file):
                 match event:
                     case Row() if event.type is UMessageType.PUBLISH:
                         self._steps.setdefault(event.id, (event.arrived_ns, event))
@@ -144,7 +145,14 @@ def run_replay(arguments: argparse.Namespace, open_networks: OpenNetworks) -> in
         _send_all(recorded, replay, arguments.speed, networks.clock.monotonic_ns)
         networks.settle()
     _print_result(recorded, replay, as_json=arguments.json)
-    return _OK
+    if not (recorded.summary.damaged or recorded.summary.unannounced):
+        return _OK
+    print(
+        f"{arguments.directory}: the recording is damaged or incomplete, so messages are missing:"
+        f" ustreamer recordings check {arguments.directory}",
+        file=sys.stderr,
+    )
+    return _DAMAGED
 
 
 def _send_all(run: RecordedRun, replay: Replay, speed: float, monotonic_ns: Callable[[], int]) -> None:
@@ -168,6 +176,7 @@ def _print_result(run: RecordedRun, replay: Replay, *, as_json: bool) -> None:
         "published": replay.published,
         "subscription_changes": replay.changed,
         "not_replayed": run.not_replayed,
+        "not_recorded": run.summary.skipped + run.summary.unannounced,
         "skipped": dict(replay.skipped),
     }
     if as_json:
@@ -176,5 +185,7 @@ def _print_result(run: RecordedRun, replay: Replay, *, as_json: bool) -> None:
     print(f"published {replay.published} messages, {replay.changed} subscription changes")
     if run.not_replayed:
         print(f"not replayed: {run.not_replayed} rows of requests, responses and notifications")
+    if result["not_recorded"]:
+        print(f"not recorded: {result['not_recorded']} rows of any message")
     for reason, count in replay.skipped.items():
         print(f"skipped {count}: {reason}")
