@@ -126,6 +126,35 @@ def test_a_process_that_stands_still_costs_the_vehicle_nothing_and_loses_are_rep
 
 
 @in_process
+def test_a_process_that_stands_still_is_ended_without_events_too(
+    car: Car, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without sessions nothing is written to it, and no client could connect any more."""
+    assert car.process._socket is not None
+    car.process._socket.settimeout(1.0)
+    car.peer().join()
+    wait_until(partial(counted, car, "sessions", 1))  # the reading thread now waits for 1 s
+    os.kill(child_of(car), signal.SIGSTOP)
+    wait_until(partial(counted, car, "process_restarts", 1))
+    car.peer().join()
+    assert "wamp.process_stalled" in caplog.messages
+
+
+@in_process
+def test_the_stop_reports_events_that_a_process_did_not_take(
+    car: Car, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscribed(car.peer().join(), SPEED_TOPIC)
+    os.kill(child_of(car), signal.SIGSTOP)
+    events = 1000
+    for number in range(events):
+        car.publish(SPEED, number.to_bytes(4, "big"))
+    car.streamer.stop()
+    [lost] = [each for each in caplog.records if each.message == "wamp.events_lost"]
+    assert 900 < vars(lost)["events"] <= events
+
+
+@in_process
 def test_the_stop_of_the_streamer_delivers_what_waits_and_ends_the_process(car: Car) -> None:
     peer = car.peer().join()
     subscribed(peer, SPEED_TOPIC)

@@ -38,6 +38,8 @@ _TURN_NS: Final = 20_000_000
 """Time for messages of the streamer in one iteration of the loop, which serves clients in between."""
 _BATCH_FRAMES: Final = 32
 _REPORT_S: Final = 0.25
+_UNCHANGED_REPORTS: Final = 20
+"""One of so many is sent although nothing has changed: the streamer ends a process that is silent."""
 _MAX_UNSENT_BYTES: Final = 1 << 20
 """Bytes for the streamer that wait; above, publications of clients are refused."""
 _NICE: Final = 5
@@ -60,6 +62,7 @@ class StreamerLink(asyncio.Protocol):
         self._sent_before_connect: list[bytes] = []
         self._changed_patterns: dict[Pattern, int | None] = {}
         self._reported: frames.Report | None = None
+        self._unchanged = 0
 
     # --- from the streamer ----------------------------------------------------------------------------------
 
@@ -147,8 +150,9 @@ class StreamerLink(asyncio.Protocol):
 
     def _report(self) -> None:
         report = self.report()
-        if report != self._reported:
-            self._reported = report
+        self._unchanged += 1
+        if report != self._reported or self._unchanged >= _UNCHANGED_REPORTS:
+            self._reported, self._unchanged = report, 0
             self.send(report)
         asyncio.get_running_loop().call_later(_REPORT_S, self._report)
 

@@ -39,7 +39,7 @@ _BUFFER_BYTES: Final = 16_384
 """Of the socket: what is in it cannot be replaced by newer events."""
 _START_S: Final = 30.0
 _STALL_S: Final = 30.0
-"""A child that reads nothing for this time is killed."""
+"""A child that reads nothing for this time, or sends nothing for twice this time, is killed."""
 _CLOSE_S: Final = 10.0
 _FIRST_PAUSE_MS: Final = 250
 _MAX_PAUSE_MS: Final = 30_000
@@ -105,6 +105,7 @@ class SessionsProcess:
         self._has_work.set()
 
     def close(self) -> None:
+        before = self._counts["events_no_subscriber"]
         self._closing.set()
         self._has_work.set()
         for each in self._threads:
@@ -115,6 +116,8 @@ class SessionsProcess:
                 each.join(_CLOSE_S)
         self._threads.clear()
         self._closed = True
+        if lost := self._counts["events_no_subscriber"] - before:
+            log.warning("wamp.events_lost", extra={"events": lost})
 
     def wake(self) -> bool:
         self._has_work.set()
@@ -317,6 +320,7 @@ class SessionsProcess:
         """Process the frames of the child until it ends."""
         connected = self._socket
         assert connected is not None
+        silent = False
         try:
             while True:
                 while (frame := self._reader.next_frame()) is not None:
@@ -324,8 +328,14 @@ class SessionsProcess:
                 self._run_soon()
                 try:
                     data = connected.recv(65_536)
-                except TimeoutError:  # nothing happens
+                except TimeoutError:  # the first one may be that of a machine that stood still
+                    if silent:
+                        log.warning("wamp.process_stalled", extra={"seconds": 2 * _STALL_S, **limited()})
+                        self._kill()
+                        return
+                    silent = True
                     continue
+                silent = False
                 if not data:
                     return
                 self._reader.feed(data)
