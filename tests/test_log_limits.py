@@ -97,6 +97,7 @@ BOUNDED = {
         "usubscription.store_damaged",
         "usubscription.store_migrated",
         "usubscription.updates_not_sent",
+        "wamp.events_lost",
         "zenoh.close_failed",
     },
     "by an action of the operator on this machine": {
