@@ -144,6 +144,16 @@ def test_a_lake_without_payloads_is_an_error_in_each_format(
         assert "no payloads" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", export.FORMATS)
+def test_a_full_disk_is_one_line(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mcap")
+    monkeypatch.setattr("ustreamer_pipeline.export.messages.read_messages", lambda *_: iter(MESSAGES))
+    assert main(["export", "lake", "/dev/full", "--format", form]) == 69
+    assert "/dev/full: the file is not complete: [Errno 28]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -3,7 +3,7 @@
 
 import argparse
 
-from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.folders import local_folder
 
 HELP = "write kept payloads and their signals to a file of another tool"
@@ -38,6 +38,9 @@ def run(options: argparse.Namespace) -> int:
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{path}: expected a new file in a folder")
     messages = read_messages(options.lake, options.topic, options.gateway, since, until)
-    count = writers[options.format](messages, path)
+    try:
+        count = writers[options.format](messages, path)
+    except OSError as error:
+        raise UnavailableError(f"{path}: the file is not complete: {error}") from error
     print(f"{path}: {count} messages")
     return 0
