@@ -140,6 +140,10 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, complaints) == (0, [])
 
 
+def test_a_refused_system_call_is_an_error_and_ends_no_process() -> None:
+    assert "\nSystemCallErrorNumber=EPERM\n" in UNIT.read_text(encoding="utf-8")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_the_unit_permits_what_the_process_of_wamp_sessions_calls() -> None:
     permitted: set[str] = set()
