@@ -117,6 +117,18 @@ def test_a_device_that_never_answered_is_called_in_both_versions_in_turn(rig: "S
     assert versions == [3, 4, 3, 4]
 
 
+def test_a_device_without_an_answer_is_called_in_the_other_version_after_the_timeout(
+    rig: "ServiceRig",
+) -> None:
+    """A call waits for a listener as long as for an answer."""
+    rig.subscribe(REMOTE)
+    versions = []
+    for _ in range(3):
+        versions.append(version_of(rig.take_remote_request()))
+        rig.advance(s=300)
+    assert versions == [3, 4, 3]
+
+
 @pytest.mark.parametrize("version", [3, 4])
 def test_a_device_that_answered_once_keeps_its_version_while_it_is_away(
     rig: "ServiceRig", version: int

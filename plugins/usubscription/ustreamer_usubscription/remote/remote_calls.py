@@ -129,10 +129,16 @@ class RemoteCalls:
             topic, now_ns, jitter, at_once=while_pending
         )
 
-    def pop_due(self, now_ns: int) -> Iterator[RemoteCall]:
-        """The calls to make now; pass each to `begin_call` before taking the next."""
+    def pop_due(
+        self, now_ns: int, on_timeout: Callable[[UUri], None] = lambda _: None
+    ) -> Iterator[RemoteCall]:
+        """The calls to make now; pass each to `begin_call` before taking the next.
+
+        `on_timeout` gets the topic of each call that had no answer.
+        """
         for remote_call in self._reconciler.pop_timeouts(now_ns):
             self.counts["remote_timeouts"] += 1
+            on_timeout(remote_call.key)
             self._reconciler.retry(remote_call)
         yield from self._reconciler.pop_ready()
 

@@ -265,7 +265,7 @@ class RemoteTopics:
 
         [impl->req~usubscription-subscribe-remote~1] [impl->req~usubscription-unsubscribe-last-remote~1]
         """
-        for remote_call in self._calls.pop_due(now_ns):
+        for remote_call in self._calls.pop_due(now_ns, self._on_timeout):
             message = self._encode_request(remote_call)
             self._hints.pop(remote_call.key, None)  # it is older than this call
             self._calls.begin_call(remote_call, message.id, now_ns)
@@ -274,6 +274,9 @@ class RemoteTopics:
             except UStatusError as error:
                 self._count_and_log("remote_unsent", "usubscription.call_not_sent", remote_call.key, error)
                 self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
+
+    def _on_timeout(self, topic: UUri) -> None:
+        self._peer_versions.on_undelivered(topic, self._call_versions[topic])
 
     def _encode_request(self, remote_call: RemoteCall) -> UMessage:
         topic, desired = remote_call.key, remote_call.desired
