@@ -146,12 +146,12 @@ def test_the_stop_reports_events_that_a_process_did_not_take(
 ) -> None:
     subscribed(car.peer().join(), SPEED_TOPIC)
     os.kill(child_of(car), signal.SIGSTOP)
-    events = 1000
+    events, in_socket = 3000, 1000  # so many small events fit into the buffers between the processes
     for number in range(events):
         car.publish(SPEED, number.to_bytes(4, "big"))
     car.streamer.stop()
     [lost] = [each for each in caplog.records if each.message == "wamp.events_lost"]
-    assert 900 < vars(lost)["events"] <= events
+    assert events - in_socket < vars(lost)["events"] <= events
 
 
 @in_process
