@@ -146,7 +146,7 @@ def test_the_stop_reports_events_that_a_process_did_not_take(
 ) -> None:
     subscribed(car.peer().join(), SPEED_TOPIC)
     os.kill(child_of(car), signal.SIGSTOP)
-    events, in_socket = 3000, 1000  # so many small events fit into the buffers between the processes
+    events, in_socket = 5000, 2000  # fewer than that fit into the 32 KiB between the processes
     for number in range(events):
         car.publish(SPEED, number.to_bytes(4, "big"))
     car.streamer.stop()
