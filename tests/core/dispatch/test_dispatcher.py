@@ -950,6 +950,24 @@ def test_a_held_message_is_queued_until_its_time_has_come(held_world: "World") -
     assert held_world.ingress("chassis").held == 0
 
 
+@pytest.mark.parametrize("step_s", [0, -3_600])
+def test_a_message_that_is_held_longer_than_its_ttl_expires_also_after_a_clock_step(
+    held_world: "World", step_s: int
+) -> None:
+    held_world.directory.subscribe(DEAD_LETTERS, APP)
+    sent = []
+    for ttl in (500, 1_500):
+        sent.append(event(held_world, ttl=ttl))
+        held_world.receive("chassis", sent[-1])
+        held_world.time.step(s=step_s)
+        held_world.time.advance(s=1)
+        held_world.run()
+    assert held_world.egress["dash"].messages == sent[1:]
+    assert held_world.ledger().expired == 1
+    (letter,) = letters(held_world)
+    assert (letter.status.code, letter.endpoint) == (UCode.DEADLINE_EXCEEDED, "dash")
+
+
 def test_a_newer_message_takes_the_place_of_the_held_one_which_is_throttled(held_world: "World") -> None:
     messages = [event(held_world) for _ in range(3)]
     for each in messages:

@@ -33,6 +33,7 @@ def _is_batch_tap(tap: Tap) -> TypeGuard[BatchTap]:
 FilterCall = Callable[[UMessage, int], Verdict | None]
 
 
+_NS_PER_MS: Final = 1_000_000
 _FILTER_STATUS: Final = {
     Verdict.THROTTLED: UStatus(UCode.RESOURCE_EXHAUSTED, "the limit of a filter was exceeded"),
     Verdict.DENIED: UStatus(UCode.PERMISSION_DENIED, "refused by a filter"),
@@ -206,7 +207,7 @@ class Delivery:
 
     def dropped_held(self, message: UMessage, now_ns: int) -> None:
         """Called by a filter that replaces the held `message` by a newer one: settle it as THROTTLED."""
-        if self._remove_held(message):
+        if self._remove_held(message) is not None:
             self._settle_dropped(message, Verdict.THROTTLED, now_ns)
 
     def release_held(self, holder: Filter, now_ns: int, *, subscribed: bool = True) -> None:
@@ -218,10 +219,16 @@ class Delivery:
         except FOREIGN_ERRORS as error:  # foreign code: its held messages do not pass
             self._on_filter_error(holder, error, self._remove_held_by(holder), now_ns)
             return
-        if message is None or not self._remove_held(message):
+        arrived_ns = None if message is None else self._remove_held(message)
+        if message is None or arrived_ns is None:
             return
         if not subscribed:
             self.settle(self._owner.ledger, message, Verdict.NO_SUBSCRIBER, now_ns, now_ns)
+            return
+        ttl = message.attributes.ttl
+        # At its arrival it had at most its ttl left. The wall clock, which the egress asks, may have stepped back.
+        if ttl and now_ns - arrived_ns > ttl * _NS_PER_MS:
+            self._expire(message, ttl, now_ns)
             return
         self._offer_from(self._filters.index(holder) + 1, message, now_ns)
 
@@ -241,14 +248,17 @@ class Delivery:
             error_text = f"admit returned {verdict!r}: expected None, THROTTLED, DENIED or QUEUED"
             self._on_filter_error(holder, TypeError(error_text), [message], now_ns)
 
-    def _remove_held(self, message: UMessage) -> bool:
-        """Remove `message` from the held ones; False if it is not held: a filter can only release held messages."""
+    def _remove_held(self, message: UMessage) -> int | None:
+        """Remove `message` from the held ones; returns its arrival time.
+
+        None if it is not held: a filter can only release held messages.
+        """
         for index, (_, held, arrived_ns) in enumerate(self._held):
             if held is message:
                 del self._held[index]
                 self._count_released(message, arrived_ns)
-                return True
-        return False
+                return arrived_ns
+        return None
 
     def _count_released(self, message: UMessage, arrived_ns: int) -> None:
         self._owner.held -= 1
@@ -281,6 +291,11 @@ class Delivery:
         # A message without topic may be a Request. A throttled publication must cost nothing more.
         if self.topic is None:
             self._owner.on_filter_stop(message, self, verdict, _FILTER_STATUS[verdict])
+
+    def _expire(self, message: UMessage, ttl: int, now_ns: int) -> None:
+        reason = UStatus(UCode.DEADLINE_EXCEEDED, f"ttl of {ttl} ms ran out while a filter held the message")
+        self.settle(self._owner.ledger, message, Verdict.EXPIRED, now_ns, now_ns, reason)
+        self._owner.on_filter_stop(message, self, Verdict.EXPIRED, reason)
 
     def _on_filter_error(
         self, plugin: Filter, error: BaseException, messages: list[UMessage], now_ns: int

@@ -501,7 +501,7 @@ class Ingress:
         self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
     ) -> None:
         """A filter ended a delivery: send an error response, and make a dead letter of a failed delivery."""
-        if verdict is Verdict.DEAD_LETTERED:
+        if verdict is Verdict.DEAD_LETTERED or verdict is Verdict.EXPIRED:
             now_ns = self._monotonic_ns()
             self._dispatcher.dead_letter(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
         self._dispatcher.respond_error(message, reason, self.name)
