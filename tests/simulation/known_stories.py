@@ -81,6 +81,9 @@ STORIES: Final[Mapping[str, Story]] = {
         (_events(150, 25, 100), Step(1_000, "freeze", (OUTSIDE, 12_000))),
         HostConfig(retransmit_bytes=20_000),
     ),
+    "3 router resumes after 9.5 s, without its applications": Story(
+        2, (_events(2_600, 200, 8), Step(1_000, "freeze", (OUTSIDE, 9_500)))
+    ),
     "5 SIGTERM while WAMP sessions end": Story(
         1,
         (

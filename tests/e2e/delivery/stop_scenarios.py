@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stop during an outage: the router of the subscriber is frozen or killed, then the streamer gets SIGTERM.
 
-    python -m tests.e2e.delivery.stop_scenarios FAULT DURABLE ROUNDS [HZ]    FAULT freeze, kill, hang or none, DURABLE 0 or 1
+    python -m tests.e2e.delivery.stop_scenarios FAULT DURABLE ROUNDS [HZ]    FAULT freeze, kill, hang,
+    resume or none, DURABLE 0 or 1
 
 prints one line per round. The last one has the sums.
 """
@@ -25,6 +26,8 @@ from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
 from ustreamer.host.storage.spool_records import decode_record
 from ustreamer.host.storage.stored_messages import SPOOL
 
+HANGS_S: Final = {"hang": (6.0, 9.0, 12.0), "resume": (8.4, 8.8, 9.2, 9.4)}
+"""A router that resumes before its lease ends drops a client whose keep-alives stopped with it, and keeps our link."""
 _CALL_S: Final = 2.0
 _CONFIG: Final = """\
 authority = "hpc.vin1"
@@ -298,8 +301,9 @@ def main() -> None:
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name) / "stop"
-            if fault == "hang":
-                outcome = router_hangs(directory, durable=durable, hz=hz, hang_s=6.0 + 3 * (number % 3))
+            if fault in HANGS_S:
+                hang_s = HANGS_S[fault][number % len(HANGS_S[fault])]
+                outcome = router_hangs(directory, durable=durable, hz=hz, hang_s=hang_s)
             else:
                 fault_s = 0.5 + (number % 7) * 0.7  # any time after a keep-alive
                 outcome = stop_during_outage(

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.delivery.stop_scenarios import (
+    HANGS_S,
     StopOutcome,
     assert_all_reported,
     router_hangs,
@@ -75,3 +76,16 @@ def test_a_router_that_hangs_at_a_high_rate_loses_nothing(tmp_path: Path, kind: 
     outcome = router_hangs(tmp_path / "hang", durable=KINDS[kind], hz=HANG_HZ, hang_s=HANG_S)
     assert_all_reported(outcome)
     assert outcome.missing == set(), outcome
+
+
+@pytest.mark.soak  # in `make test` the simulation does it
+def test_a_router_that_resumes_without_its_clients_loses_nothing(tmp_path: Path) -> None:
+    """Whether it drops the subscriber depends on the times of keep-alives: each of these hangs does so in most runs."""
+    hangs = HANGS_S["resume"]
+    with ThreadPoolExecutor(len(hangs)) as pool:
+        outcomes = pool.map(
+            lambda each: router_hangs(tmp_path / str(each), durable=False, hz=200, hang_s=each), hangs
+        )
+        for outcome in outcomes:
+            assert_all_reported(outcome)
+            assert outcome.missing == set(), outcome

@@ -129,7 +129,7 @@ class Bench:
         wait_until(lambda: self.links.up, "the link")
         # A monitor that a busy machine stalls for 0.3 s can find the visitor suspect, and then puts outlive their bounds.
         for node in self.links._nodes.values():
-            node.is_suspect = lambda now_ns, lease_ns: False  # type: ignore[method-assign]
+            node.is_suspect = lambda now_ns: False  # type: ignore[method-assign]
         self._marks_seen = 0
         self._mark_subscriber = self.visitor.declare_subscriber("seen", self._on_mark)
         self._marks = session.declare_publisher("seen", priority=zenoh.Priority.BACKGROUND)

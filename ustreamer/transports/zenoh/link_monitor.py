@@ -20,6 +20,8 @@ A lost link loses the messages that were put and not read. Zenoh does not report
   cut). So a node counts as gone as soon as its connection is closed.
 * Two peers that connect to each other have two links, and Zenoh sends everything over the first one. If that one
   breaks, Zenoh uses the other one and reports nothing. What the first one may have lost is put again.
+* A router that resumes after most of a lease drops its clients that were silent meanwhile, and then reads what waits
+  for them. They connect again at once (measured: 8 ms). So what it had not read counts as lost with it.
 * A node whose kernel restarts (an ECU reset): detected after seconds, by a TCP reset. All messages since its last
   acknowledgement are lost.
 
@@ -67,6 +69,7 @@ _SAME_OUTAGE_NS: Final = 1_000_000_000
 """The maximum time between a publisher losing its subscribers and the session losing the node."""
 DETECTION_NS: Final = 2 * _SAME_OUTAGE_NS
 """After this time `lost_since_ns` of a publisher that lost its subscribers does not change any more."""
+_DEFAULT_LEASE_NS: Final = 10_000_000_000
 _CLOSE_BYTES: Final = 5
 """Bytes of Zenoh's Close message and of the end of the stream. After a keep-alive message a kill has 4: 3 and 1.
 
@@ -142,9 +145,12 @@ class UnconfirmedSpan(NamedTuple):
 class _PeerNode:
     """A connected node, and the time up to which all puts are known to have arrived."""
 
-    def __init__(self, now_ns: int, *, is_router: bool) -> None:
+    def __init__(self, now_ns: int, *, is_router: bool, lease_ns: int = _DEFAULT_LEASE_NS) -> None:
         self.link: TcpLink | None = None
         self.is_router = is_router
+        self.resumed: _NodeLoss | None = None
+        """What a router may have lost when it resumed after a long silence."""
+        self._lease_ns = lease_ns
         self.closed = False
         """True after Zenoh has closed the connection."""
         self.searches = 0
@@ -182,7 +188,10 @@ class _PeerNode:
                 self._active_since_ns = now_ns
             self._active_ns = now_ns
         self._received = state.received
-        self.received_ns = now_ns - state.received_ago_ms * _NS_PER_MS
+        received_ns = now_ns - state.received_ago_ms * _NS_PER_MS
+        if self.is_router and received_ns - self.received_ns > self._lease_ns // 2:  # a quarter is usual
+            self.resumed = _NodeLoss(now_ns, self.confirmed_ns, is_receiver_gone=False, is_router=True)
+        self.received_ns = received_ns
         self._update_acked(state, now_ns)
 
     def _judge_end(self, state: TcpState, now_ns: int) -> None:
@@ -231,19 +240,19 @@ class _PeerNode:
         """All puts before this time have arrived; 0 if unknown."""
         return min(self.acked_ns, self.received_ns) - _MARGIN_NS if self.link is not None else 0
 
-    def is_suspect(self, now_ns: int, lease_ns: int) -> bool:
+    def is_suspect(self, now_ns: int) -> bool:
         """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""
         if self.link is None:
             return False
-        return now_ns - self._progress_ns > _SUSPECT_NS or self._is_silent(now_ns, lease_ns)
+        return now_ns - self._progress_ns > _SUSPECT_NS or self._is_silent(now_ns)
 
-    def _is_silent(self, now_ns: int, lease_ns: int) -> bool:
-        return now_ns - self.received_ns > lease_ns // 3  # a live node sends every quarter of the lease
+    def _is_silent(self, now_ns: int) -> bool:
+        return now_ns - self.received_ns > self._lease_ns // 3  # a live node sends every quarter of the lease
 
-    def loss(self, now_ns: int, lease_ns: int) -> _NodeLoss:
+    def loss(self, now_ns: int) -> _NodeLoss:
         """What is lost with this node, lost at `now_ns`."""
-        has_left = not (self._is_silent(now_ns, lease_ns) or self.is_stalled(now_ns))
-        since_ns = self._lost_since_ns(now_ns, lease_ns)
+        has_left = not (self._is_silent(now_ns) or self.is_stalled(now_ns))
+        since_ns = self._lost_since_ns(now_ns)
         return _NodeLoss(
             now_ns,
             since_ns,
@@ -252,11 +261,11 @@ class _PeerNode:
             acked_ns=self.acked_ns,
         )
 
-    def _lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
+    def _lost_since_ns(self, now_ns: int) -> int:
         """The time since which puts may be lost with this node; 0 if unknown."""
         if self.link is None:
             return 0
-        if self._is_silent(now_ns, lease_ns):
+        if self._is_silent(now_ns):
             # It may have frozen just after its last sign of life. Its kernel then acknowledged what nothing has read.
             return self.confirmed_ns
         kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
@@ -296,7 +305,7 @@ class LinkMonitor:
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], _NodeLoss] = {}
         self._stalled = False
-        self._lease_ns = 0
+        self._lease_ns = _DEFAULT_LEASE_NS
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -391,15 +400,17 @@ class LinkMonitor:
         is_router = event.transport.whatami == zenoh.WhatAmI.ROUTER
         if not joined:
             self._nodes[node].release()
-        self._nodes[node] = _PeerNode(now_ns, is_router=is_router)
+        self._nodes[node] = _PeerNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
         self._next_tick_ns = 0
         self._stalled = False
         return self._update_state() or joined
 
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> _NodeLoss:
         removed = self._nodes.pop(node)
-        loss = removed.loss(now_ns, self._lease_ns)
+        loss = removed.loss(now_ns)
         removed.release()
+        if removed.resumed is not None:
+            self._losses.append(removed.resumed)
         self._losses.append(loss)
         self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
@@ -495,7 +506,7 @@ class LinkMonitor:
             self._rejoin_by_further_link(key, now_ns)
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
-        suspects = [node.is_suspect(now_ns, self._lease_ns) for node in nodes]
+        suspects = [node.is_suspect(now_ns) for node in nodes]
         self.suspect = bool(suspects) and all(suspects)
         losses = self._recent_losses(now_ns)
         self.has_suspect = any(suspects) or any(each.since_ns < each.at_ns for each in losses)
@@ -519,7 +530,7 @@ class LinkMonitor:
         loss.until_ns = now_ns
         # The node has not closed its session, so it may not have read everything.
         loss.since_ns = min(loss.since_ns, loss.acked_ns - _MARGIN_NS)
-        self._nodes[key] = node = _PeerNode(now_ns, is_router=loss.is_router)
+        self._nodes[key] = node = _PeerNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
         node.link = link
         node.sample(now_ns)
         for on_replaced in self._link_watchers:  # before new messages
@@ -541,7 +552,7 @@ class LinkMonitor:
         """The time since which messages to a subscriber that was gone by `noticed_ns` may be lost; 0 if unknown.
 
         The subscriber was behind the node lost nearest to that time. If no node was lost then, the subscriber was
-        behind a connected node, which has received all messages.
+        behind a connected node, which has received all messages, unless it has just resumed after a long silence.
         """
         loss = self._nearest_loss(noticed_ns)
         return noticed_ns if loss is None else loss.since_ns
@@ -552,7 +563,8 @@ class LinkMonitor:
         return loss is not None and loss.is_receiver_gone
 
     def _nearest_loss(self, noticed_ns: int) -> _NodeLoss | None:
-        nearest = min(self._losses, key=lambda each: each.distance_ns(noticed_ns), default=None)
+        losses = [*self._losses, *self._resumed()]
+        nearest = min(losses, key=lambda each: each.distance_ns(noticed_ns), default=None)
         if nearest is None or nearest.distance_ns(noticed_ns) >= _SAME_OUTAGE_NS:
             return None
         return nearest
@@ -565,8 +577,13 @@ class LinkMonitor:
     def _recent_losses(self, now_ns: int) -> list[_NodeLoss]:
         """The losses that publishers may still detect."""
         unreported = self._unreported.values()
-        recent = (each for each in self._losses if now_ns - each.until_ns < _SAME_OUTAGE_NS)
+        losses = [*self._losses, *self._resumed()]
+        recent = (each for each in losses if now_ns - each.until_ns < _SAME_OUTAGE_NS)
         return [*(each for each in recent if each not in unreported), *unreported]
+
+    def _resumed(self) -> list[_NodeLoss]:
+        """What connected routers may have lost when they resumed after a long silence."""
+        return [each.resumed for each in tuple(self._nodes.values()) if each.resumed is not None]
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -580,7 +597,7 @@ class LinkMonitor:
             node.sample(now_ns)
             held = None if node.closed or node.has_ended else node.link.hold()
             if held is None:
-                loss = node.loss(now_ns, self._lease_ns)
+                loss = node.loss(now_ns)
                 loss.until_ns = _NEVER_NS
                 self._losses.append(loss)
             else:
