@@ -296,6 +296,8 @@ class FaultRun:
     def _end_streamer(self) -> None:
         """Wait for the end after SIGTERM. Exit code 75 reports messages that were not sent."""
         code = self._streamer.wait_exit()
+        with (self.directory / "streamer.log").open("a", encoding="utf-8") as log:
+            log.write(self._streamer.output)
         stopped = [each for each in self._streamer.log_records if each["event"] == "streamer.stopped"]
         self.outcome.stopped += [{"exit_code": code, **each} for each in stopped]
         if code not in {0, 75} or not stopped:
