@@ -126,8 +126,7 @@ def test_a_lost_permission_is_reported_as_a_full_disk_and_every_store_recovers(
     tmp_path: Path, scene: DurableScenario
 ) -> None:
     """Of 200 messages 50 wait in memory for the disk and 150 are dead letters: none is lost without a report."""
-    process = scene.start()
-    scene.subscribe(process)
+    process = scene.start_subscribed()
     state = tmp_path / "state"
     stores = [state / name / "data.mdb" for name in ("spool/backbone", "usubscription", "dead-letters")]
     with immutable(*stores, state):
