@@ -83,7 +83,7 @@ class DurableScenario:
                 process.kill()
 
     def start_subscribed(self) -> StreamerProcess:
-        """Let an application subscribe and leave, and start the streamer anew.
+        """Let an application subscribe and leave, and start the streamer again.
 
         On a busy machine the streamer may detect the end of the application so late that it looks like a kill. Then a
         durable endpoint keeps the answers to the application on disk, next to the events.
