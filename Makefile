@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test quick simulate pythons interop lint conformance bench scorecard soak proto clean help
+.PHONY: demo demo-report test quick simulate pythons interop lint conformance bench scorecard soak proto dist clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -90,6 +90,11 @@ soak: $(DEV) ## the tests that make test leaves out, each with its name and time
 
 proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
 	@$(BIN)/python proto/generate.py
+
+dist: $(DEV) ## wheels and sdists of all distributions in dist/, checked and tried in an environment of their own
+	@$(PIP) install 'ustreamer[dist]'
+	@$(BIN)/python -m release.build
+	@$(BIN)/python -m release.try_install
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

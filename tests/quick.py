@@ -17,6 +17,7 @@ PURE: Final = (
     "tests/transports/someip/rpc",
     "tests/host/config",
     "tests/host/importers",
+    "tests/release",
     "tests/test_vocabulary.py",
     "plugins/throttle/tests",
     "plugins/payloads/tests",
