@@ -367,7 +367,9 @@ class ZenohSender:
         reqid = attributes.reqid
         if reqid is None:
             return self._headers.get(attributes)
-        return self._response_headers.get(_without_reqid(attributes)) if reqid.is_valid else None
+        if reqid.msb & 0xF000 != 0x7000 or reqid.lsb >> 62 != 0b10:  # UUID.is_valid
+            return None
+        return self._response_headers.get(msgspec.structs.replace(attributes, reqid=None))
 
     def _if_sendable(self, header: _EncodedHeader | None) -> _EncodedHeader | None:
         """`header` if a link is up and a subscriber matches, else None."""
@@ -463,7 +465,7 @@ class ZenohSender:
     def _new_response_header(
         self, publisher: _RoutePublisher, attributes: UAttributes, tail: bytes
     ) -> _EncodedHeader:
-        common = _without_reqid(attributes)
+        common = msgspec.structs.replace(attributes, reqid=None)
         around = split_around_reqid(tail, attributes.reqid) if attributes.reqid is not None else None
         if around is None or not common.is_cacheable:
             return _EncodedHeader(publisher, (Origin(publisher, attributes),), publisher.put, tail)
@@ -967,11 +969,6 @@ def _is_repeatable(message: UMessage) -> bool:
 
 def _sum_since(evicted: Iterable[tuple[int, int]], since_ns: int) -> int:
     return sum(number for newest_ns, number in evicted if newest_ns >= since_ns)
-
-
-def _without_reqid(attributes: UAttributes) -> UAttributes:
-    """The common attributes of responses that differ only in their reqid."""
-    return msgspec.structs.replace(attributes, reqid=None)
 
 
 def _has_subscriber(publisher: zenoh.Publisher) -> bool:

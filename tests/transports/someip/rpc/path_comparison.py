@@ -126,6 +126,8 @@ class FastSide(SlowSide):
         super().__init__(time, **keys)
         self.wakes: list[int] = []
         self.room = 1 << 30  # datagrams that the kernel accepts
+        self.during_send: Callable[[], object] = lambda: None
+        """What another thread does meanwhile."""
         self.pending = self.exchange._pending
         self.is_for_discovery: Callable[[UMessage], bool] = lambda _: False
         self.others = 0
@@ -142,7 +144,8 @@ class FastSide(SlowSide):
     def _send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
         assert 0 < len(datagrams) <= 64
         assert len({len(each) for each in datagrams}) == 1
-        assert self.pending.lock.locked()
+        assert not self.pending.lock.locked()  # the receiving thread would wait for it
+        self.during_send()
         taken = min(len(datagrams), self.room)
         self.room -= taken
         self.sent += [(each, address, None) for each in datagrams[:taken]]

@@ -27,6 +27,7 @@ from ustreamer.transports.someip.protocol.codec import MessageType, decode, enco
 from ustreamer.transports.someip.rpc import fast_path
 from ustreamer.uprotocol.umessage import UMessage, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 CALL = st.tuples(
@@ -250,6 +251,56 @@ def test_after_abort_calls_the_fast_path_sends_no_call() -> None:
     assert len(comparison.fast.sent) == 1
 
 
+def test_calls_that_end_while_the_kernel_rejects_them_are_not_sent_again() -> None:
+    comparison = PathComparison()
+    fast_side = comparison.fast
+    messages = [request(comparison.ids.next(), CALLERS[0], METHODS[0], ttl=100) for _ in range(8)]
+    fast_side.room, outcomes = 5, list[UMessage]()
+    fast_side.during_send = lambda: outcomes.extend(fast_side.exchange.abort_calls())
+    assert fast_side.fast_out.transmit_batch(messages) == 8
+    assert [each.attributes.reqid for each in outcomes] == [each.id for each in messages]
+    assert len(fast_side.sent) == 5
+    assert fast_side.others == 0
+
+
+def test_a_call_that_ends_while_the_kernel_rejects_it_and_others_ends_once() -> None:
+    comparison = PathComparison()
+    fast_side = comparison.fast
+    now_ms = comparison.time.clock().wall_ms()
+    ids = [UUID(now_ms - age << 16 | comparison.ids.next().msb & 0xFFFF, 1 << 63) for age in (0, 90)]
+    fast_side.room = 0
+    fast_side.during_send = lambda: comparison.wait(50)
+    messages = [request(id, CALLERS[0], METHODS[0], ttl=100) for id in ids]
+    assert fast_side.fast_out.transmit_batch(messages) == 2
+    assert len(fast_side.expired) == 1
+    comparison.wait(50)  # the open one, at its ttl
+    assert len(fast_side.expired) == 2
+
+
+def test_a_request_is_not_expired_while_its_response_is_sent() -> None:
+    comparison = PathComparison(request_ttl_ms=100)
+    fast_side = comparison.fast
+    fast_side.on_datagram(encode(asking(session=1)), CLIENTS[0])
+    answer = response(comparison.ids.next(), comparison.asked(fast_side, 0))
+
+    fast_side.during_send = lambda: comparison.wait(100)
+    assert fast_side.fast_out.transmit_batch([answer]) == 1
+    assert fast_side.expired == []
+
+
+def test_a_rejected_response_whose_place_is_taken_finds_no_request() -> None:
+    comparison = PathComparison(max_pending=2)  # one per client
+    fast_side = comparison.fast
+    fast_side.on_datagram(encode(asking(session=1)), CLIENTS[0])
+    answer = response(comparison.ids.next(), comparison.asked(fast_side, 0))
+    fast_side.room = 0
+    fast_side.during_send = lambda: fast_side.on_datagram(encode(asking(session=2)), CLIENTS[0])
+    with pytest.raises(UStatusError) as refused:
+        fast_side.fast_out.transmit(answer)
+    assert refused.value.code is UCode.NOT_FOUND
+    assert fast_side.exchange.statistics()["requests_open"] == 1
+
+
 def test_the_endpoint_wakes_for_the_first_deadline_of_a_batch() -> None:
     comparison = PathComparison()
     comparison.call((0, 0, 90, 8), (0, 0, 20, 8), (0, 0, 50, 8))
@@ -334,5 +385,5 @@ def test_the_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         comparison.fast.on_datagram(encode(asking(client=number)), CLIENTS[0])
         assert len(comparison.fast.exchange.services.request_templates) <= 4
         assert len(arriving._request_attributes) <= 4
-        assert len(arriving._response_templates._known) <= 4
+        assert len(arriving._response_templates) <= 4
     assert comparison.fast.exchange.statistics()["calls_open"] == 0

@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 def open_entries(table: DeadlineTable[K, V]) -> dict[K, tuple[V, int]]:
     """Value and deadline of all entries, in order."""
-    return {key: (value, at_ns) for key, (value, at_ns) in table._entries.items()}
+    return {key: (value, at_ns) for key, (value, at_ns, _) in table._entries.items()}
 
 
 def open_values(table: DeadlineTable[Any, V]) -> list[V]:

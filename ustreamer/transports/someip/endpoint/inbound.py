@@ -18,7 +18,13 @@ from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
-from ustreamer.transports.someip.protocol.codec import MalformedMessage, MalformedReason, SomeIpMessage, split
+from ustreamer.transports.someip.protocol.codec import (
+    MalformedMessage,
+    MalformedReason,
+    MessageType,
+    SomeIpMessage,
+    split,
+)
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.rpc.exchange import Exchange
@@ -36,6 +42,8 @@ _REASONS: Final = (
     *map(str, TcpReason),
     PEER_STREAMER,
 )
+_TYPE_FIELD: Final = slice(14, 15)  # of a header
+_NOTIFICATION: Final = bytes((MessageType.NOTIFICATION,))
 
 
 class Inbound:
@@ -87,12 +95,14 @@ class Inbound:
     def on_datagram(self, datagram: bytes, address: Address) -> bool:
         """As `on_batch` of one datagram, without collecting."""
         self._datagrams += 1
-        exchange = self._exchange
-        attributes = exchange.match_event(datagram, address[0])
-        if attributes is not None:
-            self.deliver(exchange.event_message(attributes, datagram))
-            return True
-        message = exchange.fast_in.decode_message(datagram, address)
+        exchange, message = self._exchange, None
+        if datagram[_TYPE_FIELD] == _NOTIFICATION:
+            attributes = exchange.match_event(datagram, address[0])
+            if attributes is not None:
+                self.deliver(exchange.event_message(attributes, datagram))
+                return True
+        else:
+            message = exchange.fast_in.decode_message(datagram, address)
         if message is None:
             self._on_any_datagram(datagram, address)
             return False

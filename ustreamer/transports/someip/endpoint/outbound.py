@@ -4,7 +4,7 @@
 import errno
 import logging
 import socket
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from ipaddress import ip_address
 from itertools import count
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from ustreamer.transports.someip.protocol.mapping import (
     encode_event,
 )
 from ustreamer.transports.someip.protocol.tp_config import MAX_UNSEGMENTED_BYTES, TpLimits, TpSegmentation
+from ustreamer.transports.someip.rpc.fast_path import SendEqualSized
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
@@ -70,6 +71,8 @@ class Outbound:
         self._bridged = bridged
         self._tp_sender = TpSender(limits, self._send_datagram, clock.monotonic_ns, wake_by)
         self._gso_sender = GsoSender(refuses_oversized=refuses_oversized)
+        self.send_equal_sized: SendEqualSized = self._gso_sender.send_equal_sized
+        """Counts what it sends."""
         self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
         self._e2e_groups: dict[tuple[Address, UUri], E2eSender] = {}
         # Not locked: under CPython's GIL no other thread runs between the read and the write of a `+= 1`.
@@ -142,12 +145,6 @@ class Outbound:
                 self._tp_sender.send(datagram, address, segmentation)
         except OSError as error:
             raise send_error(error, len(datagram) - HEADER_LENGTH, address) from error
-
-    def send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
-        """Send and count at most 64 datagrams of one size; returns how many were accepted, from the first on. Never
-        raises.
-        """
-        return self._gso_sender.send_equal_sized(datagrams, address)
 
     def _send_datagram(self, datagram: bytes, address: Address) -> None:
         sendto = self._send_with_dscp if isinstance(address, DscpAddress) else self.sendto

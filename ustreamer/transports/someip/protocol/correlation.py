@@ -7,7 +7,7 @@
 (SIP-n: up-spec, up-l1/someip.adoc, the rules about correlating requests and responses, in order.)
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from threading import Lock
 from typing import Generic, TypeVar
@@ -26,7 +26,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class OutboundCall(Struct, frozen=True):
+class OutboundCall(Struct, frozen=True, gc=False):
     """A uProtocol request that was sent to a SOME/IP service. `request` has an empty payload.
 
     `no_response_expected`: the request was sent with REQUEST_NO_RETURN.
@@ -46,7 +46,7 @@ class OutboundCall(Struct, frozen=True):
         return sink.with_resource(0)
 
 
-class InboundRequest(Struct, frozen=True):
+class InboundRequest(Struct, frozen=True, gc=False):
     """A request of the SOME/IP client at `address`. `expects_response` is False for REQUEST_NO_RETURN."""
 
     service: int
@@ -78,7 +78,7 @@ class DeadlineTable(Generic[K, V]):
         self._limit = limit
         self._group_limit = limit if group_limit is None else group_limit
         self._entry_name = entry_name
-        self._entries: dict[K, tuple[V, int]] = {}  # with deadline
+        self._entries: dict[K, tuple[V, int, Hashable]] = {}  # with deadline and group
         self._group_of = group_of
         # An index, because a scan is too slow: a service that appears and disappears 500 times a second would
         # scan thousands of calls to other services each time.
@@ -92,15 +92,17 @@ class DeadlineTable(Generic[K, V]):
                 UCode.RESOURCE_EXHAUSTED,
                 f"{self._entry_name}: {self._limit} are open, the limit (max_pending)",
             )
+        group = None
         if self._group_of is not None:
-            keys = self._groups.setdefault(self._group_of(value), {})
+            group = self._group_of(value)
+            keys = self._groups.setdefault(group, {})
             if len(keys) >= self._group_limit:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED,
-                    f"{self._entry_name}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
+                    f"{self._entry_name}: {len(keys)} of {group} are open, its share of max_pending",
                 )
             keys[key] = None
-        self._entries[key] = value, deadline_ns
+        self._entries[key] = value, deadline_ns, group
         self._deadlines.schedule(key, deadline_ns)
 
     def get(self, key: K, now_ns: int) -> V | None:
@@ -114,37 +116,35 @@ class DeadlineTable(Generic[K, V]):
 
     def remove_entry(self, key: K) -> bool:
         """Remove an entry; returns whether it existed."""
-        was_present = key in self._entries
-        if was_present:
-            self._deadlines.cancel(key)
-            self._remove(key)
-        return was_present
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return False
+        self._deadlines.cancel(key)
+        if self._group_of is not None:
+            keys = self._groups[entry[2]]
+            del keys[key]
+            if not keys:
+                del self._groups[entry[2]]
+        return True
 
     def pop_expired(self, now_ns: int) -> list[V]:
         """Remove the expired entries, in order of deadline."""
-        return [self._remove(key) for key in self._deadlines.pop_all_due(now_ns)]
+        return self._pop_values(self._deadlines.pop_all_due(now_ns))
 
     def remove_where(self, group: Hashable, predicate: Callable[[K, V], bool]) -> list[V]:
         """Remove the entries of a group that match `predicate`, in order of opening."""
         keys = [key for key in self._groups.get(group, ()) if predicate(key, self._entries[key][0])]
+        return self._pop_values(keys)
+
+    def _pop_values(self, keys: Sequence[K]) -> list[V]:
         values = [self._entries[key][0] for key in keys]
         for key in keys:
             self.remove_entry(key)
         return values
 
-    def _remove(self, key: K) -> V:
-        value = self._entries.pop(key)[0]
-        if self._group_of is not None:
-            group = self._group_of(value)
-            keys = self._groups[group]
-            del keys[key]
-            if not keys:
-                del self._groups[group]
-        return value
-
     def remove_all(self) -> list[V]:
         """Take out everything."""
-        values = [value for value, _ in self._entries.values()]
+        values = [value for value, _, _ in self._entries.values()]
         self._entries.clear()
         self._groups.clear()
         self._deadlines = DeadlineQueue()

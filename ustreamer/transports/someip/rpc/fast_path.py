@@ -15,6 +15,7 @@ path.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Final, Protocol
 
@@ -54,22 +55,17 @@ _LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH
 _HEADER: Final = Struct(">IIII")
 """Message id, length, request id, and versions to return code."""
 _INTERFACE_VERSION_MASK: Final = 0x00FF_0000  # in the last of the four words
+_NO_ID: Final = UUID(0, 0)
 _RESPONSE_VERSIONS_AND_TYPE: Final = PROTOCOL_VERSION << 24 | MessageType.RESPONSE << 8 | ReturnCode.E_OK
 
 
-class _ResponseTemplates:
-    """The attributes of a response without its reqid, cached by those of the request: one object for equal requests."""
+class _ResponseTemplates(BoundedCache[UAttributes, UAttributes]):
+    """The attributes of a response without its reqid, by those of the request: one object for equal requests."""
 
-    def __init__(self) -> None:
-        self._known: BoundedCache[UAttributes, UAttributes] = BoundedCache(_MAX_CACHED)
-
-    def for_request(self, request: UMessage) -> UAttributes:
-        request_attributes = request.attributes
-        template = self._known.get(request_attributes)
-        if template is None:
-            response = response_attributes(request, None, UPayloadFormat.UNSPECIFIED)
-            template = msgspec.structs.replace(response, reqid=None)
-            self._known.add(request_attributes, template)
+    def __missing__(self, request: UAttributes) -> UAttributes:
+        response = response_attributes(UMessage(_NO_ID, request), None, UPayloadFormat.UNSPECIFIED)
+        template = msgspec.structs.replace(response, reqid=None)
+        self.add(request, template)
         return template
 
 
@@ -96,7 +92,7 @@ class FastInbound:
         self._ids = ids
         self._monotonic_ns = monotonic_ns
         self._request_ttl_ns = request_ttl_ns
-        self._response_templates = _ResponseTemplates()
+        self._response_templates = _ResponseTemplates(_MAX_CACHED)
         self._request_attributes: BoundedCache[tuple[int, int, int], UAttributes] = BoundedCache(_MAX_CACHED)
         """Of requests from any accepted client, by message id, client and the last word of the header."""
 
@@ -173,7 +169,7 @@ class FastInbound:
                 answered.append(call)
             for request_id in request_ids:
                 calls.remove_entry(request_id)
-        templates = [self._response_templates.for_request(call.request) for call in answered]
+        templates = [self._response_templates[call.request.attributes] for call in answered]
         reqids = [call.request.id for call in answered]
         if templates.count(templates[0]) == number:
             return MessageBatch(templates[0], IdColumns(*self._ids.next_n_columns(number)), payloads, reqids)
@@ -217,8 +213,8 @@ class FastInbound:
             if call is None or call.remote[0] != host or call.service << 16 | call.method != message_id:
                 return None
             pending.calls.remove_entry(request_id)
-        template = self._response_templates.for_request(call.request)
-        attributes = msgspec.structs.replace(template, reqid=call.request.id)
+        request = call.request
+        attributes = msgspec.structs.replace(self._response_templates[request.attributes], reqid=request.id)
         return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
 
     def _open_request(
@@ -273,7 +269,8 @@ _RESPONSE_TEMPLATE: Final = RequestTemplate(0, 0, 0, ("", 0), 0)
 class FastOutbound:
     """Sends requests and responses; consecutive ones of one size to one address share a system call. Any thread.
 
-    Sending and opening or closing a call are one step under the lock: nothing expires or is answered in between.
+    A call is open before its request is sent, and a request closed before its response, so neither is answered twice.
+    Nothing is sent under the lock: the receiving thread would wait for it, with the next message from the network.
     """
 
     def __init__(
@@ -417,12 +414,25 @@ class FastOutbound:
                     template.message_id, len(payload) + MIN_LENGTH, request_id, template.versions_and_type
                 )
                 datagrams.append(header + payload)
-            sent = self._send_grouped(datagrams, [template.address] * len(datagrams))
-            for request_id in opened[sent:]:
-                pending.calls.remove_entry(request_id)
+        sent = self._send_grouped(datagrams, [template.address] * len(datagrams))
+        if sent < len(opened):
+            sent += self._cancel_calls(opened[sent:])
         if sent:
             self._wake_by(first_ns)
         return sent
+
+    def _cancel_calls(self, unsent: Sequence[int]) -> int:
+        """Close calls that were not sent, so that they can be retried. Returns how many count as sent.
+
+        These are none, or all if one has ended meanwhile: a retry would end it twice. Open ones then end at their ttl.
+        """
+        calls = self._pending.calls
+        with self._pending.lock:
+            if not all(each in calls for each in unsent):
+                return len(unsent)
+            for each in unsent:
+                calls.remove_entry(each)
+            return 0
 
     def _send_responses(
         self,
@@ -433,7 +443,7 @@ class FastOutbound:
         requests = self._pending.requests
         datagrams: list[bytes] = []
         addresses: list[Address] = []
-        closed = []
+        closed: list[tuple[UUID, InboundRequest, int]] = []
         with self._pending.lock:
             now_ns = self._monotonic_ns()
             for reqid, commstatus, payload in zip(reqids, commstatuses, payloads, strict=True):
@@ -450,10 +460,16 @@ class FastOutbound:
                 )
                 datagrams.append(header + payload)
                 addresses.append(request.address)
-            sent = self._send_grouped(datagrams, addresses)
-            for reqid, request, deadline_ns in closed[sent:]:
-                requests.add_entry(reqid, request, deadline_ns)
+        sent = self._send_grouped(datagrams, addresses)
+        if sent < len(closed):
+            self._reopen_requests(closed[sent:])
         return sent
+
+    def _reopen_requests(self, unsent: Sequence[tuple[UUID, InboundRequest, int]]) -> None:
+        """Open requests again whose responses were not sent, unless newer requests have taken their places."""
+        with self._pending.lock, suppress(UStatusError):
+            for each in unsent:
+                self._pending.requests.add_entry(*each)
 
     def _fits_fast_path(self, commstatus: UCode | None, request: InboundRequest) -> bool:
         """Whether this is a success, for a client that expects a response, in one datagram over UDP."""
