@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a plugin can do: thirteen hooks. docs/plugins.md shows each of them at work.
+"""Everything a plugin can do: its hooks. docs/plugins.md shows each of them at work.
 
 The host calls hooks at start, reload and shutdown only. Per message the host calls the objects that the hooks returned.
 A plugin is a class named by an entry point of the group "ustreamer". The host makes one instance if the configuration
@@ -16,7 +16,7 @@ transport. It never imports the host, a transport or another plugin.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import pluggy
@@ -30,6 +30,7 @@ from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.identity import Peer
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory, SubscriptionWatch
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.transport_port import ConfigWarning, EndpointConfig, NamedPattern, TransportKind
@@ -53,7 +54,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     monotonic time in ns, on a host thread that must not wait. `links` has the reachability of authorities.
     `authorities` are all that the configuration names; read it each time, because a reload changes it.
     `ledger()` returns the counts of one moment; call it on a thread of the plugin, not in a filter or a tap. `stores`
-    shows operators which stores the disk refuses to write.
+    shows operators which stores the disk refuses to write. `peer_of(source)` returns the verified sender of accepted
+    messages from a source.
     """
 
     authority: str
@@ -65,6 +67,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     authorities: Collection[str] = ()
     ledger: Callable[[], LedgerSnapshot] = lambda: EMPTY_LEDGER
     stores: StoreStates = msgspec.field(default_factory=StoreStates)
+    peer_of: Callable[[UUri], Peer] = lambda source: Peer("")
 
 
 class StreamerSettings(msgspec.Struct, frozen=True):
@@ -119,6 +122,13 @@ OpenNetworks: TypeAlias = Callable[[Path], AbstractContextManager[Networks]]
 """Connects to the networks of a configuration file, next to a running streamer. Raises UStatusError."""
 
 
+RequestPlugin: TypeAlias = Callable[[Path, str, Mapping[str, Any]], Any]
+"""Sends a request to a plugin of the streamer that runs on a state directory: its method `handle_request`.
+
+Arguments: the directory, the name of the plugin, the request as JSON. Raises UStatusError: UNAVAILABLE if none runs.
+"""
+
+
 class EndpointProvider(Protocol):
     """A plugin's Config that adds endpoints, so that the configuration file does not repeat them."""
 
@@ -168,6 +178,14 @@ class Hooks:
 
         Called on the class, without a configuration, because the configuration cannot be read earlier: make it a static
         method.
+        """
+
+    @hookspec
+    def ustreamer_authorise(self, peer: Peer, attributes: UAttributes) -> UStatus | None:
+        """The reason why `peer` may not send messages with these attributes. Not called for Responses.
+
+        Called when a route is built, and for each message with a token: such a route is not cached. An exception denies
+        the message, too. A plugin whose decisions change calls `Dispatcher.invalidate_routes`.
         """
 
     @hookspec

@@ -19,6 +19,7 @@ from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessRules
+from ustreamer.core.routing.identity import Identity
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.umessage import UMessage
@@ -81,6 +82,22 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     duplicate_window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     durable: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a rule about a sender that the network cannot verify. A subclass calls it, too."""
+        check_sender_rules(self.access, self.known_identities())
+
+    def known_identities(self) -> Sequence[Identity] | None:
+        """The identities that the section names; None if the network authenticates nobody."""
+        return None
+
+    def identities_of(self, source: UUri) -> frozenset[Identity] | None:
+        """The identities that may send from `source`: one of them sent such a message. None: any host may.
+
+        The router calls this when a route is built. The transport has to refuse a message whose verified sender is
+        none of them.
+        """
+        return None
+
     def bound_addresses(self) -> Sequence[BoundAddress]:
         """The addresses that `open` binds, as far as this section names them. No two endpoints may bind one address."""
         return ()
@@ -99,6 +116,21 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def warnings(self) -> Sequence[ConfigWarning]:
         """Settings of the section that are probably mistakes."""
         return ()
+
+
+def check_sender_rules(rules: AccessRules, known: Sequence[Identity] | None) -> None:
+    """ValueError naming a rule about an identity or a role that is not among `known` ones."""
+    for index, rule in enumerate(rules):
+        for key, value in (("identity", rule.identity), ("role", rule.role)):
+            if value is None:
+                continue
+            if known is None:
+                raise ValueError(f"access[{index}].{key}: the network authenticates nobody; leave {key} out")
+            names = sorted({each.name if key == "identity" else each.role for each in known} - {""})
+            if value not in names:
+                raise ValueError(
+                    f"access[{index}].{key}: {value!r} is not known here; have: {', '.join(names) or 'none'}"
+                )
 
 
 def _no_decoder(topic: UUri) -> Decoder | None:

@@ -25,6 +25,7 @@ from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy
+from ustreamer.core.routing.identity import Authorise, IdentityTable
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.uprotocol.umessage import UMessage
@@ -226,6 +227,8 @@ class World:
         peers: PeerRouters | None = None,
         topic_advertisements: TopicAdvertisements | None = None,
         egress_class: type[ListEgress] = ListEgress,
+        identities: Mapping[str, IdentityTable] | None = None,
+        authorise: Authorise | None = None,
     ) -> None:
         """`taps` are called before the one that fills `tap_calls`."""
         taps = (*taps, self._tap)
@@ -247,7 +250,7 @@ class World:
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(authority_table, self.directory, unicast, access, forwarding),
+            Router(authority_table, self.directory, unicast, access, forwarding, identities, authorise),
             self.egress,
             filters=filters,
             taps=lambda _: taps,

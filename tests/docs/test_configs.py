@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.rigs.certificates import copy_zenoh_files, make_certificates
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
@@ -24,7 +25,7 @@ def free_port() -> int:
 def elsewhere(text: str, state: Path) -> str:
     """The same configuration on ports that are free here, with its state in `state`."""
     text = re.sub(r'^state_dir = ".*"', f'state_dir = "{state}"', text, flags=re.MULTILINE)
-    text = re.sub(r"(tcp/127\.0\.0\.1:)\d+", lambda match: f"{match[1]}{free_port()}", text)
+    text = re.sub(r"((?:tcp|tls)/127\.0\.0\.1:)\d+", lambda match: f"{match[1]}{free_port()}", text)
     text = re.sub(
         r'^(listen = "127\.0\.0\.1:)\d+', lambda match: f"{match[1]}{free_port()}", text, flags=re.MULTILINE
     )
@@ -38,6 +39,8 @@ def test_the_two_files_of_the_readme_exist() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_a_shipped_configuration_starts_and_stops(path: Path, tmp_path: Path) -> None:
     config = tmp_path / path.name
+    if path.name == "secured.toml":
+        copy_zenoh_files(tmp_path, make_certificates(tmp_path / "tls", "gateway"))
     config.write_text(elsewhere(path.read_text(encoding="utf-8"), tmp_path / "state"), encoding="utf-8")
     with subprocess.Popen(
         [USTREAMER, "run", config], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -39,6 +39,7 @@ WITHIN_S = 30.0
 CONFIG = {
     "topic_lifecycle": "track",
     "map_size_mb": 1,
+    "may_reset": ["//*/0/FF/0"],
     "delivery": [{"topic": str(TOPIC), "id": "zenoh", "type": "fast", "attributes": {"key": "value"}}],
 }
 

@@ -16,6 +16,7 @@ def add_commands(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
     read_stored_messages: "ReadStoredMessages",
     open_networks: "OpenNetworks",
+    *_: object,
 ) -> None:
     """Add the command `recordings`."""
     parser = commands.add_parser("recordings", help="look into recordings")

@@ -16,6 +16,7 @@ from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.base.timers import Timers
+from ustreamer.core.routing.identity import Peer
 from ustreamer.hooks import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
@@ -51,7 +52,9 @@ class ServiceRig:
 
     def __init__(self, state_dir: Path, serves: tuple[str, ...] = (OWN, SERVED), **config: object) -> None:
         self.state_dir = state_dir
-        self.config = config
+        self.config = {"may_reset": ("//*/FFFF0000/FF/0",), **config}
+        self.peers: dict[UUri, Peer] = {}
+        """The verified senders; any other is unverified."""
         self.serves = serves
         self.clock = ManualClock()
         network = LocalNetwork()
@@ -87,6 +90,7 @@ class ServiceRig:
             self._schedule,
             self.links,
             REMOTE_AUTHORITIES,
+            peer_of=lambda source: self.peers.get(source, Peer("")),
         )
         return UsubscriptionPlugin(UsubscriptionPlugin.Config(**self.config), context)  # type: ignore[arg-type]
 

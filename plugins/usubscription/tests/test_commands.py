@@ -11,6 +11,7 @@ import pytest
 from ustreamer_usubscription.commands import add_commands
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
+from ustreamer_usubscription.removal import RemovalPattern
 from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.store import (
     RecordChange,
@@ -24,7 +25,8 @@ from ustreamer_usubscription.subscriptions_command import ACTIONS
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.hooks import StoredMessages
 from ustreamer.host.cli.main import main
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
     from tests.conftest import ServiceRig
@@ -242,3 +244,56 @@ def test_each_action_has_arguments(action: str, capsys: pytest.CaptureFixture[st
         main(["subscriptions", action, "--help"])
     assert ended.value.code == 0
     assert f"ustreamer subscriptions {action}" in capsys.readouterr().out
+
+
+# --- rm ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def admin(filled: "ServiceRig", monkeypatch: pytest.MonkeyPatch) -> "ServiceRig":
+    """The rig, with the admin socket of its streamer."""
+    from ustreamer.host.cli import main as host
+
+    def request_plugin(state_dir: Path, plugin: str, request: dict[str, Any]) -> Any:
+        assert (state_dir, plugin) == (filled.state_dir, "usubscription")
+        return filled.plugin.handle_request(request)
+
+    monkeypatch.setattr(host, "_request_plugin", request_plugin)
+    return filled
+
+
+def test_subscriptions_are_removed_with_and_without_a_running_streamer(
+    admin: "ServiceRig", capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--state-dir", admin.state_dir)
+    assert output_of(capsys, "rm", *place, "--subscriber", FIRST) == "2 subscriptions removed\n"
+    assert listed(capsys, "ls", *place) == [(str(TOPIC), str(SECOND))]
+    removed = json.loads(output_of(capsys, "rm", *place, "--topic", "//*/FFFFFFFF/FF/FFFF", "--json"))
+    assert removed == {"removed": 1}
+    assert listed(capsys, "ls", *place) == []
+    assert "removed by an operator" in output_of(capsys, "history", *place)
+    admin.restart()
+    assert admin.pairs() == []
+
+
+def test_rm_needs_a_filter_and_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output_of(capsys, "rm", "--state-dir", tmp_path, code=78)
+    output_of(capsys, "rm", "--state-dir", tmp_path, "--topic", TOPIC, code=69)
+
+
+def test_a_request_names_a_topic_a_subscriber_or_both() -> None:
+    assert RemovalPattern.from_request({"remove": {"topic": str(TOPIC)}}) == (TOPIC, ANY)
+    assert RemovalPattern.from_request({"remove": {"subscriber": str(FIRST)}}) == (ANY, FIRST)
+
+
+def test_a_running_service_refuses_a_request_that_it_does_not_know(
+    make_rig: "Callable[..., ServiceRig]",
+) -> None:
+    rig = make_rig().start()
+    requests: list[dict[str, Any]] = [{}, {"remove": {}}, {"remove": {"all": "1"}}, {"remove": "x"}]
+    for request in requests:
+        with pytest.raises(UStatusError, match="expected remove with topic, subscriber or both"):
+            rig.plugin.handle_request(request)
+    rig.stop()
+    with pytest.raises(UStatusError, match=r"core\.usubscription has stopped"):
+        rig.plugin.handle_request({"remove": {"topic": str(TOPIC)}})

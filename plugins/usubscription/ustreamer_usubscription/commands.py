@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of `ustreamer subscriptions ls | show | export | history | check`.
+"""The arguments of `ustreamer subscriptions ls | show | export | history | check | rm`.
 
 The help of all commands imports this module, so it imports no part of the service.
 """
@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ustreamer.hooks import OpenNetworks, ReadStoredMessages
+    from ustreamer.hooks import OpenNetworks, ReadStoredMessages, RequestPlugin
     from ustreamer.uprotocol.uuri import UUri
 
 
 def add_commands(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", *_: "ReadStoredMessages | OpenNetworks"
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    _: "ReadStoredMessages",
+    __: "OpenNetworks | None" = None,
+    request_plugin: "RequestPlugin | None" = None,
 ) -> None:
     """Add the command `subscriptions` with its options."""
     top = commands.add_parser("subscriptions", help="what the store of a streamer holds")
-    top.set_defaults(run=_run)
+    top.set_defaults(run=_run, request_plugin=request_plugin)
     actions = top.add_subparsers(dest="action", metavar="ACTION", required=True)
     place = argparse.ArgumentParser(add_help=False)
     where = place.add_mutually_exclusive_group(required=True)
@@ -45,6 +48,10 @@ def add_commands(
         "history", parents=[place, which], help="what happened to subscriptions, oldest first"
     )
     past.add_argument("--limit", type=_positive_int, metavar="N", help="only the last N")
+
+    actions.add_parser(
+        "rm", parents=[place, which], help="end subscriptions, with a running streamer or without"
+    )
 
     actions.add_parser("check", parents=[place], help="whether all of the store is right; exit 74 if not")
 

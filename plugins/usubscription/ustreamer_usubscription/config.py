@@ -7,9 +7,15 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ustreamer.transport_port import NamedPattern
+from ustreamer.transport_port import ConfigWarning, NamedPattern
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an address pattern; otherwise it is the name of an identity."""
+    return text.startswith(("/", "up:"))
+
 
 LifecycleMode: TypeAlias = Literal["off", "track", "enforce"]
 
@@ -18,6 +24,13 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Callers of at most this permission level may subscribe the topics of this pattern."""
 
     topic: Annotated[str, Meta(examples=["//*/FFFFFFFF/FF/FFFF"])]
+    level: Annotated[int, Meta(ge=0)]
+
+
+class CallerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The permission level of callers: of an address pattern (`"//..."`), or of a verified identity (its name)."""
+
+    caller: Annotated[str, Meta(min_length=1, examples=["//*/FFFFFFFF/FF/0"])]
     level: Annotated[int, Meta(ge=0)]
 
 
@@ -34,10 +47,12 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Every key has a default; README.md explains each.
 
     `max_subscriptions`, `max_registrations`, `max_topics`, `max_remote_topics` and `map_size_mb` limit the state.
+    Each has a share of one authority, `max_..._per_authority`, and so has `max_queued_requests`.
     `max_queued_requests` limits the requests that wait for the disk, `page_size` the records of one response,
     `history` the stored events. `damaged` selects the action for a damaged store. `remote_refresh_s` is the interval
     at which subscriptions at other devices are confirmed. `legacy_subscriber_field` adds the field that services
-    before 2024-08-07 need in calls.
+    before 2024-08-07 need in calls. `may_reset` lists the uSubscriptions that may reset this one. `callers` has the
+    permission levels of callers, which their requests can only lower.
     """
 
     topic_lifecycle: LifecycleMode = "off"
@@ -45,6 +60,8 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     dispatchers: tuple[str, ...] = ()
     permission_levels: Annotated[int, Meta(ge=0)] = 5
     permissions: tuple[Permission, ...] = ()
+    callers: tuple[CallerConfig, ...] = ()
+    may_reset: tuple[str, ...] = ()
     delivery: tuple[DeliveryConfig, ...] = ()
     # A million subscriptions written in random order take 322 MB; the file grows only with its content.
     map_size_mb: Annotated[int, Meta(ge=1, le=65_536)] = 512
@@ -55,6 +72,11 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     max_topics: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     # Those that are still to be unsubscribed count, too: a device that is away must not make them pile up.
     max_remote_topics: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    # The share of one authority, so that one network cannot take the places of all.
+    max_subscriptions_per_authority: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000
+    max_registrations_per_authority: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
+    max_topics_per_authority: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000
+    max_queued_requests_per_authority: Annotated[int, Meta(ge=1, le=1_000_000)] = 2_500
     # At 130 bytes each it is 1.3 MB; a smaller one takes effect with the next change.
     history: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
@@ -75,6 +97,26 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                     f"expected at most {self.permission_levels}"
                 )
 
+        for index, caller in enumerate(self.callers):
+            if caller.level > self.permission_levels:
+                raise ValueError(
+                    f"callers[{index}].level: {caller.level} is above permission_levels: "
+                    f"expected at most {self.permission_levels}"
+                )
+
+    def warnings(self) -> Sequence[ConfigWarning]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        lowest = min((each.level for each in self.callers), default=self.permission_levels)
+        return [
+            ConfigWarning(
+                f"permissions[{index}].level",
+                f"no caller may subscribe these topics: no level of `callers` is at most {each.level}",
+                "add [[plugins.usubscription.callers]] with such a level",
+            )
+            for index, each in enumerate(self.permissions)
+            if each.level < lowest
+        ]
+
     def patterns(self) -> Sequence[NamedPattern]:
         """See `ustreamer.hooks.ReviewedConfig`."""
         return [NamedPattern(place, UUri.parse(text)) for place, text in self._patterns()]
@@ -85,4 +127,9 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         yield from (
             (f"permissions[{index}].topic", each.topic) for index, each in enumerate(self.permissions)
         )
+        callers = [
+            *((f"may_reset[{index}]", text) for index, text in enumerate(self.may_reset)),
+            *((f"callers[{index}].caller", each.caller) for index, each in enumerate(self.callers)),
+        ]
+        yield from (each for each in callers if is_address(each[1]))
         yield from ((f"delivery[{index}].topic", each.topic) for index, each in enumerate(self.delivery))

@@ -2,7 +2,7 @@
 """All subscriptions in memory: the directory that the router reads, and the source of Fetch responses."""
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
@@ -53,6 +53,7 @@ class InMemoryDirectory:
         self._watches: list[tuple[SubscriptionWatch, int | None]] = []
         self._subscribe_watches: list[Callable[[Subscription], None]] = []
         self._count = 0
+        self._by_authority: Counter[str] | None = None  # subscriptions by authority; built at the first query
         self._wildcard_topics = 0  # topics with an instance wildcard
         # In order; None after a topic was added or removed.
         self._sorted_topics: list[UUri] | None = None
@@ -132,6 +133,21 @@ class InMemoryDirectory:
         """The number of subscriptions."""
         return self._count
 
+    def count_of(self, authority: str) -> int:
+        """The number of subscriptions of the entities at one authority."""
+        if self._by_authority is None:
+            self._by_authority = self._count_by_authority()
+        return self._by_authority[authority]
+
+    def _count_by_authority(self) -> Counter[str]:
+        """0.5 us for each subscription, once; loaded ones are not decoded."""
+        by_topic = self._by_topic.copy()  # a reader may decode topics meanwhile
+        counts = Counter(entry.subscriber.authority_name for row in by_topic.values() for entry in row)
+        for topic, authorities in self._compact.subscriber_authorities():
+            if topic not in by_topic:
+                counts.update(authorities)
+        return counts
+
     # --- reports ------------------------------------------------------------------------------------------------------
 
     def list_subscriptions(self) -> Iterator[SubscriptionRecord]:
@@ -168,7 +184,7 @@ class InMemoryDirectory:
     def load_stored(self, compact: CompactIndex) -> None:
         """Take the contents of a store. Only for an empty directory."""
         self._compact, self._is_compact = compact, len(compact) > 0
-        self._count = len(compact)
+        self._count, self._by_authority = len(compact), None
         self._wildcard_topics = compact.wildcard_topic_count()
         self._deadlines = DeadlineQueue(_expiries(compact.expiring()))
         self.version += 1
@@ -254,6 +270,9 @@ class InMemoryDirectory:
             self._sorted_topics = None
             self._wildcard_topics += (bool(after) - bool(before)) * (topic.ue_instance == ANY_INSTANCE)
         self._count += len(after) - len(before)
+        if self._by_authority is not None:
+            self._by_authority.update(entry.subscriber.authority_name for entry in after)
+            self._by_authority.subtract(entry.subscriber.authority_name for entry in before)
 
     def _index(self, entry: SubscriptionRecord) -> None:
         if self._by_subscriber is not None:

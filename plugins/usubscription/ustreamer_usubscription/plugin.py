@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin: activates the section `[plugins.usubscription]`."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -10,11 +10,21 @@ from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.removal import RemovalPattern
 from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
 from ustreamer_usubscription.store import store_contents
 
 _RELOADABLE_KEYS: Final = frozenset(
-    {"max_subscriptions", "max_registrations", "max_topics", "max_remote_topics", "page_size"}
+    {
+        "max_subscriptions",
+        "max_registrations",
+        "max_topics",
+        "max_remote_topics",
+        "max_subscriptions_per_authority",
+        "max_registrations_per_authority",
+        "max_topics_per_authority",
+        "page_size",
+    }
 )
 """The keys that are read for every Request, and only then."""
 
@@ -39,6 +49,10 @@ class UsubscriptionPlugin:
         if fixed:
             raise ValueError(f"{', '.join(fixed)}: needs a restart")
         return lambda: self.service.set_config(config)
+
+    def handle_request(self, request: Mapping[str, Any]) -> int:
+        """Remove subscriptions, for `ustreamer subscriptions rm`; returns how many when that is on disk."""
+        return self.service.remove(RemovalPattern.from_request(request))
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[HostedService]:

@@ -11,8 +11,9 @@ of another one.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from threading import Thread
 from typing import Final, NamedTuple
@@ -32,12 +33,13 @@ from ustreamer_usubscription.inbox import MAX_BATCH, ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, SubscriptionStatusChange
 from ustreamer_usubscription.outbox import RequestOutcome, ServiceOutbox
 from ustreamer_usubscription.remote.remote_topics import RemoteTopics
+from ustreamer_usubscription.removal import Removal, RemovalPattern, remove_matching
 from ustreamer_usubscription.requests import v3, v4
 from ustreamer_usubscription.requests.policy import SubscriptionPolicy
 from ustreamer_usubscription.requests.requests import CallContext
 from ustreamer_usubscription.store.committer import Committer
 from ustreamer_usubscription.store.store import SubscriptionStore
-from ustreamer_usubscription.store.transaction import ServiceState, Transaction
+from ustreamer_usubscription.store.transaction import ServiceState, ShareExhausted, Transaction
 
 ENTITY: Final = USUBSCRIPTION
 
@@ -48,6 +50,7 @@ MAX_PAYLOAD: Final = 16_384
 """Bytes of a payload at most, which bounds the inbox in bytes; the largest useful one has about 5 000."""
 
 _UPDATE_INTERVAL_MS: Final = 100
+_REMOVAL_TIMEOUT_S: Final = 60.0
 
 # The wall clock may step, the timer's clock does not: poll the wall clock this often while any subscription may
 # expire.
@@ -94,7 +97,9 @@ class UsubscriptionService:
             wall_ms=context.clock.wall_ms,
             states=context.stores,
         )
-        self._inbox: ServiceInbox[InboxMessage] = ServiceInbox(config.max_queued_requests)
+        self._inbox: ServiceInbox[InboxMessage] = ServiceInbox(
+            config.max_queued_requests, config.max_queued_requests_per_authority
+        )
         self._expiry = Expiry(context.clock)
         self._ids = UuidSource(context.clock.wall_ms)
         self._remote_topics = RemoteTopics(self._state, context.authority, context.links, self._ids, config)
@@ -112,6 +117,7 @@ class UsubscriptionService:
             set()
         )  # remote topics whose subscriptions changed outside a transaction
         self._timer_ns: int | None = None
+        self._removals: deque[Removal] = deque()
         self._endpoints_up = False  # no Update reaches a subscriber before
         # For the listener's thread: an outbox with its own ids and counters.
         self._refusal_outbox = ServiceOutbox(
@@ -215,7 +221,8 @@ class UsubscriptionService:
             _check_payload_size(message)
             now_ns = self._context.clock.monotonic_ns()
             self._inbox.put_nowait(
-                InboxMessage(message, self._expiry.deadline_ns(message, now_ns, _NEVER_NS))
+                InboxMessage(message, self._expiry.deadline_ns(message, now_ns, _NEVER_NS)),
+                message.attributes.source.authority_name,
             )
         except UStatusError as error:
             self._refusal_outbox.send_response(message, error.status)
@@ -232,6 +239,7 @@ class UsubscriptionService:
                 if not batch:
                     self._store.retry()
                 self._process_batch(batch)
+                self._process_removals()
             self._send_updates()
         finally:
             self._inbox.close()  # if this thread fails, callers get UNAVAILABLE instead of a timeout
@@ -246,15 +254,7 @@ class UsubscriptionService:
         for topic in () if batch else self._topics_to_reconcile:
             transaction.reconcile_topic(topic)
         outcomes = [self._outcome_of(each, transaction) for each in batch]
-        failure = self._committer.commit_transaction(transaction)
-        if failure is None:
-            self._directory.add_changes(transaction.subscription_changes, now_ms)
-            self._state.apply(transaction)
-            self._outbox.enqueue_changes(transaction.subscription_changes)
-            self._topics_to_reconcile.difference_update(transaction.reconciled_topics)
-        self._remote_topics.on_transaction_end(
-            transaction, self._context.clock.monotonic_ns(), committed=failure is None
-        )
+        failure = self._commit(transaction)
         if failure is not None and len(batch) > 1:
             for each in batch:
                 self._process_batch([each])
@@ -267,6 +267,48 @@ class UsubscriptionService:
         self._send_updates()
         self._send_remote_calls()
         self._arm_timer()
+
+    def _commit(self, transaction: Transaction) -> UStatus | None:
+        """Commit and apply a transaction; the error if it is not on disk."""
+        failure = self._committer.commit_transaction(transaction)
+        if failure is None:
+            self._directory.add_changes(transaction.subscription_changes, transaction.now_ms)
+            self._state.apply(transaction)
+            self._outbox.enqueue_changes(transaction.subscription_changes)
+            self._topics_to_reconcile.difference_update(transaction.reconciled_topics)
+        self._remote_topics.on_transaction_end(
+            transaction, self._context.clock.monotonic_ns(), committed=failure is None
+        )
+        return failure
+
+    def remove(self, pattern: RemovalPattern) -> int:
+        """Remove subscriptions; returns how many when that is on disk. From any thread but the service's own.
+
+        Raises UStatusError: UNAVAILABLE if the service does not run, and the errors of a commit.
+        """
+        if self._thread is None or not self._thread.is_alive():
+            raise UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
+        removal = Removal(pattern, Future())
+        self._removals.append(removal)
+        self._inbox.wake()
+        try:
+            return removal.done.result(_REMOVAL_TIMEOUT_S)
+        except TimeoutError as error:
+            raise UStatusError(UCode.DEADLINE_EXCEEDED, "the disk has not answered") from error
+
+    def _process_removals(self) -> None:
+        while self._removals:
+            removal = self._removals.popleft()
+            transaction = Transaction(self._state, self._config, self._context.clock.wall_ms())
+            removed = remove_matching(removal.pattern, self._state, transaction)
+            failure = self._commit(transaction)
+            if failure is None:
+                removal.done.set_result(removed)
+            else:
+                removal.done.set_exception(UStatusError(failure.code, failure.message))
+            self._send_updates()
+            self._send_remote_calls()
+            self._arm_timer()
 
     def _outcome_of(self, received: InboxMessage, transaction: Transaction) -> RequestOutcome | None:
         message = received.message
@@ -284,6 +326,9 @@ class UsubscriptionService:
             if method not in self._mutations:
                 raise self._unknown_method(*method)
             return self._mutations[method](self._call_context(message), transaction)
+        except ShareExhausted as error:
+            self._outbox.counts["refused_share"] += 1
+            return error.status
         except UStatusError as error:
             return error.status
 
@@ -321,6 +366,7 @@ class UsubscriptionService:
             attributes.permission_level,
             self._policy,
             clock.wall_ms() - (clock.monotonic_ns() - self._started_ns) // _NS_PER_MS,
+            self._context.peer_of(attributes.source),
         )
 
     def _send_updates(self) -> None:

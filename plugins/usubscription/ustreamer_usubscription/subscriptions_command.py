@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer subscriptions ls | show | export | history | check`: the store of a streamer, running or not.
+"""`ustreamer subscriptions ls | show | export | history | check | rm`: the store of a streamer, running or not.
 
-Read-only. The store of a running streamer is read as of one moment, without blocking its writer. All changes that
+Only `rm` writes. The store of a running streamer is read as of one moment, without blocking its writer. All changes that
 were acknowledged by then are in the result. The store of a stopped streamer is verified during the read. commands.py has the arguments, ACTIONS the function of each action.
 """
 
@@ -17,6 +17,7 @@ from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
 from ustreamer.core.storage.file_lock import lock_holder
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
+from ustreamer.uprotocol.uuri import ANY
 from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.service import STORE_DIRECTORY
@@ -82,6 +83,31 @@ def _history(arguments: argparse.Namespace) -> int:
         columns = (_time_text(event.time_ms), event.topic, event.subscriber, event.status.name, event.reason)
         print("  ".join(map(str, columns)).rstrip())
     return _OK
+
+
+def _rm(arguments: argparse.Namespace) -> int:
+    if arguments.topic is None and arguments.subscriber is None:
+        raise invalid_argument(
+            "expected --topic, --subscriber or both; every subscription: --topic '//*/FFFFFFFF/FF/FFFF'"
+        )
+    store = _store_path(arguments)
+    if lock_holder(store.with_name(f"{store.name}.lock")) is None:
+        removed = _remove_offline(store, arguments)
+    else:
+        texts = {"topic": arguments.topic, "subscriber": arguments.subscriber}
+        request = {name: str(pattern) for name, pattern in texts.items() if pattern is not None}
+        removed = arguments.request_plugin(store.parent, "usubscription", {"remove": request})
+    print(json.dumps({"removed": removed}) if arguments.json else f"{removed} subscriptions removed")
+    return _OK
+
+
+def _remove_offline(store: Path, arguments: argparse.Namespace) -> int:
+    """Remove subscriptions from a store that no streamer uses."""
+    from ustreamer_usubscription.removal import RemovalPattern, remove_from_store
+
+    if not store.exists():
+        raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
+    return remove_from_store(store, RemovalPattern(arguments.topic or ANY, arguments.subscriber or ANY))
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -214,4 +240,5 @@ ACTIONS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "export": _export,
     "history": _history,
     "check": _check,
+    "rm": _rm,
 }

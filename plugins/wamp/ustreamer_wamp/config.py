@@ -10,7 +10,13 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ustreamer.transport_port import BoundAddress, ConfigWarning, EndpointConfig, is_loopback
+from ustreamer.core.routing.access import AccessRules
+from ustreamer.core.routing.identity import Identity
+from ustreamer.transport_port import (
+    ConfigWarning,
+    check_sender_rules,
+    is_loopback,
+)
 from ustreamer_wamp import uri
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.users import Name, Principal, User, check_prefixes
@@ -103,6 +109,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ping_interval_s: Seconds = 20
     pong_timeout_s: Seconds = 20
     outbox: OutboxLimits = OutboxLimits()
+    access: AccessRules = ()
 
     def __post_init__(self) -> None:
         for where, url in zip(self.listen_keys, self.urls, strict=True):
@@ -119,6 +126,11 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.max_unfinished_bytes < 2 * self.max_message_bytes:
             raise ValueError("max_unfinished_bytes: expected at least twice max_message_bytes")
         self._check_users()
+        check_sender_rules(self.access, self.known_identities())
+
+    def known_identities(self) -> Sequence[Identity]:
+        """The users; only they may publish."""
+        return [Identity(each.authid, each.role) for each in self.users]
 
     def _check_users(self) -> None:
         seen: set[str] = set()
@@ -175,19 +187,6 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return Principal(
             "anonymous", allowed.role, "anonymous", "static", allowed.subscribe, (), allowed.meta_api
         )
-
-
-class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
-    """The endpoint that `[plugins.wamp]` adds."""
-
-    section: WampConfig
-
-    def bound_addresses(self) -> Sequence[BoundAddress]:
-        return [
-            BoundAddress(key, "tcp", each.host, each.port)
-            for key, each in zip(self.section.listen_keys, self.section.listeners, strict=True)
-            if not each.socket
-        ]
 
 
 def parse_listen(url: str) -> ListenAddress:

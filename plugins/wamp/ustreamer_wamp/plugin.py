@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.transport_port import EndpointContext, EndpointTransport, TransportKind
-from ustreamer_wamp.config import KIND, WampConfig, WampEndpoint
+from ustreamer_wamp.config import KIND, WampConfig
+from ustreamer_wamp.endpoint import WampEndpoint
 
 
 def _make_wamp_transport(config: WampEndpoint, context: EndpointContext) -> EndpointTransport:
@@ -21,7 +22,7 @@ class WampSection(WampConfig, frozen=True, kw_only=True):
     def endpoints(self, authority: str) -> Mapping[str, WampEndpoint]:
         """See `ustreamer.hooks.EndpointProvider`: one endpoint, named `wamp`. The sessions are behind it."""
         mine = self.authority or f"wamp.{authority}"
-        return {KIND: WampEndpoint(transport=KIND, authorities=(mine,), section=self)}
+        return {KIND: WampEndpoint(transport=KIND, authorities=(mine,), access=self.access, section=self)}
 
 
 class WampPlugin:

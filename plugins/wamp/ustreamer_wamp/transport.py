@@ -23,7 +23,8 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri, check_filters
-from ustreamer_wamp.config import Place, WampConfig, WampEndpoint
+from ustreamer_wamp.config import Place, WampConfig
+from ustreamer_wamp.endpoint import WampEndpoint
 from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent
 from ustreamer_wamp.vehicle.patterns import PatternDirectory
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The access rules of an endpoint, as a table."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.identity import Identity
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes
@@ -179,9 +181,9 @@ def test_rules_are_checked_per_route_and_not_per_message(
     access = AccessPolicy("chassis", [rule(NO)])
     decide = access.deny_reason
 
-    def refusal(attributes: UAttributes) -> UStatus | None:
+    def refusal(attributes: UAttributes, identities: Collection[Identity] | None) -> UStatus | None:
         sent_request.append(attributes)
-        return decide(attributes)
+        return decide(attributes, identities)
 
     monkeypatch.setattr(access, "deny_reason", refusal)
     world = build(access={"chassis": access})

@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Condition, Event, Thread
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, Self, TypeVar
@@ -140,6 +141,18 @@ def wait_declared(session: zenoh.Session) -> None:
     assert list(session.get("unknown/replies", timeout=DEADLINE_S)) == []
 
 
+def _mutual_tls(certificate: Path) -> dict[str, object]:
+    key = str(certificate.with_suffix(".key"))
+    return {
+        "root_ca_certificate": str(certificate.with_name("ca.pem")),
+        "listen_certificate": str(certificate),
+        "listen_private_key": key,
+        "connect_certificate": str(certificate),
+        "connect_private_key": key,
+        "enable_mtls": True,
+    }
+
+
 class ZenohEntity:
     """One uEntity with its own Zenoh session, a client of the listener at `port`.
 
@@ -156,13 +169,19 @@ class ZenohEntity:
         *,
         listen_to: str = "up/**",
         host: str = "127.0.0.1",
+        certificate: Path | None = None,
     ) -> None:
+        """With `certificate`, a PEM file next to its key and `ca.pem`: over mutual TLS."""
         self.address = Uri(authority, next(self._numbers) if ue_id is None else ue_id, 1)
         self.inbox: Inbox[ZenohSample] = Inbox(f"zenoh {self.address}")
         config = zenoh.Config()
         config.insert_json5("mode", '"client"')
-        config.insert_json5("connect/endpoints", json.dumps([f"tcp/{host}:{port}"]))
+        protocol = "tcp" if certificate is None else "tls"
+        config.insert_json5("connect/endpoints", json.dumps([f"{protocol}/{host}:{port}"]))
         config.insert_json5("scouting/multicast/enabled", "false")
+        if certificate is not None:
+            config.insert_json5("transport/link/tls", json.dumps(_mutual_tls(certificate)))
+        self._certificate = certificate
         self.session = zenoh.open(config)
         self.listen(listen_to)
 
@@ -173,7 +192,8 @@ class ZenohEntity:
             lambda sample: self.inbox.append(_decode_sample(sample)),
             allowed_origin=zenoh.Locality.REMOTE,
         )
-        wait_declared(self.session)
+        if self._certificate is None:  # access control may drop the query
+            wait_declared(self.session)
         return subscriber
 
     def __enter__(self) -> Self:

@@ -85,6 +85,10 @@ topic_lifecycle = "off"
 topic = "//chassis/1234/1/FFFF"
 level = 3
 
+[[plugins.usubscription.callers]]
+caller = "//hpc.vin1/FFFFFFFF/FF/FFFF"
+level = 0
+
 [plugins.throttle]
 tolerance = 0.1
 latest = ["//chassis/1234/1/8001"]
@@ -155,6 +159,9 @@ OFFERED: Final = (
 )
 PAYLOADS: Final = '[plugins.payloads]\ntopics = [{ topic = "//chassis/1234/1/8001", type = "Wheel" }]\n'
 USUBSCRIPTION: Final = '[plugins.usubscription]\ntopic_lifecycle = "off"\n\n'
+CALLER: Final = (
+    'level = 3\n\n[[plugins.usubscription.callers]]\ncaller = "//hpc.vin1/FFFFFFFF/FF/FFFF"\nlevel = 0\n\n'
+)
 PERMISSION: Final = '[[plugins.usubscription.permissions]]\ntopic = "//chassis/1234/1/FFFF"\n'
 
 SYNTAX: Final = [
@@ -320,7 +327,7 @@ DOUBTFUL: Final = [
     Mistake('latest = ["//chassis/1234/1/8001"]', 'latest = ["//chasis/1234/1/8001"]¶'),
     Mistake('topic = "//chassis/1234/1/FFFF"', 'topic = "//chassi/1234/1/FFFF"¶'),
     Mistake('provider = "//hpc.vin1/4001/1/0"', 'provider = "//hcp.vin1/4001/1/0"¶'),
-    Mistake(USUBSCRIPTION + PERMISSION + "level = 3\n\n[plugins.throttle]", "[plugins.throttle]¶"),
+    Mistake(USUBSCRIPTION + PERMISSION + CALLER + "[plugins.throttle]", "[plugins.throttle]¶"),
     Mistake("retransmit_ms = 15000", "retransmit_ms = 5000¶"),
     Mistake("retransmit_ms = 15000", "retransmit_ms = 0\nretransmit_bytes = 5¶"),
     Mistake('["tcp/127.0.0.1:7448"]', '["tcp/0.0.0.0:7448"]¶', mends=False),

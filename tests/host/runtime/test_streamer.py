@@ -445,7 +445,9 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
         [
             "refused_invalid",
             "refused_spoofed",
+            "refused_identity",
             "refused_access",
+            "refused_authorisation",
             "refused_duplicate",
             "refused_deferred_to_peer",
             "filter_errors",

@@ -215,7 +215,7 @@ class Dispatcher:
             return
         self.dead_letter_rate.count(endpoint, status.code)
         now_ns = self.clock.monotonic_ns()
-        if status.code in _BULK_CODES and not self.dead_letter_rate.admit(endpoint, now_ns):
+        if status.code in _BULK_CODES and not self.dead_letter_rate.admit(endpoint, now_ns, ingress):
             return
         wall_ms = self.clock.wall_ms()
         letter = DeadLetter(

@@ -55,22 +55,32 @@ def _steps(
 ) -> tuple[Step, ...]:
     reason = "" if decision.reason is None else decision.reason.message
     source, kind = attributes.source, attributes.type.name
+    first: tuple[Step, ...]
     valid = Step("valid", passed=True, text=f"a {kind} keeps the rules of its type")
     if decision.denied_as == "spoofed":
         return valid, Step("source", passed=False, text=reason)
     source_step = Step(
         "source", passed=True, text=f"source {source} lives behind {ingress!r}, where it comes in"
     )
+    first, peer = (valid, source_step), router.peer_at(ingress, source)
+    if decision.denied_as == "identity":
+        return *first, Step("identity", passed=False, text=reason)
+    if peer.identities is not None:
+        first = *first, Step("identity", passed=True, text=f"the sender is verified: {peer}")
     if decision.denied_as == "access":
-        return valid, source_step, Step("access", passed=False, text=reason)
+        return *first, Step("access", passed=False, text=reason)
     rules = router.access_policy(ingress)
     access_text = (
-        f"endpoints.{ingress}.access has no rules" if rules is None else rules.allow_reason(attributes)
+        f"endpoints.{ingress}.access has no rules"
+        if rules is None
+        else rules.allow_reason(attributes, peer.identities)
     )
-    access_step = Step("access", passed=True, text=access_text)
+    first = *first, Step("access", passed=True, text=access_text)
+    if decision.denied_as == "authorisation":
+        return *first, Step("authorisation", passed=False, text=reason)
     if attributes.type is UMessageType.PUBLISH:
-        return valid, source_step, access_step, *_subscriber_steps(router, ingress, source)
-    return valid, source_step, access_step, _sink(attributes.sink, decision, reason)
+        return *first, *_subscriber_steps(router, ingress, source)
+    return *first, _sink(attributes.sink, decision, reason)
 
 
 def _sink(sink: UUri | None, decision: RoutingDecision, reason: str) -> Step:

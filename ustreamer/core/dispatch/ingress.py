@@ -43,7 +43,15 @@ from ustreamer.uprotocol.uuri import UUri
 
 _MS_PER_DAY = 86_400_000
 _CLOSE_S = 2.0
-_REASONS = ("invalid", "spoofed", "access", "duplicate", "deferred_to_peer")
+_REASONS = (
+    "invalid",
+    "spoofed",
+    "identity",
+    "access",
+    "authorisation",
+    "duplicate",
+    "deferred_to_peer",
+)
 """The counters of messages that are not accepted, or that are denied."""
 
 

@@ -19,9 +19,9 @@ USTREAMER: Final = 4  # the reserved uEntity core.ustreamer
 USTREAMER_VERSION: Final = 1
 DEAD_LETTER_RESOURCE: Final = 0x8000
 LETTER_BURST: Final = 10_000
-"""Letters of one endpoint that are made even if all come at once: the default bound of an egress queue in messages."""
+"""Letters for one endpoint from one other that are made even if all come at once: the default bound of a queue."""
 LETTERS_PER_S: Final = 500
-"""Letters of one endpoint per second after the burst."""
+"""Letters for one endpoint from one other per second after the burst."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -59,7 +59,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterRate:
-    """Counts dead letters by reason, and bounds those that can come in bulk with a token bucket per endpoint.
+    """Counts dead letters by reason, and bounds those that can come in bulk.
+
+    A token bucket per pair of endpoints bounds them: messages of one network leave the letters of the others.
 
     `suppressed` counts the refused letters.
 
@@ -70,8 +72,8 @@ class DeadLetterRate:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        # By endpoint: the letters left, and the time of the last addition.
-        self._left: dict[str, tuple[int, int]] = {}
+        # By endpoint and ingress: the letters left, and the time of the last addition.
+        self._left: dict[tuple[str, str], tuple[int, int]] = {}
         self._counts: dict[tuple[str, UCode], int] = {}
         self.suppressed = 0
 
@@ -84,15 +86,16 @@ class DeadLetterRate:
         """The undeliverable messages by endpoint and reason. From any thread."""
         return dict(self._counts)
 
-    def admit(self, endpoint: str, now_ns: int) -> bool:
-        """Whether a letter may be made now for `endpoint`, which is a configured name. Counts a refusal."""
+    def admit(self, endpoint: str, now_ns: int, ingress: str = "") -> bool:
+        """Whether a letter may be made now for this pair of configured names. Counts a refusal."""
+        pair = endpoint, ingress
         with self._lock:
-            left, since_ns = self._left.get(endpoint, (LETTER_BURST, now_ns))
+            left, since_ns = self._left.get(pair, (LETTER_BURST, now_ns))
             if now_ns - since_ns >= _NS_PER_S:
                 seconds = (now_ns - since_ns) // _NS_PER_S
                 left = min(LETTER_BURST, left + seconds * LETTERS_PER_S)
                 since_ns += seconds * _NS_PER_S
-            self._left[endpoint] = (max(0, left - 1), since_ns)
+            self._left[pair] = (max(0, left - 1), since_ns)
             self.suppressed += not left
             return left > 0
 

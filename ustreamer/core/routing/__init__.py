@@ -3,6 +3,7 @@
 
     router.py                 `Router.decide`; read it first
     forwarding.py             the interface to redundant streamers, and the policy without them
+    identity.py               verified senders of messages
     access.py                 the access rules of an endpoint
     subscriptions.py          the interface to subscription directories; static and merged directories
     paused_subscriptions.py   a directory without the subscriptions that their subscribers paused

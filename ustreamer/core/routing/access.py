@@ -11,11 +11,12 @@ accepted. With rules, a message that matches no rule is denied. A Response needs
 was accepted at the other endpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
+from ustreamer.core.routing.identity import Identity
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, UUri
@@ -36,12 +37,15 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One rule. `source` and `sink` are UUri patterns; a missing pattern matches every UUri.
 
     A rule with a `sink` does not apply to publications. A rule without a `type` does not apply to Responses.
+    `identity` and `role` are those of the verified sender.
     """
 
     allow: bool
     source: str | None = None
     sink: str | None = None
     type: TypeName | None = None
+    identity: str | None = None
+    role: str | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for an invalid pattern, and for a rule that no message can match."""
@@ -112,6 +116,17 @@ class _ParsedRule(NamedTuple):
     allow: bool
     source: UUri
     sink: UUri
+    identity: str | None = None
+    role: str | None = None
+
+    def has_sender(self, identities: Collection[Identity] | None) -> bool:
+        """Whether the rule applies to the sender: to allow, every possible identity has to match; to deny, one."""
+        if self.identity is None and self.role is None:
+            return True
+        found = [
+            self.identity in (None, each.name) and self.role in (None, each.role) for each in identities or ()
+        ]
+        return bool(found) and all(found) if self.allow else any(found)
 
 
 class AccessPolicy:
@@ -122,31 +137,39 @@ class AccessPolicy:
         self._by_type: dict[UMessageType, list[_ParsedRule]] = {type: [] for type in TYPES.values()}
         for index, rule in enumerate(rules):
             for type in rule.message_types:
-                self._by_type[type].append(_ParsedRule(index, rule.allow, *rule.patterns))
+                self._by_type[type].append(
+                    _ParsedRule(index, rule.allow, *rule.patterns, rule.identity, rule.role)
+                )
         self._allowed_by_default = {
             type: not rules or type is UMessageType.RESPONSE for type in TYPES.values()
         }
 
-    def deny_reason(self, attributes: UAttributes) -> UStatus | None:
-        """The reason to deny a message with these valid attributes; None if it is accepted."""
-        rule = self._first_match(attributes)
+    def deny_reason(
+        self, attributes: UAttributes, identities: Collection[Identity] | None = None
+    ) -> UStatus | None:
+        """The reason to deny a message with these valid attributes of one of `identities`; None if it is accepted."""
+        rule = self._first_match(attributes, identities)
         if rule is not None:
             return None if rule.allow else _denied(attributes, f"{self._section}[{rule.position}] denies")
         may_pass = self._allowed_by_default[attributes.type]
         return None if may_pass else _denied(attributes, f"no rule of {self._section} allows")
 
-    def allow_reason(self, attributes: UAttributes) -> str:
+    def allow_reason(self, attributes: UAttributes, identities: Collection[Identity] | None = None) -> str:
         """The reason why an accepted message is accepted."""
-        rule = self._first_match(attributes)
+        rule = self._first_match(attributes, identities)
         if rule is not None:
             return f"{self._section}[{rule.position}] allows it"
         return f"{self._section} has no rule about it, and a {attributes.type.name} needs none"
 
-    def _first_match(self, attributes: UAttributes) -> _ParsedRule | None:
+    def _first_match(
+        self, attributes: UAttributes, identities: Collection[Identity] | None
+    ) -> _ParsedRule | None:
         type, source, sink = attributes.type, attributes.source, attributes.sink
         for rule in self._by_type[type]:
-            if rule.source.matches(source) and (
-                type is UMessageType.PUBLISH or sink is None or rule.sink.matches(sink)
+            if (
+                rule.source.matches(source)
+                and (type is UMessageType.PUBLISH or sink is None or rule.sink.matches(sink))
+                and rule.has_sender(identities)
             ):
                 return rule
         return None

@@ -9,7 +9,8 @@ caches the decision as a route.
 * No message returns to the endpoint it came in at. A message whose source lives behind another endpoint is denied,
   except a reply whose sink lives at the endpoint it came in at: it has no target.
 * A message that another streamer forwards is deferred (`ustreamer.core.routing.forwarding`).
-* A message that the access rules of its endpoint deny has no target (`ustreamer.core.routing.access`).
+* A message that no identity of its endpoint may send has no target (`ustreamer.core.routing.identity`), nor has one
+  that the access rules of the endpoint deny (`ustreamer.core.routing.access`), or a plugin.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ import msgspec
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy, ForwardingRole, Target
+from ustreamer.core.routing.identity import Authorise, IdentityTable, Peer
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.subscriptions import (
     MergedDirectory,
@@ -41,8 +43,8 @@ _REPLY_TYPES: Final = (UMessageType.RESPONSE, UMessageType.NOTIFICATION)
 class RoutingDecision(msgspec.Struct, frozen=True):
     """The targets of a message or, if there are none, the verdict and its reason.
 
-    `denied_as` is the counter of a denied message: `spoofed` or `access`. A message that is `deferred` to another
-    streamer is no delivery. A `silent` decision sends no error response.
+    `denied_as` is the counter of a denied message: `spoofed`, `identity`, `access` or `authorisation`. A message that is
+    `deferred` to another streamer is no delivery. A `silent` decision sends no error response.
     """
 
     targets: tuple[Target, ...] = ()
@@ -87,10 +89,13 @@ class Router:
         unicast: Mapping[str, bool],
         access: Mapping[str, AccessPolicy] | None = None,
         forwarding: ForwardingPolicy = FORWARD_ALL,
+        identities: Mapping[str, IdentityTable] | None = None,
+        authorise: Authorise | None = None,
     ) -> None:
         """`unicast` has an entry per endpoint: whether each of its subscribers is a target of its own.
 
         `access` has the rules of the endpoints with rules. `forwarding` decides which messages other streamers forward.
+        `identities` has the endpoints that authenticate. `authorise` is the decision of plugins.
         """
         self.authority_table = authority_table
         self.directory = directory
@@ -100,6 +105,8 @@ class Router:
         self._unicast = unicast
         self._access = dict(access or {})
         self.forwarding = forwarding
+        self._identities = dict(identities or {})
+        self._authorise = authorise
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """The decision for a message with these attributes that came in at `ingress`. Raises InvalidMessage."""
@@ -123,14 +130,38 @@ class Router:
             return RoutingDecision(
                 (), Verdict.DENIED, reason, "spoofed", silent=role is ForwardingRole.FORWARD_SILENTLY
             )
-        access = self._access.get(ingress)
-        denial = None if access is None else access.deny_reason(attributes)
-        if denial is not None:
-            return RoutingDecision((), Verdict.DENIED, denial, "access")
+        denied = self._denial(ingress, attributes)
+        if denied is not None:
+            return denied
         if attributes.type is UMessageType.PUBLISH:
             return RoutingDecision(self.subscribed_targets(ingress, attributes.source))
         assert attributes.sink is not None  # check_attributes has checked it
         return self._route_by_sink(ingress, attributes.sink)
+
+    def _denial(self, ingress: str, attributes: UAttributes) -> RoutingDecision | None:
+        """The decision to deny a message for its sender; None if it is accepted."""
+        peer = self.peer_at(ingress, attributes.source)
+        if peer.identities is not None and not peer.identities:
+            text = f"no identity of endpoint {ingress!r} may send from {attributes.source}"
+            return _denied(UStatus(UCode.PERMISSION_DENIED, text), "identity")
+        access = self._access.get(ingress)
+        reason = None if access is None else access.deny_reason(attributes, peer.identities)
+        if reason is not None:
+            return _denied(reason, "access")
+        # A Response belongs to a request that was accepted.
+        if self._authorise is None or peer.hosted or attributes.type is UMessageType.RESPONSE:
+            return None
+        reason = self._authorise(peer, attributes)
+        return None if reason is None else _denied(reason, "authorisation")
+
+    def peer_at(self, endpoint: str, source: UUri) -> Peer:
+        """The sender of messages from `source` that come in at `endpoint`."""
+        table = self._identities.get(endpoint)
+        return Peer(endpoint, None if table is None else table(source), hosted=endpoint == SELF)
+
+    def peer_of(self, source: UUri) -> Peer:
+        """The sender of accepted messages from `source`: they come in at the endpoint of its authority."""
+        return self.peer_at(self.authority_table.endpoint_of(source) or "", source)
 
     def access_policy(self, ingress: str) -> AccessPolicy | None:
         """The access rules of an endpoint; None if it has no rules."""
@@ -175,6 +206,10 @@ def _stays_at(ingress: str, sink: UUri) -> RoutingDecision:
     return RoutingDecision(
         reason=UStatus(UCode.OK, f"sink {sink} lives behind {ingress!r}, where it came from")
     )
+
+
+def _denied(reason: UStatus, denied_as: str) -> RoutingDecision:
+    return RoutingDecision((), Verdict.DENIED, reason, denied_as)
 
 
 def _undeliverable(text: str) -> RoutingDecision:

@@ -108,11 +108,19 @@ class TopRequest(msgspec.Struct, frozen=True, tag="top", forbid_unknown_fields=T
     interval_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0
 
 
+class PluginRequest(msgspec.Struct, frozen=True, tag="plugin", forbid_unknown_fields=True):
+    """Call `handle_request(request)` of an enabled plugin. The result is that of the plugin."""
+
+    plugin: str
+    request: dict[str, Any]
+
+
 AdminRequest: TypeAlias = (
     ReloadRequest
     | RoutesRequest
     | StatisticsRequest
     | PluginsRequest
+    | PluginRequest
     | RedriveRequest
     | PurgeRequest
     | TapRequest

@@ -155,7 +155,9 @@ def _add_plugin_commands(commands: Commands) -> None:
     for name in sorted(f"{package}.commands" for package in packages if package):
         try:
             if find_spec(name) is not None:
-                import_module(name).add_commands(commands, _read_stored_messages, _open_networks)
+                import_module(name).add_commands(
+                    commands, _read_stored_messages, _open_networks, _request_plugin
+                )
         except Exception as error:  # noqa: BLE001 - foreign code may raise anything while it is imported
             print(f"warning: {name} adds no command: {error}", file=sys.stderr)
 
@@ -170,6 +172,12 @@ def _open_networks(config: Path) -> "NetworkSender":
     from ustreamer.host.runtime.network_sender import NetworkSender
 
     return NetworkSender(config)
+
+
+def _request_plugin(state_dir: Path, plugin: str, request: Mapping[str, Any]) -> Any:
+    from ustreamer.host.admin.server import PluginRequest, send_request
+
+    return send_request(state_dir, PluginRequest(plugin, dict(request)))
 
 
 def _warn(errors: Iterable["PluginError"]) -> None:
@@ -216,6 +224,15 @@ def _add_config(commands: Commands) -> None:
         "schema", help="the JSON Schema of the file, with all installed plugins, for editors"
     )
     schema.set_defaults(run=_config_schema)
+    control = actions.add_parser(
+        "access-control", help="the access control of a Zenoh router, for the identities of an endpoint"
+    )
+    control.add_argument("config", type=Path, metavar="CONFIG")
+    control.add_argument("endpoint", metavar="ENDPOINT")
+    control.add_argument(
+        "--gateway", required=True, metavar="NAME", help="common name of the streamer's certificate"
+    )
+    control.set_defaults(run=_config_access_control)
 
 
 def _add_explain(commands: Commands) -> None:
@@ -403,6 +420,12 @@ def _config_show(arguments: argparse.Namespace) -> int:
     from ustreamer.host.cli.config_command import show_config
 
     return show_config(arguments.config, origin=arguments.origin, as_json=arguments.json)
+
+
+def _config_access_control(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.config_command import print_access_control
+
+    return print_access_control(arguments.config, arguments.endpoint, arguments.gateway)
 
 
 def _config_schema(arguments: argparse.Namespace) -> int:

@@ -30,6 +30,14 @@ _REQUEST_REFUSALS: Final = {
 """Requests of SOME/IP clients that an endpoint refuses: their cause, and what is wrong."""
 
 
+_DENIALS: Final = {
+    "access": ("The access rules deny", "Correct [[endpoints.{}.access]], then `ustreamer reload`."),
+    "identity": ("The identities deny", "Correct `identities` of endpoint {!r}, and restart."),
+    "authorisation": ("A plugin denies", "Correct the token or the rights of the caller at endpoint {!r}."),
+}
+"""Reasons to deny an authentic caller: what denies it, and what to do."""
+
+
 def method_findings(evidence: Evidence) -> list[DiagnosisFinding]:
     """All findings about a method, the cause first; one `healthy` finding if nothing is wrong."""
     return run_checks(METHOD_CHECKS, evidence) or [_healthy(evidence)]
@@ -41,12 +49,13 @@ def _denied_caller(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         if route.sink != evidence.subject or not route.decision.denied_as:
             continue
         reason = "" if route.decision.reason is None else route.decision.reason.message
-        if route.decision.denied_as == "access":
+        if route.decision.denied_as in _DENIALS:
+            what, advice = _DENIALS[route.decision.denied_as]
             yield DiagnosisFinding(
                 "access_denied",
-                f"The access rules deny calls of {evidence.subject} by {route.source}: {reason}.",
+                f"{what} calls of {evidence.subject} by {route.source}: {reason}.",
                 evidence.loaded_ms,
-                f"Correct [[endpoints.{route.ingress}.access]], then `ustreamer reload`.",
+                advice.format(route.ingress),
             )
         else:
             yield DiagnosisFinding(

@@ -14,6 +14,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.host.admin.server import (
     AdminError,
     AdminRequest,
+    PluginRequest,
     PluginsRequest,
     PurgeRequest,
     RedriveRequest,
@@ -59,6 +60,7 @@ class Control:
             RoutesRequest: lambda _: streamer.routes(),
             StatisticsRequest: lambda _: streamer.statistics(),
             PluginsRequest: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
+            PluginRequest: self._request_plugin,
             RedriveRequest: self._redrive,
             PurgeRequest: lambda request: streamer.dead_letter_writer.store.delete(request.numbers),
             TapRequest: self._open_tap,
@@ -71,6 +73,12 @@ class Control:
         if request.at is not None and request.at not in ends:
             raise invalid_argument(f"endpoint {request.at!r}: expected one of {', '.join(ends)}")
         return self._taps.open_reader(_tap_filter(request))
+
+    def _request_plugin(self, request: PluginRequest) -> object:
+        handle = getattr(self._streamer.plugins.get_plugin(request.plugin), "handle_request", None)
+        if handle is None:
+            raise UStatusError(UCode.UNIMPLEMENTED, f"plugin {request.plugin!r}: it takes no requests")
+        return handle(request.request)
 
     def _open_top(self, request: TopRequest) -> object:
         from ustreamer.host.runtime.top_stream import TopStream  # imported by the first request only

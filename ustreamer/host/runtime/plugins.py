@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import msgspec
 import pluggy
 
-from ustreamer.core.delivery.plugin_errors import plugin_name
+from ustreamer.core.base.log_limit import limited
+from ustreamer.core.delivery.plugin_errors import plugin_name, safe_str
+from ustreamer.core.routing.identity import Authorise, Peer
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hooks import PROJECT, Hooks, PluginContext
 from ustreamer.host.runtime.entry_points import PLUGINS, PathEntryPoint, path_entry_points
 from ustreamer.transport_port import TransportKind
 from ustreamer.transports import BuiltinTransports
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -183,6 +187,23 @@ def prepare_reconfigure(
         raise ValueError("needs a restart")
     apply: Callable[[], None] = reconfigure(config)
     return apply
+
+
+def authorisation(manager: pluggy.PluginManager) -> Authorise | None:
+    """The first reason of a plugin to deny; None if no plugin has the hook."""
+    hook = manager.hook.ustreamer_authorise
+    if not hook.get_hookimpls():
+        return None
+
+    def authorise(peer: Peer, attributes: UAttributes) -> UStatus | None:
+        try:
+            reasons: list[UStatus] = hook(peer=peer, attributes=attributes)
+        except Exception as error:  # foreign code: what it cannot decide is denied
+            log.exception("plugins.authorisation_failed", extra=limited(peer.endpoint))
+            return UStatus(UCode.PERMISSION_DENIED, f"a plugin could not authorise it: {safe_str(error)}")
+        return reasons[0] if reasons else None
+
+    return authorise
 
 
 def isolated(watch: SubscriptionWatch) -> SubscriptionWatch:

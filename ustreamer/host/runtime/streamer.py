@@ -27,6 +27,7 @@ from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import MAX_ADVERTISEMENTS
 from ustreamer.core.routing.access import AccessPolicy
+from ustreamer.core.routing.identity import Peer
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import (
@@ -127,6 +128,7 @@ class Streamer:
             links=self._links,
             authorities=ConfiguredAuthorities(lambda: self._config),
             ledger=self.ledger,
+            peer_of=self._peer_of,
         )
         self._plugins = plugins.instance_plugin_manager(plugin_classes, config.plugins, self.context)
         services = [each for found in self._plugins.hook.ustreamer_services() for each in found]
@@ -293,7 +295,18 @@ class Streamer:
             name: AccessPolicy(name, each.access) for name, each in config.endpoints.items() if each.access
         }
         forwarding = PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
-        return Router(authority_table, directory or self._paused, unicast, access, forwarding)
+        return Router(
+            authority_table,
+            directory or self._paused,
+            unicast,
+            access,
+            forwarding,
+            {name: each.identities_of for name, each in config.endpoints.items()},
+            plugins.authorisation(self._plugins),
+        )
+
+    def _peer_of(self, source: UUri) -> Peer:
+        return self.dispatcher.router.peer_of(source)
 
     def _build_dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook

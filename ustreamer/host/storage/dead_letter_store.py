@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on disk, in the bounded store `<state_dir>/dead-letters`: new letters displace the oldest.
+"""Dead letters on disk, in the bounded store `<state_dir>/dead-letters`.
+
+Above the limits, the oldest letters of the network with the most letters leave. So one network cannot displace the
+letters of the others.
 
     key      8 bytes, a number that rises by one
     value    frame of version 1 (`framed_record`); its body is MessagePack
@@ -11,9 +14,8 @@ store.
 
 import logging
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Final, Literal
@@ -22,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from ustreamer.core.egress.dead_letter import DeadLetter
+from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.environment import DELETE_BATCH, map_size_for
 from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.framed_record import encode_frame, frame_body
@@ -132,11 +135,77 @@ def read_letters(
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
+class _LetterSizes:
+    """The bytes of each letter by number, in order, and by network. The total is `bytes`."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._letters: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        self._networks: dict[str, OrderedDict[int, int]] = {}
+        self._network_bytes: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._letters
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._letters)
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self._letters)
+
+    def add(self, number: int, network: str, size: int) -> None:
+        """Add a letter, with a number above all others."""
+        self._letters[number] = network, size
+        self._networks.setdefault(network, OrderedDict())[number] = size
+        self._network_bytes[network] += size
+        self.bytes += size
+
+    def remove(self, number: int) -> tuple[int, str, int]:
+        """Remove a letter; its number, network and bytes."""
+        network, size = self._letters.pop(number)
+        letters = self._networks[network]
+        del letters[number]
+        self._network_bytes[network] -= size
+        self.bytes -= size
+        if not letters:
+            del self._networks[network], self._network_bytes[network]
+        return number, network, size
+
+    def pop_displaced(self, messages: int, size: int) -> Iterator[tuple[int, str, int]]:
+        """Remove letters until the limits hold: the oldest of the network with the most letters, or the most bytes."""
+        while len(self) > messages or self.bytes > size:
+            if len(self) > messages:
+                network = max(self._networks, key=lambda each: len(self._networks[each]))
+            else:
+                network = max(self._network_bytes, key=self._network_bytes.__getitem__)
+            number = next(iter(self._networks[network]))
+            yield self.remove(number)
+
+    def restore(self, added: Iterable[int], displaced: Iterable[tuple[int, str, int]]) -> None:
+        """Undo a change that the disk refused."""
+        for each in displaced:
+            self.add(*each)
+        for number in added:
+            self.remove(number)
+        self._letters = OrderedDict(sorted(self._letters.items()))
+        self._networks = {name: OrderedDict(sorted(each.items())) for name, each in self._networks.items()}
+
+
+def network_of(ingress: str, endpoint: str) -> str:
+    """The network that causes a letter: that of the message; of the streamer's own messages, that of the receiver.
+
+    A sender cannot forge it, unlike its address.
+    """
+    return endpoint if ingress in ("", SELF) else ingress
+
+
 class _Contents(msgspec.Struct):
     next: int
     """The next number."""
-    sizes: OrderedDict[int, int] = msgspec.field(default_factory=OrderedDict)
-    """Bytes of each letter, by number."""
+    sizes: _LetterSizes = msgspec.field(default_factory=_LetterSizes)
 
 
 class _LettersLayout:
@@ -157,9 +226,9 @@ class _LettersLayout:
         except msgspec.MsgspecError as error:
             raise StoreDamaged(f"the next number: {error}") from error
         for each, content in records:
-            number, _ = decode_letter(each, content)
-            found.sizes[number] = len(content)
-        if found.sizes and next(reversed(found.sizes)) >= found.next:
+            number, letter = decode_letter(each, content)
+            found.sizes.add(number, network_of(letter.ingress, letter.endpoint), len(content))
+        if len(found.sizes) and next(reversed(found.sizes)) >= found.next:
             raise StoreDamaged(f"the next number, {found.next}, is in use")
         return found
 
@@ -180,8 +249,7 @@ class DeadLetterStore:
         self._limits = limits
         self._lock = Lock()
         self._store = LmdbStore("store", path, map_size_for(limits.bytes), _LettersLayout(), states=states)
-        self._sizes: OrderedDict[int, int] = OrderedDict()
-        self._bytes = 0
+        self._sizes = _LetterSizes()
         self._next = 1
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -201,7 +269,7 @@ class DeadLetterStore:
         if self._store.is_open:
             return
         found = self._store.open()
-        self._next, self._sizes, self._bytes = found.next, found.sizes, sum(found.sizes.values())
+        self._next, self._sizes = found.next, found.sizes
         if self._store.quarantine:
             reason, quarantine = self._store.quarantine
             self.damaged += 1
@@ -226,7 +294,7 @@ class DeadLetterStore:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def append(self, letters: Sequence[StoredDeadLetter]) -> None:
-        """Store letters in one transaction; the oldest leave if the limits are exceeded.
+        """Store letters in one transaction; others leave if the limits are exceeded (`_LetterSizes.pop_displaced`).
 
         Raises UStatusError as `LmdbStore.open` and `LmdbStore.commit`.
         """
@@ -234,32 +302,24 @@ class DeadLetterStore:
             self._ensure_open()
             numbers = range(self._next, self._next + len(letters))
             added = [encode_record(number, letter) for number, letter in zip(numbers, letters, strict=True)]
-            sizes = {number: len(value) for number, (_, value) in zip(numbers, added, strict=True)}
-            evicted = self._evicted_by(sizes)
-            self._store.commit(
-                [
-                    *((_KEY.pack(number), None) for number in evicted if number < self._next),
-                    *(each for number, each in zip(numbers, added, strict=True) if number not in evicted),
-                    encode_record(_NEXT, self._next + len(letters)),
-                ],
-            )
+            sizes = self._sizes
+            for number, letter, (_, value) in zip(numbers, letters, added, strict=True):
+                sizes.add(number, network_of(letter.ingress, letter.endpoint), len(value))
+            displaced = list(sizes.pop_displaced(self._limits.messages, self._limits.bytes))
+            evicted = {number for number, _, _ in displaced}
+            try:
+                self._store.commit(
+                    [
+                        *((_KEY.pack(number), None) for number in evicted if number < self._next),
+                        *(each for number, each in zip(numbers, added, strict=True) if number not in evicted),
+                        encode_record(_NEXT, self._next + len(letters)),
+                    ],
+                )
+            except UStatusError:
+                sizes.restore(numbers, displaced)
+                raise
             self._next += len(letters)
-            self._sizes.update(sizes)
-            self._bytes += sum(sizes.values())
-            self._remove_sizes(evicted)
             self.displaced += len(evicted)
-
-    def _evicted_by(self, added: Mapping[int, int]) -> set[int]:
-        """The oldest letters that must leave to stay within the limits."""
-        count = len(self._sizes) + len(added)
-        size = self._bytes + sum(added.values())
-        evicted = set()
-        for number, its_size in chain(self._sizes.items(), added.items()):
-            if count <= self._limits.messages and size <= self._limits.bytes:
-                break
-            evicted.add(number)
-            count, size = count - 1, size - its_size
-        return evicted
 
     def delete(self, numbers: Iterable[int] | None = None) -> int:
         """Delete these letters, or all; return how many existed. Raises as `append`."""
@@ -272,12 +332,9 @@ class DeadLetterStore:
             for at in range(0, len(present), DELETE_BATCH):
                 batch = present[at : at + DELETE_BATCH]
                 self._store.commit([(_KEY.pack(number), None) for number in batch])
-                self._remove_sizes(batch)
+                for number in batch:
+                    self._sizes.remove(number)
         return len(present)
-
-    def _remove_sizes(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._bytes -= self._sizes.pop(number)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -306,7 +363,7 @@ class DeadLetterStore:
         """`stored` and `stored_bytes` now; `displaced` letters and `damaged` stores so far."""
         return {
             "stored": len(self._sizes),
-            "stored_bytes": self._bytes,
+            "stored_bytes": self._sizes.bytes,
             "displaced": self.displaced,
             "damaged": self.damaged,
         }

@@ -2,19 +2,26 @@
 """The thread that writes dead letters to disk. Letters of the dispatcher in, batches for the store out."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from threading import Condition, Thread
 from typing import Final
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.storage.dead_letter_store import DeadLettersConfig, DeadLetterStore, StoredDeadLetter
+from ustreamer.host.storage.dead_letter_store import (
+    DeadLettersConfig,
+    DeadLetterStore,
+    StoredDeadLetter,
+    network_of,
+)
 from ustreamer.uprotocol.ustatus import UStatusError
 
 log = logging.getLogger("ustreamer.dead_letters")
 
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 16_000_000
+MAX_QUEUED_OF_NETWORK: Final = MAX_QUEUED // 2
 _BATCH: Final = 500  # letters of one transaction
 _RETRY_S: Final = 1.0  # for a store that the disk refuses to write
 
@@ -28,6 +35,7 @@ class DeadLetterWriter:
         self._limits = limits
         self._queued: list[DeadLetter | StoredDeadLetter] = []
         self._queued_bytes = 0
+        self._by_network: Counter[str] = Counter()
         self._changed = Condition()
         self._writing = False
         self._closing = False
@@ -53,10 +61,16 @@ class DeadLetterWriter:
             # The stored form releases the payload.
             queued, size = StoredDeadLetter.from_dead_letter(letter, self._limits.payload_bytes), 0
         with self._changed:
-            if len(self._queued) >= MAX_QUEUED or self._queued_bytes + size > MAX_QUEUED_BYTES:
+            network = network_of(letter.ingress, letter.endpoint)
+            if (
+                len(self._queued) >= MAX_QUEUED
+                or self._queued_bytes + size > MAX_QUEUED_BYTES
+                or self._by_network[network] >= MAX_QUEUED_OF_NETWORK
+            ):
                 self._counts["not_persisted"] += 1
                 return
             self._queued.append(queued)
+            self._by_network[network] += 1
             self._queued_bytes += size
             if len(self._queued) == 1:
                 self._changed.notify_all()
@@ -81,6 +95,7 @@ class DeadLetterWriter:
                 if not self._changed.wait(_RETRY_S if self.store.is_degraded else None):
                     return []
             batch, self._queued = self._queued[:_BATCH], self._queued[_BATCH:]
+            self._by_network.subtract(network_of(each.ingress, each.endpoint) for each in batch)
             self._queued_bytes -= sum(len(each.message.payload) for each in batch if type(each) is DeadLetter)
             self._writing = bool(batch)
         return [self._to_stored(each) for each in batch]

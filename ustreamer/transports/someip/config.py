@@ -354,6 +354,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     peer_streamer_addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.authorities or self.authorities[0] == ANY_AUTHORITY:
             raise ValueError(
                 'authorities: expected a name in the first place, such as ["chassis"]: services and clients get it'

@@ -8,11 +8,19 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
-from ustreamer.transport_port import BoundAddress, ConfigWarning, EndpointConfig, is_loopback
+from ustreamer.core.routing.identity import Identity
+from ustreamer.transport_port import (
+    BoundAddress,
+    ConfigWarning,
+    EndpointConfig,
+    NamedPattern,
+    is_loopback,
+)
 from ustreamer.uprotocol.ustatus import UStatusError
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
 DEFAULT_RETRANSMIT_BYTES: Final = 16_000_000
+MAX_IDENTITIES: Final = 256
 LEASE_MS: Final = 10_000
 """The lease of a Zenoh session without a configuration file."""
 
@@ -40,6 +48,36 @@ class _Locator(NamedTuple):
     port: int | None
 
 
+class ZenohIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node that Zenoh authenticates, by the common name of its certificate or as a user.
+
+    `sources` are patterns of the entities that it may send from. No other node may send from these.
+    """
+
+    certificate: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    user: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    sources: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, examples=[["//cloud/FFFFFFFF/FF/FFFF"]])]
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) is (self.user is None):
+            raise ValueError("expected either certificate, a common name, or user")
+        for index, text in enumerate(self.sources):
+            try:
+                pattern = UUri.parse(text)
+            except UStatusError as error:
+                raise ValueError(f"sources[{index}]: {error.message}") from error
+            if not pattern.authority_name:
+                raise ValueError(f"sources[{index}]: {text!r} names no authority; write //<authority>{text}")
+
+    @property
+    def name(self) -> str:
+        return self.certificate or self.user or ""
+
+    @property
+    def patterns(self) -> tuple[UUri, ...]:
+        return tuple(UUri.parse(text) for text in self.sources)
+
+
 class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     """A Zenoh session: a Zenoh configuration file (`config`), the keys below, or the keys on top of the file.
 
@@ -60,6 +98,8 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     `peers` lists the authorities of streamers on this network that are trusted to forward what they announce, even if
     they are not visible on the other side. False: neither detect peers nor announce this streamer.
+
+    `identities` are the nodes that may send at all. The file `config` makes Zenoh authenticate them.
     """
 
     config: Path | None = None
@@ -73,8 +113,11 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
     peers: tuple[str, ...] | bool = True
     max_publishers: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 16_384
+    identities: Annotated[tuple[ZenohIdentity, ...], msgspec.Meta(max_length=MAX_IDENTITIES)] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_identities()
         for key, locators, lowest in (("listen", self.listen, 0), ("connect", self.connect, 1)):
             for index, text in enumerate(locators or ()):
                 try:
@@ -94,6 +137,37 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
                 "a Zenoh endpoint without config, listen, connect and scouting has no connection; "
                 'add listen = ["tcp/127.0.0.1:7447"]'
             )
+
+    def _check_identities(self) -> None:
+        if self.identities and self.config is None:
+            raise ValueError(
+                "identities needs config: a Zenoh configuration file that requires certificates or users"
+            )
+        seen: set[str] = set()
+        for index, each in enumerate(self.identities):
+            if each.name in seen:
+                raise ValueError(f"identities[{index}]: {each.name!r} is there twice")
+            seen.add(each.name)
+
+    def known_identities(self) -> Sequence[Identity] | None:
+        return [Identity(each.name) for each in self.identities] or None
+
+    def identities_of(self, source: UUri) -> frozenset[Identity] | None:
+        if not self.identities:
+            return None
+        return frozenset(
+            Identity(each.name)
+            for each in self.identities
+            if any(pattern.matches(source) for pattern in each.patterns)
+        )
+
+    def patterns(self) -> Sequence[NamedPattern]:
+        found = [
+            NamedPattern(f"identities[{index}].sources[{number}]", pattern)
+            for index, each in enumerate(self.identities)
+            for number, pattern in enumerate(each.patterns)
+        ]
+        return [*super().patterns(), *found]
 
     def _check_without_file(self) -> None:
         """Check what Zenoh refuses at the start, unless a Zenoh configuration file gives the missing settings."""

@@ -61,6 +61,8 @@ _RUNTIME: Final = "(rx: (worker_threads: 16))"
 stopped reading blocks such a thread for up to 10 s (SO_LINGER). Two stalled peers stopped all endpoints (for 7.3 s)."""
 _ANSWERED_REQUESTS: Final = 32_768  # 1 MB, filled by calls only
 _AGGREGATION: Final = "aggregation/publishers"
+_MTLS: Final = "transport/link/tls/enable_mtls"
+_USERS: Final = "transport/auth/usrpwd/dictionary_file"
 _LISTENER: Final = re.compile(r"(tcp|tls|ws|udp|quic)/([^?#]+):(\d+)")
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
@@ -468,12 +470,32 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
             text = msgspec.json.encode(value).decode()
             where = f"endpoint {endpoint!r}: Zenoh's {path} = {text}"
             zenoh_settings.insert_json5(path, text)
+        where = f"endpoint {endpoint!r}: identities"
+        if config.identities:
+            _set_access_control(zenoh_settings, config)
         if msgspec.json.decode(zenoh_settings.get_json(_AGGREGATION)) == []:
             # Zenoh declares one aggregated publisher to adjacent nodes, not each: 0.1 ms instead of 7 at 2 500 topics.
             zenoh_settings.insert_json5(_AGGREGATION, msgspec.json.encode([EVERY_KEY]).decode())
     except zenoh.ZError as error:
         raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
     return zenoh_settings
+
+
+def _set_access_control(settings: zenoh.Config, config: ZenohEndpoint) -> None:
+    """Let only the identities send. Raises ZError if the file does not authenticate them."""
+    from ustreamer.transports.zenoh.access_control import access_control  # few endpoints have identities
+
+    def setting(path: str) -> object:
+        return msgspec.json.decode(settings.get_json(path))
+
+    if any(each.certificate for each in config.identities) and not setting(_MTLS):
+        raise zenoh.ZError(f"certificates are not required: set {_MTLS} to true in the file")
+    if any(each.user for each in config.identities) and not setting(_USERS):
+        raise zenoh.ZError(f"users are not known: set {_USERS} in the file")
+    if setting("access_control/enabled"):
+        raise zenoh.ZError("access_control of the file would be replaced: leave it out of the file")
+    text = msgspec.json.encode(access_control(config.identities)).decode()
+    settings.insert_json5("access_control", text)
 
 
 def _receipt_parts(

@@ -9,7 +9,9 @@ import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.requests.policy import SubscriptionPolicy
+from ustreamer_usubscription.requests.requests import UNVERIFIED
 
+from ustreamer.core.routing.identity import Identity, Peer
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri
@@ -56,31 +58,91 @@ RULES = [
     ],
 )
 def test_a_caller_above_the_level_of_a_topic_is_refused(topic: UUri, highest: int) -> None:
-    rules = policy(permissions=RULES)
-    for level in (0, highest):
-        rules.check_permission_level(topic, level)
-    for above in (highest + 1, *([None] if highest < 5 else [])):
+    for level in {0, highest}:
+        rules = policy(permissions=RULES, callers=[{"caller": str(APP), "level": level}])
+        rules.check_permission_level(topic, 0, APP, UNVERIFIED)
+    for above in range(highest + 1, 6):
+        rules = policy(permissions=RULES, callers=[{"caller": str(APP), "level": above}])
         with pytest.raises(UStatusError, match=f"expected at most {highest}") as refused:
-            rules.check_permission_level(topic, above)
+            rules.check_permission_level(topic, 0, APP, UNVERIFIED)
         assert refused.value.code is UCode.PERMISSION_DENIED
 
 
 def test_without_any_level_everything_is_allowed_up_to_the_most_permissive() -> None:
-    policy().check_permission_level(TOPIC, None)
-    policy().check_permission_level(TOPIC, 5)
-    policy(permission_levels=9).check_permission_level(TOPIC, 9)
-    with pytest.raises(UStatusError, match="permission_level 6 of the caller, expected at most 5"):
-        policy().check_permission_level(TOPIC, 6)
+    policy().check_permission_level(TOPIC, 0, APP, UNVERIFIED)
+    policy().check_permission_level(TOPIC, 5, APP, UNVERIFIED)
+    policy(permission_levels=9).check_permission_level(TOPIC, 9, APP, UNVERIFIED)
+    with pytest.raises(UStatusError, match=f"permission_level 6 of the caller {APP}, expected at most 5"):
+        policy().check_permission_level(TOPIC, 6, APP, UNVERIFIED)
 
 
-def test_the_level_in_a_request_decides_over_a_subscribe(make_rig: MakeRig) -> None:
+def test_the_level_of_a_caller_is_the_configured_one_whatever_its_request_claims(make_rig: MakeRig) -> None:
     rig = make_rig(permissions=config(permissions=RULES).permissions).start()
-    for level in (4, None):
+    for level in (0, 3, 5, None):
         status = rig.call_refused(1, rig.subscription_request(), permission_level=level)
         assert status.code is UCode.PERMISSION_DENIED
     assert rig.pairs() == []
-    assert rig.call(1, rig.subscription_request(), permission_level=3).attributes.commstatus is None
+
+
+@pytest.mark.parametrize("level", [None, 0, 3])
+def test_a_configured_caller_may_subscribe_and_its_claim_can_only_lower_its_rights(
+    make_rig: MakeRig, level: int | None
+) -> None:
+    section = config(permissions=RULES, callers=[{"caller": "//device1/300EF/4/0", "level": 3}])
+    rig = make_rig(permissions=section.permissions, callers=section.callers).start()
+    assert rig.call_refused(1, rig.subscription_request(), permission_level=4).code is UCode.PERMISSION_DENIED
+    assert rig.call(1, rig.subscription_request(), permission_level=level).attributes.commstatus is None
     assert rig.pairs() == [(TOPIC, APP)]
+
+
+# --- verified callers -------------------------------------------------------------------------------------------------
+
+FLEET = Peer("cloud", frozenset({Identity("fleet")}))
+FLEET_OR_GUEST = Peer("cloud", frozenset({Identity("fleet"), Identity("guest")}))
+
+
+@pytest.mark.parametrize(("peer", "granted"), [(FLEET, 1), (FLEET_OR_GUEST, 5), (UNVERIFIED, 5)])
+def test_the_level_of_an_identity_needs_a_sender_that_is_proven_to_have_it(peer: Peer, granted: int) -> None:
+    rules = policy(permissions=RULES, callers=[{"caller": "fleet", "level": 1}])
+    topic = UUri(SERVED, 0x110AB, 3, 0x80CD)
+    if granted == 1:
+        rules.check_permission_level(topic, 0, APP, peer)
+    else:
+        with pytest.raises(UStatusError, match="permission_level 5 of the caller"):
+            rules.check_permission_level(topic, 0, APP, peer)
+
+
+@pytest.mark.parametrize(
+    ("listed", "peer", "permitted"),
+    [
+        ((), FLEET, False),
+        (("//device3/0/FF/0",), UNVERIFIED, True),
+        (("//device4/0/FF/0",), FLEET, False),
+        (("fleet",), FLEET, True),
+        (("fleet",), FLEET_OR_GUEST, False),
+        (("fleet",), UNVERIFIED, False),
+    ],
+)
+def test_only_a_listed_usubscription_may_reset(
+    make_rig: MakeRig, listed: tuple[str, ...], peer: Peer, permitted: bool
+) -> None:
+    caller = UUri("device3", 0, 3, 0)
+    rig = make_rig(may_reset=listed).start()
+    rig.peers[caller] = peer
+    rig.subscribe()
+    if permitted:
+        rig.call(9, pb.ResetRequest(), caller=caller)
+    else:
+        status = rig.call_refused(9, pb.ResetRequest(), caller=caller)
+        assert status.code is UCode.PERMISSION_DENIED
+        assert "may_reset of [plugins.usubscription] does not list it" in status.message
+    assert rig.pairs() == ([] if permitted else [(TOPIC, APP)])
+
+
+def test_topics_that_no_caller_may_subscribe_are_a_warning() -> None:
+    section = config(permissions=RULES, callers=[{"caller": "fleet", "level": 2}])
+    assert [each.key for each in section.warnings()] == ["permissions[0].level", "permissions[2].level"]
+    assert config(permissions=RULES[3:], callers=[{"caller": "fleet", "level": 2}]).warnings() == []
 
 
 # --- permission to register ---------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The topics that their producers have declared."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 
@@ -23,10 +24,15 @@ class DeclaredTopics:
     def __init__(self) -> None:
         self._states: dict[UUri, TopicState] = {}
         self._by_pattern: dict[UUri, dict[UUri, None]] = {}
+        self._by_authority: Counter[str] = Counter()
 
     @property
     def count(self) -> int:
         return len(self._states)
+
+    def count_of(self, authority: str) -> int:
+        """The declared topics of one authority."""
+        return self._by_authority[authority]
 
     def find(self, topic: UUri) -> TopicState | None:
         return self._states.get(topic)
@@ -46,6 +52,7 @@ class DeclaredTopics:
         """Set the state of each topic. None is in the type for `Overlay`: a topic is never undeclared."""
         for topic, state in changes.items():
             if state is not None:
+                self._by_authority[topic.authority_name] += topic not in self._states
                 self._states[topic] = state
                 self._by_pattern.setdefault(any_instance_pattern(topic), {})[topic] = None
 

@@ -14,6 +14,10 @@ class Observers:
         self._by_topic: dict[UUri, dict[UUri, Observer]] = {}
         self.count = 0
 
+    def count_of(self, authority: str) -> int:
+        """The registrations of the entities at one authority."""
+        return sum(each.entity.authority_name == authority for each in self)
+
     def find(self, pair: TopicEntityPair) -> Observer | None:
         topic, entity = pair
         return self._by_topic.get(topic, {}).get(entity)

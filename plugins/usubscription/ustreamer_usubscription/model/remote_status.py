@@ -17,6 +17,10 @@ class RemoteTopicStates:
     def count(self) -> int:
         return len(self._states)
 
+    def count_of(self, authority: str) -> int:
+        """The remote topics of one authority."""
+        return sum(topic.authority_name == authority for topic in self._states)
+
     def find(self, topic: UUri) -> Status | None:
         return self._states.get(topic)
 

@@ -36,7 +36,7 @@ def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transac
     SUBSCRIBED. Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
     """
     topic = entry.topic
-    call.policy.check_permission_level(topic, call.permission_level)
+    call.policy.check_permission_level(topic, call.permission_level or 0, call.caller, call.peer)
     if topic.authority_name in call.serves:  # topics of other devices are declared there (LIF-8)
         _check_declared(topic, call, transaction)
     if entry.is_expired(transaction.earliest_ms):
@@ -80,6 +80,8 @@ def check_reset_caller(call: CallContext, *, is_usubscription: bool) -> None:
         reason = f"only a uSubscription, ue_id {USUBSCRIPTION}, may reset another"
     elif not call.policy.is_known_authority(call.caller.authority_name):
         reason = "only a device that the configuration names may reset this one"
+    elif not call.policy.may_reset(call.caller, call.peer):
+        reason = "may_reset of [plugins.usubscription] does not list it"
     else:
         return
     raise UStatusError(UCode.PERMISSION_DENIED, f"caller {call.caller}: {reason}")

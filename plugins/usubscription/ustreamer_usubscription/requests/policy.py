@@ -4,6 +4,7 @@
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
+from ustreamer.core.routing.identity import Peer
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.pb.usubscription_v3 import EventDeliveryConfig
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -16,7 +17,12 @@ from ustreamer.uprotocol.uuri import (
     ANY_VERSION,
     UUri,
 )
-from ustreamer_usubscription.config import DeliveryConfig, LifecycleMode, UsubscriptionConfig
+from ustreamer_usubscription.config import (
+    DeliveryConfig,
+    LifecycleMode,
+    UsubscriptionConfig,
+    is_address,
+)
 
 _STRING: Final = "type.googleapis.com/google.protobuf.StringValue"
 
@@ -26,6 +32,18 @@ class PermissionLevel(NamedTuple):
 
     topics: UUri
     level: int
+
+
+class CallerRule(NamedTuple):
+    """The callers of an address pattern, or with a verified identity."""
+
+    pattern: UUri | None
+    identity: str = ""
+
+    def matches(self, caller: UUri, peer: Peer) -> bool:
+        if self.pattern is None:
+            return peer.is_one_of((self.identity,))
+        return self.pattern.matches(caller)
 
 
 class DeliveryRoute(NamedTuple):
@@ -50,7 +68,12 @@ class SubscriptionPolicy:
         def pattern(text: str) -> UUri:
             return UUri.parse(text).with_authority(authority)
 
+        def caller_rule(text: str) -> CallerRule:
+            return CallerRule(pattern(text)) if is_address(text) else CallerRule(None, text)
+
         self.lifecycle: LifecycleMode = config.topic_lifecycle
+        self._may_reset = tuple(map(caller_rule, config.may_reset))
+        self._caller_levels = tuple((caller_rule(each.caller), each.level) for each in config.callers)
         self._served_authorities = frozenset({authority, *serves})
         self._peers = peers
         self._strict = config.register_policy == "strict"
@@ -63,15 +86,24 @@ class SubscriptionPolicy:
 
     # --- permission -----------------------------------------------------------------------------------------
 
-    def check_permission_level(self, topic: UUri, level: int | None) -> None:
-        """PERMISSION_DENIED if a caller of `level` may not subscribe `topic`; a missing level counts as the highest."""
-        caller = self._highest_level if level is None else level
-        required = self._level_of(topic)
-        if caller > required:
+    def check_permission_level(self, topic: UUri, level: int, caller: UUri, peer: Peer) -> None:
+        """PERMISSION_DENIED if the caller may not subscribe `topic`.
+
+        Its level is the configured one. `level`, its own claim or 0, can only raise it, which permits less.
+        """
+        granted = next(
+            (level for rule, level in self._caller_levels if rule.matches(caller, peer)), self._highest_level
+        )
+        found, required = max(granted, level), self._level_of(topic)
+        if found > required:
             raise UStatusError(
                 UCode.PERMISSION_DENIED,
-                f"topic {topic}: permission_level {caller} of the caller, expected at most {required}",
+                f"topic {topic}: permission_level {found} of the caller {caller}, expected at most {required}",
             )
+
+    def may_reset(self, caller: UUri, peer: Peer) -> bool:
+        """Whether the configuration names the caller for Reset."""
+        return any(rule.matches(caller, peer) for rule in self._may_reset)
 
     def _level_of(self, topic: UUri) -> int:
         """The strictest level of all topics that `topic`, which may have an instance wildcard, matches."""

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 from google.protobuf.message import Message
 
+from ustreamer.core.routing.identity import Peer
 from ustreamer.core.routing.usubscription_codec import (
     expire_ms_of,
     period_ns_of,
@@ -27,6 +28,9 @@ from ustreamer_usubscription.requests.policy import SubscriptionPolicy
 DEFAULT_POLICY: Final = SubscriptionPolicy(UsubscriptionConfig(), "")
 """The policy of an empty configuration."""
 
+UNVERIFIED: Final = Peer("")
+"""A caller that no network has verified."""
+
 M = TypeVar("M", bound=Message)
 
 MAX_DETAILS: Final = 4096
@@ -38,7 +42,7 @@ class CallContext(msgspec.Struct, frozen=True):
 
     `id` and `caller` are those of the message. `authority` is that of the called service, and replaces an empty
     authority in a payload (X-18); `serves` are those with local topics. `permission_level` is the caller's.
-    `started_ms` is the time at which the service started, by the wall clock of now.
+    `started_ms` is the time at which the service started, by the wall clock of now. `peer` is the verified sender.
     """
 
     id: UUID
@@ -50,6 +54,7 @@ class CallContext(msgspec.Struct, frozen=True):
     permission_level: int | None = None
     policy: SubscriptionPolicy = DEFAULT_POLICY
     started_ms: int = 0
+    peer: Peer = UNVERIFIED
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------

@@ -106,6 +106,13 @@ class CompactIndex:
             for text, _ in groupby(key[end : key.index(_NUL)] for key, _ in self.records())
         )
 
+    def subscriber_authorities(self) -> Iterator[tuple[UUri, list[str]]]:
+        """Each topic, and the authority of each of its subscribers."""
+        end = len(SUBSCRIPTION_PREFIX)
+        keys = (key[end:].split(_NUL, 1) for key, _ in self.records())
+        for text, pairs in groupby(keys, key=lambda pair: pair[0]):
+            yield parse_stored_uuri(text), [pair[1].split(b"/", 3)[2].decode() for pair in pairs]
+
     def topics_of_other_authorities(self, authorities: Iterable[str]) -> Iterator[UUri]:
         """Each topic of other authorities, in order; a block of a single given authority is skipped."""
         served = tuple(b"%sup://%s/" % (SUBSCRIPTION_PREFIX, authority.encode()) for authority in authorities)

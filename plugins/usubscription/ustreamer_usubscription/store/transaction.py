@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the service and a transaction on top of it: decisions in, changes to commit out."""
 
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -39,7 +40,15 @@ class TableReader(Protocol[K_contra, V_co]):
     @property
     def count(self) -> int: ...
 
+    def count_of(self, authority: str, /) -> int:
+        """The entries of one authority."""
+        ...
+
     def find(self, key: K_contra, /) -> V_co | None: ...
+
+
+class ShareExhausted(UStatusError):
+    """RESOURCE_EXHAUSTED for one authority: others still have room."""
 
 
 class ServiceState:
@@ -79,20 +88,40 @@ class Overlay(Generic[K, V]):
     `changes` has the last decision for each key, and no entry for an unchanged key.
     """
 
-    def __init__(self, table: TableReader[K, V], limit: int, noun: str) -> None:
-        """`limit` bounds the entries; the setting max_<noun> defines it."""
+    def __init__(
+        self,
+        table: TableReader[K, V],
+        limit: int,
+        noun: str,
+        share: int | None = None,
+        authority_of: Callable[[K], str] = lambda _: "",
+    ) -> None:
+        """`limit` bounds the entries, `share` those of one authority; the settings max_<noun>... define both."""
         self.changes: dict[K, V | None] = {}
         self._table = table
         self._limit = limit
         self._noun = noun
         self._count = table.count
+        self._share = share
+        self._authority_of = authority_of
+        self._added: Counter[str] = Counter()  # by authority, if there is a share
 
     def find(self, key: K) -> V | None:
         return self.changes[key] if key in self.changes else self._table.find(key)
 
     def check_limit(self, key: K) -> None:
-        """Raises UStatusError(RESOURCE_EXHAUSTED) if a new entry at `key` exceeds the limit."""
-        if self._count >= self._limit and self.find(key) is None:
+        """Raises UStatusError(RESOURCE_EXHAUSTED) if a new entry at `key` exceeds the limit or the share."""
+        if self.find(key) is not None:
+            return
+        if self._share is not None:
+            authority = self._authority_of(key)
+            count = self._table.count_of(authority) + self._added[authority]
+            if count >= self._share:
+                raise ShareExhausted(
+                    UCode.RESOURCE_EXHAUSTED,
+                    f"{count} {self._noun} of {authority!r} are kept, max_{self._noun}_per_authority is {self._share}",
+                )
+        if self._count >= self._limit:
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED,
                 f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
@@ -115,11 +144,18 @@ class Overlay(Generic[K, V]):
 
     def _set(self, key: K, value: V | None) -> None:
         stored = self._table.find(key)
-        self._count += (value is not None) - (self.changes.get(key, stored) is not None)
+        change = (value is not None) - (self.changes.get(key, stored) is not None)
+        self._count += change
+        if self._share is not None:
+            self._added[self._authority_of(key)] += change
         if stored == value:
             self.changes.pop(key, None)
         else:
             self.changes[key] = value
+
+
+def _entity_authority(pair: TopicEntityPair) -> str:
+    return pair[1].authority_name
 
 
 class Transaction:
@@ -139,13 +175,25 @@ class Transaction:
         self.now_ms = now_ms
         self.earliest_ms = now_ms if earliest_ms is None else earliest_ms
         self.subscriptions: Overlay[TopicEntityPair, SubscriptionRecord] = Overlay(
-            state.directory, config.max_subscriptions, "subscriptions"
+            state.directory,
+            config.max_subscriptions,
+            "subscriptions",
+            config.max_subscriptions_per_authority,
+            _entity_authority,
         )
         self.observers: Overlay[TopicEntityPair, Observer] = Overlay(
-            state.observers, config.max_registrations, "registrations"
+            state.observers,
+            config.max_registrations,
+            "registrations",
+            config.max_registrations_per_authority,
+            _entity_authority,
         )
         self.declared_topics: Overlay[UUri, TopicState] = Overlay(
-            state.declared_topics, config.max_topics, "topics"
+            state.declared_topics,
+            config.max_topics,
+            "topics",
+            config.max_topics_per_authority,
+            lambda topic: topic.authority_name,
         )
         self.remote_states: Overlay[UUri, Status] = Overlay(
             state.remote_states, config.max_remote_topics, "remote_topics"
