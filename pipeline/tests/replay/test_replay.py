@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.gate import Limit
 from ustreamer_pipeline.replay.links import MAX_AGE_MS, OVERHEAD_BYTES, QUEUE_BYTES, QUEUE_MESSAGES
-from ustreamer_pipeline.replay.replay import GatewayReplay
+from ustreamer_pipeline.replay.replay import GatewayReplay, Tolerances
 from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS
-from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay
+from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay, ThrottleSettings
 from ustreamer_pipeline.replay.whatif_scenarios import (
     Scenario,
     ScenarioLink,
@@ -26,6 +26,7 @@ from ustreamer_pipeline.replay.whatif_scenarios import (
     sweep,
 )
 from ustreamer_throttle.gate import Gate, Sampler
+from ustreamer_throttle.pacer import Pacer
 
 from ustreamer.core.egress.limits import OVERHEAD_BYTES as GATEWAYS_OVERHEAD
 from ustreamer.core.egress.limits import EgressLimits
@@ -84,7 +85,7 @@ def replayed(
     scenarios: Sequence[Scenario] = (),
     *,
     batch: int = 1_000_000,
-    tolerances: dict[tuple[int, int], float | None] | None = None,
+    tolerances: Tolerances | None = None,
     losses: dict[int, list[int]] | None = None,
 ) -> GatewayReplay:
     replay = GatewayReplay(scenarios, tolerances or {}, TOLERANCE, losses)
@@ -254,6 +255,76 @@ def test_in_mode_latest_another_rate_releases_the_latest_messages() -> None:
     replay = replayed(sampled(sender, period_of(20), [0]), sweep([5]))
     expected = [each for each in sampled(sender, period_of(5), [0]) if each["verdict"] == "DELIVERED"]
     assert passed(replay, 1) == len(expected)
+
+
+MAX_DELAY = 100 * MS
+
+
+def bunched(hz: int, limit: int, late_ns: list[int], seconds: int = 4) -> list[dict[str, Any]]:
+    """Rows of mode `drop` behind a network that stalls for 60 ms every 0.3 s, with late timers."""
+    gate = Gate(period_of(limit), TOLERANCE, MAX_DELAY)
+    pacer, rows, number = Pacer[tuple[int, int]](gate), [], 0
+    stall, every = 60 * MS, 300 * MS
+
+    def ended(arrived: int, made: int, at: int, verdict: str) -> None:
+        msb = (WALL_MS + made // MS) << 16 | 0x7000
+        fields = {"period_ns": period_of(limit), "arrived_ns": arrived, "id_msb": msb, "id_lsb": made}
+        rows.append(row(at, verdict=verdict, **fields))
+
+    def release(until: int) -> None:
+        nonlocal number
+        while pacer.due_ns is not None and (at := pacer.due_ns + late_ns[number % len(late_ns)]) <= until:
+            number += 1
+            item = pacer.release(at)
+            if item is not None:
+                ended(*item, at, "DELIVERED")
+
+    for made in range(0, seconds * SECOND, SECOND // hz):
+        behind = made % every > every - stall
+        now = START + ((made // every + 1) * every if behind else made)
+        release(now)
+        if not gate.admit(now, (WALL_MS + made // MS) << 16 | 0x7000):
+            ended(now, made, now, "THROTTLED")
+        elif pacer.offer((now, made), 1, now):
+            ended(now, made, now, "DELIVERED")
+    release(1 << 62)
+    rows.sort(key=lambda each: each["received_ns"])
+    return rows
+
+
+@pytest.mark.parametrize("batch", [7, 101, 10**6])
+@pytest.mark.parametrize(("hz", "limit"), [(100, 100), (100, 77), (500, 60), (99, 100)])
+@pytest.mark.parametrize("late_ns", [[0], [0, 3 * MS, 500_000]], ids=["punctual", "late"])
+def test_bunches_are_replayed_as_recorded(hz: int, limit: int, late_ns: list[int], batch: int) -> None:
+    rows = bunched(hz, limit, late_ns)
+    settings_of = {(1, 0): ThrottleSettings(TOLERANCE, MAX_DELAY)}
+    replay = replayed(rows, [Scenario("nothing")], batch=batch, tolerances=settings_of)
+    assert (replay.check.decided, replay.check.differing) == (len(rows), 0)
+    assert passed(replay, 1) == passed(replay, 0)
+    assert any(each["arrived_ns"] != each["received_ns"] for each in rows)
+
+
+def test_another_limit_passes_its_share_of_a_bunched_recording() -> None:
+    replay = replayed(
+        bunched(100, 100, [0]), sweep([50]), tolerances={(1, 0): ThrottleSettings(TOLERANCE, MAX_DELAY)}
+    )
+    assert replay.check.differing == 0
+    assert abs(passed(replay, 1) - 200) <= 2
+
+
+def test_a_recording_from_before_creation_times_is_replayed_by_arrival() -> None:
+    times = [each["arrived_ns"] for each in bunched(100, 100, [0])]
+    gate = Gate(period_of(100), TOLERANCE)
+    rows = [
+        {
+            **each,
+            "received_ns": each["arrived_ns"],
+            "verdict": "DELIVERED" if gate.admit(now) else "THROTTLED",
+        }
+        for each, now in sorted(zip(bunched(100, 100, [0]), times, strict=True), key=lambda pair: pair[1])
+    ]
+    replay = replayed(rows, [Scenario("nothing")])
+    assert replay.check.differing == 0
 
 
 def test_each_run_and_each_delivery_has_its_own_gates() -> None:

@@ -16,6 +16,7 @@ from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import DamagedError, UnavailableError, UsageError
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.replay.files import files_of, read_gateway
+from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 from ustreamer_pipeline.replay.whatif import fleet_links, tolerances, whatif
 from ustreamer_pipeline.replay.whatif_print import percent_change, short_number, text_table
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario, parse, sweep
@@ -293,7 +294,7 @@ def test_the_tolerance_comes_from_the_recorded_configuration(spark: SparkSession
         ],
         ", ".join(f"{column.name} {column.type}" for column in EPOCHS.columns),
     )
-    assert tolerances(frame) == {"vin1": {(1, 0): 0.3, (2, 0): None}}
+    assert tolerances(frame) == {"vin1": {(1, 0): ThrottleSettings(0.3), (2, 0): None}}
     broken = spark.createDataFrame([settings(4, "{")], frame.schema)
     with pytest.raises(DamagedError, match="vin1, run 4: expected JSON with throttle.tolerance, found '{'"):
         tolerances(broken)

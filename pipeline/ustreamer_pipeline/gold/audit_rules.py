@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ustreamer_throttle.gate import DEFAULT_TOLERANCE
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_TOLERANCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -88,6 +88,7 @@ def tolerances_of(epochs: "DataFrame") -> "DataFrame":
         "run",
         "epoch",
         f.get_json_object("settings", "$.throttle.tolerance").cast("double").alias("tolerance"),
+        f.get_json_object("settings", "$.throttle.max_delay_ms").cast("int").alias("max_delay_ms"),
         # get_json_object returns null for a JSON null and for a missing key; then only the default is known.
         throttle.isNotNull().alias("throttled"),
     ).dropDuplicates(["gateway", "run", "epoch"])
@@ -100,7 +101,7 @@ def rate(tables: Tables) -> "DataFrame":
     """No target above its max_frequency: any window T has at most T / period + 2 + tolerance messages.
 
     For N messages from first to last this is (N - 1) * period - (period + early) <= T, all in whole ns; with
-    tolerance 0 every gap is at least a period. The query compares each message with the strictest window before it,
+    tolerance 0 every gap is at least a period. Where messages of a bunch may wait, T / period + 2.5 holds. The query compares each message with the strictest window before it,
     found by a running minimum.
     A stretch is one limit of one gate: a change of the limit starts a new one.
     """
@@ -113,6 +114,9 @@ def rate(tables: Tables) -> "DataFrame":
         " AND NOT (held AND verdict = 'DEAD_LETTERED' AND code = 14)"
     ).join(f.broadcast(tolerances_of(tables.epochs)), ["gateway", "run", "epoch"], "left")
     tolerance = f.coalesce("tolerance", f.lit(DEFAULT_TOLERANCE))
+    tolerance = f.when((tolerance > 0) & (f.coalesce("max_delay_ms", f.lit(0)) > 0), MAX_TOLERANCE).otherwise(
+        tolerance
+    )
     slack = f.when(tolerance == 0, f.lit(0)).otherwise(
         f.col("period_ns") + f.floor(tolerance * f.col("period_ns"))
     )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ustreamer_pipeline.replay.gate import Limit, Mask, decide
+from ustreamer_pipeline.replay.gate import Mask
 from ustreamer_pipeline.replay.rows import Dictionary, Ints, Rows, int_column
 from ustreamer_pipeline.replay.target_replay import GateState, ReplayTarget
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
@@ -101,6 +101,5 @@ class AddedSubscribers:
         if not period_ns:
             return np.ones(len(received), dtype=np.bool_)
         gate = self._gates.setdefault(target, GateState())
-        gate.limit = Limit.for_period(period_ns, tolerance)
-        passed, gate.due = decide(received, gate.due, gate.limit)
-        return passed
+        gate.set_limit(period_ns, tolerance, 0)
+        return gate.decide(received, None)

@@ -13,6 +13,8 @@ admitted message the due time moved by a period, so the next one is at most one 
 A message after a longer gap is decided alone. A stretch without long gaps costs some 10 ns per message, a message
 after a long gap as much as in Python.
 
+Messages that the network delivered in a bunch are decided by `Gate` itself: see `may_lag`.
+
 `tests/replay/test_gate.py` compares the result with the gate for any arrivals, split at any place into batches.
 """
 
@@ -20,7 +22,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from ustreamer_throttle.gate import LONG_AGO, PAUSE
+from ustreamer_throttle.gate import LONG_AGO, NS_PER_MS, PAUSE, TIME_BITS, GateMemory
 
 Times = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -123,9 +125,23 @@ def _decide_one_by_one(times: Times, due: int, limit: Limit, passed: Mask) -> in
     return due
 
 
+def may_lag(times: Times, msbs: Times, memory: GateMemory, period: int) -> bool:
+    """Whether a message may lag so far behind an earlier one that the gate considers its creation time.
+
+    False means that `decide` equals `Gate.admit` of each message. The gate's reference is some earlier message.
+    """
+    # An id may claim any time of 48 bits, so the differences are taken modulo 2 ** 64.
+    made = (msbs.view(np.uint64) >> np.uint64(TIME_BITS)) * np.uint64(NS_PER_MS)
+    offsets = (times.view(np.uint64) - made).view(np.int64)
+    if memory.msb:
+        first = (memory.seen_ns - (memory.msb >> TIME_BITS) * NS_PER_MS) % (1 << 64)
+        offsets = np.concatenate([np.array([first], dtype=np.uint64).view(np.int64), offsets])
+    return bool((offsets - np.minimum.accumulate(offsets) > period - NS_PER_MS).any())
+
+
 def retuned(due: int, before: Limit, after: Limit, now: int) -> int:
     """Due time of the gate after a change of its limit at `now`; see `Gate.retune`."""
     return due if before.period == after.period else now - (now - due) * after.period // before.period
 
 
-__all__ = ["LONG_AGO", "Limit", "Mask", "Times", "decide", "retuned"]
+__all__ = ["LONG_AGO", "Limit", "Mask", "Times", "decide", "may_lag", "retuned"]

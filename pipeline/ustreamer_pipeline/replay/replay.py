@@ -20,15 +20,15 @@ from ustreamer_pipeline.replay.added_subscribers import AddedSubscribers
 from ustreamer_pipeline.replay.gate import Mask
 from ustreamer_pipeline.replay.links import LinkModel, LinkTotals, is_modelled
 from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Dictionary, Ints, Rows, int_column
-from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay
+from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay, ThrottleSettings
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
 EXAMPLES: Final = 10
 """Number of differing rows to list."""
 _NS_PER_S: Final = 1_000_000_000
 
-Tolerances = Mapping[tuple[int, int], float | None]
-"""Tolerance of the throttle by run and epoch; None for a gateway without a throttle, where no limit holds."""
+Tolerances = Mapping[tuple[int, int], ThrottleSettings | float | None]
+"""Settings of the throttle by run and epoch, or their tolerance alone; None for a gateway without a throttle, where no limit holds."""
 
 Losses = Mapping[int, Sequence[int]]
 """By run, times (received_ns) at which missing rows begin or end: the state of gates is unknown after them."""
@@ -163,7 +163,9 @@ class GatewayReplay:
             if each is not None:
                 each.begin_run()
 
-    def _feed(self, batch: pa.RecordBatch, tolerance: float | None) -> None:
+    def _feed(self, batch: pa.RecordBatch, recorded: ThrottleSettings | float | None) -> None:
+        settings = ThrottleSettings(recorded) if isinstance(recorded, float | int) else recorded
+        tolerance = None if settings is None else settings.tolerance
         rows = Rows(batch, self._dictionary)
         arrivals = [
             each
@@ -182,7 +184,14 @@ class GatewayReplay:
             for a, b, tuned_ns in rows.split_by_limit(start, end):
                 period = int(rows.period[a])
                 part = MessageSlice(
-                    rows.received[a:b], rows.arrived[a:b], rows.passed[a:b], period, tuned_ns, tolerance
+                    rows.received[a:b],
+                    rows.arrived[a:b],
+                    rows.passed[a:b],
+                    period,
+                    tuned_ns,
+                    tolerance,
+                    rows.id_msb[a:b],
+                    settings,
                 )
                 unknown, decided = target_replay.replay(part)
                 self.check.unknown += unknown

@@ -18,11 +18,22 @@ Codes = npt.NDArray[np.int32]
 
 TEXTS: Final = ("source", "subscriber", "ingress", "egress", "type", "verdict")
 COLUMNS: Final = (
-    *("run", "delivery", "received_ns", "arrived_ns", "period_ns", "tuned_ns", "epoch", "size", "code"),
+    *(
+        "run",
+        "delivery",
+        "received_ns",
+        "arrived_ns",
+        "period_ns",
+        "tuned_ns",
+        "epoch",
+        "size",
+        "code",
+        "id_msb",
+    ),
     *TEXTS,
 )
 """Columns that every replay reads."""
-QUEUE_COLUMNS: Final = ("id_msb", "id_lsb", "received_us", "settled_ns", "ttl_ms")
+QUEUE_COLUMNS: Final = ("id_lsb", "received_us", "settled_ns", "ttl_ms")
 """Further columns for scenarios with added subscribers or queue questions."""
 
 _UNAVAILABLE: Final = 14
@@ -76,6 +87,7 @@ class Rows:
         self.period = int_column(batch, "period_ns")
         self.tuned = int_column(batch, "tuned_ns")
         self.size = int_column(batch, "size")
+        self.id_msb = int_column(batch, "id_msb")
         self.source, self.subscriber, self.ingress, self.egress, self.type, self.verdict = (
             dictionary.codes(batch.column(name)) for name in TEXTS
         )
@@ -106,7 +118,7 @@ class Rows:
         self.received, self.passed = self.received[order], self.passed[order]
         self.arrived = self.received if same else self.arrived[order]
         self.size, self.egress = self.size[order].astype(np.int64, copy=False), self.egress[order]
-        self.period = self.period[order]
+        self.period, self.id_msb = self.period[order], self.id_msb[order]
 
     def target(self, at: int) -> ReplayTarget:
         """Values of the row at position `at` of the permutation."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, task_count
 from ustreamer_pipeline.replay.replay import GatewayReplay, Losses, Tolerances, columns_for
+from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 from ustreamer_pipeline.replay.whatif_scenarios import RECORDED, Scenario
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def _replay_task(
         for batch in batches:
             for row in batch.to_pylist():
                 tolerances = {
-                    (run, epoch): tolerance for run, epoch, tolerance in json.loads(row["tolerances"])
+                    (run, epoch): None if settings is None else _settings(*settings)
+                    for run, epoch, settings in json.loads(row["tolerances"])
                 }
                 losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
                 rows = read_gateway(row["files"], columns_for(parsed), batch_rows)
@@ -191,21 +193,36 @@ def whatif(
     return table.repartition(task_count(spark, files)).mapInArrow(work, DDL)
 
 
-def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | None]]:
-    """Tolerance of the throttle in each configuration, by gateway, from the table `epochs`. Raises DamagedError."""
-    found: dict[str, dict[tuple[int, int], float | None]] = {}
+def _settings(
+    tolerance: float, max_delay_ns: int = 0, mode: str = "drop", latest: Sequence[str] = ()
+) -> ThrottleSettings:
+    return ThrottleSettings(tolerance, max_delay_ns, mode, tuple(latest))
+
+
+def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], ThrottleSettings | None]]:
+    """Settings of the throttle in each configuration, by gateway, from the table `epochs`. Raises DamagedError."""
+    found: dict[str, dict[tuple[int, int], ThrottleSettings | None]] = {}
     for row in epochs.select("gateway", "run", "epoch", "settings").toLocalIterator():
         try:
             settings = json.loads(row.settings)
             if "throttle" not in settings:
                 continue
             throttle = settings["throttle"]
-            tolerance = None if throttle is None else float(throttle["tolerance"])
+            read = (
+                None
+                if throttle is None
+                else _settings(
+                    float(throttle["tolerance"]),
+                    int(throttle.get("max_delay_ms", 0)) * 1_000_000,
+                    throttle.get("mode", "drop"),
+                    throttle.get("latest", ()),
+                )
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedError(
                 f"epochs: {row.gateway}, run {row.run}: expected JSON with throttle.tolerance, found {row.settings!r}"
             ) from error
-        found.setdefault(row.gateway, {})[row.run, row.epoch] = tolerance
+        found.setdefault(row.gateway, {})[row.run, row.epoch] = read
     return found
 
 

@@ -6,7 +6,7 @@ Messages that a gate drops are counted as throttled and never dead-lettered.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from weakref import WeakKeyDictionary, proxy
 
 import msgspec
@@ -20,7 +20,10 @@ from ustreamer.transport_port import ConfigWarning, NamedPattern
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_TOLERANCE, Gate, Sampler
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_DELAY_NS, MAX_TOLERANCE, NS_PER_MS, Gate, Sampler
+from ustreamer_throttle.pacer import Pacer
+
+NEVER_NS: Final = 1 << 62
 
 
 class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,12 +31,14 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `tolerance` is the permitted earliness of a message, as a fraction of the period; 0 is strict (see `gate`). `mode`
     "drop" drops early messages; "latest" holds the newest message and sends it when it is due. Topics that match a
-    pattern in `latest` use mode "latest" in any case.
+    pattern in `latest` use mode "latest" in any case. `max_delay_ms` is the longest wait of a message that the network
+    delivered in a bunch, and the greatest lag for which its creation time counts; 0: arrival alone counts.
     """
 
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=MAX_TOLERANCE)] = DEFAULT_TOLERANCE
     mode: Literal["drop", "latest"] = "drop"
     latest: tuple[str, ...] = ()
+    max_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_NS // NS_PER_MS)] = 100
 
     def __post_init__(self) -> None:
         for index, pattern in enumerate(self.latest):
@@ -54,68 +59,96 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (ConfigWarning("latest", text, "leave latest out"),)
 
 
-class Throttle(Filter):
-    """A filter whose limit and tolerance can change."""
-
-    def tolerate(self, tolerance: float) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how its tolerance changes")
-
-    def retune(self, period_ns: int, now_ns: int) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how it is retuned")
-
-
-class DropFilter(Throttle):
-    """Mode `drop`: early messages are dropped."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        return None if self._gate.admit(now_ns) else Verdict.THROTTLED
-
-    def tolerate(self, tolerance: float) -> None:
-        self._gate.tolerate(tolerance)
-
-    def retune(self, period_ns: int, now_ns: int) -> None:
-        self._gate.retune(period_ns, now_ns)
-
-
-class LatestFilter(Throttle):
-    """Mode `latest`: an early message is held until it is due or a newer one replaces it."""
+class DropFilter(Filter):
+    """Mode `drop`: early messages are dropped. After a bunch, messages that pass wait for their time to leave."""
 
     def __init__(self, gate: Gate, delivery: Delivery) -> None:
-        self._sampler: Sampler[UMessage] = Sampler(gate)
+        self._gate = gate
+        self._pacer: Pacer[UMessage] = Pacer(gate)
         # Weak, because the plugin keeps filters by delivery: a strong reference back would keep both for ever.
         self._delivery = proxy(delivery)
+        self._timer_ns = NEVER_NS  # of the earliest timer that is set
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        passes, displaced = self._sampler.offer(message, now_ns)
-        if displaced is not None:
-            self._delivery.dropped_held(displaced, now_ns)
-        if passes:
+        if not self._gate.admit(now_ns, message.id.msb):
+            return Verdict.THROTTLED
+        if self._gate.departures is None and self._pacer.departures is None:
             return None
-        if displaced is None:
-            self._wake()
-        return Verdict.QUEUED
+        return self._pace(message, now_ns)
 
     def release_due(self, now_ns: int) -> UMessage | None:
-        message = self._sampler.release(now_ns)
-        if message is None:
-            self._wake()  # the limit was changed in the meantime
+        if now_ns >= self._timer_ns:
+            self._timer_ns = NEVER_NS
+        message = self._release(now_ns)
+        self._set_timer()
         return message
 
     def tolerate(self, tolerance: float) -> None:
-        self._sampler.gate.tolerate(tolerance)
-        self._wake()
+        """See `Gate.tolerate`."""
+        self._gate.tolerate(tolerance)
+        self._pacer.tolerate(tolerance)
+        self._set_timer()
 
     def retune(self, period_ns: int, now_ns: int) -> None:
-        self._sampler.gate.retune(period_ns, now_ns)
-        self._wake()
+        """See `Gate.retune`."""
+        self._gate.retune(period_ns, now_ns)
+        self._pacer.retune(period_ns, now_ns)
+        self._set_timer()
 
-    def _wake(self) -> None:
-        due_ns = self._sampler.due_ns
-        if due_ns is not None:
+    def _pace(self, message: UMessage, now_ns: int) -> Verdict | None:
+        leaves = self._pacer.offer(message, len(message.payload), now_ns)
+        if leaves is None:
+            return Verdict.THROTTLED
+        if leaves:
+            return None
+        self._set_timer()
+        return Verdict.QUEUED
+
+    def _release(self, now_ns: int) -> UMessage | None:
+        return self._pacer.release(now_ns)
+
+    def _due_ns(self) -> int | None:
+        return self._pacer.due_ns
+
+    def _set_timer(self) -> None:
+        # A timer cannot be cancelled. So a second one is set only for an earlier time.
+        due_ns = self._due_ns()
+        if due_ns is not None and due_ns < self._timer_ns:
+            self._timer_ns = due_ns
             self._delivery.wake_at(due_ns, self)
+
+
+class LatestFilter(DropFilter):
+    """Mode `latest`: an early message is held until it is due or a newer one replaces it."""
+
+    def __init__(self, gate: Gate, delivery: Delivery) -> None:
+        super().__init__(gate, delivery)
+        self._sampler: Sampler[UMessage] = Sampler(gate)
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        passes, displaced = self._sampler.offer(message, now_ns, message.id.msb)
+        if displaced is not None:
+            self._delivery.dropped_held(displaced, now_ns)
+        if passes:
+            return self._pace(message, now_ns)
+        self._set_timer()
+        return Verdict.QUEUED
+
+    def _release(self, now_ns: int) -> UMessage | None:
+        message = self._pacer.release(now_ns)
+        if message is not None:
+            return message
+        message = self._sampler.release(now_ns)
+        if message is None:
+            return None
+        leaves = self._pacer.offer(message, len(message.payload), now_ns)  # behind the messages that wait
+        if leaves is None:
+            self._delivery.dropped_held(message, now_ns)
+        return message if leaves else None
+
+    def _due_ns(self) -> int | None:
+        due = [each for each in (self._pacer.due_ns, self._sampler.due_ns) if each is not None]
+        return min(due, default=None)
 
 
 class ThrottlePlugin:
@@ -128,11 +161,15 @@ class ThrottlePlugin:
         self._latest: Sublist[bool] = Sublist()
         for pattern in config.latest:
             self._latest.insert(UUri.parse(pattern).with_authority(context.authority), True)
-        self._throttles: WeakKeyDictionary[Delivery, Throttle] = WeakKeyDictionary()
+        self._throttles: WeakKeyDictionary[Delivery, DropFilter] = WeakKeyDictionary()
 
     def reconfigure(self, config: ThrottleConfig) -> Callable[[], None]:
         """Apply another tolerance. Raises ValueError for another mode: held messages would follow newer ones."""
-        fixed = [key for key in ("mode", "latest") if getattr(config, key) != getattr(self._config, key)]
+        fixed = [
+            key
+            for key in ("mode", "latest", "max_delay_ms")
+            if getattr(config, key) != getattr(self._config, key)
+        ]
         if fixed:
             raise ValueError(f"{' and '.join(fixed)}: needs a restart")
 
@@ -156,8 +193,8 @@ class ThrottlePlugin:
             throttle.retune(delivery.period_ns, delivery.period_since_ns)
         return throttle
 
-    def _throttle(self, delivery: Delivery, topic: UUri) -> Throttle:
-        gate = Gate(delivery.period_ns, self._config.tolerance)
+    def _throttle(self, delivery: Delivery, topic: UUri) -> DropFilter:
+        gate = Gate(delivery.period_ns, self._config.tolerance, self._config.max_delay_ms * NS_PER_MS)
         if self._config.mode == "latest" or self._latest.match(topic):
             return LatestFilter(gate, delivery)
-        return DropFilter(gate)
+        return DropFilter(gate, delivery)

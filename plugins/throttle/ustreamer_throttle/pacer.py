@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that passed a gate and wait for their time to leave, after the network delivered a bunch.
+
+A gate sets a time to leave for each message (`Gate.leaves_ns`), for a punctual timer. Timers are late. So a pacer has a
+second gate on the times at which messages really leave: they never leave faster than the limit allows.
+"""
+
+import copy
+from collections import deque
+from typing import Final, Generic
+
+from ustreamer_throttle.gate import MAX_WAITING, Gate, T
+
+MAX_WAITING_BYTES: Final = 262_144
+"""Payload bytes that wait at most for one target of one topic; a longer message waits alone."""
+
+
+class Pacer(Generic[T]):
+    """Holds items in order. Not thread-safe."""
+
+    __slots__ = ("_bytes", "_gate", "_waiting", "departures")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.departures: Gate | None = None
+        """Decides when items really leave. While it is None, and that of the gate, no item needs to wait."""
+        self._waiting: deque[tuple[T, int]] = deque()
+        self._bytes = 0
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to call `release`; None while nothing waits."""
+        if not self._waiting or self.departures is None:
+            return None
+        return self.departures.due_ns
+
+    def offer(self, item: T, size: int, now_ns: int) -> bool | None:
+        """True if an item that passed the gate leaves now, False if it waits, None if there is no room for it."""
+        if self.departures is None:
+            if self._gate.departures is not None:  # the first message of a bunch, which need not wait
+                self.departures = copy.copy(self._gate.departures)
+            return True
+        if not self._waiting and self.departures.admit(now_ns):
+            self._end()
+            return True
+        if len(self._waiting) >= MAX_WAITING or (self._waiting and self._bytes + size > MAX_WAITING_BYTES):
+            return None
+        self._waiting.append((item, size))
+        self._bytes += size
+        return False
+
+    def release(self, now_ns: int) -> T | None:
+        """The oldest item, from `due_ns` on."""
+        if not self._waiting or self.departures is None or not self.departures.admit(now_ns):
+            return None
+        item, size = self._waiting.popleft()
+        self._bytes -= size
+        self._end()
+        return item
+
+    def tolerate(self, tolerance: float) -> None:
+        """See `Gate.tolerate`."""
+        if self.departures is not None:
+            self.departures.tolerate(tolerance)
+
+    def retune(self, period_ns: int, now_ns: int) -> None:
+        """See `Gate.retune`."""
+        if self.departures is not None:
+            self.departures.retune(period_ns, now_ns)
+
+    def _end(self) -> None:
+        gate, departures = self._gate, self.departures
+        if (
+            departures is not None
+            and gate.departures is None
+            and not self._waiting
+            and gate.keeps_bound_after(departures)
+        ):
+            self.departures = None
