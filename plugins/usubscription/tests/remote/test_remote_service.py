@@ -91,7 +91,7 @@ def test_the_request_is_the_one_of_the_standard(rig: "ServiceRig") -> None:
     """[utest->dsn~usubscription-subscribe-remote-subscriber-change~1] [utest->LIF-15]
     [utest->req~usubscription-remote-max-timeout~1]
     """
-    rig.subscribe(REMOTE.with_authority(FAR), sample_period_ms=1000, expire_ms=1_781_565_900_000)
+    rig.subscribe(REMOTE.with_authority(FAR), sample_period_ms=1500, expire_ms=1_781_565_900_000)
     call = rig.take_remote_request()
     assert (call.attributes.source, call.attributes.sink) == (US, UUri(FAR, 0, 3, 1))
     assert (call.attributes.ttl, call.attributes.priority) == (300_000, UPriority.CS4)
@@ -520,7 +520,7 @@ def test_after_the_fastest_expires_the_rate_of_the_others_is_requested(rig: "Ser
     rig.subscribe(REMOTE, caller=OTHER_APP, expire_ms=rig.now_ms + 1000)
     rig.remote_grants(rig.take_remote_request())
     rig.advance(ms=1001)
-    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 100, None)]
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 66, None)]
 
 
 def test_a_reset_ends_the_subscriptions_elsewhere(rig: "ServiceRig") -> None:
@@ -540,12 +540,12 @@ def test_the_fastest_rate_and_the_latest_end_are_requested_and_changes_follow(ri
     granted(rig, sample_period_ms=100, expire_ms=soon)
     rig.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=20, expire_ms=late)
     call = rig.take_remote_request()
-    assert rig.remote_request_fields(call) == (SUBSCRIBE, REMOTE, 20, late)
+    assert rig.remote_request_fields(call) == (SUBSCRIBE, REMOTE, 13, late)
     assert states(rig) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
     rig.subscribe(REMOTE, caller=APP, sample_period_ms=50)  # not while one is under way
     assert rig.take_remote_requests() == []
     rig.remote_grants(call)
-    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 20, None)]
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 13, None)]
     rig.unsubscribe(REMOTE, caller=OTHER_APP)
     assert states(rig) == {APP: SUBSCRIBED}
 
@@ -563,7 +563,7 @@ def test_after_the_fastest_leaves_the_rate_of_the_others_is_requested(rig: "Serv
     rig.subscribe(REMOTE, caller=OTHER_APP)
     rig.remote_grants(rig.take_remote_request())
     rig.unsubscribe(REMOTE, caller=OTHER_APP)
-    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 100, None)]
+    assert rig.take_remote_request_fields() == [(SUBSCRIBE, REMOTE, 66, None)]
 
 
 def test_the_same_details_twice_are_requested_once(rig: "ServiceRig") -> None:
@@ -615,7 +615,9 @@ def test_a_topic_of_every_instance_is_requested_in_version_4(rig: "ServiceRig") 
     assert answer.status == pb4.STATUS_SUBSCRIBE_PENDING
     call = rig.take_remote_request()
     assert (call.attributes.source, call.attributes.sink) == (UUri(OWN, 0, 4, 0), UUri(FAR, 0, 4, SUBSCRIBE))
-    assert pb4.SubscribeRequest.FromString(call.payload) == wanted
+    assert pb4.SubscribeRequest.FromString(call.payload) == pb4.SubscribeRequest(
+        topic=EVERY.to_pb(), sample_period=26
+    )
     granted = pb4.SubscribeResponse(topic=EVERY.to_pb(), status=pb4.STATUS_SUBSCRIBED)
     rig.client.send(
         response(UUID(0x7000, 2 << 62), call, granted.SerializeToString(), UPayloadFormat.PROTOBUF)

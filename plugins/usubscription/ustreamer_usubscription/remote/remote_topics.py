@@ -237,7 +237,7 @@ class RemoteTopics:
         self._call_versions.pop(topic, None)
 
     def _desired_subscription(self, topic: UUri) -> SubscriptionRecord:
-        """The union of all subscriptions of `topic`: the fastest rate, the latest expiry, the details of each.
+        """The union of all subscriptions of `topic`: the fastest rate with headroom, the latest expiry, all details.
 
         [impl->LIF-20]
         """
@@ -250,7 +250,7 @@ class RemoteTopics:
         return SubscriptionRecord(
             topic,
             self._own_uuri(v3.VERSION),
-            fastest_period(entry.period_ns for entry in entries),
+            _upstream_period_ns(fastest_period(entry.period_ns for entry in entries)),
             None if None in ends else max(end for end in ends if end is not None),
             details,
         )
@@ -311,6 +311,15 @@ class RemoteTopics:
         if not self._counts[counter]:
             log.warning(event_name, extra={"topic": str(topic), "why": str(error)})
         self._counts[counter] += 1
+
+
+def _upstream_period_ns(period_ns: int) -> int:
+    """The period to request, so that the limit here, the last on the path, is exact.
+
+    Two equal limits in series lose up to 3 %, and up to 9 % of bunched messages: what the first one passes has gaps
+    longer than the period. With half as much again, three streamers in series deliver 0.999 of the limit.
+    """
+    return period_ns * 2 // 3
 
 
 def _decode_reply(remote_call: RemoteCall, response: UMessage, version: int) -> RemoteReply:
