@@ -167,7 +167,11 @@ class ReceiptScenario(StopScenario):
         received = Counter(self.app.received)
         twice = [number for number, times in received.items() if times > 1]
         lost = sorted(set(range(self.first, self.sent)) - received.keys())
-        assert (lost, twice) == ([], [])
+        assert (lost, twice) == ([], []), self._counters()
+
+    def _counters(self) -> list[object]:
+        states = self._state, self._receiver_config.parent / "cloud"
+        return [(found["ledger"], found["endpoints"]) for found in map(statistics, states)]
 
 
 @pytest.fixture
