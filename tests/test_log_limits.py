@@ -16,6 +16,7 @@ LIMITED = {
     "someip.lost",
     "someip.offer_role_changed",
     "someip.rebooted",
+    "someip.silent",
     "someip.tcp_not_accepted",
     "someip.tcp_not_connected",
     "spool.delete_failed",

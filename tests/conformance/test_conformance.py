@@ -81,7 +81,6 @@ def test_the_list_has_every_item_of_the_someip_specification(traces: dict[Path, 
         "RPC-702",
         "RPC-680",
         "RPC-598",
-        "SD-439",
     ]
 
 

@@ -192,6 +192,10 @@ def test_the_limits_of_segments_are_configurable() -> None:
             {"services": [REMOTE | {"events": [{"id": 0x8001, "tp": True}]}]},
             r"events\[0\].tp: only for a service with offered = true",
         ),
+        (
+            {"services": [REMOTE | {"events": [{"id": 0x8001, "max_silence_ms": 500}]}]},
+            r"events\[0\].max_silence_ms: only for a service of the network that service discovery finds",
+        ),
         ({"services": [REMOTE | {"methods": [7, {"id": 7}]}]}, "methods: method 0x0007 is there twice"),
         (
             {"services": [REMOTE | {"protocol": "tcp", "methods": [1, {"id": 7, "tp": True}]}]},

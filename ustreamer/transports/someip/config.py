@@ -55,7 +55,8 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     The defaults of `protocol` and `tp` are those of the service; `tp` sends a long event in segments. A `field`
     always has a value: a new subscriber of an offered one receives the last value. `e2e` checks an event of the network
-    and protects an offered one.
+    and protects an offered one. After `max_silence_ms` without this event its event groups are subscribed again; 0 is
+    never.
     """
 
     id: EventId
@@ -64,6 +65,7 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     tp: bool | TpSegmentation | None = None
     field: bool = False
     e2e: E2eConfig | None = None
+    max_silence_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
 
     def __post_init__(self) -> None:
         _check_distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.eventgroup_ids])
@@ -409,6 +411,12 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         self._check_ip_versions(where, service)
         self._check_groups(where, service)
         self._check_ports(where, service)
+        for number, event in enumerate(service.events):
+            if event.max_silence_ms and (self.sd is False or not service.needs_discovery):
+                raise ValueError(
+                    f"{where}.events[{number}].max_silence_ms: only for a service of the network that service "
+                    "discovery finds: only its event groups are subscribed"
+                )
         over_tcp_alone = service.remote_tcp is not None and not service.uses_protocol("udp")
         if self.sd is False and not service.offered and service.remote is None and not over_tcp_alone:
             raise ValueError(

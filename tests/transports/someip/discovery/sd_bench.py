@@ -253,6 +253,7 @@ class Bench:
                         {"id": 0x8004, "eventgroup": 4},
                         {"id": 0x8005, "eventgroup": 4, "protocol": "tcp"},
                         {"id": 0x8006, "eventgroup": 6, "field": True},
+                        {"id": 0x8007, "eventgroup": 7, "max_silence_ms": 300},
                     ],
                     "methods": [1],
                 },

@@ -4,6 +4,7 @@
 import os
 import random
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from queue import Empty
@@ -710,3 +711,43 @@ def test_a_group_is_subscribed_again_until_its_field_has_a_value() -> None:
         assert first.lsb & REQUEST_ID_BITS == second.lsb & REQUEST_ID_BITS, (
             "an E2E CRC may cover the request id"
         )
+
+
+# --- silent events ----------------------------------------------------------------------------------------------------
+
+
+# [itest->SD-439]
+def test_an_acknowledged_group_whose_event_falls_silent_is_subscribed_again() -> None:
+    cyclic = TOPIC.with_resource(0x8007)
+    with ExitStack() as stack:
+        bench = Bench(stack, timings=FAST | {"ttl_subscribe_s": 60})
+        ecu = bench.ecu()
+        bench.subscribe_topic(cyclic)
+        ecu.offer()
+        ecu.send_ack(ecu.expect_subscribe(), 60)
+        assert bench.next_update() == SubscriptionUpdate(cyclic, OWN, Status.SUBSCRIBED)
+        sent_ns = time.monotonic_ns()
+        ecu.data.sendto(event(0x8007, b"50"), bench.address)
+        assert bench.next().payload == b"50"
+        ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and not each.ttl)
+        assert time.monotonic_ns() - sent_ns >= 300_000_000
+        ecu.send_ack(ecu.expect_subscribe(), 60)
+        ecu.data.sendto(event(0x8007, b"51"), bench.address)
+        assert bench.next().payload == b"51"
+        assert bench.count("sd_silent") == 1
+
+
+# [itest->SD-439]
+def test_a_group_without_a_limit_may_be_silent() -> None:
+    with ExitStack() as stack:
+        bench = Bench(stack, timings=FAST | {"ttl_subscribe_s": 60})
+        ecu = bench.ecu()
+        for event_id in (0x8001, 0x8007):
+            bench.subscribe_topic(TOPIC.with_resource(event_id))
+        ecu.offer()
+        for _ in range(2):
+            ecu.send_ack(ecu.expect_subscribe(), 60)
+        for _ in range(2):  # silence of the other group is noticed twice
+            again = ecu.expect_entry(lambda each: each.type == EntryType.SUBSCRIBE and not each.ttl)
+            assert again.eventgroup == 7
+            ecu.send_ack(ecu.expect_subscribe(), 60)

@@ -566,6 +566,14 @@ def test_values_are_requested_by_the_flag_or_by_a_new_subscription() -> None:
     assert node.discovery.request_values(KEY, 0x77, node.now) == []
 
 
+# [utest->SD-439]
+def test_a_renewed_subscription_is_stopped_first() -> None:
+    node = subscribed(initial_data=True)
+    assert sent(node.discovery.renew_subscription(KEY, GROUP, node.now), PEER) == [(STOP, SUBSCRIBE)]
+    assert node.discovery.renew_subscription(KEY, 0x77, node.now) == []
+    assert node.receive(ack(TTL_FOREVER)) == [], "the subscription did not end"
+
+
 # [utest->SD-821]
 def test_the_close_stops_all_subscriptions() -> None:
     node = subscribed()

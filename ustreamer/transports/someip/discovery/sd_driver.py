@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext
@@ -30,6 +29,7 @@ from ustreamer.transports.someip.discovery.dynamic_services import DynamicServic
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
 from ustreamer.transports.someip.discovery.event_subscriptions import EventgroupAdmission, EventStreams
+from ustreamer.transports.someip.discovery.eventgroup_checks import EventgroupChecks, EventgroupFacts
 from ustreamer.transports.someip.discovery.located_services import (
     LocatedServices,
     service_key,
@@ -87,9 +87,6 @@ log = logging.getLogger("ustreamer.someip")
 MAX_PENDING_MESSAGES: Final = 4_096
 """Limit of submitted messages that wait for the receiving thread."""
 
-_NS_PER_MS: Final = 1_000_000
-_MAX_VALUE_PAUSE_MS: Final = 60_000
-
 _DATAGRAMS_PER_WAKE: Final = 32  # datagrams of each SD socket before the data sockets are served
 
 
@@ -112,8 +109,8 @@ class SdCallbacks(NamedTuple):
     """Accepts requests from these networks."""
     on_events_ended: Callable[[ServiceKey, int], None]
     """Reports that the events of an event group are not received any more."""
-    lacks_values: Callable[[ServiceKey, int], bool]
-    """Whether a field of an event group has no value."""
+    eventgroups: EventgroupFacts
+    """Missing values and silent events of event groups."""
 
 
 class InboundConnections(EventStreams, Protocol):
@@ -175,8 +172,8 @@ class SdDriver:
         )
         self._on_directory_change: Callable[[], None] = _no_directory
         self._directory_version = 0
-        self._value_checks: DeadlineQueue[EventgroupKey] = DeadlineQueue()
-        self._value_pause_ms: dict[EventgroupKey, int] = {}
+        self._checks = EventgroupChecks(callbacks.eventgroups, self._sd.timings.initial_event_ms)
+        self._times_silent = 0
         self._addresses: tuple[Address, Address] = (("", 0), ("", 0))
 
     def _make_dynamic_services(self, config: SomeipEndpoint) -> DynamicServices | None:
@@ -326,7 +323,7 @@ class SdDriver:
             self._discovery.next_deadline_ns,
             self._subscribers.next_deadline_ns,
             self.usubscription.next_deadline_ns,
-            self._value_checks.next_due,
+            self._checks.next_deadline_ns,
             None if self._dynamic is None else self._dynamic.next_deadline_ns,
         )
         return min((each for each in due if each is not None), default=None)
@@ -341,7 +338,7 @@ class SdDriver:
         if due_ns is not None and due_ns <= now_ns:
             self.usubscription.expire_subscriptions(now_ns)
             self._subscribers.on_timer(now_ns)
-            self._check_values(discovery, now_ns)
+            self._check_eventgroups(discovery, now_ns)
             self._execute_all(discovery.on_timer(now_ns))
         while self._pending_messages:
             self._handle(self._pending_messages.popleft())
@@ -449,7 +446,7 @@ class SdDriver:
             case EventgroupSubscribed():
                 group = EventgroupKey(action.key, action.eventgroup)
                 self._groups.set_membership(group, action.multicast)
-                self._check_values_after(group, self._sd.timings.initial_event_ms)
+                self._checks.start(group, self._clock.monotonic_ns())
                 self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.SUBSCRIBED)
             case EventgroupRefused():
                 self._on_events_ended(EventgroupKey(action.key, action.eventgroup))
@@ -484,23 +481,22 @@ class SdDriver:
         if why is EndReason.LINK and subscription.tcp is not None:
             self._streams.drop_host(subscription.peer[0])
 
-    # --- fields of ECUs -----------------------------------------------------------------------------------------------
+    # --- events of ECUs that are missing ------------------------------------------------------------------------------
 
-    def _check_values_after(self, group: EventgroupKey, pause_ms: int) -> None:
-        self._value_pause_ms[group] = pause_ms
-        self._value_checks.schedule(group, self._clock.monotonic_ns() + pause_ms * _NS_PER_MS)
-
-    # [impl->SD-691]
-    def _check_values(self, discovery: Discovery, now_ns: int) -> None:
-        """Subscribe each due event group again that has a field without a value."""
-        while (group := self._value_checks.pop_due(now_ns)) is not None:
-            if self._callbacks.lacks_values(group.service, group.eventgroup):
-                self._execute_all(discovery.request_values(group.service, group.eventgroup, now_ns))
-                self._check_values_after(group, min(2 * self._value_pause_ms[group], _MAX_VALUE_PAUSE_MS))
+    def _check_eventgroups(self, discovery: Discovery, now_ns: int) -> None:
+        """Subscribe each due event group again that lacks a value or is silent."""
+        for group in self._checks.pop_groups_without_value(now_ns):
+            self._execute_all(discovery.request_values(group.service, group.eventgroup, now_ns))
+        for group in self._checks.pop_silent_groups(now_ns):
+            self._times_silent += 1
+            about = {"service": str(group.service), "eventgroup": group.eventgroup}
+            log.warning(
+                "someip.silent", extra={"endpoint": self._name, **about, **limited(self._name, group)}
+            )
+            self._execute_all(discovery.renew_subscription(group.service, group.eventgroup, now_ns))
 
     def _on_events_ended(self, group: EventgroupKey) -> None:
-        self._value_checks.cancel(group)
-        self._value_pause_ms.pop(group, None)
+        self._checks.stop(group)
         self._callbacks.on_events_ended(group.service, group.eventgroup)
 
     def _send_decisions(self, accepted: Sequence[SdSubscription], refused: Sequence[SdSubscription]) -> None:
@@ -560,7 +556,8 @@ class SdDriver:
         """Statistics of service discovery.
 
         `sd_found` and `sd_lost` services, `sd_send_failed` messages and `sd_dropped` datagrams, which the kernel
-        dropped, count from the start; the rest is the current state.
+        dropped, count from the start, as `sd_silent`, new subscriptions of silent event groups. The rest is the current
+        state.
         """
         discovery = self._discovery
         return {
@@ -571,6 +568,7 @@ class SdDriver:
             **self._located.statistics(),
             **({} if self._dynamic is None else self._dynamic.statistics()),
             "sd_dropped": self._dropped,
+            "sd_silent": self._times_silent,
             "sd_send_failed": self._sockets.send_failed,
             "sd_waiting": len(self._pending_messages),
             "sd_groups_joined": len(self._groups),

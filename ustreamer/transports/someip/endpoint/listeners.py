@@ -2,7 +2,7 @@
 """The listeners of a message: matched once per distinct source and sink, and again after each change."""
 
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.uprotocol.bounded_cache import BoundedCache
@@ -10,6 +10,9 @@ from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri, check_filters
+
+if TYPE_CHECKING:
+    from ustreamer.transports.someip.discovery.eventgroup_checks import EventTimes
 
 MAX_LISTENERS: Final = 256
 _MAX_CACHED: Final = 8_192  # cached pairs of source and sink
@@ -41,10 +44,13 @@ class _Table:
 class Listeners:
     """Registered listeners. Any thread changes them; only the receiving thread calls `listeners_for`."""
 
-    def __init__(self, authority: str, fields: FieldValues) -> None:
-        """`authority` replaces an empty authority in a filter. `fields` keeps the values of fields."""
+    def __init__(self, authority: str, fields: FieldValues, event_times: "EventTimes | None" = None) -> None:
+        """`authority` replaces an empty authority in a filter. `fields` keeps the values of fields, `event_times` the
+        times of events whose silence is limited.
+        """
         self._authority = authority
         self._fields = fields
+        self._event_times = event_times
         self._lock = Lock()
         self._table = _Table(())
 
@@ -71,7 +77,7 @@ class Listeners:
             self._table = _Table(tuple(each for each in registrations if each != removed))
 
     def clear_cache(self) -> None:
-        """Match all messages again: there are further fields."""
+        """Match all messages again: there are further fields, or events whose silence is limited."""
         with self._lock:
             self._table = _Table(self._table.registrations)
 
@@ -83,7 +89,7 @@ class Listeners:
     def listeners_for(self, attributes: UAttributes) -> tuple[Listener, ...]:
         """The listeners for a message with these attributes, each once, in order of registration.
 
-        An event of a field goes first to the keeper of field values.
+        An event of a field goes first to the keeper of field values; the time of an event is noted before.
         """
         table = self._table
         # The key holds all that `matches` reads: two responses never have the same attributes.
@@ -95,5 +101,8 @@ class Listeners:
             )
             if attributes.source in self._fields.fields and attributes.sink is None:
                 found = (self._fields.keep, *found)  # first: a value that is sent is known
+            times = self._event_times
+            if times is not None and attributes.source in times.topics and attributes.sink is None:
+                found = (times.note, *found)
             table.cache.add(ends, found)
         return found

@@ -75,8 +75,10 @@ from ustreamer.uprotocol.uuri import UUri
 # `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules.
 if TYPE_CHECKING:
     from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+    from ustreamer.transports.someip.discovery.eventgroup_checks import EventTimes
     from ustreamer.transports.someip.discovery.field_file import FieldFile
     from ustreamer.transports.someip.discovery.sd_driver import SdDriver
+    from ustreamer.transports.someip.discovery.usubscription_proxy import EventgroupKey
     from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
     from ustreamer.transports.someip.sd.settings import ServiceKey
 
@@ -97,7 +99,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._exchange = Exchange(config, context.authority, context.clock, bridged)
         self._field_values = FieldValues(_fields_of_ecus(config))
         self._ids = UuidSource(context.clock.wall_ms)
-        self._listeners = Listeners(context.authority, self._field_values)
+        self._event_times = self._make_event_times(config)
+        self._listeners = Listeners(context.authority, self._field_values, self._event_times)
         self._find_decoder, self._own_authority = context.decoder, context.authority
         self._inbound = Inbound(
             self._name,
@@ -161,10 +164,20 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._unreachable = 0
         self._udp_dropped_at_close = 0
 
+    def _make_event_times(self, config: SomeipEndpoint) -> "EventTimes | None":
+        if config.sd is False:
+            return None
+        from ustreamer.transports.someip.discovery.eventgroup_checks import EventTimes
+
+        times = EventTimes(self._monotonic_ns)
+        times.add_topics(_limited_events(config))
+        return times
+
     def _make_sd_driver(self, context: EndpointContext) -> "SdDriver | None":
         if self._config.sd is False:
             return None
         from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+        from ustreamer.transports.someip.discovery.eventgroup_checks import EventgroupFacts
         from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
@@ -192,7 +205,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 self._receive_loop.wake,
                 self._trust_networks,
                 self._on_events_ended,
-                self._lacks_values,
+                EventgroupFacts(self._lacks_values, self._max_silences_ms, self._last_event_ns),
             ),
         )
 
@@ -380,18 +393,31 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         """Forget the values of fields whose changes are not received any more."""
         self._field_values.forget(self._fields_of_group(key, eventgroup))
 
-    def _lacks_values(self, key: "ServiceKey", eventgroup: int) -> bool:
+    def _lacks_values(self, group: "EventgroupKey") -> bool:
         """Whether a field of an event group has no value."""
-        return any(self._field_values.find(each) is None for each in self._fields_of_group(key, eventgroup))
+        fields = self._fields_of_group(group.service, group.eventgroup)
+        return any(self._field_values.find(each) is None for each in fields)
+
+    def _max_silences_ms(self, group: "EventgroupKey") -> Mapping[UUri, int]:
+        """The limits of the events of a group whose silence is limited."""
+        events = self._events_of_group(group.service, group.eventgroup)
+        return {topic: event.max_silence_ms for topic, event in events if event.max_silence_ms}
+
+    def _last_event_ns(self, topic: UUri) -> int:
+        return 0 if self._event_times is None else self._event_times.last_ns(topic)
 
     def _fields_of_group(self, key: "ServiceKey", eventgroup: int) -> Iterable[UUri]:
         """The topics of the fields in an event group of a service of the network."""
+        return (topic for topic, event in self._events_of_group(key, eventgroup) if event.field)
+
+    def _events_of_group(self, key: "ServiceKey", eventgroup: int) -> Iterable[tuple[UUri, EventConfig]]:
+        """The topics of an event group of a service of the network, with their configuration."""
         return (
-            UUri(self._config.authority, each.ue_id, each.major, event.id)
+            (UUri(self._config.authority, each.ue_id, each.major, event.id), event)
             for each in self._config.services
             if (each.service, each.instance, each.major) == (key.service, key.instance, key.major)
             for event in each.events
-            if event.field and not each.offered and eventgroup in event.eventgroup_ids
+            if not each.offered and eventgroup in event.eventgroup_ids
         )
 
     # --- listeners ----------------------------------------------------------------------------------------------------
@@ -415,6 +441,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         )
         self._config = config
         self._field_values.add_fields(_fields_of_ecus(config))
+        if self._event_times is not None:
+            self._event_times.add_topics(_limited_events(config))
         self._listeners.clear_cache()
         self._event_publisher.values.add_fields(topic for each in offered.values() for topic in each.fields)
         had_file = self._field_file is not None
@@ -785,6 +813,16 @@ def _fields_of_ecus(config: SomeipEndpoint) -> Iterable[UUri]:
         if not each.offered
         for event in each.events
         if event.field
+    )
+
+
+def _limited_events(config: SomeipEndpoint) -> frozenset[UUri]:
+    """The topics of events of the network whose silence is limited."""
+    return frozenset(
+        UUri(config.authority, each.ue_id, each.major, event.id)
+        for each in config.services
+        for event in each.events
+        if event.max_silence_ms and not each.offered
     )
 
 

@@ -139,14 +139,25 @@ class SdClient:
     def request_values(self, key: ServiceKey, eventgroup: int, now_ns: int) -> None:
         """Subscribe again, so that the server sends the values of the fields of an active subscription."""
         remote = self._remotes.get(key)
+        by_flag = remote is not None and remote.supports_initial_data and self._actions.settings.initial_data
+        self._subscribe_again(key, eventgroup, now_ns, stops=not by_flag, wants_values=by_flag)
+
+    # [impl->SD-439]
+    def renew_subscription(self, key: ServiceKey, eventgroup: int, now_ns: int) -> None:
+        """End an active subscription at the server and subscribe again: no event arrives."""
+        self._subscribe_again(key, eventgroup, now_ns, stops=True, wants_values=False)
+
+    def _subscribe_again(
+        self, key: ServiceKey, eventgroup: int, now_ns: int, *, stops: bool, wants_values: bool
+    ) -> None:
+        remote = self._remotes.get(key)
         group = None if remote is None else remote.groups.get(eventgroup)
         if remote is None or group is None or group.state is not EventgroupState.SUBSCRIBED:
             return
-        by_flag = remote.supports_initial_data and self._actions.settings.initial_data
-        if not by_flag:
+        if stops:
             self._actions.enqueue(remote.peer, self._entry(key, remote, eventgroup, 0, False))
         ttl = self._actions.timings.ttl_subscribe_s
-        self._actions.enqueue(remote.peer, self._entry(key, remote, eventgroup, ttl, by_flag))
+        self._actions.enqueue(remote.peer, self._entry(key, remote, eventgroup, ttl, wants_values))
         self._set_ack_timeout(key, eventgroup, group, now_ns)
 
     def on_connected(self, key: ServiceKey, local: Address, now_ns: int) -> None:

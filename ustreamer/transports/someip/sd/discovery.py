@@ -178,6 +178,11 @@ class Discovery:
         self._client.request_values(key, eventgroup, now_ns)
         return self._actions.drain()
 
+    def renew_subscription(self, key: ServiceKey, eventgroup: int, now_ns: int) -> list[Action]:
+        """End an active subscription at the server and subscribe again."""
+        self._client.renew_subscription(key, eventgroup, now_ns)
+        return self._actions.drain()
+
     def on_connected(self, key: ServiceKey, local: Address, now_ns: int) -> list[Action]:
         """The connection of a `ConnectRequested` is open; `local` is its local end."""
         self._client.on_connected(key, local, now_ns)
