@@ -6,7 +6,14 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.transports.someip.config import EventConfig, EventgroupConfig, MethodConfig, SomeipEndpoint
+from ustreamer.transports.someip.config import (
+    EventConfig,
+    EventgroupConfig,
+    MethodConfig,
+    ServiceConfig,
+    SomeipEndpoint,
+)
+from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.transports.someip.sd.settings import SdTimings
@@ -14,10 +21,12 @@ from ustreamer.transports.someip.sd.settings import SdTimings
 _STRAY: Final = re.compile(r"[^\x20-\x7e]")
 
 
-def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) -> str:
-    """A configuration with only the endpoint `name`. `origin` is a file name for the comment at its top."""
+def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str, kind: str = "vsomeip") -> str:
+    """A configuration with only the endpoint `name`. `origin` is a file name for the comment at its top, `kind` that of
+    `ustreamer import`.
+    """
     lines = [
-        f"# Made of {_STRAY.sub('?', origin)} by `ustreamer import vsomeip`.",
+        f"# Made of {_STRAY.sub('?', origin)} by `ustreamer import {kind}`.",
         f"authority = {quoted(authority)}",
         "",
         f"[endpoints.{name}]",
@@ -42,7 +51,8 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
         if service.events:
             lines.append("events = [")
             for event in service.events:
-                more = f"{_own_protocol(event)}{_own_tp(event)}{', field = true' if event.field else ''}"
+                field = ", field = true" if event.field else ""
+                more = f"{_own_protocol(event)}{_own_tp(event)}{field}{_e2e(event)}"
                 lines.append(f"    {{ id = {event.id:#06x}{_groups(event)}{more} }},")
             lines.append("]")
         if service.eventgroups:
@@ -59,6 +69,7 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
             lines.append(f"remote_tcp = {quoted(service.remote_tcp)}")
         if service.offered and service.provider is not None:
             lines += ["offered = true", f"provider = {quoted(service.provider)}"]
+            lines += _own_ports(service)
     return "\n".join(lines) + "\n"
 
 
@@ -94,11 +105,29 @@ def _eventgroup(group: EventgroupConfig) -> str:
 def _method(method: MethodConfig | int) -> str:
     if isinstance(method, int):
         return f"{method:#06x}"
-    return f"{{ id = {method.id:#06x}{_own_protocol(method)}{_own_tp(method)} }}"
+    no_return = ", no_return = true" if method.no_return else ""
+    return f"{{ id = {method.id:#06x}{_own_protocol(method)}{_own_tp(method)}{no_return} }}"
 
 
 def _own_protocol(message: EventConfig | MethodConfig) -> str:
     return "" if message.protocol is None else f", protocol = {quoted(message.protocol)}"
+
+
+def _own_ports(service: ServiceConfig) -> list[str]:
+    keys = ("minor", "port", "port_tcp")
+    return [f"{key} = {value}" for key in keys if (value := getattr(service, key))]
+
+
+def _e2e(event: EventConfig) -> str:
+    """`e2e` with the keys that differ from the defaults."""
+    if event.e2e is None:
+        return ""
+    usual = msgspec.structs.asdict(E2eConfig(profile=event.e2e.profile, data_id=event.e2e.data_id))
+    keys = [f"profile = {quoted(event.e2e.profile)}", f"data_id = {event.e2e.data_id:#x}"]
+    for key, value in msgspec.structs.asdict(event.e2e).items():
+        if value != usual[key]:
+            keys.append(f"{key} = {msgspec.json.encode(value).decode()}")
+    return f", e2e = {{ {', '.join(keys)} }}"
 
 
 def _own_tp(message: EventConfig | MethodConfig) -> str:
