@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test quick simulate pythons interop lint conformance bench scorecard soak proto dist clean help
+.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak proto dist clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -29,6 +29,9 @@ check = @printf '%-22s' '$(1)'; \
 
 demo: $(RUN) ## the main job in one command: simulated ECUs, Zenoh applications, the streamer (ARGS="--seconds 5 --json")
 	@$(BIN)/ustreamer demo $(ARGS)
+
+example: $(RUN) ## five simulated SOME/IP ECUs behind a gateway, see examples/vehicle/README.md (ARGS="--events 100")
+	@$(BIN)/python -m examples.vehicle $(ARGS)
 
 REPORT := build/demo-report
 
