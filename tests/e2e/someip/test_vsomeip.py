@@ -67,6 +67,12 @@ def test_a_scripted_vsomeip_application(tmp_path: Path, peer_program: Path, scen
     run_scenarios(tmp_path, os.environ[HOME], "vsomeip_peer_scenarios", str(peer_program), scenario)
 
 
+@pytest.mark.soak
+def test_the_streamer_and_vsomeips_own_client_recover(tmp_path: Path, peer_program: Path) -> None:
+    """Each step waits for an event, or fails. The figures are printed by the module alone."""
+    run_scenarios(tmp_path, os.environ[HOME], "vsomeip_recovery", str(peer_program), "1")
+
+
 def test_the_scenarios_pass_with_stand_ins(tmp_path: Path) -> None:
     """Stand-ins on the library someip replace the samples: they read the same JSON and print the same lines."""
     home = tmp_path / "v"
