@@ -87,7 +87,7 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         check_sender_rules(self.access, self.known_identities())
 
     def known_identities(self) -> Sequence[Identity] | None:
-        """The identities that the section names; None if the network authenticates nobody."""
+        """The identities that the section names; None if the network authenticates no sender."""
         return None
 
     def identities_of(self, source: UUri) -> frozenset[Identity] | None:
@@ -125,7 +125,7 @@ def check_sender_rules(rules: AccessRules, known: Sequence[Identity] | None) -> 
             if value is None:
                 continue
             if known is None:
-                raise ValueError(f"access[{index}].{key}: the network authenticates nobody; leave {key} out")
+                raise ValueError(f"access[{index}].{key}: the network authenticates no sender; leave {key} out")
             names = sorted({each.name if key == "identity" else each.role for each in known} - {""})
             if value not in names:
                 raise ValueError(

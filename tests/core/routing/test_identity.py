@@ -47,7 +47,7 @@ def test_a_source_without_an_identity_is_denied_and_counted(build: "type[World]"
     world.check()
 
 
-def test_a_network_that_authenticates_nobody_has_no_identities(build: "type[World]") -> None:
+def test_a_network_that_authenticates_no_sender_has_no_identities(build: "type[World]") -> None:
     world = build(identities={"backbone": senders, "chassis": lambda _: None})
     world.receive("chassis", publish(world.id(), OPEN_TOPIC))
     assert world.verdicts() == [Verdict.NO_SUBSCRIBER]
@@ -99,8 +99,8 @@ def test_a_rule_denies_a_sender_that_may_be_the_named_one() -> None:
 @pytest.mark.parametrize(
     ("rules", "text"),
     [
-        ([{"allow": True, "identity": "fleet"}], "access[0].identity: the network authenticates nobody"),
-        ([{"allow": True, "role": "operator"}], "access[0].role: the network authenticates nobody"),
+        ([{"allow": True, "identity": "fleet"}], "access[0].identity: the network authenticates no sender"),
+        ([{"allow": True, "role": "operator"}], "access[0].role: the network authenticates no sender"),
     ],
 )
 def test_a_rule_about_a_sender_needs_a_network_that_authenticates(

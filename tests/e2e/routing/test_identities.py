@@ -22,7 +22,7 @@ FLEET, BACKEND, STRANGER = 0x7001, 0x7002, 0x7003
 RESET: Final = 9
 CLIMATE: Final = Uri("hpc.vin1", 0x4001, 1).at(1)
 RESTRICTED: Final = Uri("hpc.vin1", 0x10A0, 1).at(0x9000)
-NAMES: Final = ("gateway", "fleet", "backend", "stranger")
+NAMES: Final = ("gateway", "fleet", "backend", "unlisted")
 
 
 class Gateway(NamedTuple):
@@ -108,17 +108,17 @@ def test_only_a_certificate_that_may_reset_ends_the_subscriptions_of_others(gate
 def test_a_certificate_that_is_not_listed_can_neither_send_nor_receive(gateway: Gateway) -> None:
     seen = topic(3)
     with (
-        gateway.node("stranger", STRANGER) as stranger,
+        gateway.node("unlisted", STRANGER) as unlisted,
         gateway.node("fleet", FLEET) as fleet,
         ZenohEntity(gateway.backbone, "hpc.vin1", 0x10A0) as car,
     ):
         fleet.subscribe(seen)
         received = gateway.counters()["received"]
-        stranger.publish(Uri("cloud", STRANGER, 1).at(0x8001))
-        stranger.publish(Uri("cloud", FLEET, 1).at(0x8001))
+        unlisted.publish(Uri("cloud", STRANGER, 1).at(0x8001))
+        unlisted.publish(Uri("cloud", FLEET, 1).at(0x8001))
         car.publish(seen, b"for subscribers")
         fleet.wait_events(seen)
-        assert stranger.inbox.items() == []
+        assert unlisted.inbox.items() == []
         assert gateway.counters()["received"] == received
 
 
@@ -174,20 +174,20 @@ def test_a_router_with_the_shipped_access_control_drops_forged_sources(tmp_path:
     router = zenoh.open(settings)
     nodes = [
         ZenohEntity(port, "cloud", ue_id, host="localhost", certificate=tls / f"{name}.pem")
-        for name, ue_id in (("gateway", 1), ("fleet", FLEET), ("stranger", STRANGER))
+        for name, ue_id in (("gateway", 1), ("fleet", FLEET), ("unlisted", STRANGER))
     ]
-    gateway, fleet, stranger = nodes
+    gateway, fleet, unlisted = nodes
     try:
         forged, own, last = (Uri("cloud", ue_id, 1).at(0x8001) for ue_id in (BACKEND, FLEET, FLEET))
         eventually(lambda: _reaches(fleet, own, gateway), True)
-        stranger.publish(own, b"forged")
+        unlisted.publish(own, b"forged")
         fleet.publish(forged, b"forged")
         fleet.publish(last, b"last")
         gateway.inbox.wait_one(lambda each: each.payload == b"last")
         assert gateway.inbox.items(lambda each: each.payload == b"forged") == []
         gateway.publish(Uri("hpc.vin1", 1, 1).at(0x8001), b"from the car")
         fleet.inbox.wait_one(lambda each: each.payload == b"from the car")
-        assert stranger.inbox.items() == []
+        assert unlisted.inbox.items() == []
     finally:
         for each in nodes:
             each.session.close()  # type: ignore[no-untyped-call]

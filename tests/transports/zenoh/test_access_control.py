@@ -68,7 +68,7 @@ def test_a_router_lets_the_streamer_send_everything() -> None:
         ),
     ],
 )
-def test_a_file_that_authenticates_nobody_is_refused(
+def test_a_file_that_authenticates_no_sender_is_refused(
     tmp_path: Path, identity: ZenohIdentity, file: str, text: str
 ) -> None:
     path = tmp_path / "zenoh.json5"

@@ -29,7 +29,7 @@ class Peer(msgspec.Struct, frozen=True):
     """The sender of messages from one source that come in at `endpoint`.
 
     `identities` has the identities that may send from this source: one of them sent the message. None: the network
-    authenticates nobody, so the source is the sender's own claim. `hosted`: an entity of the streamer's own process.
+    authenticates no sender, so the source is the sender's own claim. `hosted`: an entity of the streamer's own process.
     """
 
     endpoint: str
@@ -57,7 +57,7 @@ class IdentityTable(Protocol):
     """The identities of an endpoint."""
 
     def __call__(self, source: UUri, /) -> frozenset[Identity] | None:
-        """The identities that may send from `source`; None if the network authenticates nobody."""
+        """The identities that may send from `source`; None if the network authenticates no sender."""
         ...
 
 
