@@ -18,7 +18,7 @@ from tests.e2e.rigs.wire import Attributes, Uri
 from ustreamer.host.cli.main import main
 from ustreamer.host.importers.json5 import parse as parse_json5
 
-FLEET, BACKEND, STRANGER = 0x7001, 0x7002, 0x7003
+FLEET, BACKEND, UNLISTED = 0x7001, 0x7002, 0x7003
 RESET: Final = 9
 CLIMATE: Final = Uri("hpc.vin1", 0x4001, 1).at(1)
 RESTRICTED: Final = Uri("hpc.vin1", 0x10A0, 1).at(0x9000)
@@ -108,13 +108,13 @@ def test_only_a_certificate_that_may_reset_ends_the_subscriptions_of_others(gate
 def test_a_certificate_that_is_not_listed_can_neither_send_nor_receive(gateway: Gateway) -> None:
     seen = topic(3)
     with (
-        gateway.node("unlisted", STRANGER) as unlisted,
+        gateway.node("unlisted", UNLISTED) as unlisted,
         gateway.node("fleet", FLEET) as fleet,
         ZenohEntity(gateway.backbone, "hpc.vin1", 0x10A0) as car,
     ):
         fleet.subscribe(seen)
         received = gateway.counters()["received"]
-        unlisted.publish(Uri("cloud", STRANGER, 1).at(0x8001))
+        unlisted.publish(Uri("cloud", UNLISTED, 1).at(0x8001))
         unlisted.publish(Uri("cloud", FLEET, 1).at(0x8001))
         car.publish(seen, b"for subscribers")
         fleet.wait_events(seen)
@@ -174,7 +174,7 @@ def test_a_router_with_the_shipped_access_control_drops_forged_sources(tmp_path:
     router = zenoh.open(settings)
     nodes = [
         ZenohEntity(port, "cloud", ue_id, host="localhost", certificate=tls / f"{name}.pem")
-        for name, ue_id in (("gateway", 1), ("fleet", FLEET), ("unlisted", STRANGER))
+        for name, ue_id in (("gateway", 1), ("fleet", FLEET), ("unlisted", UNLISTED))
     ]
     gateway, fleet, unlisted = nodes
     try:
