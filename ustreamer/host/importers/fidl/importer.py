@@ -100,7 +100,7 @@ class _Files:
                 if ":" not in name and imported.is_file():
                     waiting.append(imported)
                 elif "deployment_spec" not in name:
-                    self._left_out.note(str(each), f"import {name!r}: there is no such file beside it")
+                    self._left_out.note(str(each), f"import {name!r}: there is no such file next to it")
 
     def _parse(self, path: Path) -> list[str]:
         """The imports of a file, whose content is stored."""
