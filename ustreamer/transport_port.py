@@ -199,7 +199,7 @@ class Unconfirmed(NamedTuple):
     forgotten: int = 0
 
 
-class ReceivingThread(NamedTuple):
+class ReceivingThread(msgspec.Struct, frozen=True):
     """A thread that receives messages. `turns` increases while it works; `waiting` is true while it waits for input."""
 
     name: str

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -89,7 +89,7 @@ class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Rule(NamedTuple):
+class Rule(msgspec.Struct, frozen=True):
     """One line of the table: a value of the attributes, the test that it must pass, and the text for a failure.
 
     A `strict` rule binds what we send; on receipt it is waived, because a known library breaks it. Tests in C (`bool`,

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from threading import Thread
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status, is_update
@@ -62,7 +64,7 @@ _NEVER_NS: Final = 1 << 62
 log = logging.getLogger("ustreamer.usubscription")
 
 
-class InboxMessage(NamedTuple):
+class InboxMessage(msgspec.Struct, frozen=True):
     """A queued message and its deadline on the monotonic clock, which no step of the wall clock moves."""
 
     message: UMessage
@@ -259,7 +261,8 @@ class UsubscriptionService:
             for each in batch:
                 self._process_batch([each])
             return
-        for (message, _), outcome in zip(batch, outcomes, strict=True):
+        for each, outcome in zip(batch, outcomes, strict=True):
+            message = each.message
             if message.attributes.type is UMessageType.REQUEST:
                 self._outbox.send_response(
                     message, self._answer_query(message) if outcome is None else failure or outcome

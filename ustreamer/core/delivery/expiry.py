@@ -18,7 +18,9 @@ lost, and queued messages keep their remaining time.
 import logging
 from collections.abc import Iterable, Iterator
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.uprotocol.batch import MessageBatch
@@ -46,7 +48,7 @@ _NS_PER_MS: Final = 1_000_000
 _SLOW_READING_NS: Final = 100 * _NS_PER_MS
 
 
-class ClockStep(NamedTuple):
+class ClockStep(msgspec.Struct, frozen=True):
     """A clock step: wall minus monotonic time before the step, and the monotonic time of the step."""
 
     offset_before_ms: int

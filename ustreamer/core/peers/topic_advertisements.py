@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from threading import Lock
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -59,7 +59,7 @@ class TopicAdvertisement(msgspec.Struct, frozen=True):
     period_ns: int = 0
 
 
-class _Grace(NamedTuple):
+class _Grace(msgspec.Struct, frozen=True):
     period_ns: int
     until_ns: int
 

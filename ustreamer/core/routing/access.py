@@ -12,7 +12,7 @@ was accepted at the other endpoint.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -109,7 +109,7 @@ def _can_match(type: UMessageType, source: UUri, sink: UUri | None) -> bool:
             )
 
 
-class _ParsedRule(NamedTuple):
+class _ParsedRule(msgspec.Struct, frozen=True):
     """A rule with parsed patterns, and its position in the file."""
 
     position: int

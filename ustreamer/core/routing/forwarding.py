@@ -7,7 +7,7 @@ nothing per message: it is called when a route is built. `ustreamer.core.peers.f
 
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -38,7 +38,7 @@ class ForwardingRole(Enum):
     """Drop the message: another streamer forwards it, or has forwarded it to this network."""
 
 
-class ForwardingShare(NamedTuple):
+class ForwardingShare(msgspec.Struct, frozen=True):
     """All targets of a topic, and the endpoints among them that another streamer forwards the topic to.
 
     `grace_until_ns` is when to call `end_grace` for a grace period that starts now; 0: none starts.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cached route: the decision and the deliveries for all messages with equal attributes, and the key to find it."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ class CachedRoute(msgspec.Struct, frozen=True, gc=False):
     decision: RoutingDecision
 
 
-class ObservedRoute(NamedTuple):
+class ObservedRoute(msgspec.Struct, frozen=True):
     """The decision for messages that have come in at `ingress`."""
 
     ingress: str

@@ -7,8 +7,9 @@ The service, its clients and its proxies use it. It holds no state of subscripti
 import struct
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
+import msgspec
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -164,7 +165,7 @@ def sample_period_ms_of(period_ns: int) -> int | None:
 # --- requests of a client ---------------------------------------------------------------------------------------------
 
 
-class SubscribeRequest(NamedTuple):
+class SubscribeRequest(msgspec.Struct, frozen=True):
     """The content of a Subscribe. `expire_ms` is wall-clock time, None: no end; `period_ns` 0 is every message."""
 
     topic: UUri
@@ -215,7 +216,7 @@ def unsubscribe_request(topic: UUri) -> Message:
 # --- messages of a uSubscription --------------------------------------------------------------------------------------
 
 
-class SubscriptionUpdate(NamedTuple):
+class SubscriptionUpdate(msgspec.Struct, frozen=True):
     """The content of a notification of SubscriptionChange."""
 
     topic: UUri
@@ -223,7 +224,7 @@ class SubscriptionUpdate(NamedTuple):
     status: Status
 
 
-class _VersionCodec(NamedTuple):
+class _VersionCodec(msgspec.Struct, frozen=True):
     status: Callable[[bytes, UPayloadFormat], int]
     update: Callable[[bytes, UPayloadFormat], tuple[uri.UUri, uri.UUri, int]]
 

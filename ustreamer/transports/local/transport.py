@@ -13,7 +13,7 @@ A send calls the listeners of all other attachments before it returns, on the th
 import logging
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -75,7 +75,7 @@ class LocalNetwork:
         return f"<LocalNetwork {self.name!r}: {len(self._attached)} attached>"
 
 
-class _Registration(NamedTuple):
+class _Registration(msgspec.Struct, frozen=True):
     source: UUri
     sink: UUri | None
     listener: Listener

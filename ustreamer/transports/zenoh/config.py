@@ -4,7 +4,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -40,7 +40,7 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(
 _FORM: Final = "expected protocol/address, such as tcp/127.0.0.1:7447"
 
 
-class _Locator(NamedTuple):
+class _Locator(msgspec.Struct, frozen=True):
     """A Zenoh endpoint. `port` is None for a protocol without ports."""
 
     protocol: str

@@ -43,7 +43,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import zenoh
@@ -97,7 +97,7 @@ _QUERY_INTERVAL_NS: Final = 250_000_000  # a query costs 0.6 ms of CPU
 _QUERY_TIMEOUT_S: Final = 1.0
 
 
-class _Mark(NamedTuple):
+class _Mark(msgspec.Struct, frozen=True):
     """Bytes written at one moment; `caught_up` if all bytes of the previous mark had arrived by then."""
 
     at_ns: int
@@ -130,7 +130,7 @@ class _NodeLoss:
         return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
 
 
-class UnconfirmedSpan(NamedTuple):
+class UnconfirmedSpan(msgspec.Struct, frozen=True):
     """Puts from `begin_ns` to `end_ns` are not known to have arrived.
 
     A publisher that lost its subscribers at `detected_ns` or later is excluded: `ZenohSender.unconfirmed` judges its

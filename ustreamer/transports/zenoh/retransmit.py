@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from itertools import accumulate, cycle, islice, pairwise
 from struct import Struct
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -86,7 +86,7 @@ class AnsweredRequests:
             del self._ids[each]
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True):
     """The common publisher and attributes of messages.
 
     With `are_responses` each stored payload is preceded by its reqid field.

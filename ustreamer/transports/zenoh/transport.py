@@ -9,7 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zenoh
@@ -67,7 +67,7 @@ _LISTENER: Final = re.compile(r"(tcp|tls|ws|udp|quic)/([^?#]+):(\d+)")
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
 
-class _Registration(NamedTuple):
+class _Registration(msgspec.Struct, frozen=True):
     filters: ListenerFilters
     listener: Listener
 
@@ -384,7 +384,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         """Assign listeners to subscriptions; a listener receives a message once, however many of its filters match."""
         entries: dict[ListenerFilters, list[ListenerEntry]] = {filters: [] for filters in self._subscriptions}
         before: dict[Listener, list[ListenerFilters]] = {}
-        for filters, listener in self._registrations:
+        for registration in self._registrations:
+            filters, listener = registration.filters, registration.listener
             earlier = before.setdefault(listener, [])
             entries[filters].append(
                 ListenerEntry(

@@ -9,7 +9,9 @@ distributed here [impl->dsn~usubscription-subscribe-remote-subscriber-change~1]
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.subscriptions import fastest_period
@@ -65,14 +67,14 @@ _STATUS_AFTER_EVENT: Final[Mapping[LifecycleEvent, Status]] = {
 log = logging.getLogger("ustreamer.usubscription")
 
 
-class RemoteReply(NamedTuple):
+class RemoteReply(msgspec.Struct, frozen=True):
     """The meaning of an answer: a lifecycle event with a reason, or None: repeat the call."""
 
     event: LifecycleEvent | None
     reason: str = ""
 
 
-class _StatusHint(NamedTuple):
+class _StatusHint(msgspec.Struct, frozen=True):
     """The status of a topic by an Update, and its time."""
 
     status: Status

@@ -4,6 +4,8 @@
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from ustreamer.core.routing.identity import Peer
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.pb.usubscription_v3 import EventDeliveryConfig
@@ -27,7 +29,7 @@ from ustreamer_usubscription.config import (
 _STRING: Final = "type.googleapis.com/google.protobuf.StringValue"
 
 
-class PermissionLevel(NamedTuple):
+class PermissionLevel(msgspec.Struct, frozen=True):
     """The permission level of the topics that match a pattern."""
 
     topics: UUri
@@ -46,7 +48,7 @@ class CallerRule(NamedTuple):
         return self.pattern.matches(caller)
 
 
-class DeliveryRoute(NamedTuple):
+class DeliveryRoute(msgspec.Struct, frozen=True):
     """The delivery settings of the topics that match a pattern."""
 
     topics: UUri

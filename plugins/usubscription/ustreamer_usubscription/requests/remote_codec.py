@@ -2,8 +2,9 @@
 """Messages to the uSubscription of another device, in each version of the interface."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from google.protobuf.message import Message
 
 from ustreamer.core.routing import usubscription_codec
@@ -17,7 +18,7 @@ from ustreamer_usubscription.requests import v3, v4
 from ustreamer_usubscription.requests.requests import subscribe_attributes_of
 
 
-class ClientCodec(NamedTuple):
+class ClientCodec(msgspec.Struct, frozen=True):
     """The client side of one version of the interface."""
 
     encode_subscribe: Callable[[SubscriptionRecord], Message]

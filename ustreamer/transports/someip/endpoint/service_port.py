@@ -8,7 +8,8 @@ the receiving thread are those of the endpoint.
 import random
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -27,7 +28,7 @@ from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.ustatus import UStatusError
 
 
-class LoopPort(NamedTuple):
+class LoopPort(msgspec.Struct, frozen=True):
     """What a port needs of the receive loop."""
 
     wake: Callable[[], None]

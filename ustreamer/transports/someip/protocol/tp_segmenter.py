@@ -7,7 +7,9 @@ No sockets, no clock: callers pass the time. `tp.py` describes the format of a s
 from collections import deque
 from collections.abc import Iterator
 from struct import Struct as Layout
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.protocol.addresses import Address
@@ -72,7 +74,7 @@ only.
 """
 
 
-class DueSegment(NamedTuple):
+class DueSegment(msgspec.Struct, frozen=True):
     """A datagram that is due now."""
 
     datagram: bytes
