@@ -17,7 +17,7 @@ import msgspec
 
 from ustreamer.uprotocol.ustatus import invalid_argument
 
-_TEXT: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})")
+_TEXT: Final = r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})"
 _VERSION_7: Final = 0x7000
 _VARIANT: Final = 0b10 << 62
 _COUNTER_BITS: Final = 12
@@ -49,7 +49,7 @@ class UUID(msgspec.Struct, frozen=True, order=True, gc=False):
     @classmethod
     def parse(cls, text: str) -> "UUID":
         """Read the hex-and-dash form (either case); INVALID_ARGUMENT unless it is a version 7 UUID."""
-        match = _TEXT.fullmatch(text.lower())
+        match = re.fullmatch(_TEXT, text.lower())
         if match is None:
             raise invalid_argument(f"UUID {text!r}: expected 8-4-4-4-12 hex digits")
         digits = "".join(match.groups())

@@ -6,9 +6,9 @@ from typing import Final
 
 import zenoh
 
-_RAISED_AT: Final = re.compile(r"\s+at \S+\.rs:\d+\.?")
+_RAISED_AT: Final = r"\s+at \S+\.rs:\d+\.?"
 
 
 def zenoh_error_text(error: zenoh.ZError) -> str:
     """The readable text of `error` on one line."""
-    return " ".join(_RAISED_AT.sub("", str(error)).split())
+    return " ".join(re.sub(_RAISED_AT, "", str(error)).split())

@@ -29,7 +29,7 @@ NO_SINK: Final = "{}/{}/{}/{}/{}"
 _U16: Final = r"(\*|0|[1-9A-F][0-9A-F]{0,3})"
 _U8: Final = r"(\*|0|[1-9A-F][0-9A-F]?)"
 _HALF: Final = rf"([^/{{}}]+)/{_U16}/{_U16}/{_U8}/{_U16}"
-_KEY: Final = re.compile(rf"up/{_HALF}/(?:{re.escape(NO_SINK)}|{_HALF})")
+_KEY: Final = rf"up/{_HALF}/(?:{re.escape(NO_SINK)}|{_HALF})"
 
 
 def filter_key(source: UUri, sink: UUri | None, authority: str) -> str:
@@ -77,7 +77,7 @@ def parse_key(key: str) -> tuple[UUri, UUri | None]:
 
     The inverse of `filter_key`: each pair has exactly one key expression.
     """
-    match = _KEY.fullmatch(key)
+    match = re.fullmatch(_KEY, key)
     if match is None:
         raise invalid_argument(
             f"Zenoh key {key!r}: expected up/ and twice authority/type/instance/version/resource"

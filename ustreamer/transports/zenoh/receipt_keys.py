@@ -35,8 +35,7 @@ _ID: Final = Struct("<QcQ")
 _TAG: Final = b"\x11"
 _PUBLICATIONS: Final = "-"
 _GIVER: Final = rf"{PREFIX}/([^/]+)/([a-z0-9_-]{{1,128}})/([0-9a-f]{{1,32}})"
-_TOKEN: Final = re.compile(rf"{_GIVER}/([^/]+)/([^/]+)")
-_RECEIPT: Final = re.compile(_GIVER)
+_TOKEN: Final = rf"{_GIVER}/([^/]+)/([^/]+)"
 
 
 class ReceiptGiverId(NamedTuple):
@@ -81,7 +80,7 @@ def token_key(giver: ReceiptGiverId, filters: ListenerFilters) -> str:
 
 def parse_receipt_key(key: str) -> ReceiptGiverId:
     """The inverse of `receipt_key`; INVALID_ARGUMENT for any other key."""
-    match = _RECEIPT.fullmatch(key)
+    match = re.fullmatch(_GIVER, key)
     if match is None:
         raise invalid_argument(f"receipt {key!r}: expected {PREFIX}/authority/endpoint/instance")
     return _giver(key, *match.groups())
@@ -89,7 +88,7 @@ def parse_receipt_key(key: str) -> ReceiptGiverId:
 
 def parse_token_key(key: str) -> tuple[ReceiptGiverId, ListenerFilters]:
     """The inverse of `token_key`; INVALID_ARGUMENT for any other key."""
-    match = _TOKEN.fullmatch(key)
+    match = re.fullmatch(_TOKEN, key)
     if match is None:
         raise invalid_argument(
             f"receipt token {key!r}: expected {PREFIX}/authority/endpoint/instance/source filter/sink filter"

@@ -19,9 +19,11 @@ from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
 from termios import TIOCOUTQ
-from typing import Final, NamedTuple
+from typing import Final
 
-_LOCATOR: Final = re.compile(r"(?:tcp|tls|ws)/(.+):(\d+)(?:[?#].*)?")
+import msgspec
+
+_LOCATOR: Final = r"(?:tcp|tls|ws)/(.+):(\d+)(?:[?#].*)?"
 # struct tcp_info of linux/tcp.h: 8 bytes, 24 numbers of 32 bits, tcpi_bytes_acked at 120 (Linux 4.1),
 # tcpi_bytes_received at 128.
 _INFO: Final = Struct("<B7x24I16xQQ")
@@ -36,7 +38,7 @@ _RECEIVED: Final = 26
 _Ends = tuple[tuple[str, int], tuple[str, int]]
 
 
-class TcpState(NamedTuple):
+class TcpState(msgspec.Struct, frozen=True):
     """The state of a connection. Bytes count from its start; the end of the stream counts as one byte."""
 
     peer_open: bool
@@ -182,7 +184,7 @@ def _ends_of(fd: int) -> _Ends | None:
 
 
 def _address(locator: str) -> tuple[str, int] | None:
-    match = _LOCATOR.fullmatch(locator)
+    match = re.fullmatch(_LOCATOR, locator)
     return None if match is None else (match[1].strip("[]").split("%", 1)[0], int(match[2]))
 
 

@@ -21,8 +21,8 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 PREFIX: Final = "up-streamer/1"
 
 _ROUTER: Final = rf"{PREFIX}/([0-9a-f]{{16}})/([a-z0-9_-]{{1,128}})/([^/]+)"
-_ANNOUNCEMENT: Final = re.compile(rf"{_ROUTER}/([a-z]+)/([^/]+)")
-_ADVERTISEMENT: Final = re.compile(rf"{_ROUTER}/puts/([^/]+)/(0|[1-9][0-9]{{0,18}})")
+_ANNOUNCEMENT: Final = rf"{_ROUTER}/([a-z]+)/([^/]+)"
+_ADVERTISEMENT: Final = rf"{_ROUTER}/puts/([^/]+)/(0|[1-9][0-9]{{0,18}})"
 
 
 def announcement_key(announcement: Announcement) -> str:
@@ -42,10 +42,10 @@ def _router_prefix(each: Announcement | TopicAdvertisement) -> str:
 
 def parse_token(key: str, trusted_authorities: Collection[str] = ()) -> Announcement | TopicAdvertisement:
     """Decode a token key; INVALID_ARGUMENT for any other key. Announcements of `trusted_authorities` are trusted."""
-    if match := _ADVERTISEMENT.fullmatch(key):
+    if match := re.fullmatch(_ADVERTISEMENT, key):
         *router, topic, period = match.groups()
         return TopicAdvertisement(*_parse_router(key, *router), _topic(key, topic), _period(key, period))
-    match = _ANNOUNCEMENT.fullmatch(key)
+    match = re.fullmatch(_ANNOUNCEMENT, key)
     if match is None:
         raise invalid_argument(
             f"token {key!r}: expected {PREFIX}/instance/endpoint/own authority/role/authority"

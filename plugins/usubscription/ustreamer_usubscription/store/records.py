@@ -59,9 +59,9 @@ _NO_EXPIRY_HEAD: Final = b"\x02\x94\xc0"
 
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + _UURI + _NUL + _UURI)
-_TOPIC_KEY: Final = re.compile(TOPIC_PREFIX + _UURI)
-_REMOTE_KEY: Final = re.compile(REMOTE_TOPIC_PREFIX + _UURI)
-_OBSERVER_KEY: Final = re.compile(OBSERVER_PREFIX + _UURI + _NUL + _UURI)
+_TOPIC_KEY: Final = TOPIC_PREFIX + _UURI
+_REMOTE_KEY: Final = REMOTE_TOPIC_PREFIX + _UURI
+_OBSERVER_KEY: Final = OBSERVER_PREFIX + _UURI + _NUL + _UURI
 _EVENT_KEY: Final = re.compile(EVENT_PREFIX + rb"[0-9a-f]{16}")
 _EVENT_KEY_LENGTHS: Final = {len(EVENT_PREFIX) + 16}
 _ADDRESS: Final = re.compile(_UURI)
@@ -253,7 +253,7 @@ def read_observer(key: bytes, value: bytes) -> Observer:
     """The registration in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value, CRC_LAST)
     try:
-        if not _OBSERVER_KEY.fullmatch(key):
+        if not re.fullmatch(_OBSERVER_KEY, key):
             raise ValueError("no pair of addresses")
         topic, _, entity = key[len(OBSERVER_PREFIX) :].partition(_NUL)
         return Observer(parse_stored_uuri(topic), parse_stored_uuri(entity), _decode_observer(body).version)
@@ -265,7 +265,7 @@ def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
     """The declared topic in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value, CRC_LAST)
     try:
-        if not _TOPIC_KEY.fullmatch(key):
+        if not re.fullmatch(_TOPIC_KEY, key):
             raise ValueError("no address")
         return parse_stored_uuri(key[len(TOPIC_PREFIX) :]), _decode_topic(body).state
     except (msgspec.DecodeError, ValueError) as error:
@@ -276,7 +276,7 @@ def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
     """The remote topic in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value, CRC_LAST)
     try:
-        if not _REMOTE_KEY.fullmatch(key):
+        if not re.fullmatch(_REMOTE_KEY, key):
             raise ValueError("no address")
         return parse_stored_uuri(key[len(REMOTE_TOPIC_PREFIX) :]), Status(_decode_remote_topic(body).state)
     except (msgspec.DecodeError, ValueError) as error:
