@@ -26,8 +26,7 @@ from ustreamer.transports.someip import config as someip
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
-from ustreamer.transports.someip.sd.config import DynamicServicesConfig, SdConfig
-from ustreamer.transports.someip.sd.settings import SdLimits, SdTimings
+from ustreamer.transports.someip.sd.config import DynamicServicesConfig, SdConfig, SdLimits, SdTimings
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")

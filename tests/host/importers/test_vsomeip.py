@@ -27,8 +27,7 @@ from ustreamer.host.importers.vsomeip.tcp import protocol_of
 from ustreamer.transports import BuiltinTransports
 from ustreamer.transports.someip.config import EventConfig, EventgroupConfig, MethodConfig, SomeipEndpoint
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
-from ustreamer.transports.someip.sd.config import SdConfig
-from ustreamer.transports.someip.sd.settings import SdTimings
+from ustreamer.transports.someip.sd.config import SdConfig, SdTimings
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 # In the style of vsomeip's own examples and users: numbers are strings.

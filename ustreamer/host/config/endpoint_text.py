@@ -15,8 +15,7 @@ from ustreamer.transports.someip.config import (
 )
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
-from ustreamer.transports.someip.sd.config import SdConfig
-from ustreamer.transports.someip.sd.settings import SdTimings
+from ustreamer.transports.someip.sd.config import SdConfig, SdTimings
 
 _STRAY: Final = re.compile(r"[^\x20-\x7e]")
 

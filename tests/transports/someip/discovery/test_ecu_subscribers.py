@@ -20,7 +20,7 @@ from ustreamer.transports.someip.discovery.ecu_subscribers import (
     EcuSubscribers,
 )
 from ustreamer.transports.someip.sd.actions import SdSubscription
-from ustreamer.transports.someip.sd.codec import TTL_FOREVER
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response

@@ -45,13 +45,8 @@ from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS
 from ustreamer.transports.someip.sd import sockets
-from ustreamer.transports.someip.sd.codec import (
-    TTL_FOREVER,
-    Entry,
-    EntryType,
-    EventgroupEntry,
-    ServiceEntry,
-)
+from ustreamer.transports.someip.sd.codec import Entry, EntryType, EventgroupEntry, ServiceEntry
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish, request

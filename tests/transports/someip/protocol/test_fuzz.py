@@ -25,7 +25,6 @@ from ustreamer.transports.someip.protocol.tp import Reassembly, TpRefused
 from ustreamer.transports.someip.protocol.tp_config import TpLimits
 from ustreamer.transports.someip.protocol.tp_segmenter import split_into_segments
 from ustreamer.transports.someip.sd.codec import (
-    TTL_FOREVER,
     EntryType,
     EventgroupEntry,
     MalformedSdMessage,
@@ -35,6 +34,7 @@ from ustreamer.transports.someip.sd.codec import (
     decode_sd_message,
     encode_sd_message,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER, SdLimits
 from ustreamer.transports.someip.sd.discovery import Discovery as ServiceDiscovery
 from ustreamer.transports.someip.sd.options import (
     Configuration,
@@ -43,13 +43,7 @@ from ustreamer.transports.someip.sd.options import (
     LoadBalancing,
     UnknownOption,
 )
-from ustreamer.transports.someip.sd.settings import (
-    OfferedService,
-    SdLimits,
-    SdSettings,
-    ServiceKey,
-    WantedService,
-)
+from ustreamer.transports.someip.sd.settings import OfferedService, SdSettings, ServiceKey, WantedService
 
 INPUTS = {
     "header": 60_000,

@@ -20,15 +20,10 @@ from ustreamer.transports.someip.sd.codec import (
     encode_sd_message,
 )
 from ustreamer.transports.someip.sd.codec import SdMessage as Message
+from ustreamer.transports.someip.sd.config import SdTimings
 from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.options import Endpoint, L4Protocol, Option
-from ustreamer.transports.someip.sd.settings import (
-    OfferedService,
-    SdSettings,
-    SdTimings,
-    ServiceKey,
-    WantedService,
-)
+from ustreamer.transports.someip.sd.settings import OfferedService, SdSettings, ServiceKey, WantedService
 
 MS = 1_000_000
 SECOND = 1_000 * MS

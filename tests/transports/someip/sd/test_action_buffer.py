@@ -12,8 +12,9 @@ from tests.transports.someip.sd.network import settings as sd_settings
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.action_buffer import ActionBuffer
 from ustreamer.transports.someip.sd.actions import PeerRebooted, SdInputRefused, SdRefusal, Send
+from ustreamer.transports.someip.sd.config import SdLimits
 from ustreamer.transports.someip.sd.options import Configuration, Endpoint, L4Protocol, Option
-from ustreamer.transports.someip.sd.settings import SdLimits, ServiceKey
+from ustreamer.transports.someip.sd.settings import ServiceKey
 
 
 def make_buffer(datagram: int = 1_400) -> ActionBuffer:

@@ -37,12 +37,13 @@ from ustreamer.transports.someip.sd.actions import (
     ServiceLost,
 )
 from ustreamer.transports.someip.sd.client import SdClient
-from ustreamer.transports.someip.sd.codec import INITIAL_DATA, TTL_FOREVER, EventgroupEntry
+from ustreamer.transports.someip.sd.codec import INITIAL_DATA, EventgroupEntry
+from ustreamer.transports.someip.sd.config import TTL_FOREVER, SdLimits, SdTimings
 from ustreamer.transports.someip.sd.endpoints import NetworkPolicy
 from ustreamer.transports.someip.sd.eventgroups import TRANSITIONS, EventgroupState, EventgroupTrigger
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
 from ustreamer.transports.someip.sd.phases import Phase
-from ustreamer.transports.someip.sd.settings import SdLimits, SdTimings, ServiceKey, WantedService
+from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
 
 GROUP = 0x4465
 FOUND = ServiceFound(KEY, 0, ("10.0.0.2", 30509), None, PEER)

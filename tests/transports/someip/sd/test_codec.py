@@ -25,7 +25,6 @@ from ustreamer.transports.someip.sd.codec import (
     ANY_MINOR,
     INITIAL_DATA,
     MAX_ENTRIES,
-    TTL_FOREVER,
     EntryProblem,
     EntryType,
     EventgroupEntry,
@@ -38,6 +37,7 @@ from ustreamer.transports.someip.sd.codec import (
     encode_sd_message,
     encode_sd_payload,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.options import (
     Configuration,
     Endpoint,

@@ -43,11 +43,12 @@ from ustreamer.transports.someip.sd.actions import (
     SubscriptionEnded,
     SubscriptionRequested,
 )
-from ustreamer.transports.someip.sd.codec import TTL_FOREVER, SdMessage, encode_sd_message, encode_sd_payload
+from ustreamer.transports.someip.sd.codec import SdMessage, encode_sd_message, encode_sd_payload
+from ustreamer.transports.someip.sd.config import TTL_FOREVER, SdLimits
 from ustreamer.transports.someip.sd.eventgroups import EventgroupState
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole
 from ustreamer.transports.someip.sd.sessions import REORDER_NS
-from ustreamer.transports.someip.sd.settings import SdLimits, ServiceKey, WantedService
+from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
 
 SD_ELSEWHERE = Endpoint("10.0.0.3", 30490, role=int(EndpointRole.DISCOVERY))
 

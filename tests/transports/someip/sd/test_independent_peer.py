@@ -21,7 +21,6 @@ from someip.sd import (
 from tests.transports.someip.sd.network import OWN, PEER, SERVICE, WANTED, of_kind, settings
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
-from ustreamer.transports.someip.sd import settings as ours
 from ustreamer.transports.someip.sd.actions import (
     Action,
     EndReason,
@@ -36,6 +35,7 @@ from ustreamer.transports.someip.sd.actions import (
     SubscriptionEnded,
     SubscriptionRequested,
 )
+from ustreamer.transports.someip.sd.config import SdTimings
 from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.sessions import REORDER_NS
 from ustreamer.transports.someip.sd.settings import ServiceKey
@@ -49,7 +49,7 @@ FAST = Timings(
     CYCLIC_OFFER_DELAY=0.1,
     SUBSCRIBE_REFRESH_INTERVAL=0.1,
 )
-OURS = ours.SdTimings(
+OURS = SdTimings(
     initial_delay_min_ms=0,
     initial_delay_max_ms=10,
     repetitions_base_delay_ms=10,

@@ -22,10 +22,11 @@ from ustreamer.core.peers.election import Announcement, AnnouncementRole, Router
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.actions import Action, PeerAnnouncementsChanged, SdRefusal, Send
 from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, EntryType, ServiceEntry
+from ustreamer.transports.someip.sd.config import SdLimits
 from ustreamer.transports.someip.sd.options import Configuration
 from ustreamer.transports.someip.sd.peer_announcer import MAX_ANNOUNCEMENTS, MAX_PEER_STREAMERS
 from ustreamer.transports.someip.sd.peer_options import MAX_PARTS, encode_announcements, streamer_mark
-from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings, SdLimits
+from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings
 
 SERVICE = 0xFFFE
 

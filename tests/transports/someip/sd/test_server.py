@@ -36,20 +36,14 @@ from ustreamer.transports.someip.sd.codec import (
     ANY_INSTANCE,
     ANY_MAJOR,
     INITIAL_DATA,
-    TTL_FOREVER,
     EntryType,
     ServiceEntry,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER, SdLimits, SdTimings
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, UnknownOption
 from ustreamer.transports.someip.sd.phases import Phase
 from ustreamer.transports.someip.sd.server import SdServer
-from ustreamer.transports.someip.sd.settings import (
-    OfferedService,
-    SdLimits,
-    SdTimings,
-    ServiceKey,
-    WantedService,
-)
+from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey, WantedService
 
 OFFER = ServiceEntry(
     EntryType.OFFER,

@@ -35,11 +35,12 @@ from ustreamer.transports.someip.sd.actions import (
     SubscriptionRequested,
 )
 from ustreamer.transports.someip.sd.codec import EntryType, ServiceEntry
+from ustreamer.transports.someip.sd.config import SdLimits
 from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.options import Configuration
 from ustreamer.transports.someip.sd.peer_options import streamer_mark
 from ustreamer.transports.someip.sd.phases import Phase
-from ustreamer.transports.someip.sd.settings import SdLimits, WantedService
+from ustreamer.transports.someip.sd.settings import WantedService
 from ustreamer.transports.someip.sd.standby import MAX_COMPETING_OFFERS
 
 FIRST, LAST = sorted((1, 2), key=lambda number: election_key(router_id(number), str(KEY)), reverse=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from ustreamer.transports.someip.config import EventgroupConfig
 from ustreamer.transports.someip.protocol.addresses import format_address
-from ustreamer.transports.someip.sd.settings import SdTimings
+from ustreamer.transports.someip.sd.config import SdTimings
 
 _TIMINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "initial_delay_min": ("initial_delay_min_ms",),

@@ -46,7 +46,7 @@ from ustreamer.core.routing.usubscription_codec import (
 )
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.actions import SdSubscription
-from ustreamer.transports.someip.sd.codec import TTL_FOREVER
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request

@@ -9,7 +9,6 @@ from typing import Final
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.protocol.addresses import Address, format_address, is_ipv6, open_socket
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
-from ustreamer.transports.someip.sd.sockets import set_multicast_interface
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 _SO_MEMINFO: Final = 55  # asm-generic/socket.h
@@ -47,6 +46,8 @@ def bind_udp(address: Address) -> socket.socket:
     try:
         opened.bind(address)
         if is_ipv6(address[0]) and address[0] != "::":  # over IPv4 the source address selects the interface
+            from ustreamer.transports.someip.sd.sockets import set_multicast_interface  # with IPv6 only
+
             set_multicast_interface(opened, address[0])
     except OSError as error:
         opened.close()

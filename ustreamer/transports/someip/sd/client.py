@@ -24,11 +24,11 @@ from ustreamer.transports.someip.sd.actions import (
 from ustreamer.transports.someip.sd.codec import (
     ANY_INSTANCE,
     INITIAL_DATA,
-    TTL_FOREVER,
     EntryType,
     EventgroupEntry,
     ServiceEntry,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.endpoints import (
     EntryEndpoints,
     NetworkPolicy,

@@ -36,6 +36,7 @@ from ustreamer.transports.someip.protocol.codec import (
     UnencodableMessage,
     pack_header,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.options import (
     Endpoint,
     EndpointRole,
@@ -46,8 +47,6 @@ from ustreamer.transports.someip.sd.options import (
     write_option,
 )
 
-TTL_FOREVER: Final = 0xFF_FFFF
-"""The ttl, in s, of an entry that is valid until its sender reboots."""
 ANY_INSTANCE: Final = 0xFFFF
 ANY_MAJOR: Final = 0xFF
 ANY_MINOR: Final = 0xFFFF_FFFF

@@ -19,10 +19,10 @@ from ustreamer.transports.someip.sd.codec import (
     ANY_MAJOR,
     ANY_MINOR,
     ENTRY_SIZE,
-    TTL_FOREVER,
     EntryType,
     ServiceEntry,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.options import Configuration, Endpoint, write_option
 from ustreamer.transports.someip.sd.peer_options import (
     MAX_GENERATION,

@@ -16,7 +16,7 @@ announces its stop also announces its start. A reboot or an expired ttl restarts
 
 from enum import StrEnum
 
-from ustreamer.transports.someip.sd.settings import SdTimings
+from ustreamer.transports.someip.sd.config import SdTimings
 
 
 # [impl->SD-68]

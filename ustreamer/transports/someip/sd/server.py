@@ -32,11 +32,11 @@ from ustreamer.transports.someip.sd.codec import (
     ANY_INSTANCE,
     ANY_MAJOR,
     ANY_MINOR,
-    TTL_FOREVER,
     EntryType,
     EventgroupEntry,
     ServiceEntry,
 )
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.endpoints import EntryEndpoints, entry_endpoints
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
 from ustreamer.transports.someip.sd.peer_options import streamer_mark

@@ -17,7 +17,7 @@ from ustreamer.core.peers.election import RouterId, election_key
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.action_buffer import NS_PER_S, ActionBuffer
 from ustreamer.transports.someip.sd.actions import SdRefusal
-from ustreamer.transports.someip.sd.codec import TTL_FOREVER
+from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings, ServiceKey
 
 MAX_COMPETING_OFFERS: Final = 16
