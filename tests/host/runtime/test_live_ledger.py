@@ -137,7 +137,9 @@ def messages(topic: UUri, count: int = BATCH) -> list[UMessage]:
     return [publish(new_id(), topic, b"x") for _ in range(count)]
 
 
-@pytest.mark.parametrize("readings", [READINGS, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "readings", [READINGS, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
+)
 def test_unaccounted_is_0_in_every_reading_under_load(bench: Bench, readings: int) -> None:
     streamer = bench.started(
         fake("inside", OWN, transport="socket"),
