@@ -125,7 +125,9 @@ def check_sender_rules(rules: AccessRules, known: Sequence[Identity] | None) -> 
             if value is None:
                 continue
             if known is None:
-                raise ValueError(f"access[{index}].{key}: the network authenticates no sender; leave {key} out")
+                raise ValueError(
+                    f"access[{index}].{key}: the network authenticates no sender; leave {key} out"
+                )
             names = sorted({each.name if key == "identity" else each.role for each in known} - {""})
             if value not in names:
                 raise ValueError(
