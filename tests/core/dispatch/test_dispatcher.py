@@ -43,6 +43,8 @@ BROKEN = UStatusError(UCode.INTERNAL, "cannot be mapped")
 LINK_DOWN = UStatusError(UCode.UNAVAILABLE, "link down")
 SECOND_NS = 1_000_000_000
 
+REFUSALS = ("invalid", "spoofed", "identity", "access", "duplicate", "deferred_to_peer")
+
 
 def event(world: "World", topic: UUri = SPEED, payload: bytes = b"", **more: object) -> UMessage:
     return publish(world.id(), topic, payload, **more)  # type: ignore[arg-type]
@@ -103,8 +105,8 @@ def test_an_event_is_forwarded_from_the_chassis_to_the_cloud(world: "World") -> 
         TargetStatistics(SPEED, "chassis", "backbone", None, 0, 1, 1, 0)
     ]
     assert world.dispatcher.refused_counts() == {
-        SELF: dict.fromkeys(("invalid", "spoofed", "access", "duplicate", "deferred_to_peer"), 0),
-        "chassis": dict.fromkeys(("invalid", "spoofed", "access", "duplicate", "deferred_to_peer"), 0),
+        SELF: dict.fromkeys(REFUSALS, 0),
+        "chassis": dict.fromkeys(REFUSALS, 0),
     }
 
 
