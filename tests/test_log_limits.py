@@ -26,6 +26,8 @@ LIMITED = {
     "streamer.duplicate_network",
     "streamer.peers",
     "timers.callback_failed",
+    "usubscription.external_found",
+    "usubscription.external_lost",
     "usubscription.reset_requested",
     "ustreamer_service.failed",
     "ustreamer_service.not_persisted",

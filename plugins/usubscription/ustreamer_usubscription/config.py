@@ -46,6 +46,8 @@ class DeliveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key has a default; README.md explains each.
 
+    With `external`, core.usubscription of this authority is another process, which the streamer follows.
+
     `max_subscriptions`, `max_registrations`, `max_topics`, `max_remote_topics` and `map_size_mb` limit the state.
     Each has a share of one authority, `max_..._per_authority`, and so has `max_queued_requests`.
     `max_queued_requests` limits the requests that wait for the disk, `page_size` the records of one response,
@@ -55,6 +57,7 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     permission levels of callers, which their requests can only lower.
     """
 
+    external: bool = False
     topic_lifecycle: LifecycleMode = "off"
     register_policy: Literal["open", "strict"] = "open"
     dispatchers: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.external.service import ExternalUsubscription
 from ustreamer_usubscription.removal import RemovalPattern
 from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
 from ustreamer_usubscription.store import store_contents
@@ -41,6 +42,7 @@ class UsubscriptionPlugin:
         self._context = context
         self.directory = InMemoryDirectory()
         self.service = UsubscriptionService(config, context, self.directory)
+        self._external = ExternalUsubscription(config, context, self.directory) if config.external else None
 
     def reconfigure(self, config: UsubscriptionConfig) -> Callable[[], None]:
         """Apply other bounds of responses. Raises ValueError for any other key."""
@@ -48,15 +50,22 @@ class UsubscriptionPlugin:
         fixed = [key for key in before if before[key] != after[key] and key not in _RELOADABLE_KEYS]
         if fixed:
             raise ValueError(f"{', '.join(fixed)}: needs a restart")
-        return lambda: self.service.set_config(config)
+
+        def apply() -> None:
+            self.service.set_config(config)
+            if self._external is not None:
+                self._external.set_config(config)
+
+        return apply
 
     def handle_request(self, request: Mapping[str, Any]) -> int:
         """Remove subscriptions, for `ustreamer subscriptions rm`; returns how many when that is on disk."""
-        return self.service.remove(RemovalPattern.from_request(request))
+        hosted = self.service if self._external is None else self._external
+        return hosted.remove(RemovalPattern.from_request(request))
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[HostedService]:
-        return [self.service]
+        return [self.service if self._external is None else self._external]
 
     @hookimpl
     def ustreamer_subscription_directory(self) -> SubscriptionDirectory:
@@ -67,7 +76,7 @@ class UsubscriptionPlugin:
         """Raises the errors of `contents.read`."""
         directory = InMemoryDirectory()
         store = self._context.state_dir / STORE_DIRECTORY
-        if store.exists():
+        if store.exists() and self._external is None:
             directory.load_stored(store_contents.inspect_store(store).subscriptions)
             ended = directory.pop_expired(self._context.clock.wall_ms())
             directory.apply(dict.fromkeys(entry.pair for entry in ended))
@@ -75,4 +84,7 @@ class UsubscriptionPlugin:
 
     @hookimpl
     def ustreamer_started(self) -> None:
-        self.service.on_endpoints_up()
+        if self._external is None:
+            self.service.on_endpoints_up()
+        else:
+            self._external.on_endpoints_up()

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streamer follows a uSubscription of another process: lists, pages, updates during a request, limits, refusals."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.external.service import CLIENT, UNANSWERED, ExternalUsubscription
+
+from tests.waiting import wait_until
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.timers import Timers
+from ustreamer.hooks import PluginContext
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.pb import usubscription_v3 as pb3
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, publish, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+OWN = "hpc.vin1"
+TOPICS = [UUri("chassis", 0x1234, 1, 0x8001 + number) for number in range(4)]
+APP = UUri(OWN, 0x10AB, 1, 0)
+
+
+def listed(topic: UUri, state: int = 2, **attributes: Any) -> pb3.Subscription:
+    return pb3.Subscription(
+        topic=topic.to_pb(),
+        subscriber=pb3.SubscriberInfo(uri=APP.to_pb()),
+        status=pb3.SubscriptionStatus(state=state),
+        attributes=pb3.SubscribeAttributes(**attributes),
+    )
+
+
+class Rig:
+    """The service on a local network, with the other uSubscription played by the test."""
+
+    def __init__(self, directory: Path, **config: Any) -> None:
+        self.time = ManualClock()
+        self.timers, self.lock = Timers(), Lock()
+        network = LocalNetwork("self")
+        self.bus, self.other = LocalTransport(network, OWN), LocalTransport(network, OWN)
+        context = PluginContext(OWN, (OWN, "chassis"), directory, self.time.clock(), self._schedule)
+        self.directory = InMemoryDirectory()
+        self.service = ExternalUsubscription(
+            UsubscriptionConfig(external=True, **config), context, self.directory
+        )
+        self.ids = UuidSource(self.time.clock().wall_ms)
+        self.requests: list[UMessage] = []
+        self.responses: list[UMessage] = []
+        for each in (self.bus, self.other):
+            each.open()
+        self.other.register_listener(ANY, UUri(OWN, 0, 0xFF, 0xFFFF), self._on_message)
+        self.service.start(self.bus)
+        self.service.on_endpoints_up()
+
+    def _schedule(self, when_ns: int, action: Callable[[], None]) -> None:
+        with self.lock:
+            self.timers.schedule(when_ns, action)
+
+    def _on_message(self, message: UMessage) -> None:
+        (self.requests if message.attributes.type is UMessageType.REQUEST else self.responses).append(message)
+
+    def wait_request(self, count: int) -> UMessage:
+        wait_until(lambda: len(self.requests) >= count)
+        return self.requests[count - 1]
+
+    def advance(self, ms: int) -> None:
+        self.time.advance(ms=ms)
+        with self.lock:
+            due = self.timers.pop_due(self.time.now_ns)
+        for action in due:
+            action()
+
+    def answer(self, asked: UMessage, *entries: pb3.Subscription, more: bool = False) -> None:
+        body = pb3.FetchSubscriptionsResponse(subscriptions=entries, has_more_records=more)
+        self.other.send(response(self.ids.next(), asked, body.SerializeToString(), UPayloadFormat.PROTOBUF))
+
+    def update(self, entry: pb3.Subscription) -> None:
+        body = pb3.Update(
+            topic=entry.topic, subscriber=entry.subscriber, status=entry.status, attributes=entry.attributes
+        )
+        topic = UUri(OWN, 0, 3, 0x8000)
+        self.other.send(publish(self.ids.next(), topic, body.SerializeToString(), UPayloadFormat.PROTOBUF))
+
+    def wait_topics(self, *topics: UUri) -> None:
+        wait_until(
+            lambda: (
+                [bool(self.directory.subscribers(each)) for each in TOPICS]
+                == [each in topics for each in TOPICS]
+            )
+        )
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, max_subscriptions=3)
+    yield rig
+    rig.service.stop()
+
+
+def test_the_list_is_the_directory(rig: Rig) -> None:
+    rig.answer(
+        rig.wait_request(1),
+        listed(TOPICS[0], sample_period_ms=20),
+        listed(TOPICS[1], state=1),
+        listed(TOPICS[2], state=0),
+    )
+    rig.wait_topics(TOPICS[0], TOPICS[1])
+    assert rig.directory.subscribers(TOPICS[0])[0].period_ns == 20_000_000
+    rig.advance(ms=600)
+    rig.answer(rig.wait_request(2), listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[1])
+
+
+def test_a_list_in_pages_counts_as_a_whole(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), listed(TOPICS[0]), more=True)
+    second = rig.wait_request(2)
+    assert pb3.FetchSubscriptionsRequest.FromString(second.payload).offset == 1
+    rig.wait_topics()
+    rig.answer(second, listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[0], TOPICS[1])
+
+
+def test_an_update_takes_effect_at_once_and_outlives_an_older_list(rig: Rig) -> None:
+    asked = rig.wait_request(1)
+    rig.update(listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    rig.update(listed(TOPICS[1], state=0))
+    rig.answer(asked, listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[0])
+    rig.update(listed(TOPICS[0], state=0))
+    rig.wait_topics()
+
+
+def test_without_an_answer_the_last_subscriptions_stay_and_a_late_answer_counts(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    rig.advance(ms=600)
+    late = rig.wait_request(2)
+    rig.advance(ms=600)
+    rig.wait_request(3)
+    rig.wait_topics(TOPICS[0])
+    rig.answer(late, listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[1])
+
+
+def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) -> None:
+    first = rig.wait_request(1)
+    rig.other.send(error_response(rig.ids.next(), first, UStatus(UCode.UNIMPLEMENTED, "version 4 only")))
+    rig.advance(ms=600)
+    second = rig.wait_request(2)
+    assert second.attributes.sink == UUri(OWN, 0, 4, 3)
+    entry = pb4.Subscription(topic=TOPICS[0].to_pb(), subscriber=APP.to_pb(), status=pb4.STATUS_SUBSCRIBED)
+    body = pb4.FetchSubscriptionsResponse(subscriptions=[entry]).SerializeToString()
+    rig.other.send(response(rig.ids.next(), second, body, UPayloadFormat.PROTOBUF))
+    rig.wait_topics(TOPICS[0])
+    assert rig.wait_request(3).attributes.sink == UUri(OWN, 0, 4, 4)  # registers for notifications
+    for number in range(UNANSWERED + 1):
+        rig.advance(ms=600)
+        rig.wait_request(4 + number)
+    assert rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3)
+
+
+def test_entries_that_cannot_be_read_or_exceed_the_limit_are_counted_and_hide_no_other(rig: Rig) -> None:
+    method = listed(UUri(OWN, 1, 1, 1))
+    rig.answer(rig.wait_request(1), method, *map(listed, TOPICS))
+    rig.wait_topics(*TOPICS[:3])
+    assert rig.service.counts == {"unreadable": 1, "over_limit": 1}
+
+
+def test_an_expired_subscription_ends_without_an_answer(rig: Rig) -> None:
+    entry = listed(TOPICS[0])
+    entry.attributes.expire.FromMilliseconds(rig.time.clock().wall_ms() + 1_000)
+    rig.answer(rig.wait_request(1), entry)
+    rig.wait_topics(TOPICS[0])
+    for number in range(3):
+        rig.advance(ms=600)
+        rig.wait_request(2 + number)
+    rig.wait_topics()
+
+
+def test_it_grants_topics_of_ecus_to_that_process_only(rig: Rig) -> None:
+    body = pb3.SubscriptionRequest(topic=TOPICS[0].to_pb()).SerializeToString()
+    codes = []
+    for source in (UUri(OWN, 0, 3, 0), APP):
+        asked = request(
+            rig.ids.next(), source, UUri("chassis", 0, 3, 1), body, UPayloadFormat.PROTOBUF, ttl=1_000
+        )
+        rig.other.register_listener(ANY, source, rig._on_message)
+        rig.other.send(asked)
+        wait_until(lambda asked=asked: any(each.attributes.reqid == asked.id for each in rig.responses))  # type: ignore[misc]
+        [answer] = [each for each in rig.responses if each.attributes.reqid == asked.id]
+        codes.append(answer.attributes.commstatus)
+        if codes == [None]:
+            assert pb3.SubscriptionResponse.FromString(answer.payload).status.state == 2
+    assert codes == [None, UCode.PERMISSION_DENIED]
+
+
+def test_its_subscriptions_cannot_be_removed_here(rig: Rig) -> None:
+    with pytest.raises(ValueError, match="another process"):
+        rig.service.remove("all")  # type: ignore[arg-type]
+    assert rig.service.entities[0] == UUri(OWN, CLIENT, 1, 0)

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the uSubscription of the streamer's authority, which is another process.
+
+Three sources, so that the directory is right with any uSubscription:
+
+* **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length. It is the truth: what it lacks ends,
+  also after that process restarted with another store or with none.
+* **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
+* **notifications**, for which this service registers in version 4, where one registration covers all topics.
+
+An update that arrives during a request is applied again after the list, which may be older. While that process does not
+answer, the last known subscriptions stay. At the start nothing is known, so nothing is forwarded.
+
+Other devices' uSubscriptions are the business of that process. Authorities without a uSubscription, such as ECUs, are
+served here: a Subscribe of it for their topics is granted.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from threading import Thread
+from typing import Final
+
+from ustreamer.core.base.log_limit import limited
+from ustreamer.core.routing.usubscription_codec import (
+    CHANGE_RESOURCE,
+    NOT_DELIVERED,
+    USUBSCRIPTION,
+    VERSION_3,
+    VERSION_4,
+    Status,
+    UsubscriptionMethod,
+    is_update,
+    pack_payload,
+    subscribe_in,
+    subscribe_response,
+    unsubscribe_response,
+)
+from ustreamer.hooks import PluginContext
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.external.codec import (
+    FETCH_SUBSCRIPTIONS,
+    REGISTER_V4,
+    ListedChange,
+    change_in,
+    fetch_request,
+    page_in,
+)
+from ustreamer_usubscription.inbox import ServiceInbox
+from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
+from ustreamer_usubscription.removal import RemovalPattern
+
+CLIENT: Final = 0x1_0004
+"""Instance 1 of core.ustreamer: the entity that asks."""
+
+POLL_NS: Final = 500_000_000
+POLL_NS_PER_SUBSCRIPTION: Final = 50_000
+"""So a list of 100 000 is requested every 5.5 s."""
+TTL_MS: Final = 1_000
+MAX_ASKED: Final = 8
+UNANSWERED: Final = 4
+"""Requests without an answer, after which the other version is tried."""
+MAX_CHANGES: Final = 10_000
+"""Updates that are remembered during a request; with more, the list is requested again."""
+
+_OTHER: Final = {VERSION_3: VERSION_4, VERSION_4: VERSION_3}
+_MAX_MESSAGES: Final = 10_000
+
+log = logging.getLogger("ustreamer.usubscription")
+
+
+class ExternalUsubscription:
+    """The directory of another process's uSubscription. A `ustreamer.hooks.HostedService`."""
+
+    def __init__(
+        self, config: UsubscriptionConfig, context: PluginContext, directory: InMemoryDirectory
+    ) -> None:
+        self.config = config
+        self.counts: Counter[str] = Counter()
+        self._context = context
+        self._directory = directory
+        self._authority = context.authority
+        self._client = UUri(context.authority, CLIENT, 1, 0)
+        self._ids = UuidSource(context.clock.wall_ms)
+        self._inbox: ServiceInbox[UMessage] = ServiceInbox(_MAX_MESSAGES)
+        self._bus: UTransport | None = None
+        self._running = ExitStack()
+        self._version = VERSION_3
+        self._asked: deque[UUID] = deque(maxlen=MAX_ASKED)  # for the next page; a late answer counts, too
+        self._next_poll_ns = self._timer_ns = 0
+        self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
+        self._listed_count = 0
+        self._changes: list[ListedChange] = []  # since the request for the first page
+        self._is_started = self._is_known = False
+        self._unanswered = 0
+        # So that the router brings the updates here.
+        self._own = {
+            each.pair: each
+            for each in (
+                SubscriptionRecord(
+                    UUri(self._authority, USUBSCRIPTION, version, CHANGE_RESOURCE), self._client
+                )
+                for version in _OTHER
+            )
+        }
+
+    def set_config(self, config: UsubscriptionConfig) -> None:
+        """Apply `max_subscriptions`."""
+        self.config = config
+
+    def remove(self, pattern: RemovalPattern) -> int:
+        """Raises ValueError: the subscriptions belong to another process."""
+        raise ValueError(
+            f"{pattern}: core.usubscription is another process (external = true); unsubscribe there"
+        )
+
+    @property
+    def entities(self) -> Sequence[UUri]:
+        served = sorted(set(self._context.serves) - {self._authority})
+        return [self._client, *(UUri(each, USUBSCRIPTION, ANY_VERSION) for each in served)]
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, bus: UTransport) -> None:
+        """Listen; the first request follows when the endpoints are up."""
+        self._bus = bus
+        with ExitStack() as undo:
+            self._directory.apply(self._own)
+            thread = Thread(target=self._run, name="usubscription", daemon=True)
+            thread.start()
+            undo.callback(thread.join)
+            undo.callback(self._inbox.close)
+            changes = UUri(self._authority, USUBSCRIPTION, ANY_VERSION, CHANGE_RESOURCE)
+            filters: list[tuple[UUri, UUri | None]] = [(changes, None)]
+            filters += [(ANY, entity.with_resource(ANY_RESOURCE)) for entity in self.entities]
+            for source, sink in filters:
+                bus.register_listener(source, sink, self._on_message)
+                undo.callback(bus.unregister_listener, source, sink, self._on_message)
+            self._running = undo.pop_all()
+
+    def on_endpoints_up(self) -> None:
+        """Request the list from now on. Safe from any thread."""
+        self._next_poll_ns = self._context.clock.monotonic_ns()
+        self._is_started = True
+        self._inbox.wake()
+
+    def stop(self) -> None:
+        """May be repeated, and called without `start`."""
+        self._running.close()
+
+    def _on_message(self, message: UMessage) -> None:
+        try:
+            self._inbox.put_nowait(message)
+        except UStatusError:  # what was lost comes with the next list
+            self.counts["ignored"] += 1
+
+    def _run(self) -> None:
+        while (batch := self._inbox.wait_batch()) is not None:
+            for message in batch:
+                self._process(message)
+            self._poll()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        now_ns = self._context.clock.monotonic_ns()
+        if not self._is_started:
+            return
+        self._end_expired()
+        if now_ns >= self._next_poll_ns:
+            if self._asked:
+                self._on_no_answer()
+            else:
+                self._listed, self._listed_count, self._changes = {}, 0, []
+            self._request_page(now_ns)
+        if self._timer_ns <= now_ns or self._next_poll_ns < self._timer_ns:
+            self._timer_ns = self._next_poll_ns
+            self._context.schedule(self._timer_ns, self._inbox.wake)
+
+    def _request_page(self, now_ns: int) -> None:
+        payload = fetch_request(self._version, self._listed_count).SerializeToString()
+        message = self._request(FETCH_SUBSCRIPTIONS, payload)
+        if self._send(message):
+            self._asked.append(message.id)
+        self._next_poll_ns = now_ns + (self._poll_ns() if self._is_known else POLL_NS)
+
+    def _request(self, method: int, payload: bytes) -> UMessage:
+        sink = UUri(self._authority, USUBSCRIPTION, self._version, method)
+        return request(self._ids.next(), self._client, sink, payload, UPayloadFormat.PROTOBUF, ttl=TTL_MS)
+
+    def _poll_ns(self) -> int:
+        return POLL_NS + POLL_NS_PER_SUBSCRIPTION * self._directory.count
+
+    def _send(self, message: UMessage) -> bool:
+        assert self._bus is not None
+        try:
+            self._bus.send(message)
+        except UStatusError:
+            self.counts["unsent"] += 1
+            return False
+        return True
+
+    def _on_no_answer(self) -> None:
+        self._unanswered += 1
+        self._lost("no answer")
+        if (
+            self._listed_count or self._unanswered % UNANSWERED == 0
+        ):  # a page may be of a process that has gone
+            self._asked.clear()
+            self._listed, self._listed_count, self._changes = {}, 0, []
+        if self._unanswered % UNANSWERED == 0:  # it may listen at the methods of one version only
+            self._version = _OTHER[self._version]
+
+    def _lost(self, why: str) -> None:
+        if self._is_known:
+            log.warning(
+                "usubscription.external_lost",
+                extra={"why": why, "subscriptions": self._known_count, **limited(self._authority)},
+            )
+        self._is_known = False
+
+    @property
+    def _known_count(self) -> int:
+        return self._directory.count - len(self._own)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _process(self, message: UMessage) -> None:
+        attributes = message.attributes
+        if attributes.type is UMessageType.REQUEST:
+            self._answer_for_served(message)
+        elif attributes.type is UMessageType.RESPONSE:
+            if attributes.reqid in self._asked:
+                self._on_list(message)
+        elif is_update(message) and attributes.source.authority_name == self._authority:
+            self._on_update(message)
+
+    def _on_update(self, message: UMessage) -> None:
+        change = change_in(message, self._authority)
+        if change is None:
+            self.counts["unreadable"] += 1
+            return
+        if self._asked:
+            if len(self._changes) >= MAX_CHANGES:  # too many to repeat: the next list has them
+                self._asked.clear()
+            self._changes.append(change)
+        self._apply({change.entry.pair: change.entry if change.is_routed else None})
+
+    def _on_list(self, message: UMessage) -> None:
+        now_ns = self._context.clock.monotonic_ns()
+        code = message.attributes.commstatus or UCode.OK
+        if code in NOT_DELIVERED:  # by a dispatcher on the path
+            if message.attributes.reqid is not None:
+                self._asked.remove(message.attributes.reqid)
+            self._on_no_answer()
+            return
+        self._asked.clear()
+        self._unanswered = 0
+        if code is not UCode.OK:
+            self._lost(code.name)
+            self._version = _OTHER[self._version]
+            return
+        try:
+            page = page_in(message, self._version, self._authority)
+        except UStatusError:
+            self.counts["unreadable"] += 1
+            return
+        self.counts["unreadable"] += page.skipped
+        self._listed |= {each.pair: each for each in page.subscriptions}
+        self._listed_count += page.length
+        if page.has_more and page.length and self._listed_count < self.config.max_subscriptions:
+            self._request_page(now_ns)
+            return
+        for change in self._changes:
+            self._listed.pop(change.entry.pair, None)
+            if change.is_routed:
+                self._listed[change.entry.pair] = change.entry
+        self._on_complete()
+
+    def _on_complete(self) -> None:
+        listed, self._listed, self._changes = self._listed, {}, []
+        known = {each.pair: each for each in self._directory if each.pair not in self._own}
+        ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(known.keys() - listed.keys())
+        self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
+        if not self._is_known:
+            self._is_known = True
+            log.info(
+                "usubscription.external_found",
+                extra={
+                    "version": self._version,
+                    "subscriptions": self._known_count,
+                    **limited(self._authority),
+                },
+            )
+            if self._version == VERSION_4:
+                self._send(self._request(REGISTER_V4, pb4.NotificationsRequest().SerializeToString()))
+
+    def _apply(self, changes: dict[TopicEntityPair, SubscriptionRecord | None]) -> None:
+        wanted = {pair: each for pair, each in changes.items() if pair not in self._own}
+        room = self.config.max_subscriptions - self._known_count + list(wanted.values()).count(None)
+        new = [
+            pair for pair, each in wanted.items() if each is not None and self._directory.find(pair) is None
+        ]
+        for pair in new[max(0, room) :]:
+            del wanted[pair]
+            self.counts["over_limit"] += 1
+        if wanted:
+            self._directory.apply(wanted)
+
+    def _end_expired(self) -> None:
+        ended = self._directory.pop_expired(self._context.clock.wall_ms())
+        if ended:
+            self._directory.apply(dict.fromkeys(each.pair for each in ended))
+
+    # --- authorities without a uSubscription --------------------------------------------------------------------------
+
+    def _answer_for_served(self, message: UMessage) -> None:
+        sink, source = message.attributes.sink, message.attributes.source
+        assert sink is not None
+        try:
+            if sink.authority_name == self._authority or sink.ue_version_major not in _OTHER:
+                raise UStatusError(UCode.UNIMPLEMENTED, "core.usubscription is another process")
+            if source.authority_name != self._authority or source.ue_id != USUBSCRIPTION:
+                text = f"only core.usubscription of {self._authority!r} may subscribe here"
+                raise UStatusError(UCode.PERMISSION_DENIED, text)
+            version = sink.ue_version_major
+            if sink.resource_id == UsubscriptionMethod.SUBSCRIBE:
+                asked = subscribe_in(version, message.payload, message.attributes.payload_format)
+                body = subscribe_response(version, asked.topic, Status.SUBSCRIBED)
+            elif sink.resource_id == UsubscriptionMethod.UNSUBSCRIBE:
+                body = unsubscribe_response(version)
+            else:
+                raise UStatusError(UCode.UNIMPLEMENTED, "core.usubscription is another process")
+        except UStatusError as error:
+            self._send(error_response(self._ids.next(), message, UStatus(error.code, error.message)))
+            return
+        self._send(
+            response(self._ids.next(), message, *pack_payload(body, message.attributes.payload_format))
+        )
