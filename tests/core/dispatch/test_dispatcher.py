@@ -43,7 +43,7 @@ BROKEN = UStatusError(UCode.INTERNAL, "cannot be mapped")
 LINK_DOWN = UStatusError(UCode.UNAVAILABLE, "link down")
 SECOND_NS = 1_000_000_000
 
-REFUSALS = ("invalid", "spoofed", "identity", "access", "duplicate", "deferred_to_peer")
+REFUSALS = ("invalid", "spoofed", "identity", "access", "authorisation", "duplicate", "deferred_to_peer")
 
 
 def event(world: "World", topic: UUri = SPEED, payload: bytes = b"", **more: object) -> UMessage:
