@@ -2,6 +2,7 @@
 """The plugin in the real dispatcher: correct rates per target, correct verdicts in the ledger."""
 
 import gc
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -95,6 +96,14 @@ class Bench:
     def _filters(self, delivery: Delivery) -> list:  # type: ignore[type-arg]
         found = self.plugin.ustreamer_filters(delivery)
         return [found] if found else []
+
+    def made(self, count: int, *, hz: float) -> list[UMessage]:
+        """Publications with the creation times of a steady publisher, not yet dispatched."""
+        messages = []
+        for number in range(count):
+            self.advance_to(round(number * 1e9 / hz))
+            messages.append(publish(self.ids.next(), SPEED, b"%d" % number))
+        return messages
 
     def publish(self, topic: UUri = SPEED, payload: bytes = b"") -> None:
         self.chassis.dispatch(publish(self.ids.next(), topic, payload))
@@ -247,6 +256,39 @@ def test_a_held_message_is_sent_when_the_new_limit_permits_it() -> None:
     bench.advance_to(5_000_000_000)
     assert sorted(bench.got("backbone")) == sorted([b"first", b"newer", b"held again", b"free"])
     assert bench.ledger().unaccounted == 0
+
+
+@pytest.mark.parametrize("mode", ["drop", "latest"])
+def test_at_a_lifted_limit_the_order_is_kept(mode: Literal["drop", "latest"]) -> None:
+    bench = Bench(Config(mode=mode))
+    bench.directory.subscribe(SPEED, APP, 100)
+    made = bench.made(8, hz=100)
+    bench.chassis.dispatch(made[0])
+    bench.advance_to(140_000_000)
+    for message in made[1:7]:  # a bunch
+        bench.chassis.dispatch(message)
+    assert bench.got("backbone") == [b"0", b"1"]
+    bench.directory.subscribe(SPEED, APP, None)
+    bench.chassis.dispatch(made[7])
+    assert bench.got("backbone") == [b"%d" % n for n in range(8)]
+    assert bench.ledger().unaccounted == bench.ledger().queued == 0
+
+
+@pytest.mark.parametrize("mode", ["drop", "latest"])
+def test_a_bunch_leaves_at_the_limit_in_order(mode: Literal["drop", "latest"]) -> None:
+    bench = Bench(Config(mode=mode))
+    bench.directory.subscribe(SPEED, APP, 100)
+    made = bench.made(7, hz=100)
+    bench.chassis.dispatch(made[0])
+    bench.advance_to(130_000_000)
+    for message in made[1:]:
+        bench.chassis.dispatch(message)
+    assert bench.ledger().queued == 5
+    bench.advance_to(1_000_000_000)
+    assert bench.got("backbone") == [b"%d" % n for n in range(7)]
+    times = [at for at, _ in bench.egresses["backbone"].messages[1:]]
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 9_000_000
+    assert bench.ledger().unaccounted == bench.ledger().queued == bench.ledger().throttled == 0
 
 
 def test_gates_go_with_their_targets() -> None:
