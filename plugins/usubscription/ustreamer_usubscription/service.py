@@ -87,7 +87,9 @@ class UsubscriptionService:
         self._directory = directory
         self._served_authorities = frozenset({context.authority, *context.serves})
         self._state = ServiceState(self._served_authorities, directory)
-        self._policy = SubscriptionPolicy(config, context.authority, context.serves, context.authorities)
+        self._policy = SubscriptionPolicy(
+            config, context.authority, context.serves, context.authorities, context.links
+        )
         lifecycle = {} if config.topic_lifecycle == "off" else v3.LIFECYCLE_MUTATIONS
         self._mutations = {**v3.MUTATIONS, **lifecycle, **v4.MUTATIONS}
         self._queries = {**v3.QUERIES, **v4.QUERIES}
@@ -453,7 +455,7 @@ class UsubscriptionService:
         """A snapshot of counters and sizes.
 
         `answered`, `ignored`, `unsent` (Responses), one `refused_<code>` each, `updates` (changes sent),
-        `updates_unsent`.
+        `updates_unsent`, `pending_without_endpoint` and `pending_link_down` (Subscribes that wait, with the reason).
         """
         return {
             **(Counter(dict(self._outbox.counts)) + Counter(dict(self._refusal_outbox.counts))),
@@ -462,6 +464,7 @@ class UsubscriptionService:
             "topics": self._state.declared_topics.count,
             "remote_topics": self._state.remote_states.count,
             **self._remote_topics.statistics(),
+            **self._policy.counts,
             "updates_waiting": len(self._outbox),
             "queued": len(self._inbox),
             **self._store.statistics(),

@@ -39,6 +39,10 @@ class LinkStates:
         endpoint = self._endpoint_of(authority)
         return _UNKNOWN_LINK if endpoint is None else self._links.get(endpoint, _UNKNOWN_LINK)
 
+    def has_endpoint(self, authority: str) -> bool:
+        """Whether `authority` lives behind a configured endpoint; true where no configuration is known."""
+        return self._endpoint_of is _no_endpoint or self._endpoint_of(authority) is not None
+
     def state_of_endpoint(self, endpoint: str) -> LinkState:
         """The present state of the link of an endpoint."""
         return self._links.get(endpoint, _UNKNOWN_LINK)

@@ -82,6 +82,22 @@ def test_the_first_subscriber_waits_for_the_other_device_and_receives_the_result
     assert rig.routed_subscribers(REMOTE) == [(APP, 0)]
 
 
+def test_a_pending_subscription_has_a_reason_while_its_link_is_down(rig: "ServiceRig") -> None:
+    def answer() -> pb.SubscriptionStatus:
+        return rig.call_for(pb.SubscriptionResponse, SUBSCRIBE, rig.subscription_request(REMOTE)).status
+
+    assert (answer().state, answer().message) == (PENDING, "")
+    rig.links.set_state(FAR, up=True)
+    rig.links.set_state(FAR, up=False)
+    status = answer()
+    assert status.state == PENDING
+    assert (
+        status.message
+        == "the link to 'device3' is down; its core.usubscription is called when the link is up"
+    )
+    assert rig.plugin.service.statistics()["pending_link_down"] == 1
+
+
 def test_events_are_routed_while_the_response_is_pending(rig: "ServiceRig") -> None:
     rig.subscribe(REMOTE)
     assert rig.routed_subscribers(REMOTE) == [(APP, 0)]

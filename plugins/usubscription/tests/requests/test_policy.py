@@ -11,6 +11,7 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.requests.policy import SubscriptionPolicy
 from ustreamer_usubscription.requests.requests import UNVERIFIED
 
+from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.identity import Identity, Peer
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -238,3 +239,12 @@ def test_only_callers_with_a_configured_authority_may_change() -> None:
         False,
         True,
     ]
+
+
+def test_a_topic_behind_no_endpoint_has_a_reason_and_is_counted() -> None:
+    policy = SubscriptionPolicy(config(), OWN, links=LinkStates({"cloud": "uplink"}.get))
+    assert policy.pending_reason(UUri("cloud", 1, 1, 0x8001)) == ""
+    assert policy.pending_reason(UUri("mars", 1, 1, 0x8001)) == (
+        "'mars' lives behind no endpoint of this streamer; add it to the authorities of an endpoint"
+    )
+    assert policy.counts == {"pending_without_endpoint": 1}

@@ -44,7 +44,8 @@ def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transac
         reason = f"expire, {entry.expire_ms} ms, has passed"
         transaction.remove_subscription(entry.pair, reason)
         return Status.UNSUBSCRIBED, reason
-    return transaction.put_subscription(entry), ""
+    status = transaction.put_subscription(entry)
+    return status, call.policy.pending_reason(topic) if status is Status.SUBSCRIBE_PENDING else ""
 
 
 def register(observer: Observer, call: CallContext, transaction: Transaction) -> None:

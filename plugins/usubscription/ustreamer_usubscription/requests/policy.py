@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configured rules for topics and callers: permission to subscribe, to register, and delivery settings."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.identity import Peer
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.pb.usubscription_v3 import EventDeliveryConfig
@@ -64,6 +66,7 @@ class SubscriptionPolicy:
         authority: str,
         serves: Iterable[str] = (),
         peers: Collection[str] = (),
+        links: LinkStates | None = None,
     ) -> None:
         """`authority` replaces an empty one in a pattern; `peers` are the other configured authorities, a live view."""
 
@@ -78,6 +81,8 @@ class SubscriptionPolicy:
         self._caller_levels = tuple((caller_rule(each.caller), each.level) for each in config.callers)
         self._served_authorities = frozenset({authority, *serves})
         self._peers = peers
+        self._links = links or LinkStates()
+        self.counts: Counter[str] = Counter()
         self._strict = config.register_policy == "strict"
         self._dispatchers = tuple(map(pattern, config.dispatchers))
         self._highest_level = config.permission_levels
@@ -120,6 +125,17 @@ class SubscriptionPolicy:
     def is_known_authority(self, authority: str) -> bool:
         """Whether the endpoint of an authority is configured, so that no other device can claim it."""
         return authority in self._served_authorities or authority in self._peers
+
+    def pending_reason(self, topic: UUri) -> str:
+        """Why a remote topic may stay SUBSCRIBE_PENDING, for people; empty if its uSubscription is being called."""
+        authority = topic.authority_name
+        if not self._links.has_endpoint(authority):
+            self.counts["pending_without_endpoint"] += 1
+            return f"{authority!r} lives behind no endpoint of this streamer; add it to the authorities of an endpoint"
+        if not self._links.state_of(authority).up:
+            self.counts["pending_link_down"] += 1
+            return f"the link to {authority!r} is down; its core.usubscription is called when the link is up"
+        return ""
 
     # --- registration ---------------------------------------------------------------------------------------
 
