@@ -13,10 +13,10 @@ A plugin imports this module, `ustreamer.core`, `ustreamer.uprotocol`, and `ustr
 transport. It never imports the host, a transport or another plugin.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import pluggy
@@ -31,6 +31,7 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.identity import Peer
+from ustreamer.core.routing.router import Router
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory, SubscriptionWatch
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.transport_port import ConfigWarning, EndpointConfig, NamedPattern, TransportKind
@@ -127,6 +128,23 @@ RequestPlugin: TypeAlias = Callable[[Path, str, Mapping[str, Any]], Any]
 
 Arguments: the directory, the name of the plugin, the request as JSON. Raises UStatusError: UNAVAILABLE if none runs.
 """
+
+
+class OfflineRouting(NamedTuple):
+    """The decisions of a configuration file, without its networks: the router, and the filters of its plugins."""
+
+    router: Router
+    """Without peers. Its subscriptions are those that `LoadRouting` was given, and those of the file."""
+    unicast: Mapping[str, bool]
+    """By endpoint, the streamer's own included: whether each subscriber is a target of its own."""
+    filters: Callable[[Delivery], Iterable[Filter]]
+    limits: Mapping[str, EgressLimits]
+    fixed_endpoints: frozenset[str]
+    """The endpoints whose subscriptions are all in the file."""
+
+
+LoadRouting: TypeAlias = Callable[[Path, SubscriptionDirectory], OfflineRouting]
+"""Builds the routing of a configuration file, with these subscriptions. Nothing is opened. Raises the errors of `check`."""
 
 
 class EndpointProvider(Protocol):

@@ -13,8 +13,8 @@ from ustreamer_recorder.commands import add_commands
 from ustreamer_recorder.recordings_command import ACTIONS
 
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
-from ustreamer.core.routing.subscriptions import Change, Subscription
-from ustreamer.hooks import Networks, StoredMessages
+from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionDirectory
+from ustreamer.hooks import Networks, OfflineRouting, StoredMessages
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -31,11 +31,15 @@ def no_networks(config: Path) -> AbstractContextManager[Networks]:
     raise AssertionError(f"{config}: no command here sends")
 
 
+def no_routing(config: Path, directory: SubscriptionDirectory) -> OfflineRouting:
+    raise AssertionError(f"{config}: no command here routes")
+
+
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on the test's directory: its exit code, and the lines it printed."""
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), lambda _: StoredMessages(), no_networks)
+    add_commands(parser.add_subparsers(), lambda _: StoredMessages(), no_networks, None, no_routing)
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
         action, *more = arguments

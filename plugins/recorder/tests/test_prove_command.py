@@ -45,7 +45,13 @@ def stores() -> Stores:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], stores: Stores) -> Run:
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), stores.read, lambda config: pytest.fail(f"{config}: opened"))
+    add_commands(
+        parser.add_subparsers(),
+        stores.read,
+        lambda config: pytest.fail(f"{config}: opened"),
+        None,
+        lambda config, _: pytest.fail(f"{config}: loaded"),
+    )
 
     def run(*arguments: str, directory: Path = tmp_path) -> tuple[int, list[str]]:
         parsed = parser.parse_args(["recordings", "prove", str(directory), *arguments])

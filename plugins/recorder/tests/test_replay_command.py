@@ -14,9 +14,9 @@ from ustreamer_recorder.replay_command import run_replay
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER
-from ustreamer.core.routing.subscriptions import Change, Subscription
+from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionDirectory
 from ustreamer.core.routing.usubscription_codec import subscribe_in, unsubscribe_in
-from ustreamer.hooks import Networks, StoredMessages
+from ustreamer.hooks import Networks, OfflineRouting, StoredMessages
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -61,9 +61,13 @@ class Sent:
         yield self
 
 
+def no_routing(config: Path, directory: SubscriptionDirectory) -> OfflineRouting:
+    pytest.fail(f"{config}: loaded")
+
+
 def replay(sent: Sent, *arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), lambda _: StoredMessages(), sent.opened)
+    add_commands(parser.add_subparsers(), lambda _: StoredMessages(), sent.opened, None, no_routing)
     options = parser.parse_args(["recordings", "replay", *arguments, "--into", "streamer.toml"])
     return run_replay(options, sent.opened)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of `ustreamer recordings ls|show|check|prove|replay DIR`.
+"""The arguments of `ustreamer recordings ls|show|check|prove|replay DIR` and `ustreamer test CONFIG --recording DIR`.
 
 The help of all commands imports this module, so it imports no part of the recorder.
 """
@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ustreamer.hooks import OpenNetworks, ReadStoredMessages
+    from ustreamer.hooks import LoadRouting, OpenNetworks, ReadStoredMessages
 
 
 def add_commands(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
     read_stored_messages: "ReadStoredMessages",
     open_networks: "OpenNetworks",
-    *_: object,
+    _: object,
+    load_routing: "LoadRouting",
 ) -> None:
-    """Add the command `recordings`."""
+    """Add the commands `recordings` and `test`."""
     parser = commands.add_parser("recordings", help="look into recordings")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
@@ -34,6 +35,7 @@ def add_commands(
             action.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
     _add_prove(actions, read_stored_messages)
     _add_replay(actions, open_networks)
+    _add_test(commands, load_routing)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -86,3 +88,23 @@ def _add_replay(
         return run_replay(arguments, open_networks)
 
     action.set_defaults(run=run)
+
+
+def _add_test(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", load_routing: "LoadRouting"
+) -> None:
+    parser = commands.add_parser("test", help="replay a recording through a configuration: what would change")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the changed configuration")
+    parser.add_argument("--recording", type=Path, metavar="DIR", required=True, help="the recordings")
+    parser.add_argument(
+        "--run", dest="number", default="", metavar="RUN", help="as `recordings ls` shows it (the last one)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", default=20, help="changes shown (20)")
+    parser.add_argument("--json", action="store_true", help="one JSON object; no limit")
+
+    def run(arguments: argparse.Namespace) -> int:
+        from ustreamer_recorder.rehearsal.command import run_test
+
+        return run_test(arguments, load_routing)
+
+    parser.set_defaults(run=run)

@@ -46,6 +46,12 @@ from ustreamer_recorder.layout import (
     SegmentHeader,
 )
 
+_VERDICTS: Final[dict[int, Verdict]] = {int(each): each for each in Verdict}
+_TYPES: Final[dict[int, UMessageType]] = {int(each): each for each in UMessageType}
+"""By number, as `Verdict(number)` and `UMessageType(number)`, which cost 0.3 us each."""
+_BATCH: Final = int(Kind.BATCH)
+_ANSWER: Final = int(Kind.ANSWER)
+
 
 class Block(NamedTuple):
     """A valid block: its header and its offset."""
@@ -171,7 +177,8 @@ class _Decoder:
         while following < block.end:
             offset, following = following, following + RECORD
             record = data[offset:following]
-            if record[0] == Kind.BATCH:
+            kind = record[0]
+            if kind == _BATCH:
                 yield from self._pending_row()
                 try:
                     following += RECORD * _column_records(record, (block.end - following) // RECORD)
@@ -180,10 +187,10 @@ class _Decoder:
                     return
                 yield from self._batch(data[offset:following], offset)
                 continue
-            decode = _DECODERS.get(record[0])
+            decode = _DECODERS.get(kind)
             if decode is None:
                 continue
-            if record[0] != Kind.ANSWER:
+            if kind != _ANSWER:
                 yield from self._pending_row()
             try:
                 event = decode(self, record)
@@ -275,26 +282,26 @@ class _Decoder:
             reason,
             epoch,
         ) = layout.DELIVERY.unpack(record)
-        self._row = Row(
-            seq=seq,
-            id=UUID(msb, lsb),
-            verdict=Verdict(verdict),
-            target=self._target(target),
-            type=UMessageType(type),
-            source=self._required_string(source),
-            sink=self._string(sink),
-            priority=priority,
-            size=size,
-            arrived_ns=arrived_ns,
-            received_ns=received_ns,
-            first_attempt_ns=first_attempt_ns,
-            settled_ns=settled_ns,
-            attempts=attempts,
-            ttl_ms=ttl_ms if flags & HAS_TTL else None,
-            code=None if code == NO_CODE else code,
-            reason=self._string(reason),
-            epoch=epoch,
-            held=bool(flags & HELD),
+        self._row = Row(  # by position: a third faster, and a drive has millions of rows
+            seq,
+            UUID(msb, lsb),
+            _VERDICTS[verdict] if verdict in _VERDICTS else Verdict(verdict),
+            self._target(target),
+            _TYPES[type] if type in _TYPES else UMessageType(type),
+            self._required_string(source),
+            self._string(sink),
+            priority,
+            size,
+            arrived_ns,
+            received_ns,
+            first_attempt_ns,
+            settled_ns,
+            attempts,
+            ttl_ms if flags & HAS_TTL else None,
+            None if code == NO_CODE else code,
+            self._string(reason),
+            epoch,
+            bool(flags & HELD),
         )
 
     def batch(self, records: bytes) -> list[Row]:
@@ -321,35 +328,33 @@ class _Decoder:
         msbs, lsbs, *others = (numbers[at : at + count] for at in range(0, len(numbers), count))
         times_ns = others[0] if flags & layout.TIMES else (time_ns,) * count
         sizes = others[-1] if flags & layout.SIZES else (size,) * count
-        first = Row(
-            seq=seq,
-            id=UUID(0, 0),
-            verdict=Verdict.DELIVERED,
-            target=self._target(target),
-            type=UMessageType(type),
-            source=self._required_string(source),
-            sink=self._string(sink),
-            priority=priority,
-            size=size,
-            arrived_ns=time_ns,
-            received_ns=time_ns,
-            first_attempt_ns=time_ns,
-            settled_ns=settled_ns,
-            attempts=1,
-            ttl_ms=ttl_ms if flags & HAS_TTL else None,
-            epoch=epoch,
-        )
+        kind, to = UMessageType(type), self._target(target)
+        sender, receiver = self._required_string(source), self._string(sink)
+        ttl = ttl_ms if flags & HAS_TTL else None
         return [
-            msgspec.structs.replace(
-                first,
-                seq=seq + number,
-                id=UUID(msb, lsb),
-                size=size,
-                arrived_ns=time_ns,
-                received_ns=time_ns,
-                first_attempt_ns=time_ns,
+            Row(
+                number,
+                UUID(msb, lsb),
+                Verdict.DELIVERED,
+                to,
+                kind,
+                sender,
+                receiver,
+                priority,
+                size,
+                time_ns,
+                time_ns,
+                time_ns,
+                settled_ns,
+                1,
+                ttl,
+                None,
+                None,
+                epoch,
             )
-            for number, (msb, lsb, time_ns, size) in enumerate(zip(msbs, lsbs, times_ns, sizes, strict=True))
+            for number, msb, lsb, time_ns, size in zip(
+                range(seq, seq + count), msbs, lsbs, times_ns, sizes, strict=True
+            )
         ]
 
     def answer(self, record: bytes) -> Row:

@@ -31,7 +31,7 @@ class RunSummary:
     """The totals of the segments of a run."""
 
     def __init__(self, first: int) -> None:
-        self.verdicts: Counter[str] = Counter()
+        self._rows = [0] * len(Verdict)
         self.segments = self.letters = self.changes = self.skipped = 0
         self.unannounced = 0
         self.damaged = 0
@@ -41,6 +41,11 @@ class RunSummary:
         self.last_counters: Counters | None = None
         self._next_number = first
         self._next_seq: int | None = None
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """The number of rows by verdict."""
+        return Counter({verdict.name.lower(): self._rows[verdict] for verdict in Verdict})
 
     def count_events(self, file: SegmentInfo) -> Iterator[Event | Damage]:
         """Add the next file of the run, and pass its events on."""
@@ -56,8 +61,11 @@ class RunSummary:
     def _count(self, event: Event | Damage) -> None:
         match event:
             case Row():
-                self.verdicts[event.verdict.name.lower()] += 1
-                self._expect(event.seq, 1)
+                self._rows[event.verdict] += 1
+                if event.seq != self._next_seq:
+                    self._expect(event.seq, 1)
+                else:
+                    self._next_seq = event.seq + 1
             case Gap():
                 self.skipped += sum(event.rows)
                 self._expect(event.first_seq, sum(event.rows))
@@ -94,7 +102,8 @@ class RunSummary:
         counts them as dead-lettered, or as queued on disk.
         """
         counted = msgspec.to_builtins(ledger)
-        more = {name: self.verdicts[name] - counted[name] for name in _FINAL}
+        verdicts = self.verdicts
+        more = {name: verdicts[name] - counted[name] for name in _FINAL}
         persisted = sum(more.values()) + self.skipped
         if not 0 <= persisted <= ledger.queued:
             return False

@@ -18,6 +18,7 @@ def add_commands(
     _: "ReadStoredMessages",
     __: "OpenNetworks | None" = None,
     request_plugin: "RequestPlugin | None" = None,
+    *___: object,
 ) -> None:
     """Add the command `subscriptions` with its options."""
     top = commands.add_parser("subscriptions", help="what the store of a streamer holds")

@@ -104,7 +104,7 @@ class Plugin:
 '''
 
 COMMANDS_OF_TESTER = """
-def add_commands(commands, read_stored_messages, open_networks, request_plugin):
+def add_commands(commands, read_stored_messages, open_networks, request_plugin, load_routing):
     greet = commands.add_parser("greet", help="say hello")
     greet.add_argument("--name", default="world")
     greet.set_defaults(run=lambda arguments: print(f"hello {arguments.name}") or 3)

@@ -20,7 +20,8 @@ from ustreamer import __version__
 from ustreamer.host.cli.arguments import MESSAGE_TYPES, uuri_pattern
 
 if TYPE_CHECKING:
-    from ustreamer.hooks import StoredMessages
+    from ustreamer.core.routing.subscriptions import SubscriptionDirectory
+    from ustreamer.hooks import OfflineRouting, StoredMessages
     from ustreamer.host.runtime.network_sender import NetworkSender
     from ustreamer.host.runtime.plugins import PluginError
     from ustreamer.uprotocol.ustatus import UStatusError
@@ -131,7 +132,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
     Only the latter has the commands of plugins.
     """
-    top: argparse.ArgumentParser = _Parser(prog="ustreamer", formatter_class=_OneLineHelpFormatter)
+    top: argparse.ArgumentParser = _Parser(
+        prog="ustreamer", formatter_class=_OneLineHelpFormatter, add_help=False
+    )
+    # The usage has -h: a line less, so that the list of commands fits on a screen.
+    top.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
     title = "commands of the uProtocol dispatcher of a vehicle gateway"
     commands = top.add_subparsers(title=title, metavar="COMMAND", required=True)
@@ -156,7 +161,7 @@ def _add_plugin_commands(commands: Commands) -> None:
         try:
             if find_spec(name) is not None:
                 import_module(name).add_commands(
-                    commands, _read_stored_messages, _open_networks, _request_plugin
+                    commands, _read_stored_messages, _open_networks, _request_plugin, _load_routing
                 )
         except Exception as error:  # noqa: BLE001 - foreign code may raise anything while it is imported
             print(f"warning: {name} adds no command: {error}", file=sys.stderr)
@@ -178,6 +183,12 @@ def _request_plugin(state_dir: Path, plugin: str, request: Mapping[str, Any]) ->
     from ustreamer.host.admin.server import PluginRequest, send_request
 
     return send_request(state_dir, PluginRequest(plugin, dict(request)))
+
+
+def _load_routing(config: Path, directory: "SubscriptionDirectory") -> "OfflineRouting":
+    from ustreamer.host.cli.offline_routing import load_routing
+
+    return load_routing(config, directory)
 
 
 def _warn(errors: Iterable["PluginError"]) -> None:

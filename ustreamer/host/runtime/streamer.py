@@ -27,6 +27,7 @@ from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import MAX_ADVERTISEMENTS
 from ustreamer.core.routing.access import AccessPolicy
+from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy
 from ustreamer.core.routing.identity import Peer
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
@@ -36,7 +37,7 @@ from ustreamer.core.routing.subscriptions import (
     SubscriptionDirectory,
     merge_directories,
 )
-from ustreamer.hooks import HostedService, PluginContext, StreamerSettings
+from ustreamer.hooks import HostedService, OfflineRouting, PluginContext, StreamerSettings
 from ustreamer.host.admin.status import (
     EndpointStatus,
     Redriven,
@@ -284,17 +285,34 @@ class Streamer:
             self._config, self._authority_table, self._with_configured_subscriptions(directories)
         )
 
+    def offline_routing(self, directory: SubscriptionDirectory) -> OfflineRouting:
+        """The routing of this configuration without peers, with these subscriptions in addition to the configured ones."""
+        merged = self._with_configured_subscriptions([directory])
+        return OfflineRouting(
+            self._build_router(self._config, self._authority_table, merged, FORWARD_ALL),
+            self._unicast(),
+            self._filters,
+            {name: self._config.limits(name) for name in self.transports},
+            frozenset(
+                name
+                for name, section in self._config.endpoints.items()
+                if type(self.transports[name]).subscriptions is not EndpointTransport.subscriptions
+                and not self._kinds[section.transport].provides_usubscription(section)
+            ),
+        )
+
     def _build_router(
         self,
         config: StreamerConfig,
         authority_table: AuthorityTable,
         directory: SubscriptionDirectory | None = None,
+        forwarding: ForwardingPolicy | None = None,
     ) -> Router:
-        unicast = {name: transport.unicast for name, transport in self.transports.items()}
+        unicast = self._unicast()
         access = {
             name: AccessPolicy(name, each.access) for name, each in config.endpoints.items() if each.access
         }
-        forwarding = PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
+        forwarding = forwarding or PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
         return Router(
             authority_table,
             directory or self._paused,
@@ -308,12 +326,15 @@ class Streamer:
     def _peer_of(self, source: UUri) -> Peer:
         return self.dispatcher.router.peer_of(source)
 
+    def _unicast(self) -> dict[str, bool]:
+        return {name: transport.unicast for name, transport in self.transports.items()}
+
+    def _filters(self, delivery: Delivery) -> Iterable[Filter]:
+        found: list[Filter] = self._plugins.hook.ustreamer_filters(delivery=delivery)
+        return found
+
     def _build_dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
-
-        def filters(delivery: Delivery) -> Iterable[Filter]:
-            found: list[Filter] = hook.ustreamer_filters(delivery=delivery)
-            return found
 
         def taps(endpoint: str) -> Iterable[Tap]:
             found: list[Tap] = hook.ustreamer_taps(endpoint=endpoint)
@@ -324,7 +345,7 @@ class Streamer:
             self._clock,
             self._build_router(config, self._authority_table),
             self._egress_queues,
-            filters=filters,
+            filters=self._filters,
             taps=taps,
             schedule=self._timers.schedule,
             on_dead_letter=self._on_dead_letter,
@@ -598,6 +619,10 @@ class Streamer:
             tuple(self.targets()),
             tuple(StoppedTopic(*pair) for pair in self._paused.all_paused()),
         )
+
+    def endpoint_authorities(self) -> dict[str, tuple[str, ...]]:
+        """By endpoint: the authorities behind it."""
+        return {name: section.authorities for name, section in self._config.endpoints.items()}
 
     def statistics(self) -> StreamerStatistics:
         """All counters."""

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer test` predicts the decisions of a dispatcher with other settings, message by message."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ustreamer_recorder.events import Damage, Event, Row
+from ustreamer_recorder.rehearsal.recorded_traffic import Destination, RecordedMessage, RecordedTraffic
+from ustreamer_recorder.rehearsal.rehearsal import Rehearsal
+from ustreamer_recorder.rehearsal.subscriptions import RecordedSubscriptions
+
+from tests.host.recording.replay_rig import MS, SUBSCRIBERS, TOPICS, ReplayRig
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router
+from ustreamer.hooks import OfflineRouting
+from ustreamer.uprotocol.uuri import UUri
+
+Decided = list[dict[Destination, Verdict]]
+Step = tuple[str, object, object]
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(1, 4)),
+        st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(1, 4)),
+        st.tuples(
+            st.just("subscription"),
+            st.sampled_from([(topic, who) for topic in TOPICS for who in SUBSCRIBERS]),
+            st.sampled_from([None, 0, 7, 10, 23]),
+        ),
+        st.tuples(st.just("bunch"), st.sampled_from(TOPICS), st.integers(2, 8)),
+        st.tuples(st.just("send"), st.just(0), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(1, 40), st.just(0)),
+    ),
+    max_size=60,
+)
+JITTER = st.lists(st.integers(1, 3 * MS), min_size=1, max_size=7)
+
+
+def drive(rig: ReplayRig, steps: Iterable[Step], jitter: list[int]) -> list[Event]:
+    """The same traffic for each rig; returns what it recorded."""
+    for topic in TOPICS:
+        rig.set_subscription(topic, SUBSCRIBERS[0], 10 * MS)
+    for count, (what, first, second) in enumerate(steps):
+        rig.advance(jitter[count % len(jitter)])
+        if what == "publish" and isinstance(first, UUri) and isinstance(second, int):
+            for _ in range(second):
+                rig.publish(first)
+                rig.advance(1 + jitter[count % len(jitter)] // 2)
+        elif what == "bunch" and isinstance(first, UUri) and isinstance(second, int):
+            for number in range(second, 0, -1):
+                rig.publish(first, age_ms=9 * number)
+                rig.advance(1_000)
+        elif what == "subscription" and isinstance(first, tuple):
+            topic, subscriber = first
+            rig.set_subscription(topic, subscriber, second * MS if isinstance(second, int) else None)
+        elif what == "send":
+            rig.egress["backbone"].send()
+        elif isinstance(first, int):
+            rig.advance(first * MS)
+    rig.advance(200 * MS)
+    return rig.recorded()
+
+
+def recorded(events: Iterable[Event | Damage]) -> RecordedTraffic:
+    run = RecordedTraffic()
+    for each in events:
+        run.add_event(each)
+    return run
+
+
+def rehearse(run: RecordedTraffic, rig: ReplayRig) -> tuple[Rehearsal, Decided]:
+    """The decisions of the settings of `rig`, in order of arrival."""
+    subscriptions, decided = RecordedSubscriptions(), list[tuple[int, dict[Destination, Verdict]]]()
+    unicast = dict.fromkeys((SELF, "chassis", "backbone"), True)
+    router = Router(AuthorityTable({"chassis": "chassis", "hpc": "backbone"}), subscriptions, unicast)
+
+    def note(message: RecordedMessage, decisions: dict[Destination, Verdict]) -> None:
+        decided.append((message.arrived_ns, decisions))
+
+    routing = OfflineRouting(router, unicast, rig.filters, {}, frozenset())
+    rehearsal = Rehearsal(run, routing, subscriptions, note)
+    rehearsal.run()
+    return rehearsal, [decisions for _, decisions in sorted(decided, key=lambda each: each[0])]
+
+
+@pytest.mark.parametrize("mode", ["drop", "latest"])
+@given(steps=STEPS, jitter=JITTER)
+@settings(max_examples=25)
+def test_with_the_settings_of_the_recording_no_delivery_changes(
+    mode: Literal["drop", "latest"],
+    steps: list[Step],
+    jitter: list[int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    run = recorded(drive(ReplayRig(tmp_path_factory.mktemp("recording"), mode), steps, jitter))
+    rehearsal, _ = rehearse(run, ReplayRig(tmp_path_factory.mktemp("again"), mode))
+    assert rehearsal.changes == {}
+    assert rehearsal.deliveries == run.rows
+
+
+@given(steps=STEPS, jitter=JITTER, tolerance=st.sampled_from([0.0, 0.1, 0.5]))
+@settings(max_examples=25)
+def test_the_prediction_is_what_a_later_run_with_the_new_settings_decides(
+    steps: list[Step], jitter: list[int], tolerance: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def rig(tolerance: float) -> ReplayRig:
+        return ReplayRig(tmp_path_factory.mktemp("recording"), "drop", tolerance)
+
+    rehearsal, predicted = rehearse(recorded(drive(rig(0.1), steps, jitter)), rig(tolerance))
+    later = recorded(drive(rig(tolerance), steps, jitter))
+    assert predicted == [each.decisions for each in later.messages()]
+    if tolerance == 0.1:
+        assert rehearsal.changed == 0
+
+
+def test_a_subscription_that_no_directory_reports_is_inferred_from_the_rows(tmp_path: Path) -> None:
+    """Dashboards subscribe patterns at their own directory, which reports no changes."""
+    rig = ReplayRig(tmp_path, "drop")
+    rig.directory.set_subscription(TOPICS[0], SUBSCRIBERS[0], 10 * MS)
+    for _ in range(5):
+        rig.publish(TOPICS[0])
+        rig.advance(4 * MS)
+    rig.directory.set_subscription(TOPICS[0], SUBSCRIBERS[0], None)
+    rig.publish(TOPICS[0])
+    events = rig.recorded()
+    assert {each.verdict for each in events if isinstance(each, Row)} == {
+        Verdict.DELIVERED,
+        Verdict.THROTTLED,
+        Verdict.NO_SUBSCRIBER,
+    }
+    rehearsal, decided = rehearse(recorded(events), ReplayRig(tmp_path / "again", "drop"))
+    assert rehearsal.changes == {}
+    assert len(decided) == 6
