@@ -16,7 +16,7 @@ from ustreamer_pipeline.replay.replay import GatewayReplay, ReplayCheck
 from ustreamer_pipeline.replay.rows import COLUMNS, TEXTS
 from ustreamer_recorder.events import Config, Event, Row
 
-from tests.host.runtime.test_recording_replay import MS, SUBSCRIBERS, TOPICS, ReplayRig
+from tests.host.recording.replay_rig import MS, SUBSCRIBERS, TOPICS, ReplayRig
 
 SCHEMA = pa.schema([(name, pa.string() if name in TEXTS else pa.int64()) for name in COLUMNS])
 RUN = 1

@@ -10,7 +10,7 @@ import pytest
 
 from ustreamer.host.config import observe
 from ustreamer.host.config.config import ConfigError, StreamerConfig, load
-from ustreamer.host.config.observe import ObserveConfig, parse_listen
+from ustreamer.host.config.observe import ObserveConfig, TokenConfig, parse_listen
 from ustreamer.transport_port import TransportKind
 from ustreamer.transports import BuiltinTransports
 
@@ -118,3 +118,38 @@ def test_the_parser_names_the_text() -> None:
         parse_listen("somewhere")
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"listen": "127.0.0.1:0", "top": 5_001}, ObserveConfig)
+
+
+TOKEN = "0123456789abcdef"
+
+
+def test_the_page_needs_a_token_where_other_machines_reach_it(tmp_path: Path) -> None:
+    remote = '[observe]\nlisten = "0.0.0.0:9464"\nallow_remote = true\npage = true\n'
+    assert "so the page needs a token" in problem(tmp_path, remote)
+    assert loaded(tmp_path, remote + 'token = { env = "A_TOKEN" }\n').observe is not None
+    assert "add page = true" in problem(
+        tmp_path, '[observe]\nlisten = "127.0.0.1:9464"\ntoken = { env = "A_TOKEN" }\n'
+    )
+    local = '[observe]\nlisten = "127.0.0.1:9464"\npage = true\n'
+    for token in ("{}", '{ env = "A", file = "b" }'):
+        assert "expected one of env and file" in problem(tmp_path, f"{local}token = {token}\n")
+
+
+def test_a_token_is_read_from_a_variable_or_a_private_file(tmp_path: Path) -> None:
+    assert TokenConfig(env="A_TOKEN").read({"A_TOKEN": f"{TOKEN}\n"}) == TOKEN
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert TokenConfig(file=str(file)).read({}) == TOKEN
+    file.chmod(0o640)
+    with pytest.raises(ValueError, match="can be read by other users: chmod 600"):
+        TokenConfig(file=str(file)).read({})
+    with pytest.raises(ValueError, match="No such file"):
+        TokenConfig(file=str(tmp_path / "none")).read({})
+
+
+@pytest.mark.parametrize("token", ["", "short", "0123456789 abcdef", "0123456789abcdefé"])
+def test_an_unfit_token_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ValueError, match="A_TOKEN has no token: expected 16 or more") as refused:
+        TokenConfig(env="A_TOKEN").read({"A_TOKEN": token})
+    assert not token or token not in str(refused.value)

@@ -47,6 +47,8 @@ class TopEndpoint(msgspec.Struct, frozen=True):
     blocked: int
     oldest_age_ms: int
     queues: tuple[TopQueue, ...]
+    verdicts: tuple[int, ...] = ()
+    """By `Verdict`."""
 
 
 class TopProblem(msgspec.Struct, frozen=True):

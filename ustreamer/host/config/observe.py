@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section `[observe]`: where the streamer serves its metrics and its health. Absent: nowhere."""
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+MIN_TOKEN: Final = 16
+"""Characters. `head -c 24 /dev/urandom | base64` has 32."""
+_MAX_TOKEN_FILE: Final = 4_096
+_OTHERS: Final = 0o077
 _FORM: Final = "an IP address and a port, such as 127.0.0.1:9464 or [::1]:9464"
 
 
@@ -18,19 +24,65 @@ class ObserveAddress(NamedTuple):
     port: int
 
 
+class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the token is: in an environment variable, or in a file of its own. It is never in the configuration."""
+
+    env: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.env) is bool(self.file):
+            raise ValueError('expected one of env and file, such as token = { env = "USTREAMER_TOKEN" }')
+
+    def read(self, environment: Mapping[str, str]) -> str:
+        """The token. Raises ValueError with the place and what would be right; never with the token."""
+        if self.env:
+            place, text = f"env: the variable {self.env}", environment.get(self.env, "")
+        else:
+            place, text = f"file: {self.file}", _read_private(Path(self.file))
+        token = text.strip()
+        if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+            raise ValueError(
+                f"{place} has no token: expected {MIN_TOKEN} or more printable ASCII characters without spaces"
+            )
+        return token
+
+
+def _read_private(path: Path) -> str:
+    try:
+        if path.stat().st_mode & _OTHERS:
+            raise ValueError(f"file: {path} can be read by other users: chmod 600 {path}")
+        return path.read_bytes()[:_MAX_TOKEN_FILE].decode(errors="replace")
+    except OSError as error:
+        raise ValueError(f"file: {path}: {error.strerror}") from error
+
+
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`listen` is a loopback address unless `allow_remote` is set. `top` bounds the series of targets and subscribers."""
+    """`listen` is a loopback address unless `allow_remote` is set. `top` bounds the series of targets and subscribers.
+
+    `page` serves the page for operators; beyond loopback, and for a redrive, it needs a `token`.
+    """
 
     listen: Annotated[str, Meta(examples=["127.0.0.1:9464"])]
     allow_remote: bool = False
     top: Annotated[int, Meta(ge=0, le=5_000)] = 20
+    page: bool = False
+    token: TokenConfig | None = None
 
     def __post_init__(self) -> None:
         try:
             address = parse_listen(self.listen)
         except ValueError as error:
             raise ValueError(f"listen: {error}") from error
-        if not (self.allow_remote or ip_address(address.host).is_loopback):
+        is_loopback = ip_address(address.host).is_loopback
+        if self.page and self.token is None and not is_loopback:
+            raise ValueError(
+                f"page: {self.listen!r} is reachable from other machines, so the page needs a token: "
+                'add token = { env = "USTREAMER_TOKEN" }, or { file = "/etc/ustreamer/token" }'
+            )
+        if self.token is not None and not self.page:
+            raise ValueError("token: is of the page only: add page = true")
+        if not (self.allow_remote or is_loopback):
             raise ValueError(
                 f"listen: {self.listen!r} is reachable from other machines, without authentication: "
                 "use 127.0.0.1, or add allow_remote = true"

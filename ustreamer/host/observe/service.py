@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of `[observe]`: /metrics, /healthz and /readyz of a streamer. Snapshots in, HTTP responses out."""
+"""The paths of `[observe]` except the page: /metrics, /healthz and /readyz of a streamer. Snapshots in, HTTP responses out."""
 
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -15,7 +15,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.host.config.observe import ObserveConfig
 from ustreamer.host.observe.exposition import openmetrics_text
 from ustreamer.host.observe.health import HealthReport, ThreadWatch, liveness, readiness
-from ustreamer.host.observe.http_server import HttpResponse, HttpServer
+from ustreamer.host.observe.http_server import HttpPage, HttpResponse, HttpServer
 from ustreamer.host.observe.metrics import metric_families
 from ustreamer.host.observe.snapshot import MetricsSnapshot
 
@@ -27,7 +27,13 @@ TakeSnapshot = Callable[[int], MetricsSnapshot]
 class ObserveService:
     """The metrics and the health of one streamer. `server` has the life cycle."""
 
-    def __init__(self, config: ObserveConfig, take_snapshot: TakeSnapshot, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: ObserveConfig,
+        take_snapshot: TakeSnapshot,
+        clock: Clock,
+        page: HttpPage | None = None,
+    ) -> None:
         self._top = config.top
         self._take_snapshot = take_snapshot
         self._monotonic_ns = clock.monotonic_ns
@@ -44,7 +50,7 @@ class ObserveService:
             "/healthz": self._healthz,
             "/readyz": self._readyz,
         }
-        self.server: Final = HttpServer(*config.address, self.respond)
+        self.server: Final = HttpServer(*config.address, self.respond, page)
 
     def respond(self, path: str) -> HttpResponse | None:
         """The response for a path; None for an unknown one."""

@@ -18,15 +18,18 @@ from ustreamer.host.admin.server import AdminServer
 from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import ConfigError, StreamerConfig
 from ustreamer.host.config.document import TomlDocument
+from ustreamer.host.config.observe import ObserveConfig
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.control import Control
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.transport_port import TransportKind
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 if TYPE_CHECKING:
     from ustreamer.host.observe.http_server import HttpServer
+    from ustreamer.host.observe.page import OperatorPage
     from ustreamer.host.observe.service_manager import ServiceManager
 
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -142,7 +145,7 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivere
     control = Control(streamer, loaded.path, lambda path: load(path).config)
     with StateLock(loaded.config.state_dir):
         server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
-        observe, manager = _observe_server(loaded.config, streamer), _service_manager(streamer)
+        observe, manager = _observe_server(loaded.config, streamer, control), _service_manager(streamer)
         try:
             server.open()
             if observe is not None:
@@ -189,10 +192,27 @@ def _service_manager(streamer: Streamer) -> "ServiceManager | None":
     return ServiceManager(os.environ, streamer.receiving_threads, SYSTEM_CLOCK.monotonic_ns)
 
 
-def _observe_server(config: StreamerConfig, streamer: Streamer) -> "HttpServer | None":
-    """The server of metrics and health; None without `[observe]`, and then nothing of it is imported."""
+def _observe_server(config: StreamerConfig, streamer: Streamer, control: Control) -> "HttpServer | None":
+    """The server of metrics and health; None without `[observe]`, and then nothing of it is imported.
+
+    Raises UStatusError(FAILED_PRECONDITION) if the token of the page cannot be read.
+    """
     if config.observe is None:
         return None
     from ustreamer.host.observe.service import ObserveService
 
-    return ObserveService(config.observe, streamer.metrics_snapshot, SYSTEM_CLOCK).server
+    page = _page(config.observe, streamer, control) if config.observe.page else None
+    return ObserveService(config.observe, streamer.metrics_snapshot, SYSTEM_CLOCK, page).server
+
+
+def _page(config: ObserveConfig, streamer: Streamer, control: Control) -> "OperatorPage":
+    from ustreamer.host.observe.page import OperatorPage
+    from ustreamer.host.runtime.page_source import StreamerPageSource
+
+    token = None
+    if config.token is not None:
+        try:
+            token = config.token.read(os.environ)
+        except ValueError as error:
+            raise UStatusError(UCode.FAILED_PRECONDITION, f"observe.token.{error}") from error
+    return OperatorPage(StreamerPageSource(streamer, control), token)

@@ -207,6 +207,7 @@ def _endpoint(snapshot: EndpointSnapshot, link_ms: int | None) -> TopEndpoint:
             TopQueue(str(each.subscriber), each.queued, each.blocked, each.failures)
             for each in queue.fullest[:_MAX_QUEUES]
         ),
+        tuple(verdicts),
     )
 
 
