@@ -70,7 +70,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     ports = rig.free_ports()
     config = rig.write_config(directory, ports)
     text = config.read_text(encoding="utf-8")
-    config.write_text(f'{text}\n[observe]\nlisten = "127.0.0.1:0"\n', encoding="utf-8")
+    config.write_text(f'{text}\n[observe]\nlisten = "127.0.0.1:0"\nlatency = true\n', encoding="utf-8")
     with (
         SomeipNode(ports.ecu, responder=ecu_response) as ecu,
         SomeipNode(ports.receiver) as receiver,
@@ -130,6 +130,10 @@ def test_the_figures_are_those_of_the_statistics(observed: Observed, observed_ap
         assert value("ustreamer_transport_events_total", endpoint="chassis", event=event) == chassis[event]
     assert value("ustreamer_transport_state", endpoint="chassis", state="calls_open") == 0
     name = f"up://chassis/{topic.ue_id:X}/{topic.version:X}/{topic.resource:X}"
+    latency = "ustreamer_delivery_latency_seconds"
+    route = {"ingress": "chassis", "endpoint": "backbone"}
+    assert value(f"{latency}_count", **route) == value(f"{latency}_bucket", le="+Inf", **route) >= EVENTS
+    assert 0 < value(f"{latency}_sum", **route) < EVENTS * DEADLINE_S
     (target,) = [each for each in found["targets"] if each["topic"] == name]
     assert target["delivered"] == EVENTS
     for verdict in ("received", "delivered", "throttled"):
@@ -237,6 +241,8 @@ def table_lines(families: list[Metric]) -> list[str]:
 
 
 _LABELS: Final[Mapping[str, set[str]]] = {
+    "ustreamer_delivery_latency_seconds": {"endpoint", "ingress", "le"},
+    "ustreamer_queue_wait_seconds": {"endpoint", "ingress", "le"},
     "ustreamer_dead_letters": {"endpoint", "reason"},
     "ustreamer_subscriber_queue_messages": {"endpoint", "subscriber"},
     "ustreamer_subscriber_queue_bytes": {"endpoint", "subscriber"},

@@ -60,12 +60,13 @@ def _read_private(path: Path) -> str:
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`listen` is a loopback address unless `allow_remote` is set. `top` bounds the series of targets and subscribers.
 
-    `page` serves the page for operators; beyond loopback, and for a redrive, it needs a `token`.
+    `latency` adds histograms, for some work at each message. `page` serves the page for operators; beyond loopback, and for a redrive, it needs a `token`.
     """
 
     listen: Annotated[str, Meta(examples=["127.0.0.1:9464"])]
     allow_remote: bool = False
     top: Annotated[int, Meta(ge=0, le=5_000)] = 20
+    latency: bool = False
     page: bool = False
     token: TokenConfig | None = None
 

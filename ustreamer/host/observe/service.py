@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paths of `[observe]` except the page: /metrics, /healthz and /readyz of a streamer. Snapshots in, HTTP responses out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import Final
 
@@ -33,9 +33,11 @@ class ObserveService:
         take_snapshot: TakeSnapshot,
         clock: Clock,
         page: HttpPage | None = None,
+        more_families: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         self._top = config.top
         self._take_snapshot = take_snapshot
+        self._more_families = more_families
         self._monotonic_ns = clock.monotonic_ns
         self._watch = ThreadWatch()
         # Not the global registry: this process may have a second streamer.
@@ -62,6 +64,7 @@ class ObserveService:
         snapshot = self._take_snapshot(self._top)
         self._stalled(snapshot)  # a health check then finds a thread that hangs since the last scrape
         yield from metric_families(snapshot)
+        yield from self._more_families()
         for each in self._collectors:
             yield from each.collect()
 

@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,6 +28,8 @@ from ustreamer.transport_port import TransportKind
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from ustreamer.host.observe.http_server import HttpServer
     from ustreamer.host.observe.page import OperatorPage
     from ustreamer.host.observe.service_manager import ServiceManager
@@ -202,7 +204,14 @@ def _observe_server(config: StreamerConfig, streamer: Streamer, control: Control
     from ustreamer.host.observe.service import ObserveService
 
     page = _page(config.observe, streamer, control) if config.observe.page else None
-    return ObserveService(config.observe, streamer.metrics_snapshot, SYSTEM_CLOCK, page).server
+    families: Callable[[], Iterable[Metric]] = tuple
+    if config.observe.latency:
+        from ustreamer.host.observe.latency import LatencyHistograms
+
+        histograms = LatencyHistograms(SYSTEM_CLOCK.monotonic_ns)
+        streamer.dispatcher.attach_taps(histograms.tap_at)
+        families = histograms.families
+    return ObserveService(config.observe, streamer.metrics_snapshot, SYSTEM_CLOCK, page, families).server
 
 
 def _page(config: ObserveConfig, streamer: Streamer, control: Control) -> "OperatorPage":
