@@ -16,15 +16,15 @@ period` before the due time. Its lateness decides the next due time:
     up to PAUSE periods    now             one period of it is carried, which is the most
     more                   now + period    a pause: nothing is carried, a new grid starts
 
-The first two lines are the generic cell rate algorithm (ITU-T I.371) with a limit of `period + early`. In it, N
+The first two lines are the generic cell rate algorithm (ITU-T I.371) with a tolerance of `period + early`. In it, N
 messages take at least `(N - 1) * period - (period + early)`. The third line only delays the next message. So for
 every closed window of length T and any arrivals,
 
     messages passed <= T / period + 2 + tolerance
 
-and no message waits longer than a period. The long-run rate is min(published, limit). With tolerance 0.1 it is at
-most 0.2 % low for jitter of +-20 % around a fixed grid. If the jitter adds up, it is 0.9 % low at the worst point:
-every gap random by +-20 %, the publisher exactly at the limit. With tolerance 0.5 that is 0.6 %.
+and a message that mode `latest` holds is due after at most a period. The long-run rate is min(published, limit). With
+tolerance 0.1 it is at most 0.2 % low for jitter of +-20 % around a fixed grid. If the jitter adds up, it is 0.9 % low
+at the worst point: every gap random by +-20 %, the publisher exactly at the limit. With tolerance 0.5 that is 0.6 %.
 
 Tolerance 0 is strict: every gap is at least a period, no message may be early and no lateness is carried. It is the
 usual limiter, with both its faults.
@@ -33,18 +33,18 @@ Messages that the network delivers in a bunch are a third fault of the usual lim
 messages of a 100 Hz publisher arrive at once. By arrival the publisher is too fast and five are dropped. No limiter
 that decides on arrival and never delays can do better: to pass all six breaks the bound above. So `Gate` has two steps:
 
-1. A message that is late by more than a period is judged by its creation time: its arrival, less its lag behind the
-   message that passed before the stall. A fast publisher loses as many messages as without the stall; a publisher that
-   is no faster than the limit loses none.
+1. A message that is late by more than a period is judged by its creation time. That is its arrival minus its lag, as
+   compared with the message that passed before the stall. A fast publisher loses as many messages as without the stall;
+   a publisher that is no faster than the limit loses none.
 2. Each message that passes gets a time to leave (`Gate.leaves_ns`), by a second gate on these times. The receiver gets
    at most T / period + 2.5 messages in any window, whatever the ids contain.
 
-Creation times are claims of the publisher, so they have bounds. A lag of more than `max_delay_ns`, or a time before that
-of an earlier message, means a clock that stepped or lies. Then arrival counts for `DISTRUST_NS`. A false claim cannot
-break the second step. It gains a delay of at most `max_delay_ns` for the topics of the publisher itself.
+The publisher states the creation times, so they may be wrong. A lag of more than `max_delay_ns`, or a time before that
+of an earlier message, means that the clock stepped or is false. Then arrival counts for `DISTRUST_NS`. False times do
+not change the bound of the second step. They delay messages of that publisher only, by at most `max_delay_ns`.
 
-A publisher exactly at the limit never makes up for a stall: every later message would be delayed. So one in
-`DELAYED_MESSAGES` delayed messages is dropped, until none waits.
+After a stall, every later message of a publisher exactly at the limit would be delayed. So one in `DELAYED_MESSAGES`
+delayed messages is dropped, until none waits.
 """
 
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -120,7 +120,7 @@ class Gate:
         self._period = period_ns
         self._max_delay = max_delay_ns
         self.departures: Gate | None = None
-        """Decides when the messages of a bunch leave, and those behind it; None most of the time."""
+        """The gate of the times to leave, during a bunch and until no message is delayed; None at other times."""
         self._lag = 0  # by which the judged time is behind the arrival
         self._msb = self._seen = 0  # id and judged time of the message that passed before the bunch
         self._distrust_until = LONG_AGO

@@ -12,7 +12,7 @@ from typing import Final, Generic
 from ustreamer_throttle.gate import MAX_WAITING, Gate, T
 
 MAX_WAITING_BYTES: Final = 262_144
-"""Payload bytes that wait at most for one target of one topic; a longer message waits alone."""
+"""Payload bytes that wait at most for one target of one topic. A message with more bytes waits alone."""
 
 
 class Pacer(Generic[T]):
@@ -23,7 +23,7 @@ class Pacer(Generic[T]):
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self.departures: Gate | None = None
-        """Decides when items really leave. While it is None, and that of the gate, no item needs to wait."""
+        """The gate of the times at which items really leave. If this and `Gate.departures` are None, none waits."""
         self._waiting: deque[tuple[T, int]] = deque()
         self._bytes = 0
 

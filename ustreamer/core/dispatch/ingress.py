@@ -5,9 +5,9 @@ In: the messages of an endpoint. Out: the messages that passed their filters, to
 
 The path of a message is `Ingress.dispatch` from top to bottom; `Ingress.on_batch` is the path of a batch. The ingress
 looks up the cached route of a message, or builds it. An ingress is a monitor: with one lock, its routes, filters and
-counters have one writer at a time. Two ingresses share only the egress queues and the ingress of the streamer itself.
+counters have one writer at a time. Two ingresses share only endpoint queues and the ingress of the streamer itself.
 
-Lock order: any ingress, then the ingress of the streamer itself, then an egress queue.
+Lock order: any ingress, then the ingress of the streamer itself, then an endpoint queue.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +63,7 @@ class Ingress:
     ) -> None:
         self.name = name
         self.taps = taps
-        # Innermost in the lock order: a failing tap is removed under the lock of an egress queue.
+        # Innermost in the lock order: a failing tap is removed under the lock of an endpoint queue.
         self._taps_lock = Lock()
         self.ledger = Ledger()
         self.plugin_errors = PluginErrors(name)
@@ -87,8 +87,8 @@ class Ingress:
     def dispatch(self, message: UMessage) -> None:
         """Decide about `message` and pass it to its targets. Never raises.
 
-        Backpressure: while an egress queue has a backlog, the next call first waits for it, about 0.1 s at most. A slow
-        receiver causes waits within its `WaitBudget` only.
+        Backpressure: the next call first waits for each egress queue with a backlog, about 0.1 s at most for each. A
+        slow receiver causes waits within its `WaitBudget` only.
         """
         if self._backlogs:
             self._wait_backlogs()
@@ -395,12 +395,12 @@ class Ingress:
     # --- another router -----------------------------------------------------------------------------------------------
 
     def invalidate_routes(self) -> None:
-        """Build every route again. Deliveries and the state of filters stay."""
+        """Drop every cached route: the next message builds it again. Deliveries and the state of filters stay."""
         with self._lock:
             self._clear_routes()
 
     def update_paused(self, topic: UUri) -> None:
-        """Build every route again, and pause or resume the deliveries of `topic`, an address or a pattern."""
+        """Drop every cached route. Pause or resume the deliveries of `topic`, an address or a pattern."""
         with self._lock:
             self._clear_routes()
             for each in self._deliveries:
@@ -420,7 +420,7 @@ class Ingress:
         return any(each.paused and (each.endpoint, each.subscriber) == target for each in targets)
 
     def invalidate_topics(self, topics: frozenset[UUri]) -> None:
-        """Build the routes of these topics again."""
+        """Drop the cached routes of these topics: the next message builds them again."""
         with self._lock:
             affected = topics & self._deliveries.topics
             if affected:
@@ -455,9 +455,10 @@ class Ingress:
         self._deliveries.rebuild_filters(self._monotonic_ns())
 
     def close(self, reason: UStatus) -> None:
-        """Make a dead letter with `reason` of each further message that has a target, and of those that filters hold.
+        """From now on, make a dead letter with `reason` of each message that has a target, and of all held messages.
 
-        No effect if a call of `dispatch` does not end, in a plugin or in a send: then no further one begins.
+        No effect if a running call of `dispatch` does not end, in a plugin or in a send: it holds the lock, so no other
+        call begins.
         """
         if not self.try_pause(_CLOSE_S):
             return

@@ -3,11 +3,12 @@
 
 The fast path of plain requests and responses: header fields that repeat are looked up, not decoded. It returns None
 or 0 for every other message and leaves that to the readable path: failures, segments, TCP, requests without a
-response, messages for service discovery, and messages seen for the first time.
+response, requests with a token or trace context, requests to services that no configuration lists, and messages for
+service discovery.
 
-In production plain RPC over UDP runs here. The readable path decodes only the first request of each client, method
-and version. It encodes a plain request or response only after the fast path refused it: the kernel buffer or the
-table is full, or after a clock step.
+In production plain RPC over UDP runs here. Of the requests from the network, the readable path decodes only the first
+one of each client, method and version. It encodes a plain request or response only after the fast path refused it. The
+fast path refuses if the kernel buffer or the table is full, and after a clock step.
 
 Comparing tests, in tests/transports/someip/rpc: `test_fast_path.py` compares single incoming messages and outgoing
 batches with the readable path. `test_fast_path_batches.py` compares incoming batches with single messages on the fast
@@ -269,8 +270,8 @@ _RESPONSE_TEMPLATE: Final = RequestTemplate(0, 0, 0, ("", 0), 0)
 class FastOutbound:
     """Sends requests and responses; consecutive ones of one size to one address share a system call. Any thread.
 
-    A call is open before its request is sent, and a request closed before its response, so neither is answered twice.
-    Nothing is sent under the lock: the receiving thread would wait for it, with the next message from the network.
+    A call is opened before its request is sent. A request is closed before its response is sent. So neither is answered
+    twice. Nothing is sent under the lock: the receiving thread needs it for the next message from the network.
     """
 
     def __init__(
@@ -390,7 +391,7 @@ class FastOutbound:
         with pending.lock:
             now_ns = self._monotonic_ns()
             wall_ms = self._expiry.wall_ms_if_stable(now_ns, ttl)
-            # Or the service is gone or has moved meanwhile: the notification of its callers would miss these calls.
+            # If not, the service is gone or has moved: its callers have been notified already, without these calls.
             is_there = self._services.request_templates.get(batch[0].attributes) is template
             if wall_ms is None or not pending.accepts_calls or not is_there:
                 return 0
@@ -424,7 +425,8 @@ class FastOutbound:
     def _cancel_calls(self, unsent: Sequence[int]) -> int:
         """Close calls that were not sent, so that they can be retried. Returns how many count as sent.
 
-        These are none, or all if one has ended meanwhile: a retry would end it twice. Open ones then end at their ttl.
+        None counts as sent, unless a call has ended meanwhile: a retry would end it twice. Then all count as sent, and
+        those still open end at their ttl.
         """
         calls = self._pending.calls
         with self._pending.lock:
