@@ -401,3 +401,60 @@ def test_a_gate_rejects_a_delay_out_of_range() -> None:
     for value in (-1, MAX_DELAY_NS + 1):
         with pytest.raises(ValueError, match=f"^max_delay_ns {value}: must be within 0 and 1000000000"):
             Gate(10, DEFAULT_TOLERANCE, value)
+
+
+# --- limits in series -------------------------------------------------------------------------------------------------
+
+
+class SeriesRow(NamedTuple):
+    hz: float
+    jitter: float
+    limit: float
+    stalls: Stalls
+
+
+SERIES = [
+    SeriesRow(hz, jitter, limit, stalls)
+    for stalls in (NEVER, Stalls(300, 60))
+    for hz, jitter, limit in [
+        (100, 0, 100),
+        (100, 0.01, 77),
+        (100, 0.2, 90),
+        (100, 0.2, 40),
+        (1000, 0.01, 60),
+        (250, 0.2, 33),
+    ]
+]
+
+
+def delivered_in_series(row: SeriesRow, streamers: int, *, latest: bool) -> float:
+    """The share of min(published, limit) behind so many streamers; each asks the one before for half as much again."""
+    periods = [period_of(row.limit)]
+    for _ in range(streamers - 1):
+        periods.insert(0, max(1, periods[0] * 2 // 3 // MS) * MS)
+    messages = row.stalls.arrivals(publication_times(row.hz, row.jitter, seed=7))
+    for number, period in enumerate(periods):
+        receiver = Receiver(
+            Gate(period, DEFAULT_TOLERANCE, MAX_DELAY), latest=latest and number == len(periods) - 1
+        )
+        receiver.offer_all(messages)
+        messages = [Message(messages[which].created_ns, now + MS // 2) for now, which in receiver.left]
+    return len(messages) / (min(row.hz, row.limit) * SECONDS)
+
+
+@pytest.mark.parametrize("latest", [False, True], ids=["drop", "latest"])
+@pytest.mark.parametrize("row", SERIES, ids=str)
+def test_one_two_and_three_streamers_deliver_the_rate(row: SeriesRow, latest: bool) -> None:
+    first_and_last = 3.5 / (min(row.hz, row.limit) * SECONDS)  # of one window, and the one held at the end
+    for streamers in (1, 2, 3):
+        assert 0.99 <= delivered_in_series(row, streamers, latest=latest) <= 1 + first_and_last
+
+
+def test_equal_limits_in_series_miss_the_rate() -> None:
+    """The reason for the headroom: 77 Hz upstream as 12 ms."""
+    messages = NEVER.arrivals(publication_times(100, 0.01, seed=7))
+    for period in (12 * MS, period_of(77)):
+        receiver = Receiver(Gate(period, DEFAULT_TOLERANCE))
+        receiver.offer_all(messages)
+        messages = [Message(messages[which].created_ns, now) for now, which in receiver.left]
+    assert len(messages) / (77 * SECONDS) < 0.98
