@@ -29,6 +29,7 @@ from ustreamer.transports.someip.protocol.addresses import (
 from ustreamer.transports.someip.protocol.codec import MessageType
 from ustreamer.transports.someip.protocol.dscp import BY_PRIORITY
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
+from ustreamer.transports.someip.protocol.socket_marks import SocketMarks
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation, resolve_segmentation
 from ustreamer.transports.someip.sd.config import SdConfig
@@ -328,6 +329,8 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `tp`: limits of segmented messages, both directions.
     * `oversized`: whether messages above 1 400 bytes of payload are sent over UDP without segments. They are counted.
     * `dscp`: of the datagrams and TCP connections of data, or "priority": by the priority of each message over UDP.
+    * `vlan_priority`: the kernel's priority of all sent messages, from which a VLAN interface derives the PCP.
+    * `interface`: the name of the interface to which all sockets are bound; None: the kernel's routes decide.
     * `max_pending`: open requests, for each direction; one host has at most half of the inbound ones.
     * `peers`: with `sd`, find other streamers on this network and announce this one. A list of own authorities also
       trusts streamers that are seen on this network only; False: neither.
@@ -349,6 +352,8 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     tp: TpLimits = TpLimits()
     oversized: Literal["send", "refuse"] = "send"
     dscp: Dscp = 0
+    vlan_priority: Annotated[int, Meta(ge=0, le=7)] | None = None
+    interface: Annotated[str, Meta(pattern=r"^[^\s/]{1,15}$", examples=["eth0.5"])] | None = None
     # Below 0xFFFF: a request needs a free session id.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
@@ -529,9 +534,10 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         return MessageType.ERROR if self.errors == "error" else MessageType.RESPONSE
 
     @property
-    def socket_dscp(self) -> int:
-        """The DSCP of the sockets, for messages without one of their own."""
-        return self.dscp if isinstance(self.dscp, int) else 0
+    def socket_marks(self) -> SocketMarks:
+        """The marks of the sockets, for messages without a DSCP of their own."""
+        dscp = self.dscp if isinstance(self.dscp, int) else 0
+        return SocketMarks(dscp, self.vlan_priority, self.interface)
 
     def dscp_of(self, service: ServiceConfig) -> int | None:
         """The DSCP of the messages of a service, or BY_PRIORITY; None: that of the sockets."""

@@ -25,6 +25,7 @@ from ustreamer.transports.someip.io import tcp_connection, tcp_connections
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor
 from ustreamer.transports.someip.io.tcp_connection import finish_connect
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.socket_marks import SocketMarks
 from ustreamer.transports.someip.protocol.stream import CLIENT_COOKIE, SERVER_COOKIE, StreamReader
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -139,9 +140,9 @@ def test_an_unreachable_peer_is_tried_again_after_bounded_pauses(
     tries: list[float] = []
     real = tcp_connection.start_connect
 
-    def connecting(address: TcpAddress, bind: str) -> socket.socket:
+    def connecting(address: TcpAddress, bind: str, marks: SocketMarks) -> socket.socket:
         tries.append(time.monotonic())
-        return real(address, bind)
+        return real(address, bind, marks)
 
     monkeypatch.setattr(tcp_connections, "start_connect", connecting)
     ours.connections.connect(service.address)

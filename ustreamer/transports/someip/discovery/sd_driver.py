@@ -142,9 +142,12 @@ class SdDriver:
         self._sd, self._clock, self._name = config.sd, clock, name
         self._services, self._offers, self._events, self._callbacks = services, offers, events, callbacks
         self._connections, self._streams = connections, streams
-        self._sockets = SdSockets(self._sd.own_address, self._sd.group_address)
+        marks = config.socket_marks._replace(dscp=0)
+        self._sockets = SdSockets(self._sd.own_address, self._sd.group_address, marks)
         self._dropped_at_close = 0
-        self._groups = MulticastGroups(self._sd.own_address[0], config.receive_buffer, callbacks.make_reader)
+        self._groups = MulticastGroups(
+            self._sd.own_address[0], config.receive_buffer, callbacks.make_reader, marks
+        )
         self._interface_monitor: InterfaceMonitor | None = None
         self._is_link_up = False
         self._discovery: Discovery | None = None

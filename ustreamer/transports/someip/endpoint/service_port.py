@@ -23,7 +23,6 @@ from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.io.udp import bind_udp, report_unreachable
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
-from ustreamer.transports.someip.protocol.dscp import set_dscp
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.ustatus import UStatusError
 
@@ -61,7 +60,7 @@ class ServicePort:
         self._port, self._bind = port, config.bind
         self._uses_tcp = any(each.uses_protocol("tcp") for each in services)
         self._tcp_port = next((each.port_tcp for each in services if each.port_tcp is not None), port)
-        self._receive_buffer, self._dscp = config.receive_buffer, config.socket_dscp
+        self._receive_buffer, self._marks = config.receive_buffer, config.socket_marks
         self._monotonic_ns, self._loop = context.clock.monotonic_ns, loop
         self._inbound = Inbound(
             context.name, self.exchange, listeners, config.peer_streamer_addresses, self._send_best_effort
@@ -89,7 +88,7 @@ class ServicePort:
     def problems(self) -> Iterable[str]:
         """Reasons why `open` would fail."""
         try:
-            bind_udp((self._bind, self._port)).close()
+            bind_udp((self._bind, self._port), self._marks).close()
         except UStatusError as error:
             yield f"services: port: {error.message}"
         if self._uses_tcp:
@@ -100,9 +99,8 @@ class ServicePort:
 
     def open(self, poller: Poller, batch: DatagramBatch, on_icmp: Callable[[socket.socket], None]) -> None:
         """Bind and receive; `on_icmp` reads the ICMP errors of the socket. Raises UStatusError(UNAVAILABLE)."""
-        opened = self._socket = bind_udp((self._bind, self._port))
+        opened = self._socket = bind_udp((self._bind, self._port), self._marks)
         report_unreachable(opened)
-        set_dscp(opened, self._dscp)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         self.outbound.open(opened)
         read = make_reader(
@@ -115,7 +113,7 @@ class ServicePort:
             lambda: on_icmp(opened),
         )
         poller.add(opened.fileno(), read)
-        self.connections.open(self._bind, poller, self._loop.wake, self._dscp)
+        self.connections.open(self._bind, poller, self._loop.wake, self._marks)
         if self._uses_tcp:
             self.connections.listen(self._tcp_port)
 

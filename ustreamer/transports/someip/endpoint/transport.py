@@ -56,7 +56,6 @@ from ustreamer.transports.someip.io.udp import (
     report_unreachable,
 )
 from ustreamer.transports.someip.protocol.addresses import Address, Network, TcpAddress, is_ipv6
-from ustreamer.transports.someip.protocol.dscp import set_dscp
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.transports.someip.protocol.mapping import (
     REQUEST_ID_BITS,
@@ -143,7 +142,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             refuses_oversized=config.oversized == "refuse",
         )
         self._receivers = {each.subscriber: each for each in services.receivers}
-        self._groups = MulticastGroups(config.bind, config.receive_buffer, self._make_reader)
+        self._groups = MulticastGroups(
+            config.bind, config.receive_buffer, self._make_reader, config.socket_marks
+        )
         self._peer_sockets = PerPeerSockets()
         self._event_publisher: EventPublisher | None = None
         self._field_file: FieldFile | None = None
@@ -240,7 +241,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     def problems(self) -> Sequence[str]:
         found = [] if self._sd_driver is None else self._sd_driver.problems()
         try:
-            bind_udp((self._config.bind, self._config.port)).close()
+            bind_udp((self._config.bind, self._config.port), self._config.socket_marks).close()
         except UStatusError as error:
             found.append(f"port: {error.message}")
         if self._config.listens_over_tcp:
@@ -284,10 +285,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
             ) from error
         self._load_fields()
-        opened = bind_udp((self._config.bind, self._config.port))
+        opened = bind_udp((self._config.bind, self._config.port), self._config.socket_marks)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         report_unreachable(opened)
-        set_dscp(opened, self._config.socket_dscp)
         self._socket = opened
         self._outbound.open(opened)
         poller = self._receive_loop.open()
@@ -320,7 +320,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
-        connections.open(config.bind, poller, self._receive_loop.wake, config.socket_dscp)
+        connections.open(config.bind, poller, self._receive_loop.wake, config.socket_marks)
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
         for service in config.services:

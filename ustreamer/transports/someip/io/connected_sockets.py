@@ -24,6 +24,7 @@ from typing import Final
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address, is_ipv6
+from ustreamer.transports.someip.protocol.socket_marks import copy_interface
 
 log = logging.getLogger("ustreamer.someip")
 
@@ -72,6 +73,7 @@ def open_connected(sharing: Sequence[socket.socket], sender: Address, buffer: in
         connected.setblocking(False)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         attach_sender_filter(connected, sender)
+        copy_interface(sharing[0], connected)
         for each in (*sharing, connected):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -9,6 +9,7 @@ from typing import Final
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks
 from ustreamer.uprotocol.ustatus import UStatusError
 
 MAX_GROUPS: Final = 64
@@ -19,9 +20,15 @@ MAX_GROUPS: Final = 64
 class MulticastGroups:
     """Belongs to the receiving thread."""
 
-    def __init__(self, interface: str, buffer: int, make_reader: Callable[[socket.socket], Handler]) -> None:
+    def __init__(
+        self,
+        interface: str,
+        buffer: int,
+        make_reader: Callable[[socket.socket], Handler],
+        marks: SocketMarks = UNMARKED,
+    ) -> None:
         """`interface` is our address on the network; `make_reader` returns the handler of a socket."""
-        self._interface = interface
+        self._interface, self._marks = interface, marks
         self._buffer = buffer
         self._make_reader = make_reader
         self._poller: Poller | None = None
@@ -69,7 +76,7 @@ class MulticastGroups:
     def _open_group(self, group: Address, poller: Poller) -> None:
         from ustreamer.transports.someip.sd.sockets import join_group  # most endpoints have no group
 
-        opened = join_group(group, self._interface, self._buffer)
+        opened = join_group(group, self._interface, self._buffer, self._marks)
         self._sockets[group] = opened
         poller.add(opened.fileno(), self._make_reader(opened))
 

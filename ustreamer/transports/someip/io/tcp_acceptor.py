@@ -10,6 +10,7 @@ from typing import Final
 from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.io.tcp_connection import close_with_reset, open_listener
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 
 log = logging.getLogger("ustreamer.someip")
@@ -47,9 +48,9 @@ class TcpAcceptor:
         self._open_by_host: dict[str, int] = {}
         self._open_count = 0
 
-    def open(self, address: tuple[str, int]) -> int:
+    def open(self, address: tuple[str, int], marks: SocketMarks = UNMARKED) -> int:
         """Listen; returns the file descriptor to poll. Raises OSError."""
-        self._listener = open_listener(address)
+        self._listener = open_listener(address, marks)
         return self._listener.fileno()
 
     @property

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final
 
 from ustreamer.transports.someip.protocol.addresses import TcpAddress, open_socket
+from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks, mark_socket
 from ustreamer.transports.someip.protocol.stream import (
     CLIENT_COOKIE,
     SERVER_COOKIE,
@@ -201,10 +202,11 @@ class TcpConnection:
         return int(acked)
 
 
-def start_connect(address: TcpAddress, bind: str) -> socket.socket:
+def start_connect(address: TcpAddress, bind: str, marks: SocketMarks = UNMARKED) -> socket.socket:
     """A socket that is connecting to `address` from `bind`. Raises OSError if it cannot start."""
     opened = open_socket(bind, socket.SOCK_STREAM)
     try:
+        mark_socket(opened, marks)
         opened.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
         opened.bind((bind, 0))
         failure = opened.connect_ex(address)
@@ -226,10 +228,11 @@ def finish_connect(opened: socket.socket) -> None:
         raise OSError(errno.ECONNREFUSED, "connected to itself")
 
 
-def open_listener(address: tuple[str, int]) -> socket.socket:
+def open_listener(address: tuple[str, int], marks: SocketMarks = UNMARKED) -> socket.socket:
     """A non-blocking socket that listens at `address`. Raises OSError."""
     opened = open_socket(address[0], socket.SOCK_STREAM)
     try:
+        mark_socket(opened, marks)
         # Otherwise an unacknowledged end of an earlier connection blocks the port for a minute after a restart.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)

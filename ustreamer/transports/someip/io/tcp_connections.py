@@ -25,7 +25,7 @@ from ustreamer.transports.someip.io.tcp_connection import TcpConnection, finish_
 from ustreamer.transports.someip.io.tcp_peers import TcpPeer, TcpPeers
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, SomeIpMessage
-from ustreamer.transports.someip.protocol.dscp import set_dscp
+from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks, mark_accepted
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -80,7 +80,7 @@ class TcpConnections:
         self._callbacks = callbacks
         self._peers = TcpPeers(limits, monotonic_ns, self._watch_writable)
         self._acceptor = TcpAcceptor(limits, is_known_host, self._on_accepted, self._on_connection_refused)
-        self._bind, self._dscp = "", 0
+        self._bind, self._marks = "", UNMARKED
         self._poller: Poller | None = None
         self._wake: Callable[[], None] = lambda: None
         self._connections: dict[int, TcpConnection] = {}
@@ -90,14 +90,16 @@ class TcpConnections:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def open(self, bind: str, poller: Poller, wake: Callable[[], None], dscp: int = 0) -> None:
-        """Call this first. `wake` makes the receiving thread read `next_deadline_ns` again; `dscp` is of all connections."""
-        self._bind, self._poller, self._wake, self._dscp = bind, poller, wake, dscp
+    def open(
+        self, bind: str, poller: Poller, wake: Callable[[], None], marks: SocketMarks = UNMARKED
+    ) -> None:
+        """Call this first. `wake` makes the receiving thread read `next_deadline_ns` again; `marks` are of all sockets."""
+        self._bind, self._poller, self._wake, self._marks = bind, poller, wake, marks
 
     def listen(self, port: int) -> None:
         """Accept connections at `port` (0: any). Raises UStatusError(UNAVAILABLE)."""
         try:
-            fd = self._acceptor.open((self._bind, port))
+            fd = self._acceptor.open((self._bind, port), self._marks)
         except OSError as error:
             raise UStatusError(
                 UCode.UNAVAILABLE, f"cannot listen at TCP {self._bind}:{port}: {error.strerror}"
@@ -259,13 +261,12 @@ class TcpConnections:
 
     def _on_accepted(self, opened: socket.socket, peer: TcpAddress) -> None:
         self._accepted += 1
-        set_dscp(opened, self._dscp)
+        mark_accepted(opened, self._marks)
         self._on_established(TcpConnection(opened, peer, self._limits, self._monotonic_ns(), inbound=True))
 
     def _start_connect(self, peer: TcpPeer) -> None:
         try:
-            opened = start_connect(peer.address, self._bind)
-            set_dscp(opened, self._dscp)
+            opened = start_connect(peer.address, self._bind, self._marks)
         except OSError as error:
             self._schedule_retry(peer, error)
             return

@@ -9,6 +9,7 @@ from typing import Final
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.protocol.addresses import Address, format_address, is_ipv6, open_socket
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
+from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks, mark_socket
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 _SO_MEMINFO: Final = 55  # asm-generic/socket.h
@@ -37,13 +38,14 @@ _CODES: Final = {
 }
 
 
-def bind_udp(address: Address) -> socket.socket:
+def bind_udp(address: Address, marks: SocketMarks = UNMARKED) -> socket.socket:
     """A non-blocking, unconnected UDP socket at `address`.
 
     Unconnected, so that an ICMP "port unreachable" from one peer does not fail a later send to another.
     """
     opened = open_socket(address[0], socket.SOCK_DGRAM)
     try:
+        mark_socket(opened, marks)
         opened.bind(address)
         if is_ipv6(address[0]) and address[0] != "::":  # over IPv4 the source address selects the interface
             from ustreamer.transports.someip.sd.sockets import set_multicast_interface  # with IPv6 only

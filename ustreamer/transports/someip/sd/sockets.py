@@ -8,6 +8,7 @@ from struct import Struct, pack
 from typing import Final, NamedTuple
 
 from ustreamer.transports.someip.protocol.addresses import Address, format_address, is_ipv6, open_socket
+from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks, mark_socket
 from ustreamer.transports.someip.sd.interface_monitor import interface_index
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -50,9 +51,8 @@ class ReceivedDatagram(NamedTuple):
 class SdSockets:
     """All methods belong to one thread, except `fds` and `sockets`."""
 
-    def __init__(self, own_address: Address, group: Address) -> None:
-        self._own_address = own_address
-        self._group = group
+    def __init__(self, own_address: Address, group: Address, marks: SocketMarks = UNMARKED) -> None:
+        self._own_address, self._group, self._marks = own_address, group, marks
         self._unicast: socket.socket | None = None
         self._multicast: socket.socket | None = None
         self.send_failed = 0
@@ -65,7 +65,7 @@ class SdSockets:
             self._unicast = self._bind(self._own_address)
             # The address and not 0.0.0.0, which would join on the interface of the default route.
             self._select_interface(self._unicast)
-            self._multicast = join_group(self._group, self._own_address[0])
+            self._multicast = join_group(self._group, self._own_address[0], marks=self._marks)
             self._multicast.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             for each in (self._unicast, self._multicast):
                 each.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -83,7 +83,7 @@ class SdSockets:
 
     def _bind(self, address: Address) -> socket.socket:
         # REUSEADDR: another stack on this machine may use the port, at another address or at all of them.
-        return open_udp_socket(address, reuse=True, buffer=_BUFFER)
+        return open_udp_socket(address, reuse=True, buffer=_BUFFER, marks=self._marks)
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -144,7 +144,12 @@ def _kernel_timestamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
 
 
 def open_udp_socket(
-    address: Address, *, reuse: bool, buffer: int | None = None, scope: int = 0
+    address: Address,
+    *,
+    reuse: bool,
+    buffer: int | None = None,
+    scope: int = 0,
+    marks: SocketMarks = UNMARKED,
 ) -> socket.socket:
     """Open a non-blocking UDP socket at `address`. Raises UStatusError(UNAVAILABLE).
 
@@ -152,6 +157,7 @@ def open_udp_socket(
     """
     opened = open_socket(address[0], socket.SOCK_DGRAM)
     try:
+        mark_socket(opened, marks)
         if reuse:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if buffer is not None:
@@ -164,10 +170,12 @@ def open_udp_socket(
     return opened
 
 
-def join_group(group: Address, interface: str, buffer: int | None = None) -> socket.socket:
+def join_group(
+    group: Address, interface: str, buffer: int | None = None, marks: SocketMarks = UNMARKED
+) -> socket.socket:
     """Open a non-blocking socket that receives `group`, on the interface that has the address `interface`."""
     scope = interface_index(interface) if is_ipv6(interface) else 0
-    opened = open_udp_socket(group, reuse=True, buffer=buffer, scope=scope)
+    opened = open_udp_socket(group, reuse=True, buffer=buffer, scope=scope, marks=marks)
     try:
         opened.setsockopt(*_membership(group[0], interface, join=True))
     except OSError as error:
