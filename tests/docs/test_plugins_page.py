@@ -25,11 +25,16 @@ DOOR = UUri("chassis", 0x2001, 1, 0x8001)
 
 
 def night() -> type[Any]:
-    source = re.search(r"```python\n# night.py\n(.*?)```", PAGE, re.DOTALL)
-    assert source, "the page shows night.py"
-    module: dict[str, Any] = {"__name__": "night"}
+    return page_class("night", "NightPlugin")
+
+
+def page_class(name: str, cls: str) -> type[Any]:
+    """A class of a Python file that the page shows."""
+    source = re.search(rf"```python\n# {name}.py\n(.*?)```", PAGE, re.DOTALL)
+    assert source, f"the page shows {name}.py"
+    module: dict[str, Any] = {"__name__": name}
     exec(compile(source.group(1), "docs/plugins.md", "exec"), module)
-    plugin: type[Any] = module["NightPlugin"]
+    plugin: type[Any] = module[cls]
     return plugin
 
 

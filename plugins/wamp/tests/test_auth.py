@@ -70,6 +70,31 @@ def outcome(client: "Client", signature: str) -> tuple[int, Any]:
     return answer[0], answer[2]
 
 
+HASHED: dict[str, Any] = {
+    "ticket_sha256": hashlib.sha256(b"t1cket").hexdigest(),
+    "derived_key": base64.b64encode(hashlib.pbkdf2_hmac("sha256", b"s3cret", b"s4lt", 50, 32)).decode(),
+    "salt": "s4lt",
+    "iterations": 50,
+}
+"""The ticket and the secret of USERS without their clear text."""
+
+
+@pytest.mark.parametrize(("ticket", "code"), [("t1cket", 2), ("t1ckeT", 3), (HASHED["ticket_sha256"], 3)])
+def test_a_ticket_opens_by_its_hash(make_rig: Callable[..., "RealmRig"], ticket: str, code: int) -> None:
+    client = make_rig(User(authid="a", **HASHED), anonymous=None).client()
+    assert client.request(*hello("a", "ticket")) == [4, "ticket", {}]
+    assert outcome(client, ticket)[0] == code
+
+
+@pytest.mark.parametrize(("secret", "code"), [("s3cret", 2), ("s3creT", 3)])
+def test_wampcra_opens_by_the_derived_key(
+    make_rig: Callable[..., "RealmRig"], secret: str, code: int
+) -> None:
+    client = make_rig(User(authid="a", **HASHED), anonymous=None).client()
+    extra = client.request(*hello("a", "wampcra"))[2]
+    assert outcome(client, sign_cra(secret, extra))[0] == code
+
+
 # --- a valid response ---------------------------------------------------------------------------------------
 
 
@@ -329,6 +354,11 @@ def test_a_client_without_permission_receives_an_error(make_rig: Callable[..., "
             {"authid": "a", "ticket": "t", "public_keys": ("00",)},
             "public_keys[0]: expected 64 hexadecimal digits",
         ),
+        ({"authid": "a", "ticket": "t", "ticket_sha256": "0" * 64}, "ticket_sha256: expected either"),
+        ({"authid": "a", "ticket_sha256": "0" * 63}, "ticket_sha256: expected 64 hexadecimal digits"),
+        ({"authid": "a", "secret": "t", "derived_key": "x"}, "derived_key: expected either"),
+        ({"authid": "a", "derived_key": "x"}, "derived_key: it needs the salt"),
+        ({"authid": "a", "derived_key": "eA==", "salt": "s"}, "derived_key: expected 32 bytes in Base64"),
         ({"authid": "a", "ticket": "t", "publish": ("a b",)}, "publish[0]: URI 'a b'"),
         ({"authid": "a", "ticket": "t", "subscribe": ("ok.", "#")}, "subscribe[1]: URI '#'"),
     ],

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -81,7 +82,7 @@ class Authenticator:
         self._wall_ms = wall_ms
         self._decoy_secret = random_bytes(32)
         self._by_key = {key.lower(): user for user in users for key in user.public_keys}
-        self._keys = {user.authid: _cra_key(user) for user in users if user.secret}
+        self._keys = {user.authid: _cra_key(user) for user in users if user.has_secret}
         self._limits = limits
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
@@ -120,17 +121,17 @@ class Authenticator:
     # --- methods --------------------------------------------------------------------------------------------
 
     def _ticket(self, user: User, known: bool, request: AuthRequest) -> Challenge | None:
-        if not user.ticket or not request.private:
+        if not user.has_ticket or not request.private:
             return None
-        expected = user.ticket.encode()
+        expected = _ticket_hash(user)
 
         def is_right(signature: str) -> bool:
-            return hmac.compare_digest(expected, _encoded(signature)) and known
+            return hmac.compare_digest(expected, sha256(_encoded(signature)).digest()) and known
 
         return Challenge("ticket", {}, _principal(user, "ticket"), is_right)
 
     def _wampcra(self, user: User, known: bool, request: AuthRequest) -> Challenge | None:
-        if not user.secret:
+        if not user.has_secret:
             return None
         principal = _principal(user, "wampcra")
         question = {
@@ -209,8 +210,14 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def _ticket_hash(user: User) -> bytes:
+    return bytes.fromhex(user.ticket_sha256) if user.ticket_sha256 else sha256(user.ticket.encode()).digest()
+
+
 def _cra_key(user: User) -> bytes:
     """The signing key of a client: the secret or, if it is salted, the Base64 text of the key derived from it."""
+    if user.derived_key:
+        return user.derived_key.encode()
     secret = user.secret.encode()
     if not user.salt:
         return secret

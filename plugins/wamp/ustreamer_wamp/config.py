@@ -21,6 +21,8 @@ from ustreamer_wamp import uri
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.users import Name, Principal, User, check_prefixes
 
+MIN_ITERATIONS: Final = 600_000
+"""OWASP's recommendation for PBKDF2 with SHA-256 of 2023."""
 KIND: Final = "wamp"
 """The name of the transport kind, and of the endpoint that the section adds."""
 
@@ -168,6 +170,15 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 for key, each in zip(self.listen_keys, self.listeners, strict=True)
                 if not each.socket and not is_loopback(each.host)
             ]
+        found += [
+            ConfigWarning(
+                f"users[{index}].salt",
+                f"{user.iterations} iterations of PBKDF2 do not protect a password: {MIN_ITERATIONS} are recommended",
+                f"set iterations = {MIN_ITERATIONS} here and at the client, or use public_keys",
+            )
+            for index, user in enumerate(self.users)
+            if user.salt and user.iterations < MIN_ITERATIONS
+        ]
         if self.max_sessions_per_address > self.max_sessions:
             text = f"{self.max_sessions_per_address} never applies: max_sessions, {self.max_sessions}, is reached before"
             advice = f"choose at most {self.max_sessions}"

@@ -33,6 +33,7 @@ from ustreamer.host.config.document import (
     value_at,
 )
 from ustreamer.host.config.observe import ObserveConfig
+from ustreamer.host.config.secrets import read_secrets
 from ustreamer.host.config.validation import Problems, suggest_move_up
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
 from ustreamer.transport_port import BoundAddress, EndpointConfig, TransportKind
@@ -214,6 +215,7 @@ def check(
 ) -> StreamerConfig:
     """Check a parsed document; as `load`."""
     problems = Problems(document)
+    read_secrets(problems)
     file = problems.convert_section((), _File, _section_advice(document, plugin_configs))
     _check_own_authority(problems)
     endpoints = _endpoints(problems, transports)

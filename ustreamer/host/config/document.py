@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 # These two have the patterns and texts for a file with problems.
+from ustreamer.host.config.secrets import is_secret_key
+
 if TYPE_CHECKING:
     from ustreamer.host.config.source_positions import SourcePositions
     from ustreamer.host.config.syntax_errors import TomlSyntaxError
@@ -153,6 +155,8 @@ class TomlDocument:
         """Raises ConfigError for text that is not TOML."""
         self.file: Final = file
         self.text: Final = text
+        self.secret_sources: Final[dict[KeyPath, Path | None]] = {}  # files of secrets; None: the environment
+        self.unreadable_secrets: Final[dict[KeyPath, str]] = {}  # the reason of each
         try:
             self.data: Final[dict[str, Any]] = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -182,7 +186,10 @@ class TomlDocument:
     def problem(self, path: KeyPath, text: str, suggestion: str = "") -> Problem:
         """A problem with the value at `path`, or with its absence."""
         value = value_at(self.data, path, _ABSENT)
-        words = "" if value is _ABSENT else format_value(value, as_hex=self.writes_hex(path))
+        is_secret = any(is_secret_key(step) for step in path)
+        words = "" if value is _ABSENT or is_secret else format_value(value, as_hex=self.writes_hex(path))
+        if is_secret:
+            suggestion = ""  # it may have the value
         line, column = self.positions.position_of(path)
         text = " ".join(text.split())
         return Problem(str(self.file), line, format_path(path), words, text, suggestion, column)

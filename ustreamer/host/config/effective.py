@@ -13,8 +13,9 @@ import msgspec
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.config.config import DEFAULT_SECTION, StreamerConfig
 from ustreamer.host.config.document import KeyPath, TomlDocument, format_path, value_at
+from ustreamer.host.config.secrets import SECRET_KEYS
 
-_SECRET: Final = frozenset({"ticket", "secret", "salt"})
+_SECRET: Final = SECRET_KEYS | {"salt"}
 _ABSENT: Final = object()
 _RETRY: Final = {"retry_first_ms": ("retry", "first_ms"), "retry_max_ms": ("retry", "max_ms")}
 

@@ -7,15 +7,25 @@ In flow the transport kinds and the Config classes of plugins. Out flows a schem
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ustreamer.host.config.config import DeadLettersConfig, EgressConfig, ObserveConfig
 from ustreamer.host.config.document import format_names
+from ustreamer.host.config.secrets import SECRET_KEYS
 from ustreamer.transport_port import TransportKind
 
 Schema = dict[str, Any]
+_SECRET_SOURCES: Final = [
+    {
+        "type": "object",
+        "properties": {source: {"type": "string", "minLength": 1}},
+        "required": [source],
+        "additionalProperties": False,
+    }
+    for source in ("env", "file")
+]
 
 
 def json_schema(
@@ -29,6 +39,10 @@ def json_schema(
     parts, definitions = msgspec.json.schema_components(
         types, schema_hook=_foreign_type, ref_template="#/$defs/{name}"
     )
+    for definition in definitions.values():
+        for name, schema in definition.get("properties", {}).items():
+            if name in SECRET_KEYS:
+                definition["properties"][name] = {"anyOf": [schema, *_SECRET_SOURCES]}
     egress, dead_letters, observe, *rest = parts
     plugins = dict(zip(plugin_configs, rest, strict=False))
     endpoints = [

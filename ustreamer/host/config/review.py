@@ -22,6 +22,8 @@ from ustreamer.host.config.document import (
     parse_steps,
     value_at,
 )
+from ustreamer.host.config.secrets import exposed_secrets
+from ustreamer.transport_port import is_loopback
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 _ABSENT: Final = object()
@@ -37,6 +39,8 @@ def review(document: TomlDocument, config: StreamerConfig, *, has_subscriptions:
     findings = [
         *_sections(document, config),
         *_egress(document, config),
+        *exposed_secrets(document),
+        *_open_endpoints(document, config),
         *([] if has_subscriptions else [_no_subscriptions()]),
     ]
     problems = [document.problem(path, text, advice) for path, text, advice in findings]
@@ -84,6 +88,24 @@ def _call(section: msgspec.Struct, method: str) -> Any:
     """The result of an optional method of a section."""
     found = getattr(section, method, None)
     return found() if found is not None else ()
+
+
+def _open_endpoints(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:
+    """Endpoints without access rules that other machines reach."""
+    for name, endpoint in config.endpoints.items():
+        path: KeyPath = ("endpoints", name)
+        if endpoint.access or value_at(document.data, path) is None:
+            continue
+        warned = {each.key for each in endpoint.warnings()}
+        for address in endpoint.bound_addresses():
+            if is_loopback(address.host) or address.key in warned:
+                continue
+            yield (
+                (*path, *parse_steps(address.key)),
+                f"no access rules: every entity behind endpoint {name!r} may publish, call and subscribe everything",
+                f"add [[endpoints.{name}.access]]",
+            )
+            break
 
 
 def _egress(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:
