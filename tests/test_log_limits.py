@@ -11,6 +11,7 @@ LIMITED = {
     "egress.unavailable",
     "dead_letters.not_persisted",
     "observe.failed",
+    "plugins.authorisation_failed",
     "someip.found",
     "someip.initial_event_failed",
     "someip.lost",

@@ -72,6 +72,18 @@ def publish_attributes(topic: UUri) -> UAttributes:
     return publish(UUID(0x7000, 2 << 62), topic).attributes
 
 
+def test_a_denial_is_reported_once_per_route(build: "type[World]") -> None:
+    world = build(identities={"backbone": senders})
+    reported: list[tuple[str, UUri]] = []
+    world.dispatcher.on_denied = lambda endpoint, attributes, _: reported.append(
+        (endpoint, attributes.source)
+    )
+    for _ in range(10):
+        world.receive("backbone", publish(world.id(), FOREIGN_TOPIC))
+        world.receive("backbone", publish(world.id(), TOPIC))
+    assert reported == [("backbone", FOREIGN_TOPIC)]
+
+
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 

@@ -54,7 +54,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     text = text.replace("7447", str(backbone)).replace("7448", str(cloud))
     config = directory / "secured.toml"
     config.write_text(text.replace('"/var/lib/ustreamer"', '"state"'), encoding="utf-8")
-    with StreamerProcess(config) as process:
+    with StreamerProcess(config, "--audit", str(directory / "audit.jsonl")) as process:
         yield Gateway(process, backbone, cloud, tls)
 
 
@@ -144,6 +144,27 @@ def test_the_permission_level_is_that_of_the_certificate(
     with gateway.node(name, ue_id) as node:
         answer = node.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(RESTRICTED))
         assert (answer.head.commstatus == wire.PERMISSION_DENIED) is not granted
+
+
+def test_the_audit_log_has_who_subscribed_was_denied_and_reset(gateway: Gateway) -> None:
+    audited = topic(4)
+    with gateway.node("backend", BACKEND) as backend, gateway.node("fleet", FLEET) as fleet:
+        fleet.subscribe(audited)
+        fleet.call(CLIMATE)
+        send_as(backend, Uri("cloud", 0, 3), USUBSCRIPTION.at(RESET))
+        eventually(lambda: subscribers(fleet, audited), 0)
+    file = gateway.process.config.parent / "audit.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    about = [each for each in lines if each.get("topic") == "up://hpc.vin1/10A0/1/8004"]
+    assert [(each["event"], each["sender"]) for each in about] == [
+        ("audit.subscribed", "fleet"),
+        ("audit.unsubscribed", "fleet"),
+    ]
+    denied = [
+        each for each in lines if each["event"] == "audit.denied" and each["sink"] == "up://hpc.vin1/4001/1/1"
+    ]
+    assert {each["sender"] for each in denied} == {"fleet"}
+    assert any(each["event"] == "usubscription.reset_requested" for each in lines)
 
 
 # --- a router in between ----------------------------------------------------------------------------------------------

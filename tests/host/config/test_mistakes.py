@@ -66,6 +66,10 @@ methods = [0x0002]
 offered = true
 provider = "//hpc.vin1/4001/1/0"
 
+[[endpoints.chassis.access]]
+allow = false
+source = "//chassis/9999/1/FFFF"
+
 [egress.default]
 queue_messages = 10000
 queue_bytes = 16_000_000

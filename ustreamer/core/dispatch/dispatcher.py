@@ -23,8 +23,8 @@ from ustreamer.core.egress.dead_letter import (
 )
 from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.core.routing.forwarding import Target
-from ustreamer.core.routing.router import SELF, Router
-from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.core.routing.router import SELF, Router, RoutingDecision
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -54,12 +54,14 @@ class Dispatcher:
         taps: Callable[[str], Iterable[Tap]] = lambda _: (),
         schedule: Schedule,
         on_dead_letter: Callable[[DeadLetter], None] = lambda _: None,
+        on_denied: Callable[[str, UAttributes, RoutingDecision], None] = lambda *_: None,
         dedup_windows: Mapping[str, int] | None = None,
     ) -> None:
         """`egress` has one queue per endpoint name, SELF included; it may be filled after construction.
 
         `on_dead_letter` receives every dead letter, on the path and under locks: it must return at once and take no
-        lock of an ingress. `dedup_windows` has the number of remembered ids by endpoint; 0: no dedup.
+        lock of an ingress. `on_denied` is called when a route is built that denies, with the name of its ingress, and
+        must return at once. `dedup_windows` has the number of remembered ids by endpoint; 0: no dedup.
         """
         self.authority = authority
         self.clock = clock
@@ -73,6 +75,7 @@ class Dispatcher:
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
         self._on_dead_letter = on_dead_letter
+        self.on_denied = on_denied
         self._dedup_windows = dict(dedup_windows or {})
         self._loop_endpoints: frozenset[str] = frozenset()
         self._tap_attachers: list[Callable[[Ingress], None]] = []

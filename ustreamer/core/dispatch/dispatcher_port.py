@@ -8,7 +8,8 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import Egress, Filter
-from ustreamer.core.routing.router import Router
+from ustreamer.core.routing.router import Router, RoutingDecision
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
 
@@ -27,6 +28,8 @@ class DispatcherPort(Protocol):
     egress: Mapping[str, Egress]
     filters: FilterFactory
     schedule: Schedule
+
+    def on_denied(self, ingress: str, attributes: UAttributes, decision: RoutingDecision) -> None: ...
 
     def respond_error(self, message: UMessage, status: UStatus, endpoint: str) -> None: ...
 

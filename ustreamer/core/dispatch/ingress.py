@@ -264,6 +264,8 @@ class Ingress:
                 route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
                 return route
             decision = self._router.decide(self.name, attributes)
+            if decision.verdict is Verdict.DENIED:
+                self._dispatcher.on_denied(self.name, attributes, decision)
             if self._closed is not None and decision.targets:
                 decision = self._closed
         except InvalidMessage as refused:

@@ -208,6 +208,12 @@ def _add_run(commands: Commands) -> None:
     run.add_argument(
         "--log", choices=("console", "journal", "json"), default="console", help="form of the log on stderr"
     )
+    run.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="append who subscribed, was denied, reset, redrove, reloaded",
+    )
     run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     run.set_defaults(run=_run)
 
@@ -380,7 +386,9 @@ def _run(arguments: argparse.Namespace) -> int:
         from ustreamer.host.runtime import logs, process
 
         logs.configure_logging(arguments.log, arguments.log_level)
-        undelivered = process.run(process.load(arguments.config), arguments.drain, _print_ready)
+        undelivered = process.run(
+            process.load(arguments.config), arguments.drain, _print_ready, arguments.audit
+        )
     finally:
         gc.enable()
     if undelivered.unsent:

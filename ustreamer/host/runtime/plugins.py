@@ -199,7 +199,7 @@ def authorisation(manager: pluggy.PluginManager) -> Authorise | None:
         try:
             reasons: list[UStatus] = hook(peer=peer, attributes=attributes)
         except Exception as error:  # foreign code: what it cannot decide is denied
-            log.exception("plugins.authorisation_failed", extra=limited(peer.endpoint))
+            log.exception("plugins.authorisation_failed", extra={**limited(peer.endpoint)})
             return UStatus(UCode.PERMISSION_DENIED, f"a plugin could not authorise it: {safe_str(error)}")
         return reasons[0] if reasons else None
 

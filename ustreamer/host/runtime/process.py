@@ -5,8 +5,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -134,18 +134,18 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivered:
+def run(loaded: Loaded, drain_s: float, ready: Callable[[], None], audit: Path | None = None) -> Undelivered:
     """Run a streamer until SIGTERM or SIGINT; returns the number of messages unsent after `drain_s`, and unconfirmed.
 
     `ready` is called once every endpoint is up. Raises UStatusError if an endpoint fails to open, or if another
-    streamer has locked the state directory.
+    streamer has locked the state directory, or if the file `audit` cannot be written.
     """
     signals = Signals()
     signals.install()
     tune_interpreter()
     streamer = loaded.streamer()
     control = Control(streamer, loaded.path, lambda path: load(path).config)
-    with StateLock(loaded.config.state_dir):
+    with StateLock(loaded.config.state_dir), _auditing(audit, streamer):
         server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
         observe, manager = _observe_server(loaded.config, streamer, control), _service_manager(streamer)
         try:
@@ -168,6 +168,20 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> Undelivere
             if observe is not None:
                 observe.close(_ADMIN_JOIN_S)
         return Undelivered(streamer.stop(drain_s), streamer.unconfirmed)
+
+
+@contextmanager
+def _auditing(path: Path | None, streamer: Streamer) -> Iterator[None]:
+    """Write the audit log, if one is requested."""
+    if path is None:
+        yield
+        return
+    from ustreamer.host.runtime.audit import AuditLog
+
+    with closing(AuditLog(path, SYSTEM_CLOCK.monotonic_ns)) as audit:
+        streamer.audit = audit
+        audit.start()
+        yield
 
 
 def _wait(signals: Signals, control: Control, manager: "ServiceManager | None") -> None:

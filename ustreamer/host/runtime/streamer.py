@@ -30,8 +30,9 @@ from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy
 from ustreamer.core.routing.identity import Peer
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
-from ustreamer.core.routing.router import SELF, AuthorityTable, Router
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router, RoutingDecision
 from ustreamer.core.routing.subscriptions import (
+    Change,
     StaticDirectory,
     Subscription,
     SubscriptionDirectory,
@@ -83,11 +84,13 @@ from ustreamer.transport_port import (
     TransportKind,
 )
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from ustreamer.host.observe.snapshot import EndpointSource, MetricsSnapshot
+    from ustreamer.host.runtime.audit import AuditLog
     from ustreamer.host.runtime.evidence import DiagnosisSources
     from ustreamer.host.runtime.top_stream import TopSources
 
@@ -113,6 +116,8 @@ class Streamer:
         """Build all objects without side effects outside the process. Raises PluginError or UStatusError."""
         self._config = config
         self._clock = clock
+        self.audit: AuditLog | None = None
+        """Set before `start`: who subscribed and who was denied."""
         self._timers = TimerThread(clock)
         authorities = endpoint_by_authority(config)
         # Replaced below, with the hosted services.
@@ -247,6 +252,15 @@ class Streamer:
         self.events.on_letter(letter)
         self._dead_letter_writer.enqueue_letter(letter)
 
+    def _on_denied(self, endpoint: str, attributes: UAttributes, decision: RoutingDecision) -> None:
+        if self.audit is not None:
+            peer = self.dispatcher.router.peer_at(endpoint, attributes.source)
+            self.audit.on_denied(endpoint, attributes, decision, peer)
+
+    def _on_subscription(self, subscription: Subscription, change: Change) -> None:
+        if self.audit is not None:
+            self.audit.on_subscription(subscription, change, self._peer_of(subscription.subscriber))
+
     def _on_paused(self, topic: UUri) -> None:
         self.events.on_stopped(topic, self._clock.wall_ms())
         self.dispatcher.update_paused(topic)
@@ -349,6 +363,7 @@ class Streamer:
             taps=taps,
             schedule=self._timers.schedule,
             on_dead_letter=self._on_dead_letter,
+            on_denied=self._on_denied,
             dedup_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
         )
 
@@ -410,6 +425,8 @@ class Streamer:
         return StreamerSettings({name: config.limits(name) for name in self.transports}, config.plugins)
 
     def _watch_subscriptions(self) -> None:
+        if self.audit is not None:
+            self._paused.watch(self._on_subscription)
         for watch in self._plugins.hook.ustreamer_subscription_watch():
             self._paused.watch(plugins.isolated(watch))
         self._paused.watch_subscribes(self._late_subscribers.on_subscribe)

@@ -13,7 +13,9 @@ from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.ports import Egress, Filter, SendOne, Tap
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory, Schedule
 from ustreamer.core.dispatch.ingress import Ingress
+from ustreamer.core.routing.router import RoutingDecision
 from ustreamer.hooks import OfflineRouting
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -56,6 +58,9 @@ class OfflineDispatcher:
         }
         self.filters: FilterFactory = routing.filters
         self.schedule: Schedule = self.timers.schedule
+
+    def on_denied(self, ingress: str, attributes: UAttributes, decision: RoutingDecision) -> None:
+        """Audit nothing."""
 
     def respond_error(self, message: UMessage, status: UStatus, endpoint: str) -> None:
         """Send nothing."""
