@@ -335,6 +335,12 @@ def _add_import(commands: Commands) -> None:
     add_import_command(commands)
 
 
+def _add_completion(commands: Commands) -> None:
+    from ustreamer.host.cli.completion import add_completion_command
+
+    add_completion_command(commands)
+
+
 _COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
     "run": _add_run,
     "check": _add_check,
@@ -349,6 +355,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
     "tap": _add_admin,
     "dead-letters": _add_admin,
     "import": _add_import,
+    "completion": _add_completion,
 }
 """The streamer's own commands in the order of the help text, and the function that adds each."""
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer completion bash | man`: a completion script, or a manual page. The parser in, text out.
+
+The libraries for this, shtab and argparse-manpage, would be two packages on each gateway for these functions.
+"""
+
+import argparse
+from collections.abc import Iterator
+
+from ustreamer import __version__
+
+_BASH = """\
+# Completion of ustreamer for bash: source it, or copy it to /usr/share/bash-completion/completions/ustreamer.
+_ustreamer() {{
+    local path= word choices=
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "$path $word" in
+            {paths}) path="$path $word" ;;
+        esac
+    done
+    case "$path" in
+{cases}
+    esac
+    COMPREPLY=($(compgen -W "$choices" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _ustreamer ustreamer
+"""
+
+
+def add_completion_command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> None:
+    """Add the command, without a line in the help of all commands: packages use it, once."""
+    parser = commands.add_parser("completion", description="print a script for completion, or a manual page")
+    parser.add_argument("form", choices=("bash", "man"))
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.cli.main import parser
+
+    print({"bash": bash_script, "man": manual_page}[arguments.form](parser()), end="")
+    return 0
+
+
+def parsers_below(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Each command of `parser` with the words that lead to it, itself first."""
+    yield path, parser
+    for name, command in _commands_of(parser).items():
+        yield from parsers_below(command, (*path, name))
+
+
+def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list them
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            return dict(action.choices)
+    return {}
+
+
+def _words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The words that may follow: commands, options, and the choices of arguments without an option."""
+    yield from _commands_of(parser)
+    for action in parser._actions:  # noqa: SLF001
+        yield from (each for each in action.option_strings if each.startswith("--"))
+        if not action.option_strings and action.choices and not isinstance(action.choices, dict):
+            yield from map(str, action.choices)
+
+
+def bash_script(parser: argparse.ArgumentParser) -> str:
+    """Completes commands, options and choices; everything else as file names."""
+    found = list(parsers_below(parser))
+    paths = "|".join(f'" {" ".join(path)}"' for path, _ in found if path)
+    cases = [
+        f'        "{" " if path else ""}{" ".join(path)}") choices="{" ".join(_words_of(each))}" ;;'
+        for path, each in found
+    ]
+    return _BASH.format(paths=paths, cases="\n".join(cases))
+
+
+def manual_page(parser: argparse.ArgumentParser) -> str:
+    """The help of every command, as roff for man(1)."""
+    lines = [
+        f'.TH USTREAMER 1 "" "uStreamer {__version__}" "User Commands"',
+        ".SH NAME",
+        r"ustreamer \- uProtocol dispatcher of a vehicle gateway",
+    ]
+    for path, each in parsers_below(parser):
+        lines += [f".SH {' '.join(('ustreamer', *path)).upper()}", ".nf", _roff(each.format_help()), ".fi"]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    r"""Plain text as roff: a backslash, a hyphen and a dot at the beginning of a line have another meaning there."""
+    escaped = text.rstrip().replace("\\", r"\e").replace("-", r"\-")
+    return "\n".join(rf"\&{line}" if line.startswith((".", "'")) else line for line in escaped.split("\n"))
