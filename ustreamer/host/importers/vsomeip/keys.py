@@ -10,7 +10,7 @@ TOP: Final = {
     "debugging": "see the options --log and --log-level",
     "device": "the address is enough",
     "dispatching": "the streamer manages its threads",
-    "e2e": "payloads are not opened; E2E stays between its ends",
+    "e2e": "set `e2e` at the events; without it E2E stays between its ends",
     "endpoint-queue-limit-external": "see [egress]",
     "endpoint-queue-limits": "see [egress]",
     "logging": "see the options --log and --log-level",
