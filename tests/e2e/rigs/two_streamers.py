@@ -46,6 +46,7 @@ listen = ["tcp/127.0.0.1:{link}"]
 connect = ["tcp/127.0.0.1:{other_link}"]
 
 [plugins.usubscription]
+may_reset = ["//*/0/FF/0"]
 {usubscription}
 [plugins.throttle]
 """

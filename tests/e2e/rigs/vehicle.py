@@ -91,6 +91,7 @@ provider = "//cloud/8501/1/0"
 remote = "127.0.0.1:{ports.receiver}"
 
 [plugins.usubscription]
+may_reset = ["//cloud/0/FF/0"]
 [plugins.throttle]
 """
 
