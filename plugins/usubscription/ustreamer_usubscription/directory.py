@@ -271,8 +271,10 @@ class InMemoryDirectory:
             self._wildcard_topics += (bool(after) - bool(before)) * (topic.ue_instance == ANY_INSTANCE)
         self._count += len(after) - len(before)
         if self._by_authority is not None:
-            self._by_authority.update(entry.subscriber.authority_name for entry in after)
-            self._by_authority.subtract(entry.subscriber.authority_name for entry in before)
+            for entry in after:
+                self._by_authority[entry.subscriber.authority_name] += 1
+            for entry in before:
+                self._by_authority[entry.subscriber.authority_name] -= 1
 
     def _index(self, entry: SubscriptionRecord) -> None:
         if self._by_subscriber is not None:

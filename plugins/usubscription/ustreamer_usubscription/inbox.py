@@ -68,7 +68,8 @@ class ServiceInbox(Generic[T]):
                 return None
             self._woken = False
             count = min(len(self._queue), MAX_BATCH)
-            for owner in (self._owners.popleft() for _ in range(count)):
+            for _ in range(count):
+                owner = self._owners.popleft()
                 self._by_owner[owner] -= 1
                 if not self._by_owner[owner]:
                     del self._by_owner[owner]

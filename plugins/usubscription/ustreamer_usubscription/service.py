@@ -243,7 +243,8 @@ class UsubscriptionService:
                 if not batch:
                     self._store.retry()
                 self._process_batch(batch)
-                self._process_removals()
+                if self._removals:
+                    self._process_removals()
             self._send_updates()
         finally:
             self._inbox.close()  # if this thread fails, callers get UNAVAILABLE instead of a timeout
@@ -371,7 +372,7 @@ class UsubscriptionService:
             attributes.permission_level,
             self._policy,
             clock.wall_ms() - (clock.monotonic_ns() - self._started_ns) // _NS_PER_MS,
-            self._context.peer_of(attributes.source),
+            self._context.peer_of,
         )
 
     def _send_updates(self) -> None:

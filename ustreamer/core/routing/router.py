@@ -107,6 +107,7 @@ class Router:
         self.forwarding = forwarding
         self._identities = dict(identities or {})
         self._authorise = authorise
+        self._has_guards = bool(access or identities or authorise)
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """The decision for a message with these attributes that came in at `ingress`. Raises InvalidMessage."""
@@ -130,7 +131,7 @@ class Router:
             return RoutingDecision(
                 (), Verdict.DENIED, reason, "spoofed", silent=role is ForwardingRole.FORWARD_SILENTLY
             )
-        denied = self._denial(ingress, attributes)
+        denied = self._denial(ingress, attributes) if self._has_guards else None
         if denied is not None:
             return denied
         if attributes.type is UMessageType.PUBLISH:
@@ -140,18 +141,19 @@ class Router:
 
     def _denial(self, ingress: str, attributes: UAttributes) -> RoutingDecision | None:
         """The decision to deny a message for its sender; None if it is accepted."""
-        peer = self.peer_at(ingress, attributes.source)
-        if peer.identities is not None and not peer.identities:
+        table = self._identities.get(ingress)
+        identities = None if table is None else table(attributes.source)
+        if identities is not None and not identities:
             text = f"no identity of endpoint {ingress!r} may send from {attributes.source}"
             return _denied(UStatus(UCode.PERMISSION_DENIED, text), "identity")
         access = self._access.get(ingress)
-        reason = None if access is None else access.deny_reason(attributes, peer.identities)
+        reason = None if access is None else access.deny_reason(attributes, identities)
         if reason is not None:
             return _denied(reason, "access")
         # A Response belongs to a request that was accepted.
-        if self._authorise is None or peer.hosted or attributes.type is UMessageType.RESPONSE:
+        if self._authorise is None or ingress == SELF or attributes.type is UMessageType.RESPONSE:
             return None
-        reason = self._authorise(peer, attributes)
+        reason = self._authorise(Peer(ingress, identities), attributes)
         return None if reason is None else _denied(reason, "authorisation")
 
     def peer_at(self, endpoint: str, source: UUri) -> Peer:

@@ -333,7 +333,11 @@ class Streamer:
             unicast,
             access,
             forwarding,
-            {name: each.identities_of for name, each in config.endpoints.items()},
+            {
+                name: each.identities_of
+                for name, each in config.endpoints.items()
+                if each.known_identities() is not None
+            },
             plugins.authorisation(self._plugins),
         )
 

@@ -14,7 +14,7 @@ from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.requests.policy import is_producer
-from ustreamer_usubscription.requests.requests import CallContext
+from ustreamer_usubscription.requests.requests import UNVERIFIED, CallContext
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 MutationHandler: TypeAlias = Callable[[CallContext, Transaction], Message]
@@ -36,7 +36,8 @@ def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transac
     SUBSCRIBED. Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
     """
     topic = entry.topic
-    call.policy.check_permission_level(topic, call.permission_level or 0, call.caller, call.peer)
+    peer = call.peer if call.policy.has_caller_levels else UNVERIFIED
+    call.policy.check_permission_level(topic, call.permission_level or 0, call.caller, peer)
     if topic.authority_name in call.serves:  # topics of other devices are declared there (LIF-8)
         _check_declared(topic, call, transaction)
     if entry.is_expired(transaction.earliest_ms):

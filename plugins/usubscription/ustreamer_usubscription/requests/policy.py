@@ -78,6 +78,7 @@ class SubscriptionPolicy:
 
         self.lifecycle: LifecycleMode = config.topic_lifecycle
         self._may_reset = tuple(map(caller_rule, config.may_reset))
+        self.has_caller_levels = bool(config.callers)
         self._caller_levels = tuple((caller_rule(each.caller), each.level) for each in config.callers)
         self._served_authorities = frozenset({authority, *serves})
         self._peers = peers
@@ -98,9 +99,11 @@ class SubscriptionPolicy:
 
         Its level is the configured one. `level`, its own claim or 0, can only raise it, which permits less.
         """
-        granted = next(
-            (level for rule, level in self._caller_levels if rule.matches(caller, peer)), self._highest_level
-        )
+        granted = self._highest_level
+        for rule, its_level in self._caller_levels:
+            if rule.matches(caller, peer):
+                granted = its_level
+                break
         found, required = max(granted, level), self._level_of(topic)
         if found > required:
             raise UStatusError(

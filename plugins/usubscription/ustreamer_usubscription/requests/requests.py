@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads of requests and responses, and the rules for their fields, common to both interface versions."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final, TypeVar
 
 import msgspec
@@ -42,7 +42,7 @@ class CallContext(msgspec.Struct, frozen=True):
 
     `id` and `caller` are those of the message. `authority` is that of the called service, and replaces an empty
     authority in a payload (X-18); `serves` are those with local topics. `permission_level` is the caller's.
-    `started_ms` is the time at which the service started, by the wall clock of now. `peer` is the verified sender.
+    `started_ms` is the time at which the service started, by the wall clock of now.
     """
 
     id: UUID
@@ -54,7 +54,12 @@ class CallContext(msgspec.Struct, frozen=True):
     permission_level: int | None = None
     policy: SubscriptionPolicy = DEFAULT_POLICY
     started_ms: int = 0
-    peer: Peer = UNVERIFIED
+    peer_of: Callable[[UUri], Peer] = lambda _: UNVERIFIED
+
+    @property
+    def peer(self) -> Peer:
+        """The verified sender."""
+        return self.peer_of(self.caller)
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------

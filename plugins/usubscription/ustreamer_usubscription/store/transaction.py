@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the service and a transaction on top of it: decisions in, changes to commit out."""
 
-from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -104,28 +103,27 @@ class Overlay(Generic[K, V]):
         self._count = table.count
         self._share = share
         self._authority_of = authority_of
-        self._added: Counter[str] = Counter()  # by authority, if there is a share
+        self._added: dict[str, int] = {}  # by authority, if there is a share
 
     def find(self, key: K) -> V | None:
         return self.changes[key] if key in self.changes else self._table.find(key)
 
     def check_limit(self, key: K) -> None:
         """Raises UStatusError(RESOURCE_EXHAUSTED) if a new entry at `key` exceeds the limit or the share."""
-        if self.find(key) is not None:
+        authority = "" if self._share is None else self._authority_of(key)
+        owned = 0 if self._share is None else self._table.count_of(authority) + self._added.get(authority, 0)
+        exhausted = self._share is not None and owned >= self._share
+        if not (exhausted or self._count >= self._limit) or self.find(key) is not None:
             return
-        if self._share is not None:
-            authority = self._authority_of(key)
-            count = self._table.count_of(authority) + self._added[authority]
-            if count >= self._share:
-                raise ShareExhausted(
-                    UCode.RESOURCE_EXHAUSTED,
-                    f"{count} {self._noun} of {authority!r} are kept, max_{self._noun}_per_authority is {self._share}",
-                )
-        if self._count >= self._limit:
-            raise UStatusError(
+        if exhausted:
+            raise ShareExhausted(
                 UCode.RESOURCE_EXHAUSTED,
-                f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
+                f"{owned} {self._noun} of {authority!r} are kept, max_{self._noun}_per_authority is {self._share}",
             )
+        raise UStatusError(
+            UCode.RESOURCE_EXHAUSTED,
+            f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
+        )
 
     def set_value(self, key: K, value: V) -> None:
         """Set the value without a limit; call `check_limit` before."""
@@ -147,7 +145,8 @@ class Overlay(Generic[K, V]):
         change = (value is not None) - (self.changes.get(key, stored) is not None)
         self._count += change
         if self._share is not None:
-            self._added[self._authority_of(key)] += change
+            authority = self._authority_of(key)
+            self._added[authority] = self._added.get(authority, 0) + change
         if stored == value:
             self.changes.pop(key, None)
         else:
