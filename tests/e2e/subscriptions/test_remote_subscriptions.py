@@ -662,7 +662,7 @@ def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: 
     # Version 3 has no such topic, so the near side calls the far side in version 4.
     call = spy.inbox.wait_one(lambda each: each.head.sink == far.at(wire.SUBSCRIBE))
     assert_is_call(call, near, far.at(wire.SUBSCRIBE))
-    assert call.payload == subscribe_request_v4(topic, period_ms=40)
+    assert call.payload == subscribe_request_v4(topic, period_ms=40 * 2 // 3)
     assert far_subscribers_v4(scene, topic) == [near]
     for instance in instances:
         payload = scene.publish(instance)
