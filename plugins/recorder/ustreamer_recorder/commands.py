@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of `ustreamer recordings ls|show|check|prove|replay DIR` and `ustreamer test CONFIG --recording DIR`.
+"""The arguments of `ustreamer recordings ls|show|check|prove|replay|upload DIR`, and of
+`ustreamer test CONFIG --recording DIR`.
 
 The help of all commands imports this module, so it imports no part of the recorder.
 """
@@ -35,6 +36,7 @@ def add_commands(
             action.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
     _add_prove(actions, read_stored_messages)
     _add_replay(actions, open_networks)
+    _add_upload(actions)
     _add_test(commands, load_routing)
 
 
@@ -108,3 +110,17 @@ def _add_test(
         return run_test(arguments, load_routing)
 
     parser.set_defaults(run=run)
+
+
+def _add_upload(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    action = actions.add_parser("upload", help="copy finished recordings to an object store; may be repeated")
+    action.add_argument("directory", type=Path, metavar="DIR")
+    action.add_argument("url", metavar="s3://BUCKET/FOLDER", help="access as for the AWS clients (AWS_*)")
+    action.add_argument("--json", action="store_true", help="the result as one JSON object")
+
+    def run(arguments: argparse.Namespace) -> int:
+        from ustreamer_recorder.upload.command import run_upload
+
+        return run_upload(arguments)
+
+    action.set_defaults(run=run)

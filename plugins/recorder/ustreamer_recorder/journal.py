@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.core.delivery.ledger import LedgerSnapshot
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer_recorder import layout
@@ -130,6 +130,7 @@ class Journal:
         self._reported_unencodable = False
         self._targets = Targets()
         self._headers: dict[UAttributes, _HeaderIds] = {}
+        self._window = config.trigger_window()
         self._samples: list[Sample] = []
         self._samples_bytes = self._dropped_samples = 0
 
@@ -152,6 +153,8 @@ class Journal:
     def _write_batch(self, batch: BatchNote, note_queue: NoteQueue) -> None:
         """Record messages that were delivered together, as many at once as fit in one block."""
         note_queue.batch_popped(batch)
+        if self._window is not None:
+            self._check_trigger(batch.attributes, Verdict.DELIVERED, batch.time_ns(len(batch) - 1))
         done = 0
         while done < len(batch):
             written = self._write_rows(batch, done)
@@ -183,6 +186,8 @@ class Journal:
         """Record any note except a batch."""
         if self._encoder is not None and self._encoder.size > self._rotate_at:
             self._rotate(EndCause.ROTATED)
+        if self._window is not None and isinstance(note, tuple):
+            self._check_trigger(note[1], note[4], note[7])
         encoder = self._encoder
         try:
             if not isinstance(note, tuple):
@@ -314,7 +319,19 @@ class Journal:
             case SampleNote():
                 self._sample(encoder, note)
 
+    def _check_trigger(self, attributes: UAttributes, verdict: Verdict, arrived_ns: int) -> None:
+        assert self._window is not None
+        for note in self._window.observe(attributes, verdict, arrived_ns):
+            self._keep_sample(self._encoder, note)
+
     def _sample(self, encoder: SegmentEncoder | None, note: SampleNote) -> None:
+        if self._window is None or self._window.add(note):
+            self._keep_sample(encoder, note)
+        if self._window is not None:
+            self._dropped_samples += self._window.dropped
+            self._window.dropped = 0
+
+    def _keep_sample(self, encoder: SegmentEncoder | None, note: SampleNote) -> None:
         if encoder is None:
             self._dropped_samples += 1
             return

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from ustreamer import __version__
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.egress.dead_letter import dead_letter_topic
@@ -26,6 +27,7 @@ class RecorderPlugin:
     def __init__(self, config: RecorderConfig, context: PluginContext) -> None:
         sampler = config.sampler()
         self._is_sampling = sampler is not None
+        self._release = config.release or __version__
         self._note_queue = NoteQueue(
             config.buffer_rows,
             context.clock.monotonic_ns,
@@ -47,7 +49,7 @@ class RecorderPlugin:
 
     @hookimpl
     def ustreamer_configured(self, settings: StreamerSettings) -> None:
-        self._note_queue.on_configured(_config_text(settings, with_types=self._is_sampling))
+        self._note_queue.on_configured(_config_text(settings, self._release, with_types=self._is_sampling))
         if not self._is_open:
             self._recorder.open()
             self._is_open = True
@@ -71,13 +73,13 @@ class RecorderPlugin:
         self._recorder.close(_JOIN_S)
 
 
-def _config_text(settings: StreamerSettings, *, with_types: bool) -> str:
-    """The configuration that readers of a recording need: limits of egress queues, and the throttle's settings.
+def _config_text(settings: StreamerSettings, release: str, *, with_types: bool) -> str:
+    """The configuration that readers of a recording need: the release, limits of egress queues, the throttle's settings.
 
     `with_types`: also the types of payloads, unless the text then exceeds MAX_STRING.
     """
     throttle = settings.plugins.get("throttle")
-    recorded = {"egress": dict(settings.egress), "throttle": throttle}
+    recorded = {"egress": dict(settings.egress), "release": release, "throttle": throttle}
     text = msgspec.json.encode(recorded, order="deterministic")
     if with_types and "payloads" in settings.plugins:
         typed = msgspec.json.encode(
