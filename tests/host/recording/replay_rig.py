@@ -86,6 +86,8 @@ class ReplayRig:
         self.time = ManualClock()
         clock = self.time.clock()
         self.timers = Timers()
+        self.late_ns = 0
+        """How late each timer is."""
         self.directory = MutableDirectory()
         self.mode: Literal["drop", "latest"] = mode
         context = PluginContext("hpc", ("hpc",), directory, clock, self.timers.schedule)
@@ -141,8 +143,8 @@ class ReplayRig:
 
     def advance(self, ns: int) -> None:
         end_ns = self.time.now_ns + ns
-        while (due_ns := self.timers.next_due_ns) is not None and due_ns <= end_ns:
-            self.time.now_ns = max(self.time.now_ns, due_ns) + 1
+        while (due_ns := self.timers.next_due_ns) is not None and due_ns + self.late_ns <= end_ns:
+            self.time.now_ns = max(self.time.now_ns, due_ns + self.late_ns) + 1
             for action in self.timers.pop_due(due_ns):
                 action()
                 self.time.now_ns += 1  # no two decisions at one moment, as on a real clock

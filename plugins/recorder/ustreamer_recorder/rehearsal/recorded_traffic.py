@@ -78,8 +78,7 @@ class RecordedTraffic:
         """Rows of messages of the streamer itself. They follow from others, so they are not replayed."""
         self.end_ns = 0
         """The time of the last verdict."""
-        self.releases: defaultdict[tuple[str, UUri, Destination], list[int]] = defaultdict(list)
-        """When held messages were released, by ingress, topic and target."""
+        self._releases: defaultdict[tuple[str, UUri, Destination], list[int]] = defaultdict(list)
         self._anchors: list[Anchor] = []
         self._heads: dict[tuple[str, int, str, str | None, int, int | None], int] = {}
         self._head_list: list[Head] = []
@@ -128,9 +127,9 @@ class RecordedTraffic:
             head = self._heads[key] = self._add_head(row)
         if row.request is not None:
             self._requests[len(self._arrived)] = row.request
-        if row.held and row.verdict is not Verdict.THROTTLED and target.topic is not None:
+        if row.held and target.topic is not None:
             place = target.ingress, self._uuri(target.topic), self._destinations[number][0]
-            self.releases[place].append(row.received_ns)
+            self._releases[place].append(row.received_ns)
         self.end_ns = max(self.end_ns, row.settled_ns)
         self._arrived.append(row.arrived_ns)
         self._msb.append(row.id.msb)
@@ -163,6 +162,13 @@ class RecordedTraffic:
         return known
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    def releases(self) -> dict[tuple[str, UUri, Destination], list[int]]:
+        """When held messages were released or replaced, by ingress, topic and target, in order of time.
+
+        A message that a newer one replaced after it was due shows that the timer was late. Rows are in another order.
+        """
+        return {place: sorted(times_ns) for place, times_ns in self._releases.items()}
 
     def messages(self) -> Iterator[RecordedMessage]:
         """Each message once, in order of arrival."""

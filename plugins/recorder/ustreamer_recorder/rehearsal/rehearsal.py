@@ -94,6 +94,7 @@ class Rehearsal:
         self._current: UUID | None = None
         self._found: Decisions = {}
         self._open: dict[UUID, _Open] = {}
+        self._releases = recorded.releases()
         self._payloads: dict[int, bytes] = {}
 
     @property
@@ -171,7 +172,7 @@ class Rehearsal:
         ingress = self._ingresses.get(name)
         if ingress is None:
             ingress = self._ingresses[name] = OfflineIngress(
-                name, self._dispatcher, self._note, self._recorded.releases
+                name, self._dispatcher, self._note, self._releases
             )
         return ingress
 
