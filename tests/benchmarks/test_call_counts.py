@@ -23,7 +23,7 @@ def counter(tmp_path: Path) -> Iterator[CallCounter]:
     [
         (CallCounter.event, 65, 15),
         (CallCounter.subscribe_local, 500, 55),
-        (CallCounter.subscribe_remote, 620, 59),
+        (CallCounter.subscribe_remote, 640, 59),
         (CallCounter.call, 150, 16),
     ],
 )

@@ -53,10 +53,12 @@ def test_values_are_read_by_path() -> None:
     assert (name_of(deployment), place_of(deployment)) == ("state", "/services/Chassis_SomeIp/state")
     assert (text(deployment, "TRANSPORT-PROTOCOL"), number(deployment, "EVENT-ID")) == ("UDP", 0x8001)
     assert milliseconds(deployment, "SEPARATION-TIME") == 2
-    assert (text(deployment, "NO-SUCH"), number(deployment, "NO-SUCH"), child(deployment, "A/B")) == (
-        None,
-    ) * 3
-    assert list(children(deployment, "NO-SUCH")) == []
+    assert (
+        text(deployment, "METHOD-REF"),
+        number(deployment, "METHOD-ID"),
+        child(deployment, "EVENT-GROUPS/EVENT-REFS"),
+    ) == (None,) * 3
+    assert list(children(deployment, "EVENT-GROUPS")) == []
     event = target(deployment, "EVENT-REF")
     assert event is not None
     assert place_of(event) == "/services/Chassis/state"
