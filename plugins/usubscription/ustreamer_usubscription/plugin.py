@@ -2,7 +2,7 @@
 """The plugin: activates the section `[plugins.usubscription]`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -10,10 +10,12 @@ from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
-from ustreamer_usubscription.external.service import ExternalUsubscription
 from ustreamer_usubscription.removal import RemovalPattern
 from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
 from ustreamer_usubscription.store import store_contents
+
+if TYPE_CHECKING:
+    from ustreamer_usubscription.external.service import ExternalUsubscription
 
 _RELOADABLE_KEYS: Final = frozenset(
     {
@@ -42,7 +44,12 @@ class UsubscriptionPlugin:
         self._context = context
         self.directory = InMemoryDirectory()
         self.service = UsubscriptionService(config, context, self.directory)
-        self._external = ExternalUsubscription(config, context, self.directory) if config.external else None
+        self._external = self._follow(config) if config.external else None
+
+    def _follow(self, config: UsubscriptionConfig) -> "ExternalUsubscription":
+        from ustreamer_usubscription.external.service import ExternalUsubscription  # few streamers need it
+
+        return ExternalUsubscription(config, self._context, self.directory)
 
     def reconfigure(self, config: UsubscriptionConfig) -> Callable[[], None]:
         """Apply other bounds of responses. Raises ValueError for any other key."""
