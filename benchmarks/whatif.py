@@ -45,7 +45,7 @@ GateKernel = Callable[[Any, int, Limit], tuple[Any, int]]
 
 
 def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> ScenarioTotals:
-    result = whatif(spark, files_of(str(lake)), sweep(LIMITS_HZ[:scenarios]), {}).persist()
+    result = whatif(spark, files_of(str(lake)), sweep(LIMITS_HZ[:scenarios])).persist()
     try:
         different = result.selectExpr("sum(differing) n").collect()[0].n
         if different:

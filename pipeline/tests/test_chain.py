@@ -3,7 +3,6 @@
 ledger.
 """
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -16,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.audited_mutants import audited_mutants
+from tests.mutations import MUTATIONS, load_runs, mutants
+from tests.real_runs import settled_rows
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold import gateway_audit
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.gold.gateway_audit import COLUMNS
 from ustreamer_pipeline.gold.ordered_pass import audit_gateway
-from ustreamer_pipeline.recording.layout import DELIVERY
-from ustreamer_pipeline.recording.segments import RecordingRefused, read_segment
 from ustreamer_pipeline.replay.files import read_gateway
 from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
 
@@ -43,7 +43,7 @@ retry = { first_ms = 240000, max_ms = 240000 }
 flush_ms = 50
 segment_s = 1
 """
-AUDITED = (*COLUMNS, "epoch", "held")
+AUDITED = (*COLUMNS, "held")
 Row = dict[str, Any]
 COUNTS = [verdict.lower() for verdict in VERDICTS]
 
@@ -70,8 +70,8 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
                 vehicle.send_event(each, b"%d" % number)
 
         def wait_rows(more: int) -> None:
-            rows = settled(recordings) + more
-            eventually(lambda: settled(recordings) >= rows, True)
+            rows = settled_rows(recordings) + more
+            eventually(lambda: settled_rows(recordings) >= rows, True)
 
         def reload(tolerance: float) -> None:
             reloads = len([line for line in first.stderr.items() if '"streamer.reloaded"' in line])
@@ -103,7 +103,7 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
             first.stderr.wait_one(lambda line: '"egress.unavailable"' in line and '"cloud"' in line)
             wait_rows(500)
             before_kill: dict[str, int] = statistics(place / "state")["ledger"]
-            eventually(lambda: settled(recordings) >= sum(before_kill[each] for each in COUNTS), True)
+            eventually(lambda: settled_rows(recordings) >= sum(before_kill[each] for each in COUNTS), True)
             first.kill()  # while events come in
         second = StreamerProcess(config)
         Vehicle(ports, second.wait_ready(), ecu, receiver)
@@ -123,15 +123,6 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
             eventually(all_received, True)
         second.stop()
     return before_kill, second.ledger
-
-
-def settled(recordings: Path) -> int:
-    """Deliveries in the recordings so far. A file that was just created has no header yet."""
-    rows = 0
-    for path in recordings.glob("*.useg*"):
-        with contextlib.suppress(RecordingRefused, FileNotFoundError):
-            rows += len(read_segment(path.read_bytes(), path.name).positions_of(DELIVERY))
-    return rows
 
 
 def rows_of(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
@@ -235,11 +226,11 @@ Fault = Callable[[list[Row], list[Row]], None]
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(of: str) -> Callable[[Fault], Fault]:
-    """Register a fault that the rule `of` must find, and no other rule."""
+def fault(*of: str) -> Callable[[Fault], Fault]:
+    """Register a fault that the rules `of` must find, and no other rule."""
 
     def register(seed: Fault) -> Fault:
-        FAULTS[f"{of}: {seed.__name__}"] = seed
+        FAULTS[f"{' '.join(of)}: {seed.__name__}"] = seed
         return seed
 
     return register
@@ -280,19 +271,19 @@ def delivered_after_the_end_of_the_subscription(rows: list[Row], events: list[Ro
     events.append(asked | end)
 
 
-@fault("limit")
+@fault("limit", "decided")
 def a_looser_limit_than_requested(rows: list[Row], events: list[Row]) -> None:
     for row in chosen(rows, source=LIMITED, egress="backbone"):
         row["period_ns"] = 10**9 // HZ // 2
 
 
-@fault("limit")
+@fault("limit", "decided")
 def a_limit_that_is_not_applied(rows: list[Row], events: list[Row]) -> None:
     for row in chosen(rows, source=LATEST, egress="backbone"):
         row["period_ns"] = 0
 
 
-@fault("limit")
+@fault("limit", "decided")
 def a_stricter_limit_than_requested(rows: list[Row], events: list[Row]) -> None:
     for row in chosen(rows, source=LATEST, egress="cloud"):
         row["period_ns"] = 10**9
@@ -333,6 +324,28 @@ def a_failed_message_without_a_dead_letter(rows: list[Row], events: list[Row]) -
     chosen(rows, source=PLAIN, verdict="DELIVERED")[0]["verdict"] = "DEAD_LETTERED"
 
 
+@fault("decided")
+def a_message_within_the_period_that_the_limit_passed(rows: list[Row], events: list[Row]) -> None:
+    chosen(rows, source=LIMITED, egress="backbone", verdict="THROTTLED")[0]["verdict"] = "DELIVERED"
+
+
+@fault("decided")
+def a_due_message_that_the_limit_did_not_pass(rows: list[Row], events: list[Row]) -> None:
+    chosen(rows, source=LIMITED, egress="backbone", verdict="DELIVERED")[0]["verdict"] = "THROTTLED"
+
+
+@fault("changes")
+def a_change_that_is_missing(rows: list[Row], events: list[Row]) -> None:
+    changes = [row for row in events if row["table"] == "subscriptions"]
+    events.remove(max(changes, key=itemgetter("run", "number")))
+
+
+@fault("changes")
+def a_change_that_is_there_twice(rows: list[Row], events: list[Row]) -> None:
+    changes = [row for row in events if row["table"] == "subscriptions"]
+    events.append(dict(max(changes, key=itemgetter("run", "number"))))
+
+
 @fault("segments")
 def a_segment_that_is_missing(rows: list[Row], events: list[Row]) -> None:
     segments = sorted(
@@ -351,6 +364,10 @@ def rules_that_find(rows: list[Row], events: list[Row]) -> set[str]:
     return {each["rule"] for each in audit_gateway("hpc.vin1", events, batches)}
 
 
+def rules_of(name: str) -> set[str]:
+    return set(name.partition(":")[0].split())
+
+
 @pytest.fixture(scope="module")
 def clean(chain: Chain) -> tuple[list[Row], list[Row]]:
     return recorded_rows(chain.lake)
@@ -362,7 +379,7 @@ def test_a_fault_in_a_real_recording_is_found_by_its_rule(
 ) -> None:
     rows, events = ([dict(row) for row in some] for some in clean)
     FAULTS[name](rows, events)
-    assert rules_that_find(rows, events) == {name.partition(":")[0]}
+    assert rules_that_find(rows, events) == rules_of(name)
 
 
 def test_a_message_that_an_earlier_run_kept_on_disk_needs_no_subscription_in_this_run(
@@ -379,11 +396,14 @@ def test_a_message_that_an_earlier_run_kept_on_disk_needs_no_subscription_in_thi
     ):
         for number, row in enumerate(numbered):
             row["number"] = number
+    for row in events:
+        if row["table"] == "segments":
+            row.update(first_change=0, next_change=None)
     assert rules_that_find(rows, events) == set()
 
 
 def test_every_rule_on_rows_in_order_has_a_fault() -> None:
-    assert {name.partition(":")[0] for name in FAULTS} == set(gateway_audit.PROMISES)
+    assert set().union(*map(rules_of, FAULTS)) == set(gateway_audit.PROMISES)
 
 
 @pytest.mark.timeout(400)
@@ -406,3 +426,15 @@ def test_a_lost_recording_and_a_flipped_bit_of_a_header_are_found(
     assert audited["counts"] == {"readable": 1, "segments": 1}
     (named,) = [each["subject"] for each in audited["examples"] if each["rule"] == "readable"]
     assert Path(named).name == flipped.name
+
+
+@pytest.mark.timeout(400)
+def test_each_kind_of_mutation_of_a_real_recording_is_found(
+    chain: Chain, spark: SparkSession, tmp_path: Path
+) -> None:
+    """One of each kind that fits the stopped run; test_mutations.py has 1,000 of many runs."""
+    stopped = load_runs(chain.recordings)[-1:]
+    made = dict(mutants(stopped, len(MUTATIONS)))
+    assert len(made) > 15
+    missed = audited_mutants(spark, tmp_path, [("nothing", stopped[0]), *made.items()])
+    assert missed == ["nothing"]

@@ -336,6 +336,8 @@ SEGMENTS: Final = Table(
         Column("began_ns", "bigint", "monotonic"),
         Column("first_seq", "bigint", "seq of its first row"),
         Column("next_seq", "bigint", "seq of the first row after it"),
+        Column("first_change", "bigint", "number of its first subscription change"),
+        Column("next_change", "bigint", "number of the first subscription change after it", nullable=True),
         Column("rows", "bigint", "deliveries in the recording"),
         Column(
             "end",

@@ -179,6 +179,26 @@ def test_every_day_of_an_older_lake_is_rebuilt(record: Record, lake: str) -> Non
     assert files(lake)[-1] == version_name(1)
 
 
+def test_the_tables_of_an_earlier_version_are_rebuilt_and_not_read(record: Record, lake: str) -> None:
+    storage = storage_of(lake)
+    made = noted(land(str(record([make_row(0)])), lake))
+    made.pending.clear()
+    assert made.save(storage)
+    version = Path(lake) / version_name(1)
+    version.write_text(version.read_text().replace('"version":4', '"version":3', 1))
+    with pytest.raises(UnavailableError, match="ingest again, to rebuild them"):
+        load_snapshot(lake)
+    again = Manifest.load(storage)
+    assert again.pending == {("hpc.vin1", DAY)}
+    assert again.save(storage)
+    with pytest.raises(UnavailableError, match="ingest again"):
+        load_snapshot(lake)
+    again.pending.clear()
+    assert again.save(storage)
+    assert Manifest.load(storage).pending == set()
+    assert load_snapshot(lake).number == 3
+
+
 def test_a_change_is_applied_again_to_the_version_of_another_writer(lake: str) -> None:
     storage = storage_of(lake)
     ours, theirs = Manifest.load(storage), Manifest.load(storage)
@@ -262,12 +282,12 @@ def test_a_newer_reader_reads_files_that_an_older_one_refused(
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{"version":4,"complete":1}\n', ":1: version 4"),
+        ('{"version":5,"complete":1}\n', ":1: version 5"),
         ("garbage\n", ":1: "),
-        ('{"version":3,"complete":1}\n{"file":{"nonsense":1}}\n', ":2: "),
-        ('{"version":3,"complete":1}\n{"version":3}\n', ":2: "),
-        ('{"version":3,"complete":1}\n[]\n', ":2: "),
-        ('{"version":3,"complete":1}\n{"file":{"path":"', ":2: "),
+        ('{"version":4,"complete":1}\n{"file":{"nonsense":1}}\n', ":2: "),
+        ('{"version":4,"complete":1}\n{"version":4}\n', ":2: "),
+        ('{"version":4,"complete":1}\n[]\n', ":2: "),
+        ('{"version":4,"complete":1}\n{"file":{"path":"', ":2: "),
     ],
 )
 def test_a_damaged_manifest_is_named_and_not_overwritten(lake: str, text: str, place: str) -> None:

@@ -10,6 +10,7 @@ from tests.sample_lakes import list_lake
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.commands import trace as command
+from ustreamer_pipeline.export.address_trace import trace_address
 from ustreamer_pipeline.export.trace import trace
 from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.lake.tables import write_rows
@@ -19,6 +20,7 @@ CREATED_MS = 1_700_000_000_000
 DAY = CREATED_MS // 86_400_000
 MSB, LSB = CREATED_MS << 16 | 0x7001, 0b10 << 62 | 5
 ID = "018bcfe5-6800-7001-8000-000000000005"
+TOPIC = "up://chassis/1/1/8001"
 SIGNED = {"id_msb": MSB, "id_lsb": LSB - 2**64}
 
 
@@ -33,7 +35,10 @@ def write(lake: Path, gateway: str, table: Table, *rows: dict[str, Any]) -> None
 def delivery(at_ms: int, **fields: Any) -> dict[str, Any]:
     known = {
         "received_us": (CREATED_MS + at_ms) * 1_000,
-        "source": "up://chassis/1/1/8001",
+        "run": 1,
+        "delivery": 1,
+        "period_ns": 0,
+        "source": TOPIC,
         "type": "PUBLISH",
         "verdict": "DELIVERED",
         "ingress": "chassis",
@@ -57,8 +62,17 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(
         lake, "vin2", schemas.DELIVERIES, delivery(20, ingress="cloud", subscriber="up://app/7/1/0"), answer
     )
-    letter = {"time_us": (CREATED_MS + 25) * 1_000, "endpoint": "backbone", "reason": "full"}
+    letter = {"time_us": (CREATED_MS + 25) * 1_000, "endpoint": "backbone", "reason": "full", "source": TOPIC}
     write(lake, "vin2", schemas.DEAD_LETTERS, letter | SIGNED)
+    change = {
+        "run": 1,
+        "time_us": CREATED_MS * 1_000,
+        "topic": "up://chassis/FFFF0001/1/FFFF",
+        "subscriber": "up://app/7/1/0",
+        "change": "SUBSCRIBED",
+        "period_ns": 50_000_000,
+    }
+    write(lake, "vin3", schemas.SUBSCRIPTIONS, change, change | {"topic": "up://chassis/1/1/8002"})
     value = {"time_us": CREATED_MS * 1_000, "signal": "speed", "value_double": 1.5, "unit": "m/s"}
     write(lake, "vin1", schemas.SIGNALS, value | SIGNED, value | {"id_msb": 1, "id_lsb": 2})
     return lake
@@ -85,3 +99,36 @@ def test_the_command_prints_the_story_or_one_line(lake: Path, capsys: pytest.Cap
     assert main(["trace", str(lake), "nothing"]) == 2
     assert main(["trace", str(lake), ID.replace("5", "6")]) == 69
     assert "no row of message" in capsys.readouterr().err
+
+
+def test_the_story_of_a_topic_has_its_subscriptions_messages_and_dead_letters(lake: Path) -> None:
+    events = trace_address(str(lake), "//chassis/1/1/8001")
+    assert [(each.time_us // 1_000 - CREATED_MS, each.gateway, each.text) for each in events] == [
+        (
+            0,
+            "vin3",
+            "SUBSCRIBED up://chassis/FFFF0001/1/FFFF by up://app/7/1/0, at most 20 Hz",
+        ),
+        (1, "vin1", f"{TOPIC}, chassis -> backbone, without a limit, for 0.0 s: 1 DELIVERED"),
+        (2, "vin1", f"{TOPIC}, chassis -> cloud, without a limit, for 0.0 s: 1 EXPIRED, 1 THROTTLED"),
+        (20, "vin2", f"{TOPIC}, cloud -> backbone up://app/7/1/0, without a limit, for 0.0 s: 1 DELIVERED"),
+        (25, "vin2", f"dead letter of {TOPIC} at backbone: full"),
+        (30, "vin2", f"{TOPIC}, chassis -> backbone up://app/7/1/0, without a limit, for 0.0 s: 1 DELIVERED"),
+    ]
+
+
+def test_the_story_of_a_subscriber_has_its_subscriptions_and_messages(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", str(lake), "//app/7/1/0"]) == 0
+    told = [line.partition("  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert told == [
+        "vin3  SUBSCRIBED up://chassis/1/1/8002 by up://app/7/1/0, at most 20 Hz",
+        "vin3  SUBSCRIBED up://chassis/FFFF0001/1/FFFF by up://app/7/1/0, at most 20 Hz",
+        f"vin1  {TOPIC}, chassis -> backbone, without a limit, for 0.0 s: 1 DELIVERED",
+        f"vin1  {TOPIC}, chassis -> cloud, without a limit, for 0.0 s: 1 EXPIRED, 1 THROTTLED",
+        f"vin2  {TOPIC}, cloud -> backbone up://app/7/1/0, without a limit, for 0.0 s: 1 DELIVERED",
+        f"vin2  {TOPIC}, chassis -> backbone up://app/7/1/0, without a limit, for 0.0 s: 1 DELIVERED",
+    ]
+    assert main(["trace", str(lake), "//app/7/1/0", "--since", "2023-11-15"]) == 69
+    assert "no row of //app/7/1/0" in capsys.readouterr().err

@@ -556,6 +556,13 @@ def a_ledger_during_the_run(recording: Recording) -> Broken:
 
 
 @case
+def a_refused_row(recording: Recording) -> Broken:
+    row = {"file": "1-000000.useg", "reason": "seq 9: was there already", "offset": 384, "rows": 1}
+    recording.refused = [row | {"gateway": "a_refused_row"}]
+    return {"readable": [None]}
+
+
+@case
 def refused_recordings(recording: Recording) -> Broken:
     recording.refused = [
         {"file": "1-000001.useg", "reason": "the header does not match its checksum; kept as refused/1"},
@@ -597,11 +604,11 @@ def test_exactly_the_planted_violations_are_found(
 def test_every_rule_has_a_case_that_violates_it(
     verdict: AuditResult, planted: dict[str, tuple[Recording, Broken]]
 ) -> None:
-    assert {rule for _, broken in planted.values() for rule in broken} == set(RULES) - {"readable"}
+    assert {rule for _, broken in planted.values() for rule in broken} == set(RULES)
     expected = Counter(rule for _, broken in planted.values() for rule, rows in broken.items() for _ in rows)
-    assert verdict.counts == dict.fromkeys(PROMISES, 0) | dict(expected) | {"readable": 1}
-    (refused,) = [each for each in verdict.examples if each["rule"] == "readable"]
-    assert (refused["gateway"], refused["subject"]) == (UNKNOWN_GATEWAY, "1-000001.useg")
+    assert verdict.counts == dict.fromkeys(PROMISES, 0) | dict(expected) | {"readable": 2}
+    refused = {each["gateway"]: each["subject"] for each in verdict.examples if each["rule"] == "readable"}
+    assert refused == {UNKNOWN_GATEWAY: "1-000001.useg", "a_refused_row": "1-000000.useg"}
     assert (verdict.gateways, verdict.clean) == (len(CASES), False)
 
 

@@ -182,7 +182,7 @@ def test_a_verdict_that_contradicts_the_gate_is_named() -> None:
     )
     wrong = rows[123] | {"verdict": "DELIVERED" if rows[123]["verdict"] == "THROTTLED" else "THROTTLED"}
     check = replayed([*rows[:123], wrong, *rows[124:]]).check
-    assert (check.differing, check.examples) == (1, [(1, 7, rows[123]["received_ns"])])
+    assert (check.differing, check.examples) == (1, [(1, 7, rows[123]["received_ns"], 0)])
 
 
 @settings(max_examples=20, deadline=None)
@@ -359,6 +359,9 @@ def test_after_missing_rows_a_pause_makes_the_state_of_a_gate_known() -> None:
         assert (check.decided, check.differing) == (195, 0)
         assert check.unknown == 54
     assert replayed(lost[:50], losses={1: [at_ns]}).check.unknown == 9
+    paced = ThrottleSettings(TOLERANCE, MAX_DELAY)
+    check = replayed(lost[:50], tolerances={(1, 0): paced}, losses={1: [at_ns]}, batch=5).check
+    assert (check.unknown, check.differing) == (9, 0)
 
 
 @pytest.mark.parametrize(("more_ns", "unknown"), [(0, 1), (1, 0)])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `whatif`, from files of silver to its output, on Spark."""
 
+import datetime as dt
 import json
 import random
 import re
@@ -15,9 +16,14 @@ from tests.sample_lakes import list_lake
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import DamagedError, UnavailableError, UsageError
 from ustreamer_pipeline.gold.audit import PROMISES
-from ustreamer_pipeline.replay.files import files_of, read_gateway
+from ustreamer_pipeline.lake.snapshot import load_snapshot
+from ustreamer_pipeline.lake.storage import storage_of
+from ustreamer_pipeline.lake.tables import write_rows
+from ustreamer_pipeline.recording.rows import DAY_US
+from ustreamer_pipeline.replay.files import event_files_of, files_of, read_gateway
+from ustreamer_pipeline.replay.gate_inputs import gate_inputs
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
-from ustreamer_pipeline.replay.whatif import fleet_links, tolerances, whatif
+from ustreamer_pipeline.replay.whatif import fleet_links, whatif
 from ustreamer_pipeline.replay.whatif_print import percent_change, short_number, text_table
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario, parse, sweep
 from ustreamer_pipeline.schemas import DELIVERIES, EPOCHS, SEGMENTS, WIDE
@@ -81,6 +87,10 @@ def write(lake: Path, gateway: str, parts: dict[str, list[dict[str, Any]]]) -> N
     list_lake(lake)
 
 
+def day_number(date: str) -> int:
+    return (dt.date.fromisoformat(date) - dt.date(1970, 1, 1)).days
+
+
 def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, int, int]]]) -> None:
     """Rows of the table `segments` for (number, first_seq, next_seq)."""
     schema = pa.schema([field for field in WIDE.arrow_schema() if field.name not in ("date", "gateway")])
@@ -92,7 +102,7 @@ def write_segments(lake: Path, gateway: str, parts: dict[str, list[tuple[int, in
                 "table": SEGMENTS.name,
                 "run": 1,
                 "number": n,
-                "began_us": WALL_US + first * 10_000,
+                "began_us": day_number(date) * DAY_US + first * 10_000,
                 "began_ns": 10**12 + first * 10 * MS,
                 "first_seq": first,
                 "next_seq": end,
@@ -129,7 +139,7 @@ def at_rate(hz: float) -> int:
 def test_one_pass_over_all_gateways_answers_every_scenario(spark: SparkSession, lake: Path) -> None:
     files = files_of(str(lake))
     assert {gateway: len(names) for gateway, names in files.items()} == {"vin1": 1, "vin2": 2, "a:b": 1}
-    result = whatif(spark, files, sweep([5, 50]), {}, batch_rows=256)
+    result = whatif(spark, files, sweep([5, 50]), batch_rows=256)
     links = {row.scenario: row for row in fleet_links(result).collect()}
     assert {name: row.messages for name, row in links.items()} == {
         "recorded": at_rate(20),
@@ -281,31 +291,28 @@ def test_a_mistake_in_a_scenario_is_named(text: str, said: str) -> None:
         parse(text, "a file")
 
 
-def test_the_tolerance_comes_from_the_recorded_configuration(spark: SparkSession) -> None:
-    def settings(run: int, text: str) -> Any:
-        known = {"run": run, "epoch": 0, "since_us": 0, "since_ns": 0, "settings": text, "gateway": "vin1"}
-        return tuple(known.get(name) for name in EPOCHS.names)
+def settings_row(run: int, text: str) -> dict[str, Any]:
+    return {"table": EPOCHS.name, "run": run, "epoch": 0, "since_us": 0, "since_ns": 0, "settings": text}
 
-    frame = spark.createDataFrame(
-        [
-            settings(1, '{"throttle": {"tolerance": 0.3}}'),
-            settings(2, '{"throttle": null}'),
-            settings(3, "{}"),
-        ],
-        ", ".join(f"{column.name} {column.type}" for column in EPOCHS.columns),
-    )
-    assert tolerances(frame) == {"vin1": {(1, 0): ThrottleSettings(0.3), (2, 0): None}}
-    broken = spark.createDataFrame([settings(4, "{")], frame.schema)
+
+def test_the_tolerance_comes_from_the_recorded_configuration() -> None:
+    texts = ['{"throttle": {"tolerance": 0.3}}', '{"throttle": null}', "{}"]
+    rows = [settings_row(run, text) for run, text in enumerate(texts, 1)]
+    assert gate_inputs("vin1", rows).tolerances == {(1, 0): ThrottleSettings(0.3), (2, 0): None}
     with pytest.raises(DamagedError, match="vin1, run 4: expected JSON with throttle.tolerance, found '{'"):
-        tolerances(broken)
+        gate_inputs("vin1", [settings_row(4, "{")])
 
 
 def test_without_a_throttle_no_limit_is_enforced(spark: SparkSession, tmp_path: Path) -> None:
     all_passed = [each | {"verdict": "DELIVERED"} for each in rows(1, 300)]
     write(tmp_path, "vin1", {DAYS[1]: all_passed})
-    result = whatif(
-        spark, files_of(str(tmp_path)), [*sweep([20]), Scenario("same")], {"vin1": {(1, 0): None}}
-    )
+    row = dict.fromkeys(WIDE.names) | settings_row(1, '{"throttle": null}')
+    named = [{name: row[name] for name in WIDE.names}]
+    write_rows(storage_of(str(tmp_path)), WIDE, "vin1", day_number(DAYS[1]), named)
+    list_lake(tmp_path)
+    snapshot = load_snapshot(tmp_path)
+    scenarios = [*sweep([20]), Scenario("same")]
+    result = whatif(spark, files_of(snapshot), scenarios, event_files_of(snapshot))
     messages = {row.scenario: row.messages for row in fleet_links(result).collect()}
     expected = sum(each["verdict"] == "DELIVERED" for each in rows(1, 300))
     assert messages == {"recorded": 300, "20 Hz": expected, "same": 300}

@@ -21,6 +21,7 @@ from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.lake.snapshot import (
     KEEP_S,
     LARGE,
+    OLDER,
     SMALL,
     VERSION,
     TableFile,
@@ -66,7 +67,8 @@ class ManifestFile:
 class Manifest:
     """The content of one version, and changes for the next one.
 
-    `number` is the version that was loaded, `complete` the newest one without pending days. `tables` has the files of
+    `number` is the version that was loaded, `complete` the newest one without pending days. `is_older`: its tables
+    have the columns of an earlier version. `tables` has the files of
     each unit, `large` those of compacted days. `dropped` has files of older versions, and since when (s); None: since
     the version that is saved next.
     """
@@ -79,6 +81,7 @@ class Manifest:
     dropped: dict[str, float | None] = field(default_factory=dict)
     number: int = 0
     complete: int = 0
+    is_older: bool = False
 
     def is_new(self, path: str, size: int, mtime_ns: int) -> bool:
         seen = self.files.get(path)
@@ -183,16 +186,17 @@ class Manifest:
                 f"{storage.path(name)}:{at}: {error}: expected a manifest of version {VERSION}; "
                 "move the lake aside and ingest again"
             ) from error
-        if not number:
+        if not number or manifest.is_older:
             manifest.pending |= manifest.by_unit().keys()
         return manifest
 
     def _load_line(self, at: int, line: dict[str, Any]) -> None:
         match line:
             case {"version": version} if at == 1:
-                if version not in ((VERSION,) if self.number else (1, 2)):
+                if version not in ((*OLDER, VERSION) if self.number else (1, 2)):
                     raise ValueError(f"version {version}")
-                self.complete = line["complete"] if self.number else 0
+                self.is_older = version in OLDER
+                self.complete = line["complete"] if version == VERSION else 0
             case {"file": dict(value)} if at > 1:
                 seen = ManifestFile(**value)
                 self.files[seen.path] = seen

@@ -32,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in _OPTIONS.items():
         kind = float if name in {"seconds", "subscribers", "jitter", "outages", "requests_hz"} else int
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=text)
+    parser.add_argument("--release", metavar="NAME", help="release that the recordings name")
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="at once (all cores)"
     )

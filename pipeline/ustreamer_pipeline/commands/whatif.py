@@ -90,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
     if check["unknown"]:
         print(f"       {check['unknown']:,} of them follow rows that are missing, and are taken as recorded")
     for row in differing:
-        print(f"  {row.gateway}: {row.differing:,} differ, as (run, delivery, received_ns) {row.examples}")
+        print(
+            f"  {row.gateway}: {row.differing:,} differ, as (run, delivery, received_ns, seq) {row.examples}"
+        )
     return 1 if check["differing"] else 0
 
 
@@ -98,27 +100,19 @@ def _answers(
     spark: "SparkSession", options: argparse.Namespace, requested: "list[Scenario]"
 ) -> tuple[list[Any], list[Any], dict[str, int], list[Any]]:
     from ustreamer_pipeline.lake.snapshot import snapshot_of
-    from ustreamer_pipeline.replay.files import files_of
-    from ustreamer_pipeline.replay.whatif import (
-        cut_off_runs,
-        fleet_links,
-        fleet_subscribers,
-        losses,
-        tolerances,
-        whatif,
-    )
-    from ustreamer_pipeline.schemas import COUNTERS, EPOCHS, GAPS, SEGMENTS
+    from ustreamer_pipeline.replay.files import event_files_of, files_of
+    from ustreamer_pipeline.replay.whatif import fleet_links, fleet_subscribers, whatif
+    from ustreamer_pipeline.schemas import GAPS
 
     snapshot = snapshot_of(options.lake)
     files = files_of(snapshot, options.since, options.until)
-    gaps, segments = GAPS.read_table(spark, snapshot), SEGMENTS.read_table(spark, snapshot)
+    gaps = GAPS.read_table(spark, snapshot)
     result: DataFrame = whatif(
         spark,
         files,
         requested,
-        tolerances(EPOCHS.read_table(spark, snapshot)),
-        losses(segments, gaps, options.since),
-        cut_off_runs(segments, COUNTERS.read_table(spark, snapshot)),
+        event_files_of(snapshot),
+        options.since,
     ).persist()
     try:
         if options.out:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from ustreamer_pipeline.errors import UsageError
 from ustreamer_pipeline.export.messages import signal_value
 from ustreamer_pipeline.lake.snapshot import Snapshot, load_snapshot
 from ustreamer_pipeline.lake.tables import read_file
@@ -31,10 +30,12 @@ class TraceEvent(NamedTuple):
     text: str
 
 
+def is_uuid(text: str) -> bool:
+    return _UUID.fullmatch(text) is not None
+
+
 def trace(lake: str, id: str) -> list[TraceEvent]:
-    """The events of a message, and of the response to it. Raises UsageError for a text that is no UUID."""
-    if not _UUID.fullmatch(id):
-        raise UsageError(f"{id}: expected the UUID of a message, as the table deliveries has it")
+    """The events of a message, and of the response to it."""
     bits = int(id.replace("-", ""), 16)
     ids = _signed(bits >> 64), _signed(bits & 0xFFFF_FFFF_FFFF_FFFF)
     day = (bits >> 80) * 1_000 // DAY_US

@@ -108,7 +108,16 @@ class SyntheticVehicle:
         return rows + 2 * self._fleet.requests_hz
 
     def _segment(self, number: int, begins: int, ends: int, *, last: bool) -> tuple[Header, bytes]:
-        header = Header(self.gateway, self.run, number, LAYOUT, begins, self._wall_ms(begins), self.next_seq)
+        header = Header(
+            self.gateway,
+            self.run,
+            number,
+            LAYOUT,
+            begins,
+            self._wall_ms(begins),
+            self.next_seq,
+            len(self._changes_before(begins)),
+        )
         made = [self._carried]
         requests = [self._carried_requests]
         for topic in self._plan.topics:
@@ -146,7 +155,14 @@ class SyntheticVehicle:
                 make_record(
                     COUNTERS, cause=int(last), mono_ns=stops, ledger=[ledger], next_seq=self.next_seq
                 ),
-                make_record(END, cause=int(last), mono_ns=stops, wall_ms=wall_ms, next_seq=self.next_seq),
+                make_record(
+                    END,
+                    cause=int(last),
+                    mono_ns=stops,
+                    wall_ms=wall_ms,
+                    next_seq=self.next_seq,
+                    next_change=len(self._changes_before(ends)),
+                ),
             ]
             records.append(np.concatenate(final))
         return encode_segment(header, [part for part in records if len(part)], mono_ns=stops, wall_ms=wall_ms)
@@ -154,13 +170,14 @@ class SyntheticVehicle:
     def _settings(self) -> dict[str, Any]:
         limits = {"queue_messages": 10_000, "queue_bytes": 16_000_000, "max_age_ms": MAX_AGE_NS // 1_000_000}
         throttle = {"tolerance": DEFAULT_TOLERANCE, "mode": "drop", "latest": []}
-        return {"egress": dict.fromkeys(("backbone", "cabin", "chassis"), limits), "throttle": throttle}
+        settings = {"egress": dict.fromkeys(("backbone", "cabin", "chassis"), limits), "throttle": throttle}
+        return settings | ({"release": self._fleet.release} if self._fleet.release else {})
 
     def _wall_ms(self, mono_ns: int) -> int:
         return self._start_ms + (mono_ns - RUN_NS) // 1_000_000
 
-    def _subscription_changes(self, begins: int, ends: int) -> list[Records]:
-        """Subscriptions: those that exist at the start of the run, and changes of limits."""
+    def _changes_before(self, time_ns: int) -> list[tuple[int, int, TargetText]]:
+        """Subscriptions (time, change, target): those that exist at the start of the run, and changes of limits."""
         found: list[tuple[int, int, TargetText]] = []
         for topic in self._plan.topics:
             for delivery in topic.deliveries:
@@ -172,6 +189,9 @@ class SyntheticVehicle:
                         strict=True,
                     )
         found.sort(key=lambda one: (one[0], one[2].target))
+        return [each for each in found if each[0] < time_ns]
+
+    def _subscription_changes(self, begins: int, ends: int) -> list[Records]:
         return [
             make_record(
                 SUBSCRIPTION,
@@ -182,8 +202,8 @@ class SyntheticVehicle:
                 topic=self._strings[target.topic],
                 subscriber=self._strings[target.subscriber or f"//{self.gateway}/F{target.delivery:X}/1/0"],
             )
-            for number, (time_ns, change, target) in enumerate(found)
-            if begins <= time_ns < ends
+            for number, (time_ns, change, target) in enumerate(self._changes_before(ends))
+            if begins <= time_ns
         ]
 
     def _interleaved(self, rows: Records, answers: Ints) -> Records:

@@ -42,6 +42,7 @@ class Fleet:
     seed: int = 1
     start_ms: int = 1_760_000_000_000
     segment_rows: int = SEGMENT_ROWS
+    release: str = ""
 
     def check(self) -> None:
         """Raises ValueError with the invalid parameter."""

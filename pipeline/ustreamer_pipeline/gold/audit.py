@@ -33,7 +33,7 @@ RULES: Final[Mapping[str, tuple[str, Rule]]] = {
     "echo": ("nothing goes back where it came from", audit_rules.echo),
     "letters": ("dead letters only of what expired or failed", audit_rules.letters),
     "answers": ("one Response to each request that failed, never two", audit_rules.answers),
-    "readable": ("every recording that arrived could be read", audit_ledger.readable),
+    "readable": ("every recording that arrived, and every row of it, could be read", audit_ledger.readable),
     "sequence": ("every row is there, or announced as missing", audit_ledger.sequence),
     "ledger": ("rows add up to the dispatcher's own counters", audit_ledger.ledger),
 }
@@ -68,7 +68,7 @@ def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-1
         for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS, QUARANTINE)
     ]
     files, events = files_of(snapshot, since, until), event_files_of(snapshot)
-    return replace(Tables(*tables), in_order=findings_in_order(spark, files, events))
+    return replace(Tables(*tables), in_order=findings_in_order(spark, files, events, since))
 
 
 def findings(tables: Tables, rules: Collection[str] = tuple(PROMISES)) -> "DataFrame":

@@ -64,17 +64,20 @@ def sequence(tables: Tables) -> "DataFrame":
 
 
 def readable(tables: Tables) -> "DataFrame":
-    """No recording was refused as a whole. Its gateway and date are unknown, so its rows are missing anywhere.
+    """No recording was refused as a whole, and no row of one: a row with an impossible value, or with the number of
+    another row.
 
-    A file without a header was created at the moment of a power cut, and has no rows.
+    The gateway and date of a refused recording are unknown, so its rows are missing anywhere. A file without a header
+    was created at the moment of a power cut, and has no rows.
     """
     from pyspark.sql import functions as f
 
-    refused = tables.quarantine.where(
+    is_refused_file = (
         (f.col("gateway") == UNKNOWN_GATEWAY)
         & f.col("offset").isNull()
         & ~f.col("reason").contains(NO_HEADER)
     )
+    refused = tables.quarantine.where(is_refused_file | (f.col("rows") > 0))
     return refused.select(
         f.lit("readable").alias("rule"),
         "gateway",
@@ -82,7 +85,7 @@ def readable(tables: Tables) -> "DataFrame":
         f.lit(None).cast("long").alias("seq"),
         f.lit(None).cast("long").alias("time_us"),
         f.col("file").alias("subject"),
-        f.lit("a recording").alias("expected"),
+        f.when(f.col("rows") > 0, "a row").otherwise("a recording").alias("expected"),
         f.col("reason").alias("found"),
     )
 

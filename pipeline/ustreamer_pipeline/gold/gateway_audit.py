@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE
 
+from ustreamer_pipeline.gold.change_numbers import change_faults
 from ustreamer_pipeline.gold.predicted_targets import (
     SLACK_NS,
     Endpoints,
@@ -22,12 +24,15 @@ from ustreamer_pipeline.gold.predicted_targets import (
     Periods,
     TopicSubscribers,
 )
+from ustreamer_pipeline.replay.gate_inputs import GateInputs
+from ustreamer_pipeline.replay.replay import GatewayReplay
 from ustreamer_pipeline.replay.rows import Dictionary, int_column
 
 COLUMNS: Final = (
     *("run", "seq", "id_msb", "id_lsb", "received_us", "received_ns", "arrived_ns", "settled_ns", "ttl_ms"),
     *("delivery", "period_ns", "tuned_ns", "source", "sink", "subscriber", "ingress", "egress", "type"),
     "verdict",
+    *("epoch", "size", "code"),
 )
 """Columns that the rules read."""
 
@@ -39,6 +44,8 @@ PROMISES: Final[Mapping[str, str]] = {
     "lettered": "everything that expired or failed has a dead letter",
     "early": "nothing expires before its ttl",
     "segments": "no recording is missing between two of its run",
+    "changes": "every change of a subscription is there, or announced as missing",
+    "decided": "every limit passes the messages that a second gate passes",
 }
 """The promise of each rule, by name."""
 
@@ -115,16 +122,18 @@ class _Reached(NamedTuple):
 class GatewayAudit:
     """Audits one gateway. Pass its batches in order, then call `finish` and read `findings`."""
 
-    def __init__(self, gateway: str, tables: SmallTables) -> None:
+    def __init__(self, gateway: str, tables: SmallTables, inputs: GateInputs) -> None:
         self.findings: list[dict[str, Any]] = []
         self._gateway = gateway
         self._tables = tables
         self._dictionary = Dictionary()
         self._endpoints = Endpoints()
         self._run: _RunAudit | None = None
+        self._gates = GatewayReplay([], inputs.tolerances, DEFAULT_TOLERANCE, inputs.losses, inputs.cut_off)
 
     def feed(self, batch: pa.RecordBatch) -> None:
         """Audit the next rows."""
+        self._gates.feed(batch)
         runs = int_column(batch, "run")
         cuts = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
         for start, end in pairwise(cuts):
@@ -140,7 +149,29 @@ class GatewayAudit:
     def finish(self) -> None:
         """The gateway has no more rows."""
         self._end_run()
-        self.findings += self._missing_segments()
+        self._gates.finish()
+        self.findings += [*self._missing_segments(), *self._change_faults(), *self._other_decisions()]
+
+    def _other_decisions(self) -> Iterable[dict[str, Any]]:
+        """Verdicts of limits that a replay with the recorded settings does not give (replay/gate.py)."""
+        for run, delivery, time_ns, seq in self._gates.check.examples:
+            subject = f"the limit of delivery {delivery} at {time_ns} ns"
+            example = _Example(seq, self._began_us(run), 0, 1)
+            found = f"another one, {self._gates.check.differing} of this gateway"
+            yield _finding("decided", self._gateway, run, example, subject, "the verdict of a gate", found)
+
+    def _began_us(self, run: int) -> int:
+        return min((row["began_us"] for row in self._tables.segments if row["run"] == run), default=0)
+
+    def _change_faults(self) -> Iterable[dict[str, Any]]:
+        for run in sorted({row["run"] for row in self._tables.segments}):
+            tables = _of_run(self._tables, run)
+            for fault in change_faults(tables.segments, tables.subscriptions, tables.gaps):
+                example = _Example(-1, fault.time_us, 0, 1)
+                found = _finding(
+                    "changes", self._gateway, run, example, "subscriptions", fault.expected, fault.found
+                )
+                yield found | {"seq": None}
 
     def _missing_segments(self) -> Iterable[dict[str, Any]]:
         """A gateway deletes its oldest recordings first, so only the first ones of a run may be missing."""
@@ -175,9 +206,10 @@ class _RunAudit:
         self._found: list[dict[str, Any]] = []
         changes = sorted(tables.subscriptions, key=lambda row: row["number"])
         # A change that is missing may have been any change: then the subscriptions are unknown.
-        self._changes = changes if [row["number"] for row in changes] == list(range(len(changes))) else None
-        if any(row["changes"] is None or row["changes"] for row in tables.gaps):
-            self._changes = None
+        is_complete = [row["number"] for row in changes] == list(range(len(changes)))
+        is_complete &= not any(change_faults(tables.segments, changes, tables.gaps))
+        is_complete &= not any(row["changes"] is None or row["changes"] for row in tables.gaps)
+        self._changes = changes if is_complete else None
         numbers = sorted({row["number"] for row in tables.segments})
         self._whole = not tables.gaps and numbers == list(range(len(numbers)))
         stopped = any(row["end"] == "STOPPED" for row in tables.segments)

@@ -16,8 +16,10 @@ from typing import Final, NamedTuple
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.lake.storage import Storage, storage_of
 
-VERSION: Final = 3
-"""Layout of the manifest. 3: numbered versions that list the files of the tables."""
+VERSION: Final = 4
+"""Layout of the manifest and of the tables. 3: numbered versions. 4: the first change of a recording (schemas.py)."""
+OLDER: Final = (3,)
+"""Versions of lakes whose tables the next ingest rebuilds from bronze."""
 FOLDER: Final = "manifest"
 KEEP_S: Final = 86_400.0
 SMALL: Final = "table"
@@ -112,6 +114,8 @@ def _complete_version(place: str, lines: list[str]) -> int:
     """Number of the newest complete version, from the first line of a version. Raises DamagedError."""
     try:
         line = json.loads(lines[0])
+        if line["version"] in OLDER:
+            raise UnavailableError(f"{place}: tables of an earlier version: ingest again, to rebuild them")
         if line["version"] != VERSION or not isinstance(line["complete"], int):
             raise ValueError(f"version {line['version']}")
     except (ValueError, TypeError, KeyError, IndexError) as error:

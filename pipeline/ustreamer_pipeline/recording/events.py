@@ -250,6 +250,8 @@ def _segment_row(segment: Segment, rows: int) -> EventRow:
         "began_ns": header.mono_ns,
         "first_seq": header.first_seq,
         "next_seq": segment.next_seq,
+        "first_change": header.first_change,
+        "next_change": None if end is None else int(end["next_change"]),
         "rows": rows,
         "end": None if end is None else ENDS[min(end["cause"], len(ENDS) - 1)],
         "ended_us": None if end is None else int(end["wall_ms"]) * 1_000,

@@ -169,6 +169,7 @@ def encode_header(header: Header) -> bytes:
         len(authority),
     )
     made["run"], made["number"], made["first_seq"] = header.run, header.number, header.first_seq
+    made["first_change"] = header.first_change
     made["mono_ns"], made["wall_ms"] = header.mono_ns, header.wall_ms
     made["authority"] = np.frombuffer(authority.ljust(192, b"\0"), "V192")
     made["crc"] = crc32(made.tobytes())

@@ -55,6 +55,7 @@ class Header:
     mono_ns: int
     wall_ms: int
     first_seq: int
+    first_change: int = 0
 
 
 class _Moment(NamedTuple):
@@ -190,6 +191,7 @@ def read_header(buffer: bytes | memoryview, name: str) -> Header:
         int(head["mono_ns"]),
         int(head["wall_ms"]),
         int(head["first_seq"]),
+        int(head["first_change"]),
     )
 
 

@@ -7,7 +7,7 @@ targets and the scenarios, not by the rows.
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.added_subscribers import AddedSubscribers
 from ustreamer_pipeline.replay.gate import Mask
+from ustreamer_pipeline.replay.gate_inputs import Losses, Tolerances
 from ustreamer_pipeline.replay.links import LinkModel, LinkTotals, is_modelled
 from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Dictionary, Ints, Rows, int_column
 from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay, ThrottleSettings
@@ -27,11 +28,7 @@ EXAMPLES: Final = 10
 """Number of differing rows to list."""
 _NS_PER_S: Final = 1_000_000_000
 
-Tolerances = Mapping[tuple[int, int], ThrottleSettings | float | None]
-"""Settings of the throttle by run and epoch, or their tolerance alone; None for a gateway without a throttle, where no limit holds."""
-
-Losses = Mapping[int, Sequence[int]]
-"""By run, times (received_ns) at which missing rows begin or end: the state of gates is unknown after them."""
+Example = tuple[int, int, int, int]
 
 
 def columns_for(scenarios: Sequence[Scenario]) -> list[str]:
@@ -55,7 +52,7 @@ class TargetTotals:
 
 @dataclass
 class ReplayCheck:
-    """Whether the recorded settings reproduce the recorded verdicts. `examples` are (run, delivery, received_ns).
+    """Whether the recorded settings reproduce the recorded verdicts. `examples` are (run, delivery, received_ns, seq).
 
     `unknown` counts decisions after missing rows, by gates in an unknown state; they count as recorded.
     """
@@ -63,9 +60,9 @@ class ReplayCheck:
     decided: int = 0
     unknown: int = 0
     differing: int = 0
-    examples: list[tuple[int, int, int]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
 
-    def add_differing(self, count: int, examples: Sequence[tuple[int, int, int]]) -> None:
+    def add_differing(self, count: int, examples: Sequence[Example]) -> None:
         self.differing += count
         self.examples += examples[: EXAMPLES - len(self.examples)]
 
@@ -79,7 +76,7 @@ class _UndeliveredTail:
     """
 
     differing: int = 0
-    examples: list[tuple[int, int, int]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
     messages: int = 0
     bytes: int = 0
 
@@ -262,9 +259,12 @@ class GatewayReplay:
                 tail.messages += int(more.sum())
                 tail.bytes += int((more * rows.size[after]).sum())
 
-    def _examples(self, rows: Rows, delivery: int, where: Ints) -> list[tuple[int, int, int]]:
+    def _examples(self, rows: Rows, delivery: int, where: Ints) -> list[Example]:
         assert self._run is not None
-        return [(self._run, delivery, int(rows.received[index])) for index in where[:EXAMPLES]]
+        return [
+            (self._run, delivery, int(rows.received[index]), int(rows.seq[rows.order[index]]))
+            for index in where[:EXAMPLES]
+        ]
 
     def _end_tails(self, *, rows_missing: bool) -> None:
         for delivery in list(self._tails):

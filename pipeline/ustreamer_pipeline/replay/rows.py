@@ -20,6 +20,7 @@ TEXTS: Final = ("source", "subscriber", "ingress", "egress", "type", "verdict")
 COLUMNS: Final = (
     *(
         "run",
+        "seq",
         "delivery",
         "received_ns",
         "arrived_ns",
@@ -81,6 +82,7 @@ class Rows:
 
     def __init__(self, batch: pa.RecordBatch, dictionary: Dictionary) -> None:
         self._dictionary = dictionary
+        self.seq = int_column(batch, "seq")
         self.delivery = int_column(batch, "delivery")
         self.received = int_column(batch, "received_ns")
         self.arrived = int_column(batch, "arrived_ns")

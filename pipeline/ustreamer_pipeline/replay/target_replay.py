@@ -187,6 +187,8 @@ class GateState:
         msbs = part.msb
         assert msbs is not None
         assert self.limit is not None
+        if not len(msbs):  # the state of the gate is unknown: all recorded verdicts are used
+            return np.zeros(0, dtype=np.bool_)
         tail, tail_msbs = self._tail
         if self._gate is not None or may_lag(part.arrived_ns, msbs, self.memory, self.limit.period):
             self._in_order_from_ns = int(part.arrived_ns.max()) + _LONGEST_WAIT_NS

@@ -7,16 +7,15 @@ recorded one. Settings that a scenario does not change come from the recording.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, task_count
-from ustreamer_pipeline.replay.replay import GatewayReplay, Losses, Tolerances, columns_for
-from ustreamer_pipeline.replay.target_replay import ThrottleSettings
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, task_count
+from ustreamer_pipeline.replay.gate_inputs import EVENT_COLUMNS, GateInputs, gate_inputs
+from ustreamer_pipeline.replay.replay import GatewayReplay, columns_for
 from ustreamer_pipeline.replay.whatif_scenarios import RECORDED, Scenario
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ RESULT: Final = pa.schema(
         ("decided", pa.int64()),  # of a check
         ("unknown", pa.int64()),
         ("differing", pa.int64()),
-        ("examples", pa.string()),  # JSON: (run, delivery, received_ns) of differing rows
+        ("examples", pa.string()),  # JSON: (run, delivery, received_ns, seq) of differing rows
     ]
 )
 DDL: Final = ", ".join(
@@ -65,12 +64,10 @@ def replay_gateway(
     gateway: str,
     batches: Iterable[pa.RecordBatch],
     scenarios: Sequence[Scenario],
-    tolerances: Tolerances,
-    losses: Losses | None = None,
-    cut_off: Collection[int] = (),
+    inputs: GateInputs,
 ) -> list[dict[str, Any]]:
     """Replay one gateway. Returns rows of RESULT without null columns."""
-    replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE, losses, cut_off)
+    replay = GatewayReplay(scenarios, inputs.tolerances, DEFAULT_TOLERANCE, inputs.losses, inputs.cut_off)
     for batch in batches:
         replay.feed(batch)
     replay.finish()
@@ -143,23 +140,18 @@ def replay_gateway(
 
 
 def _replay_task(
-    scenarios: bytes, batch_rows: int
+    scenarios: bytes, since: str, batch_rows: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a task: a gateway, its files and its tolerances per row."""
+    """The function of a task: a gateway, its files of deliveries and of small tables per row."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parsed = msgspec.json.decode(scenarios, type=list[Scenario])
         for batch in batches:
             for row in batch.to_pylist():
-                tolerances = {
-                    (run, epoch): None if settings is None else _settings(*settings)
-                    for run, epoch, settings in json.loads(row["tolerances"])
-                }
-                losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
+                events = read_small_tables(row["events"] or (), EVENT_COLUMNS)
+                inputs = gate_inputs(row["gateway"], events, since)
                 rows = read_gateway(row["files"], columns_for(parsed), batch_rows)
-                result = replay_gateway(
-                    row["gateway"], rows, parsed, tolerances, losses, row["cut_off"] or ()
-                )
+                result = replay_gateway(row["gateway"], rows, parsed, inputs)
                 yield pa.RecordBatch.from_pylist(result, schema=RESULT)
 
     return work
@@ -169,105 +161,18 @@ def whatif(
     spark: "SparkSession",
     files: Mapping[str, Sequence[str]],
     scenarios: Sequence[Scenario],
-    tolerances: Mapping[str, Tolerances],
-    losses: Mapping[str, Losses] | None = None,
-    cut_off: Mapping[str, Sequence[int]] | None = None,
+    events: Mapping[str, Sequence[str]] | None = None,
+    since: str = "",
     batch_rows: int = BATCH_ROWS,
 ) -> "DataFrame":
-    """The table RESULT for the gateways of `files`, whose files are in order. Spark shuffles only file names."""
-    rows = [
-        (
-            gateway,
-            list(names),
-            json.dumps([[*at, value] for at, value in tolerances.get(gateway, {}).items()]),
-            json.dumps((losses or {}).get(gateway, {})),
-            list((cut_off or {}).get(gateway, [])),
-        )
-        for gateway, names in files.items()
-    ]
-    table = spark.createDataFrame(
-        rows,
-        "gateway string, files array<string>, tolerances string, losses string, cut_off array<bigint>",
-    )
-    work = _replay_task(msgspec.json.encode(list(scenarios)), batch_rows)
+    """The table RESULT for the gateways of `files`, whose files are in order. Spark shuffles only file names.
+
+    `events` has the small tables of each gateway. Deliveries before the date `since` are not in `files`.
+    """
+    rows = [(gateway, list(names), list((events or {}).get(gateway, ()))) for gateway, names in files.items()]
+    table = spark.createDataFrame(rows, "gateway string, files array<string>, events array<string>")
+    work = _replay_task(msgspec.json.encode(list(scenarios)), since, batch_rows)
     return table.repartition(task_count(spark, files)).mapInArrow(work, DDL)
-
-
-def _settings(
-    tolerance: float, max_delay_ns: int = 0, mode: str = "drop", latest: Sequence[str] = ()
-) -> ThrottleSettings:
-    return ThrottleSettings(tolerance, max_delay_ns, mode, tuple(latest))
-
-
-def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], ThrottleSettings | None]]:
-    """Settings of the throttle in each configuration, by gateway, from the table `epochs`. Raises DamagedError."""
-    found: dict[str, dict[tuple[int, int], ThrottleSettings | None]] = {}
-    for row in epochs.select("gateway", "run", "epoch", "settings").toLocalIterator():
-        try:
-            settings = json.loads(row.settings)
-            if "throttle" not in settings:
-                continue
-            throttle = settings["throttle"]
-            read = (
-                None
-                if throttle is None
-                else _settings(
-                    float(throttle["tolerance"]),
-                    int(throttle.get("max_delay_ms", 0)) * 1_000_000,
-                    throttle.get("mode", "drop"),
-                    throttle.get("latest", ()),
-                )
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedError(
-                f"epochs: {row.gateway}, run {row.run}: expected JSON with throttle.tolerance, found {row.settings!r}"
-            ) from error
-        found.setdefault(row.gateway, {})[row.run, row.epoch] = read
-    return found
-
-
-def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[str, dict[int, list[int]]]:
-    """Times (received_ns) at which missing rows begin or end, by gateway and run, from `segments` and `gaps`.
-
-    The beginning of a run is missing if its first segment is missing or precedes the date `since`.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
-    in_run = Window.partitionBy("gateway", "run").orderBy("number")
-    before = F.lag("next_seq", 1, 0).over(in_run)
-    begun_before = F.col("date") < (since or "0001-01-01")
-    cut = (
-        segments.select(
-            "gateway",
-            "run",
-            F.when(begun_before | (F.col("first_seq") > before), F.col("began_ns")).alias("at_ns"),
-            F.when(F.row_number().over(in_run) == 1, 0)
-            .otherwise(F.lag("began_ns").over(in_run))
-            .alias("from_ns"),
-        )
-        .where("at_ns is not null")
-        .select("gateway", "run", F.explode(F.array("from_ns", "at_ns")).alias("at_ns"))
-    )
-    announced = gaps.select("gateway", "run", F.explode(F.array("from_ns", "until_ns")).alias("at_ns"))
-    found: dict[str, dict[int, list[int]]] = {}
-    for row in cut.union(announced).distinct().orderBy("gateway", "run", "at_ns").toLocalIterator():
-        found.setdefault(row.gateway, {}).setdefault(row.run, []).append(row.at_ns)
-    return found
-
-
-def cut_off_runs(segments: "DataFrame", counters: "DataFrame") -> dict[str, list[int]]:
-    """Runs by gateway that ended, or may have ended, with messages in a queue: they have no row.
-
-    All runs, except those that stopped with an empty queue by the dispatcher's counters.
-    """
-    emptied = counters.where("final AND queued = 0").select("gateway", "run")
-    stopped = segments.where("end = 'STOPPED'").select("gateway", "run").join(emptied, ["gateway", "run"])
-    found: dict[str, list[int]] = {}
-    runs = segments.select("gateway", "run").distinct().join(stopped, ["gateway", "run"], "left_anti")
-    for row in runs.toLocalIterator():
-        found.setdefault(row.gateway, []).append(row.run)
-    return found
 
 
 def fleet_links(result: "DataFrame") -> "DataFrame":

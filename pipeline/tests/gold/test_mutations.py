@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many real runs of all modes: no alarm and no differing decision where nothing is wrong, and mutations are found.
+
+USTREAMER_SOAK_STORIES and USTREAMER_SOAK_MUTATIONS set other numbers. test_chain.py has a sample of both.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.audited_mutants import audited_mutants
+from tests.mutations import load_runs, mutants
+from tests.real_runs import record_stories
+from ustreamer_pipeline.cli import main
+from ustreamer_pipeline.gold.audit import PROMISES
+
+STORIES = int(os.environ.get("USTREAMER_SOAK_STORIES", "75"))
+"""Every third story has two runs: 100 runs."""
+MUTATIONS = int(os.environ.get("USTREAMER_SOAK_MUTATIONS", "1000"))
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(7_200)]
+
+
+class RealRuns(NamedTuple):
+    recordings: Path
+    lake: Path
+
+
+@pytest.fixture(scope="module")
+def real_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> RealRuns:
+    place = tmp_path_factory.mktemp("real")
+    made = RealRuns(record_stories(place / "runs", range(STORIES)), place / "lake")
+    assert main(["ingest", str(made.recordings), str(made.lake)]) == 0
+    return made
+
+
+def test_a_clean_real_run_has_no_finding(real_runs: RealRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["audit", str(real_runs.lake), "--json"])
+    audited = json.loads(capsys.readouterr().out)
+    assert audited["counts"] == dict.fromkeys(PROMISES, 0), audited["examples"]
+
+
+def test_with_nothing_changed_no_decision_of_a_real_run_differs(
+    real_runs: RealRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["whatif", str(real_runs.lake), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["check"]["differing"] == 0, answer["differing"]
+    assert answer["check"]["decided"] > 100 * STORIES
+
+
+def test_99_of_100_mutations_are_found(real_runs: RealRuns, spark: SparkSession, tmp_path: Path) -> None:
+    runs = load_runs(real_runs.recordings)
+    missed = audited_mutants(spark, tmp_path, mutants(runs, MUTATIONS))
+    print(
+        f"{MUTATIONS - len(missed)} of {MUTATIONS} mutations of {len(runs)} runs were found; missed: {missed}"
+    )
+    assert len(missed) <= MUTATIONS // 100, missed
