@@ -242,7 +242,7 @@ class ServiceStateMachine(RuleBasedStateMachine):
             assert self.last_requests[topic] == (
                 SUBSCRIBE,
                 topic,
-                min(desired.period_ms for desired in desired_here),
+                min(desired.period_ms for desired in desired_here) * 2 // 3,  # with headroom
                 end,
             )
         assert self.rig.statistics("remote_topics") == len(self.remote)

@@ -57,9 +57,9 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     monkeypatch.setenv("PAGE_TOKEN", TOKEN)
     ports = rig.free_ports()
     config = rig.write_config(tmp_path, ports)
-    text = config.read_text(encoding="utf-8").replace("[plugins.usubscription]\n[plugins.throttle]\n", "")
+    endpoints, section, plugins = config.read_text(encoding="utf-8").partition("[plugins.usubscription]\n")
     more = _STALLED_SERVICE.format(port=ports.receiver, variable="PAGE_TOKEN")
-    config.write_text(f"{text}{more}\n[plugins.usubscription]\n[plugins.throttle]\n", encoding="utf-8")
+    config.write_text(f"{endpoints}{more}\n{section}{plugins}", encoding="utf-8")
     with (
         SomeipNode(ports.ecu, responder=ecu_response) as ecu,
         SomeipNode(ports.receiver) as receiver,

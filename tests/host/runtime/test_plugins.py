@@ -143,6 +143,7 @@ def test_an_entry_point_without_a_distribution_is_described_all_the_same(site: S
 def test_the_hooks_are_those_of_the_hooks_page() -> None:
     assert plugins.hook_names() == (
         "ustreamer_transports",
+        "ustreamer_authorise",
         "ustreamer_filters",
         "ustreamer_taps",
         "ustreamer_services",

@@ -245,8 +245,8 @@ class ZenohSender:
         self._unprepared: OrderedDict[UUri, None] = OrderedDict()
         """Subscribed topics whose publishers may not be declared yet."""
         self._has_new_topics = False
-        self._headers: dict[UAttributes, _EncodedHeader] = {}
-        self._response_headers: dict[UAttributes, _EncodedHeader] = {}
+        self._headers: OrderedDict[UAttributes, _EncodedHeader] = OrderedDict()
+        self._response_headers: OrderedDict[UAttributes, _EncodedHeader] = OrderedDict()
         """The keys are the attributes of responses with their reqid removed."""
 
     def put_message(self, message: UMessage) -> None:
@@ -952,12 +952,13 @@ def _route_of(attributes: UAttributes) -> ZenohRoute:
 
 
 def _cache_header(
-    headers: dict[UAttributes, _EncodedHeader], attributes: UAttributes, header: _EncodedHeader
+    headers: OrderedDict[UAttributes, _EncodedHeader], attributes: UAttributes, header: _EncodedHeader
 ) -> None:
     """Cache `header`; at the limit, drop the header that was cached first."""
     if len(headers) >= _MAX_HEADERS:
-        oldest = next(iter(headers))
-        headers.pop(oldest).publisher.headers.pop(oldest, None)
+        # In a plain dict each search for the first entry passes all places of dropped ones: up to 0.25 ms.
+        oldest, dropped = headers.popitem(last=False)
+        dropped.publisher.headers.pop(oldest, None)
     headers[attributes] = header
     header.publisher.headers[attributes] = None
 
