@@ -62,6 +62,7 @@ BOUNDED = {
         "zenoh.advertisement_failed",
         "zenoh.advertisement_limit",
         "zenoh.announcement_limit",
+        "zenoh.foreign_key",
         "zenoh.link_watcher_failed",
         "zenoh.listener_failed",
         "zenoh.peer_watcher_failed",

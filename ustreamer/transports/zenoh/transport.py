@@ -30,6 +30,7 @@ from ustreamer.transport_port import (
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.errors import zenoh_error_text
+from ustreamer.transports.zenoh.foreign_keys import ForeignKeys
 from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
 from ustreamer.transports.zenoh.peer_tokens import PeerTokens
@@ -93,6 +94,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._sender: ZenohSender | None = None
         self._sent_store: SentStore | None = None
         self._link_monitor = LinkMonitor(context)
+        self._foreign_keys = ForeignKeys(context.name, self._link_monitor.run_on_monitor)
         self._answered_requests = AnsweredRequests(_ANSWERED_REQUESTS if config.retransmit_ms else 0)
         trusted = () if isinstance(config.peers, bool) else config.peers
         self._peer_tokens = PeerTokens(context.name, trusted)
@@ -173,6 +175,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
                 subscription.start(session)
             if self._giver is not None:
                 self._giver.on_ready()
+        self._foreign_keys.start(session)
 
     def stop_receiving(self) -> None:
         """Undeclare all subscribers; received samples still go to the listeners, for 5 s at most."""
@@ -184,6 +187,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             subscriptions = list(self._subscriptions.values())
             if self._giver is not None:
                 self._giver.withdraw()
+        self._foreign_keys.stop()
         for subscription in subscriptions:
             subscription.stop()
         monotonic_ns = self._context.clock.monotonic_ns
@@ -413,6 +417,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def statistics(self) -> Mapping[str, int]:
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
 
+        `refused_key_older_layout` and `refused_key_other_layout` count samples with a key of another length, up to
+        about 1 000 each.
         `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
@@ -436,6 +442,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             **out,
             "links": len(self._link_monitor),
             **{name: counts[name] for name in names},
+            **self._foreign_keys.counters(),
             **peer_counters,
             **self._receipt_counters(),
         }
