@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.gate import Limit
+from ustreamer_pipeline.replay.gate_inputs import Tolerances
 from ustreamer_pipeline.replay.links import MAX_AGE_MS, OVERHEAD_BYTES, QUEUE_BYTES, QUEUE_MESSAGES
-from ustreamer_pipeline.replay.replay import GatewayReplay, Tolerances
+from ustreamer_pipeline.replay.replay import GatewayReplay
 from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS
 from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay, ThrottleSettings
 from ustreamer_pipeline.replay.whatif_scenarios import (
