@@ -47,7 +47,7 @@ def test_a_page_has_the_routed_subscriptions_with_the_authority_of_the_service()
     listed = pb3.FetchSubscriptionsResponse(subscriptions=[subscribed, unsubscribed], has_more_records=True)
     page = page_in(answer(listed, 3), 3, "hpc")
     [entry] = page.subscriptions
-    assert (str(entry.topic), str(entry.subscriber)) == ("//chassis/1234/1/8001", "//hpc/10/1/0")
+    assert (str(entry.topic), str(entry.subscriber)) == ("up://chassis/1234/1/8001", "up://hpc/10/1/0")
     assert (page.length, page.skipped, page.has_more) == (2, 0, True)
 
 
