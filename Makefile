@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak proto dist clean help
+.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak proto docs dist clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -93,6 +93,11 @@ soak: $(DEV) ## the tests that make test leaves out, each with its name and time
 
 proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
 	@$(BIN)/python proto/generate.py
+
+docs: $(RUN) ## the documentation site: build/site/index.html, strict, with search; works without a network
+	@$(PIP) install 'ustreamer[docs]'
+	@$(BIN)/python -m sphinx -q -W --keep-going -d build/site-cache -c docs . build/site
+	@echo 'build/site/index.html'
 
 dist: $(DEV) ## wheels and sdists of all distributions in dist/, checked and tried in an environment of their own
 	@$(PIP) install 'ustreamer[dist]'

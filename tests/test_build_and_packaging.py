@@ -52,6 +52,7 @@ TARGETS = [
     "bench",
     "soak",
     "proto",
+    "docs",
     "dist",
     "clean",
     "help",
