@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NAVIGATION = ("docs/index.md", "docs/decisions/README.md")
-SECTIONS = ["Tutorial", "How-to", "Reference", "Explanation", "Glossary"]
+SECTIONS = ["Tutorial", "How-to", "Reference", "Explanation", "Troubleshooting", "Glossary"]
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
 OTHER_HOST = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^"']*""")
 
