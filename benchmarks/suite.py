@@ -26,6 +26,8 @@ from benchmarks.harness.testbed import Direction, Subject
 from benchmarks.traffic.models import MODELS, VEHICLE
 
 RESULTS: Final = REPO / "benchmarks" / "results.json"
+"""Of all parts."""
+PARTIAL_RESULTS: Final = REPO / "build" / "bench-results.json"
 _LOAD: Final = Load(warm_up_s=0.3, saturated_s=1.0, paced_messages=1_000, fast_messages=5_000)
 
 
@@ -220,13 +222,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)} (all)")
     parser.add_argument("--quick", action="store_true", help="just to see that it works")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="where results go")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"where results go ({RESULTS.name} if complete)"
+    )
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.parts if name not in PARTS]
     if unknown:
         parser.error(f"{', '.join(unknown)}: expected some of {', '.join(PARTS)}")
     found, failed = run_parts(arguments.parts or list(PARTS), quick=arguments.quick)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    is_complete = not arguments.parts and not arguments.quick
+    out = arguments.out or (RESULTS if is_complete else PARTIAL_RESULTS)
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"\n== demanded\n\n{_goals_table(found)}\n\n{found['seconds']:.0f} s", flush=True)
     unaccounted = sum(each["unaccounted"] for each in found.get("forwarding", {}).get("ledgers", ()))
     if unaccounted:
