@@ -67,7 +67,8 @@ class Car:
                     f'[endpoints.inside]\ntransport = "local"\nnetwork = "{inside}"\nauthorities = [{living}]',
                     f'[endpoints.outside]\ntransport = "local"\nnetwork = "{outside}"\nauthorities = ["cloud"]',
                     *more,
-                    plugins or "[plugins.usubscription]\n[plugins.throttle]\ntolerance = 0.1",
+                    plugins
+                    or '[plugins.usubscription]\nmay_reset = ["//cloud/0/FF/0"]\n[plugins.throttle]\ntolerance = 0.1',
                     section,
                     f"process = {str(in_process).lower()}",
                 ]
