@@ -297,7 +297,8 @@ def no_subscriber_for_an_entity_that_had_subscribed(rows: list[Row], events: lis
 
 @fault("starved")
 def one_message_without_one_of_its_targets(rows: list[Row], events: list[Row]) -> None:
-    rows.remove(chosen(rows, source=LIMITED, egress="cloud")[0])
+    # A throttled one: without a delivered one, the gate would have passed the next.
+    rows.remove(chosen(rows, source=LIMITED, egress="cloud", verdict="THROTTLED")[0])
 
 
 @fault("starved")
