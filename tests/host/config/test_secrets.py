@@ -2,6 +2,8 @@
 """Secrets from the environment and from files, and what `ustreamer check` says of them. No output has a secret."""
 
 import itertools
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,15 @@ listen = "ws://127.0.0.1:0"
 [[plugins.wamp.users]]
 authid = "ada"
 """
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Restores the log configuration of `ustreamer` after a test that runs `ustreamer run`."""
+    log = logging.getLogger("ustreamer")
+    before = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.level, log.propagate = before
 
 
 def written(tmp_path: Path, user: str, mode: int = 0o600) -> Path:
