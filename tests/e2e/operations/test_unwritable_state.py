@@ -146,9 +146,12 @@ def test_a_lost_permission_is_reported_as_a_full_disk_and_every_store_recovers(
             answer = app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(other))
             assert answer.head.commstatus == RESOURCE_EXHAUSTED, answer.status
         app.subscribe(other)
+    events = [line["event"] for line in process.log_records]
+    assert (events.count("egress.not_persisted"), events.count("dead_letters.not_persisted")) == (1, 1)
     with immutable(*stores, state / "ustreamer.lock", state / "usubscription.lock", state):
         ledger = stop_and_check(process)
     assert ledger["dead_lettered"] == 150, ledger
-    events = [line["event"] for line in process.log_records]
-    assert (events.count("egress.not_persisted"), events.count("dead_letters.not_persisted")) == (1, 1)
+    # On a busy machine the end of the application looks like a kill: its two answers have then not arrived for sure.
+    at_stop = [line for line in process.log_records[len(events) :] if line["event"] == "egress.not_persisted"]
+    assert [line for line in at_stop if line["messages"] > 2] == []
     assert "Traceback" not in process.output
