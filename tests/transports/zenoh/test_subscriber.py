@@ -4,6 +4,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import Event
 from typing import NamedTuple, cast
 
 import pytest
@@ -50,7 +51,7 @@ class RecordingListener:
 
 def delivered(messages: list[UMessage], *given: ListenerFilters) -> RecordingListener:
     bulk = RecordingListener()
-    reception = ZenohSubscription(ALL, "backbone", "alpha", 8, AnsweredRequests(0))
+    reception = ZenohSubscription(ALL, "backbone", "alpha", 8, AnsweredRequests(0), Event())
     reception.set_listeners((ListenerEntry(bulk, DeliveredFilters(given)),))
     reception._deliver(messages)
     return bulk
@@ -135,6 +136,16 @@ class Channel:
         return self.recv()
 
 
+class UnattendedChannel(Channel):
+    """A channel that nobody may wait in: `recv` wakes ten times a second."""
+
+    def recv(self) -> Sample:
+        raise AssertionError("waits in `recv` without a node")
+
+    def try_recv(self) -> Sample | None:
+        return super().recv()
+
+
 class BatchRecorder:
     """Records the batches unchanged."""
 
@@ -161,7 +172,9 @@ class SubscriptionRig:
         *given: ListenerFilters,
     ) -> None:
         self.answered = AnsweredRequests(500)
-        self.subscription = ZenohSubscription(filters, "backbone", ALPHA, 8, self.answered)
+        self.connected = Event()
+        self.connected.set()
+        self.subscription = ZenohSubscription(filters, "backbone", ALPHA, 8, self.answered, self.connected)
         self.inbox = BatchRecorder()
         self.subscription.set_listeners((ListenerEntry(self.inbox, DeliveredFilters(given)),))
         for like in LIKE:
@@ -184,6 +197,17 @@ def published(count: int, topic: UUri = TOPIC, payload: Callable[[int], bytes] =
 
 LIKE = [publish(new_id(), TOPIC), publish(new_id(), OTHER_TOPIC)]
 DELETE = zenoh.SampleKind.DELETE
+
+
+def test_without_a_node_no_thread_waits_in_zenoh_and_what_comes_all_the_same_is_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriber, "_AWAY_POLL_S", 0.001)
+    receiving, messages = SubscriptionRig(), published(20)
+    receiving.connected.clear()
+    channel = UnattendedChannel(list(map(sample, messages)))
+    receiving.subscription._run(cast("zenoh.Handler[zenoh.Sample]", channel))
+    assert receiving.inbox.messages == messages
 
 
 @pytest.mark.parametrize("pauses", [False, True])

@@ -33,6 +33,7 @@ from tests.transports.contract import (
 from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session, wait_for_link
 from tests.waiting import wait_until
 from ustreamer.transport_port import EndpointContext
+from ustreamer.transports.zenoh import subscriber
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.publisher import ZenohSender
@@ -715,8 +716,27 @@ def test_waiting_for_a_subscriber_is_bounded() -> None:
         sender.close()
 
 
+def test_receiving_follows_the_nodes_and_ends_at_once_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriber, "_AWAY_POLL_S", 60.0)
+    begun, here, inbox = time.monotonic(), free_locator(), Mailbox()
+    receiver = endpoint(BETA, listen=(here,))
+    receiver.register_listener(TOPIC, None, inbox)
+    receiver.open()
+    for count in (1, 2):
+        with closing(endpoint(ALPHA, connect=(here,))) as sender:
+            sender.open()
+            wait_for_link(sender, receiver)
+            sender.send(publish(new_id(), TOPIC))
+            inbox.wait(count)
+        wait_until(lambda: not receiver._link_monitor.connected.is_set(), "the end of the node")
+    receiver.close()
+    assert time.monotonic() - begun < 30  # a thread that is not woken waits for 60 s
+
+
 def test_a_subscription_that_was_never_started_can_be_stopped() -> None:
-    reception = ZenohSubscription(ListenerFilters(ANY, None), "backbone", ALPHA, 1024, AnsweredRequests(0))
+    reception = ZenohSubscription(
+        ListenerFilters(ANY, None), "backbone", ALPHA, 1024, AnsweredRequests(0), threading.Event()
+    )
     reception.stop()
     reception.join(1)
     reception.wait_call_done(1)

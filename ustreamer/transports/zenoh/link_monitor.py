@@ -42,7 +42,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Final
 
 import msgspec
@@ -284,6 +284,8 @@ class LinkMonitor:
 
     def __init__(self, context: EndpointContext) -> None:
         self.up = False
+        self.connected = Event()
+        """Set while a node is connected, even one that reads nothing."""
         self.settled_ns = 0
         """Monotonic time until which subscriptions may still arrive: a put without subscriber should wait for it."""
         self.multicast = False
@@ -419,7 +421,11 @@ class LinkMonitor:
         return loss
 
     def _update_state(self) -> bool:
-        """Update `up`: a node is connected and reads. True if it changed."""
+        """Update `connected`, and `up`: a node is connected and reads. True if `up` changed."""
+        if self._nodes:
+            self.connected.set()
+        else:
+            self.connected.clear()
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is (bool(self._nodes) and not self._stalled):
             return False

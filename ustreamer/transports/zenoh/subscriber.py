@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from threading import RLock, Thread, current_thread
+from threading import Event, RLock, Thread, current_thread
 from typing import Final, NamedTuple, cast
 
 import zenoh
@@ -31,6 +31,7 @@ log = logging.getLogger("ustreamer.zenoh")
 
 _MAX_SAMPLES: Final = MAX_BATCH
 _MAX_CACHED_MATCHES: Final = 32_768  # pairs of source and sink with a cached match
+_AWAY_POLL_S: Final = 1.0  # in case that a sample comes before its node is known
 _MAX_ACTIONS: Final = 64  # peers choose how many, while no sample comes
 _PUBLICATION: Final = f"/{NO_SINK}"
 
@@ -96,10 +97,12 @@ class ZenohSubscription:
         authority: str,
         queue_samples: int,
         answered_requests: AnsweredRequests,
+        connected: Event,
     ) -> None:
-        """`answered_requests` records the responses that are received."""
+        """`answered_requests` records the responses that are received; `connected` is set while a node is connected."""
         self.filters = filters
         self._answered_requests = answered_requests
+        self._connected = connected
         self.received = 0
         self.listener_errors = 0
         self.turns = 0
@@ -153,6 +156,7 @@ class ZenohSubscription:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             subscriber.undeclare()  # type: ignore[no-untyped-call]
+            self._connected.set()  # wakes the thread; too early for others, which then wait in `recv`
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread; returns at once on that thread."""
@@ -167,13 +171,13 @@ class ZenohSubscription:
     # --- on the receiving thread --------------------------------------------------------------------------------------
 
     def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
-        recv, try_recv = samples.recv, samples.try_recv
+        try_recv = samples.try_recv
         open = True
         while open:
             received: list[zenoh.Sample] = []
             actions = 0
             try:
-                received.append(recv())
+                received.append(self._wait_sample(samples))
                 actions = len(self._when_read)  # before the channel is emptied
                 # On an error `extend` keeps the samples received before it.
                 received.extend(islice(iter(try_recv, None), _MAX_SAMPLES - 1))
@@ -186,6 +190,18 @@ class ZenohSubscription:
                 for _ in range(actions):
                     self._when_read.popleft()()
             self.turns += 1
+
+    def _wait_sample(self, samples: "zenoh.Handler[zenoh.Sample]") -> zenoh.Sample:
+        """Wait for a sample. Raises zenoh.ZError after the last one, if undeclared or if the session is closed.
+
+        `recv` wakes ten times a second. Without a connected node no sample comes, so the thread waits for a node.
+        """
+        while not self._connected.is_set():
+            self._connected.wait(_AWAY_POLL_S)
+            sample = samples.try_recv()
+            if sample is not None:
+                return sample
+        return samples.recv()
 
     # Fast path of _decode (oracle); compared by
     # tests/transports/zenoh/test_subscriber.py::test_all_received_samples_are_delivered_wherever_the_channel_ends

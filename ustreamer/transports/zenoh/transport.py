@@ -324,7 +324,12 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             if is_new:
                 name, authority = self._context.name, self._context.authority
                 self._subscriptions[filters] = ZenohSubscription(
-                    filters, name, authority, self._config.queue, self._answered_requests
+                    filters,
+                    name,
+                    authority,
+                    self._config.queue,
+                    self._answered_requests,
+                    self._link_monitor.connected,
                 )
             self._registrations[registration] = None
             self._update_listeners()
