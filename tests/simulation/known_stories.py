@@ -258,6 +258,15 @@ STORIES: Final[Mapping[str, Story]] = {
         LinkSizes(16_000, 64_000, 32_000),
         commit_ms=1,
     ),
+    "11 router killed just after an answer": Story(
+        9_500,
+        (
+            Step(848, "publish", ("event", 100, 20, 8, 30_000)),
+            Step(851, "router", (OUTSIDE, 11_414)),
+        ),
+        sizes=SMALL_SIZES,
+        commit_ms=1,
+    ),
     "3 router hangs at 2 000/s of 1 kB, then killed": Story(
         1,
         (

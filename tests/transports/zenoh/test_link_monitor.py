@@ -90,6 +90,18 @@ def test_a_node_that_sent_and_closed_has_read_everything(kernel: Kernel) -> None
     assert kernel.lost_ms() == 0
 
 
+@pytest.mark.parametrize(("is_router", "lost_ms"), [(True, 100), (False, 0)])
+def test_a_router_that_answered_just_before_its_end_may_have_been_killed(is_router: bool, lost_ms: int) -> None:
+    kernel = Kernel(is_router=is_router)
+    kernel.run(20_700)
+    kernel.receive(13)  # the answer to a query
+    kernel.node.sample(kernel.now_ms * MS)
+    kernel.now_ms += 3
+    kernel.received += 1
+    kernel.ended = True
+    assert kernel.lost_ms() == lost_ms + 3 * is_router
+
+
 def test_a_close_that_a_sample_divides_is_a_close(kernel: Kernel) -> None:
     """The Close message and the end of the stream come milliseconds apart."""
     kernel.receive(CLOSE - 1)

@@ -202,10 +202,12 @@ class _PeerNode:
             new += self._newest  # a Close message may have come before the previous sample
         if new == _CLOSE_BYTES:
             return
-        # With other bytes before it a Close message has no known length: then it counts as a close if the node was
-        # not sending continuously and has sent just now.
+        # With other bytes before it a Close message has no known length. Then the end of a router counts as a kill: it
+        # may have been killed just after an answer. That of a client or peer counts as a close if it was not sending
+        # continuously and has sent just now.
         active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
-        self.is_aborted = active or state.received_ago_ms > _KERNEL_TICK_MS or new < _CLOSE_BYTES
+        is_late = state.received_ago_ms > _KERNEL_TICK_MS
+        self.is_aborted = self.is_router or active or is_late or new < _CLOSE_BYTES
 
     def _update_acked(self, state: TcpState, now_ns: int) -> None:
         """Update the time up to which all puts have arrived.
