@@ -91,7 +91,9 @@ def test_a_node_that_sent_and_closed_has_read_everything(kernel: Kernel) -> None
 
 
 @pytest.mark.parametrize(("is_router", "lost_ms"), [(True, 100), (False, 0)])
-def test_a_router_that_answered_just_before_its_end_may_have_been_killed(is_router: bool, lost_ms: int) -> None:
+def test_a_router_that_answered_just_before_its_end_may_have_been_killed(
+    is_router: bool, lost_ms: int
+) -> None:
     kernel = Kernel(is_router=is_router)
     kernel.run(20_700)
     kernel.receive(13)  # the answer to a query
