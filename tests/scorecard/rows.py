@@ -323,7 +323,7 @@ ROWS: Final[dict[str, Row]] = {
         "lost=0 disordered=0 unanswered=0 unaccounted=0 threads=0 rss_growth_mb<=0.5",
         "`switches` of subscriptions while messages flow",
         {
-            "P": Run((f"{_OWN}/soak.py",), 60),
+            "P": Run((f"{_OWN}/soak.py",), 150),
             "N": Run((f"{_OWN}/soak.py",), 300),
             "R": Run((f"{_OWN}/soak.py",), 3_600),
         },
