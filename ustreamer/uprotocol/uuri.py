@@ -85,6 +85,17 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
 
     def check(self) -> None:
         """INVALID_ARGUMENT unless every part is in its range and the authority is well formed."""
+        # A chain of comparisons: 0.1 us, a loop takes 0.5.
+        if not (
+            0 <= self.ue_id <= ANY_ENTITY
+            and 0 <= self.ue_version_major <= ANY_VERSION
+            and 0 <= self.resource_id <= ANY_RESOURCE
+        ):
+            self._refuse_number()
+        if self.authority_name:
+            check_authority(self.authority_name, self)
+
+    def _refuse_number(self) -> None:
         for name, value, top in (
             ("ue_id", self.ue_id, ANY_ENTITY),
             ("ue_version_major", self.ue_version_major, ANY_VERSION),
@@ -92,8 +103,6 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         ):
             if not 0 <= value <= top:
                 raise invalid_argument(f"UUri {self}: {name} 0x{value:X} is not in 0..0x{top:X}")
-        if self.authority_name:
-            check_authority(self.authority_name, str(self))
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -196,12 +205,12 @@ def _number(text: str, name: str, digits: str, top: int) -> int:
     return int(digits, 16)
 
 
-def check_authority(authority: str, where: str) -> None:
+def check_authority(authority: str, where: object) -> None:
     """INVALID_ARGUMENT unless `authority` is a registered name, an IP literal or the wildcard (uri.adoc, 1.4)."""
     if authority == ANY_AUTHORITY or _REGISTERED_NAME.fullmatch(authority) or _is_ip_literal(authority):
         return
     raise invalid_argument(
-        f"UUri {where!r}: authority {authority!r} is not '*', an IP address or at most {MAX_AUTHORITY} "
+        f"UUri {str(where)!r}: authority {authority!r} is not '*', an IP address or at most {MAX_AUTHORITY} "
         "characters of a-z 0-9 - . _ ~"
     )
 

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.pb import uattributes as pb
@@ -32,6 +33,10 @@ ID_SIZE: Final = _ID.size  # 20
 REQID_PREFIX: Final = b"\x4a\x12\x09"
 REQID: Final = Struct("<3sQcQ")
 """A reqid field between other attributes: REQID_PREFIX, msb, tag, lsb."""
+# A dict takes 0.05 us, a call of an enum class 0.28.
+_TYPES: Final = {int(each): each for each in UMessageType}
+_PRIORITIES: Final = {int(each): each for each in UPriority}
+_PAYLOAD_FORMATS: Final = {int(each): each for each in UPayloadFormat}
 _KNOWN_FIELDS: Final = tuple(field.name for field in pb.UAttributes.DESCRIPTOR.fields)
 
 
@@ -58,7 +63,8 @@ def _uuid(message: pb_uuid.UUID) -> UUID:
 
 def _attributes(m: pb.UAttributes) -> UAttributes:
     try:
-        kind, priority = UMessageType(m.type), UPriority(m.priority)
+        kind = _TYPES.get(m.type) or UMessageType(m.type)
+        priority = _PRIORITIES.get(m.priority) or UPriority(m.priority)
     except ValueError as error:
         raise invalid_argument(f"UAttributes: {error}") from error
     return UAttributes(
@@ -78,6 +84,8 @@ def _attributes(m: pb.UAttributes) -> UAttributes:
 
 
 def _payload_format(number: int) -> UPayloadFormat:
+    if number in _PAYLOAD_FORMATS:
+        return _PAYLOAD_FORMATS[number]
     try:
         return UPayloadFormat(number)
     except ValueError as error:
@@ -88,6 +96,8 @@ def _payload_format(number: int) -> UPayloadFormat:
 
 def _unknown_fields(message: pb.UAttributes) -> bytes:
     """The bytes of fields of a later revision."""
+    if not len(UnknownFieldSet(message)):  # 0.1 us instead of 1.8
+        return b""
     rest = pb.UAttributes()
     rest.CopyFrom(message)
     for name in _KNOWN_FIELDS:

@@ -82,7 +82,8 @@ def parse_key(key: str) -> tuple[UUri, UUri | None]:
         raise invalid_argument(
             f"Zenoh key {key!r}: expected up/ and twice authority/type/instance/version/resource"
         )
-    source, sink = match.groups()[:5], match.groups()[5:]
+    chunks = match.groups()
+    source, sink = chunks[:5], chunks[5:]
     return _parse_uuri(key, source), None if sink[0] is None else _parse_uuri(key, sink)
 
 
