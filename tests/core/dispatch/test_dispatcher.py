@@ -420,6 +420,23 @@ def test_a_sender_that_invents_topics_does_not_fill_memory(build: "type[World]")
     assert world.ledger().delivered == 100
 
 
+def test_above_the_limit_the_oldest_topic_is_evicted_alone(build: "type[World]") -> None:
+    """Its rate limit starts again with its next message. Those of the others go on."""
+    world = build(route_limit=16)
+    world.directory.subscribe(any_at("chassis"), DASH)
+    topics = [UUri("chassis", n, 1, 0x8000) for n in range(24)]
+    for count, topic in enumerate(topics, 1):
+        for ttl in (None, 5_000):  # two routes
+            message = event(world, topic)
+            world.receive(
+                "chassis", UMessage(message.id, msgspec.structs.replace(message.attributes, ttl=ttl))
+            )
+        deliveries = world.ingress("chassis")._deliveries
+        assert list(deliveries.topics) == topics[max(0, count - 16) : count]
+        sources = {key.source for key in world.ingress("chassis")._routes if isinstance(key, UAttributes)}
+        assert sources <= deliveries.topics, "an evicted topic has no route, so no second delivery"
+
+
 def test_a_topic_without_subscribers_has_no_target(world: "World") -> None:
     world.directory.subscribe(DOORS, DASH)
     for topic in (SPEED, DOORS):

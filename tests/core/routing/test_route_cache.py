@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
-from ustreamer.core.routing.route_cache import batch_cache_key, cache_key
+from ustreamer.core.routing.route_cache import CachedRoute, RouteCache, batch_cache_key, cache_key
 from ustreamer.core.routing.router import AuthorityTable, InvalidMessage, Router, RoutingDecision
 from ustreamer.core.routing.subscriptions import StaticDirectory
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
@@ -113,3 +113,53 @@ def test_a_batch_of_responses_has_the_key_of_source_and_sink(named: bool) -> Non
         answer, IdColumns([0x7000], [1 << 63]), [b""], [UUID(0x7000, 1 << 63)] if named else None
     )
     assert batch_cache_key(batch) == ((METHODS[0], CALLERS[0]) if named else answer)
+
+
+# ------------------------------------------------------------------------------------------------------- bounds, sources
+
+TOPICS = [UUri("chassis", 1, 1, 0x8000 + number) for number in range(6)]
+ROUTE = CachedRoute(1, (), RoutingDecision())
+keys = st.one_of(
+    st.builds(
+        UAttributes,
+        type=st.just(UMessageType.PUBLISH),
+        source=st.sampled_from(TOPICS),
+        ttl=st.sampled_from([None, 1, 2]),
+    ),
+    st.tuples(st.sampled_from(TOPICS), st.sampled_from(CALLERS)),
+)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            keys,
+            st.sets(st.sampled_from(TOPICS), max_size=2).map(frozenset),
+            st.sampled_from(["index", "clear"]),
+        ),
+        max_size=60,
+    )
+)
+def test_an_indexed_cache_has_the_routes_of_one_without_index(steps: list[object]) -> None:
+    """A key adds a route, a set of topics drops their routes. The reference is a cache that is never indexed."""
+    cache, reference = RouteCache(5), RouteCache(5)
+    for step in steps:
+        if step == "index":
+            cache.index_sources()
+        elif step == "clear":
+            cache.clear()
+            reference.clear()
+        elif isinstance(step, frozenset):
+            cache.drop_sources(step)
+            reference.drop_sources(step)
+        elif isinstance(step, UAttributes | tuple):
+            cache.add(step, ROUTE)
+            reference.add(step, ROUTE)
+        assert list(cache) == list(reference)
+        assert len(cache) <= 5
+        if cache._by_source is not None:
+            indexed = [key for sources in cache._by_source.values() for key in sources]
+            assert sorted(map(repr, indexed)) == sorted(
+                repr(key) for key in cache if isinstance(key, UAttributes)
+            )
+            assert all(cache._by_source.values()), "no empty entry stays"

@@ -4,12 +4,12 @@
 A delivery outlives a cached route and ends with its last subscriber.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import nlargest
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
-from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -38,9 +38,6 @@ class TargetStatistics(msgspec.Struct, frozen=True):
     throttled: int
 
 
-_EVICTED_SHARE: Final = 8  # an eighth of the topics
-
-
 class DeliveryRegistry:
     """Deliveries by topic and target, and of unicast messages by endpoint. Locked by its ingress."""
 
@@ -49,14 +46,14 @@ class DeliveryRegistry:
         owner: DeliveryOwner,
         dispatcher: DispatcherPort,
         limit: int,
-        on_evicted: Callable[[AbstractSet[UUri]], None],
+        on_evicted: Callable[[UUri], None],
     ) -> None:
-        """At `limit` topics the oldest eighth is evicted; `on_evicted` receives them just before."""
+        """At `limit` topics the oldest one is evicted; `on_evicted` receives it just before."""
         self._owner = owner
         self._dispatcher = dispatcher
         self._limit = limit
         self._on_evicted = on_evicted
-        self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
+        self._by_topic: OrderedDict[UUri, tuple[Delivery, ...]] = OrderedDict()
         self._unicast: dict[str, Delivery] = {}
         # Weak: an outgoing batch ends with its last delivery.
         self._outgoing: WeakValueDictionary[tuple[str, UUri | None], OutgoingBatch] = WeakValueDictionary()
@@ -85,14 +82,12 @@ class DeliveryRegistry:
         return deliveries
 
     def _store(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
-        # Bounded, because under a wildcard subscription the sender chooses the number of topics. The routes of evicted
-        # topics are dropped too: a topic could otherwise have two deliveries, each with its own filter. That takes one
-        # pass over all routes, so many topics are evicted at a time.
+        # Bounded, because under a wildcard subscription the sender chooses the number of topics. The routes of an evicted
+        # topic are dropped too: the topic could otherwise have two deliveries, each with its own filter.
         if topic not in self._by_topic and len(self._by_topic) >= self._limit:
-            oldest = set(islice(self._by_topic, max(1, self._limit // _EVICTED_SHARE)))
+            oldest = next(iter(self._by_topic))
             self._on_evicted(oldest)
-            for each in oldest:
-                del self._by_topic[each]
+            del self._by_topic[oldest]
         self._by_topic[topic] = deliveries
 
     def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:

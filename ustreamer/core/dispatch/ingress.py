@@ -27,14 +27,13 @@ from ustreamer.core.egress.dead_letter import DeadLetter, dead_letter_topic
 from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.core.routing.route_cache import (
     CachedRoute,
-    CacheKey,
     ObservedRoute,
+    RouteCache,
     batch_cache_key,
     cache_key,
 )
 from ustreamer.core.routing.router import DEFERRED, SELF, InvalidMessage, Router, RoutingDecision
 from ustreamer.uprotocol.batch import MessageBatch
-from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -76,12 +75,12 @@ class Ingress:
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
-        self._routes: BoundedCache[CacheKey, CachedRoute] = BoundedCache(route_limit)
+        self._routes = RouteCache(route_limit)
         # With a dedup window `_routes` stays empty, so every message passes through `_route_for`, and the routes are in
         # `_routes_after_dedup`. An endpoint without a dedup window has no cost.
         self._dedup_window: DedupWindow | None = None
-        self._routes_after_dedup: BoundedCache[CacheKey, CachedRoute] = BoundedCache(route_limit)
-        self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topics_evicted)
+        self._routes_after_dedup = RouteCache(route_limit)
+        self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topic_evicted)
         self._backlogs: set[BackloggedEgress] = set()
 
     def dispatch(self, message: UMessage) -> None:
@@ -246,7 +245,7 @@ class Ingress:
     def _build_route(
         self,
         message: UMessage,
-        routes: BoundedCache[CacheKey, CachedRoute],
+        routes: RouteCache,
         version: int | None,
         now_ns: int,
     ) -> CachedRoute | None:
@@ -288,9 +287,11 @@ class Ingress:
         self._routes.clear()
         self._routes_after_dedup.clear()
 
-    def _on_topics_evicted(self, topics: AbstractSet[UUri]) -> None:
-        self._withdraw(topics)
-        self._drop_routes_of(topics)
+    def _on_topic_evicted(self, topic: UUri) -> None:
+        self._withdraw({topic})
+        for routes in (self._routes, self._routes_after_dedup):
+            routes.index_sources()
+        self._drop_routes_of({topic})
 
     def _withdraw(self, topics: AbstractSet[UUri]) -> None:
         until_ns = self._router.forwarding.withdraw(topics, self._monotonic_ns())
@@ -299,9 +300,7 @@ class Ingress:
 
     def _drop_routes_of(self, topics: AbstractSet[UUri]) -> None:
         for routes in (self._routes, self._routes_after_dedup):
-            for each in [each for each in routes if isinstance(each, UAttributes)]:
-                if each.source in topics:
-                    del routes[each]
+            routes.drop_sources(topics)
 
     def _deliveries_of(
         self, attributes: UAttributes, decision: RoutingDecision, now_ns: int

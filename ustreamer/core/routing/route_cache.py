@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cached route: the decision and the deliveries for all messages with equal attributes, and the key to find it."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.routing.router import RoutingDecision
 from ustreamer.uprotocol.batch import MessageBatch
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.uuri import UUri
 
@@ -50,6 +52,60 @@ class CachedRoute(msgspec.Struct, frozen=True, gc=False):
     version: int | None  # None: unknown, so never valid again
     deliveries: tuple[Delivery, ...]
     decision: RoutingDecision
+
+
+class RouteCache(BoundedCache[CacheKey, CachedRoute]):
+    """Cached routes by key. Routes can be dropped by the source of their messages. Not locked.
+
+    The sources are indexed from the first `index_sources` on: gateways with fewer topics than the limit need no index.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._by_source: dict[UUri, dict[UAttributes, None]] | None = None
+
+    def add(self, key: CacheKey, value: CachedRoute) -> None:
+        if self._by_source is None:
+            super().add(key, value)
+            return
+        if len(self) >= self.limit and key not in self:
+            oldest, _ = self.popitem(last=False)
+            self._remove_from_index(oldest)
+        self[key] = value
+        self._add_to_index(key)
+
+    def clear(self) -> None:
+        super().clear()
+        self._by_source = None
+
+    def index_sources(self) -> None:
+        """Make `drop_sources` cost as much as the routes that it drops, instead of a pass over all routes."""
+        if self._by_source is None:
+            self._by_source = {}
+            for key in self:
+                self._add_to_index(key)
+
+    def drop_sources(self, sources: Iterable[UUri]) -> None:
+        """Drop the routes of messages from `sources`, but not those of Responses."""
+        if self._by_source is None:
+            sources = frozenset(sources)
+            keys = [key for key in self if isinstance(key, UAttributes) and key.source in sources]
+        else:
+            keys = [key for source in sources for key in self._by_source.pop(source, ())]
+        for key in keys:
+            del self[key]
+
+    def _add_to_index(self, key: CacheKey) -> None:
+        if self._by_source is not None and isinstance(key, UAttributes):
+            self._by_source.setdefault(key.source, {})[key] = None
+
+    def _remove_from_index(self, key: CacheKey) -> None:
+        if self._by_source is None or not isinstance(key, UAttributes):
+            return
+        keys = self._by_source[key.source]
+        del keys[key]
+        if not keys:
+            del self._by_source[key.source]
 
 
 class ObservedRoute(msgspec.Struct, frozen=True):
