@@ -5,7 +5,7 @@ A message whose route is closed is blocked; messages that can be sent overtake i
 (one subscriber, source, sink and class) queue behind it.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import Protocol
@@ -30,7 +30,7 @@ class _Route(msgspec.Struct):
 
     try_ns: int
     failures: int = 0
-    streams: dict[tuple[int, Hashable], _Stream] = msgspec.field(default_factory=dict)
+    streams: OrderedDict[tuple[int, Hashable], _Stream] = msgspec.field(default_factory=OrderedDict)
 
 
 class BlockedRouteCounters(Protocol):
@@ -61,7 +61,10 @@ class BlockedRoutes:
 
     def __init__(self, counters: BlockedRouteCounters) -> None:
         self._counters = counters
-        self._streams: tuple[dict[Hashable, _Stream], ...] = tuple({} for _ in range(CLASSES))
+        # Emptied from the front: a plain dict then passes all dropped places, 3 us instead of 0.1 with 10 000 streams.
+        self._streams: tuple[OrderedDict[Hashable, _Stream], ...] = tuple(
+            OrderedDict() for _ in range(CLASSES)
+        )
         self._class_messages = [0] * CLASSES
         self._class_bytes = [0] * CLASSES
         self._routes: dict[Hashable, _Route] = {}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Round robin over the subscriber queues of an endpoint, and the times of their next service."""
 
+from collections import OrderedDict
 from typing import Final
 
 from ustreamer.core.base.deadline_queue import DeadlineQueue
@@ -19,7 +20,7 @@ class RoundRobin:
     """
 
     def __init__(self) -> None:
-        self.ready: dict[SubscriberQueue, None] = {}
+        self.ready: OrderedDict[SubscriberQueue, None] = OrderedDict()
         """The queues that may have a message to send, in order of service."""
         self.due: DeadlineQueue[SubscriberQueue] = DeadlineQueue()
         """The queues with a time of service; no queue is due before its `next_due`."""
@@ -38,15 +39,10 @@ class RoundRobin:
         ready = self.ready
         while ready:
             queue = next(iter(ready))
-            if len(ready) == 1:
-                if queue.waiting.messages:
-                    return queue, limit
-                del ready[queue]
-                break
-            del ready[queue]
-            if queue.waiting.messages:  # its messages may have been evicted since
-                ready[queue] = None
-                return queue, min(limit, max(MIN_QUANTUM, limit // len(ready)))
+            if queue.waiting.messages:
+                ready.move_to_end(queue)
+                return queue, limit if len(ready) == 1 else min(limit, max(MIN_QUANTUM, limit // len(ready)))
+            del ready[queue]  # its messages have been evicted since
         return None
 
     # --- times --------------------------------------------------------------------------------------------------------

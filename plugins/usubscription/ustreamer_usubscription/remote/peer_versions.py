@@ -6,6 +6,7 @@ answered and where a call was not delivered: it may listen at the methods of one
 version until the link comes up again, because a rebooted device may have another software.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -40,7 +41,7 @@ class PeerVersions:
     def __init__(self, link_of: Callable[[str], LinkState]) -> None:
         """`link_of` is the link state of an authority."""
         self._link_of = link_of
-        self._peers: dict[str, _Peer] = {}
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def version_for(self, topic: UUri) -> int:
         """The version of the next call about `topic`."""
@@ -79,6 +80,6 @@ class PeerVersions:
         if peer is None or peer.up_count != up_count:
             self._peers.pop(authority, None)
             while len(self._peers) >= MAX_PEERS:
-                del self._peers[next(iter(self._peers))]
+                self._peers.popitem(last=False)
             peer = self._peers[authority] = _Peer(up_count)
         return peer

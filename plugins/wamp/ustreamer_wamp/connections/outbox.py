@@ -6,7 +6,7 @@ While the client reads, frames are collected and written in one piece per iterat
 follows the UNSUBSCRIBED of its subscription.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -57,8 +57,8 @@ class SessionOutbox:
         self._ready: list[bytes] = []
         self._paused = False
         # Frames that wait while the client does not read: replies by number, events by key, in order.
-        self._waiting: dict[Hashable, bytes | WampEvent] = {}
-        self._sizes: dict[Hashable, int] = {}  # of the events among them
+        self._waiting: OrderedDict[Hashable, bytes | WampEvent] = OrderedDict()
+        self._sizes: OrderedDict[Hashable, int] = OrderedDict()  # of the events among them
         self._bytes = 0
         self._last_key = 0
         self._waiting_replies = 0
@@ -173,8 +173,7 @@ class SessionOutbox:
     def _next_chunk(self) -> bytes:
         frames, size = [], 0
         while self._waiting and size < CHUNK_BYTES:
-            key = next(iter(self._waiting))
-            waiting = self._waiting.pop(key)
+            key, waiting = self._waiting.popitem(last=False)
             if isinstance(waiting, WampEvent):
                 self._bytes -= self._sizes.pop(key)
                 if self._dropped:
