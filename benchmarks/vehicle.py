@@ -6,7 +6,9 @@ through the streamer of each checkout, in alternating rounds. Every run counts l
 `vehicle` has topics of different rates in bursts, requests, throttled topics, and subscriptions that come and go. A run
 at 70 % of the messages/s at saturation checks them.
 
-`--cold` sends the first messages of 2 000 topics at a fast pace to a forwarder that just started. `--soak SECONDS`
+`--cold` sends the first messages of 2 000 topics at a fast pace to a forwarder that just started. Where the bare
+forwarder does not sustain the pace, the pace is reduced until it does: at most 1 % of the messages are older than
+100 ms, and none waits at the end. Then both forwarders are compared at this pace in alternating rounds. `--soak SECONDS`
 sends model `vehicle` at 70 % of the messages/s at saturation. `--endpoints N ...` adds Zenoh networks without traffic.
 The environment variable REFERENCE_STREAMER adds the Rust reference streamer, Zenoh to Zenoh
 (`benchmarks.harness.reference`).
@@ -16,7 +18,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -29,8 +31,9 @@ from benchmarks.harness.checkouts import CheckoutTestbed
 from benchmarks.harness.child_process import ChildError
 from benchmarks.harness.measure import Load, Round
 from benchmarks.harness.reference import reference_binary
-from benchmarks.harness.shared_counters import OUT_OF_ORDER, RECEIVED, SENT
+from benchmarks.harness.shared_counters import MAX_AGES, OUT_OF_ORDER, RECEIVED, SENT
 from benchmarks.harness.testbed import Direction, Subject
+from benchmarks.traffic import wire
 from benchmarks.traffic.models import MODELS, VEHICLE, TrafficModel
 
 DIRECTIONS: Final = {
@@ -46,6 +49,13 @@ _USED_ENDPOINTS: Final = 2
 _MAX_ENDPOINTS: Final = 64
 _CHECKED_S: Final = 10.0
 _IDLE_S: Final = 3.0
+_COLD_P99_NS: Final = 100_000_000
+_COLD_STEP: Final = 0.8
+"""The next pace, where the bare forwarder does not sustain one."""
+_COLD_STEPS: Final = 6
+_COLD_TRIES: Final = 2
+_PRIORITIES: Final = range(7)
+"""CS0 to CS6."""
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -140,6 +150,41 @@ def _ledger_line(ledger: dict[str, int]) -> str:
     return "ledger: " + ", ".join(f"{name} {count}" for name, count in ledger.items() if count)
 
 
+class ColdStart(msgspec.Struct, frozen=True):
+    """The first messages through a forwarder that just started: `arrivals` are ages in ns, in order of arrival."""
+
+    hz: float
+    arrivals: list[int]
+    lost: int
+    out_of_order: int
+    ledger: dict[str, int]
+
+    @property
+    def p99_ns(self) -> float:
+        """0 if nothing arrived."""
+        return measure.percentile(sorted(self.arrivals), 0.99) if self.arrivals else 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """No message is lost, out of order or a dead letter."""
+        return not (self.lost or self.out_of_order or self.ledger.get("dead_lettered", 0))
+
+    @property
+    def is_sustained(self) -> bool:
+        """No message is lost, 99 % are younger than 100 ms, and the queue does not grow: so are those of the last tenth."""
+        last = sorted(self.arrivals[-max(1, len(self.arrivals) // 10) :])
+        return (
+            not self.lost
+            and 0 < self.p99_ns < _COLD_P99_NS
+            and measure.percentile(last, 0.5) < _COLD_P99_NS / 10
+        )
+
+    def text(self) -> str:
+        text = f"at {self.hz:.0f}/s: lost {self.lost}, disorder {self.out_of_order}"
+        text += f", {_percentiles_text(sorted(self.arrivals))}"
+        return f"{text}; {_ledger_line(self.ledger)}" if self.ledger else text
+
+
 def measure_cold(
     directory: Path,
     model: TrafficModel,
@@ -147,19 +192,52 @@ def measure_cold(
     hz: float,
     count: int,
     direction: Direction = Direction.ZENOH_TO_ZENOH,
-) -> str:
-    """One line about the first `count` messages through a forwarder that just started. Raises ChildError."""
+    priority: int = wire.CS1,
+) -> ColdStart:
+    """The first `count` messages through a forwarder that just started; None is the bare one. Raises ChildError."""
     with CheckoutTestbed(directory) as testbed:
         subject = Subject.BARE
         if tree is not None:
             testbed.tree, subject = tree, Subject.STREAMER
-        rig = testbed.topics_rig(model, direction, subject)
-        ages = measure.ages_at_pace(rig, hz, count)
+        rig = testbed.topics_rig(model, direction, subject, priority=priority)
+        arrivals = measure.arrivals_at_pace(rig, hz, count)
         lost = rig.counters[SENT] - rig.counters[RECEIVED]
         disorder = rig.counters[OUT_OF_ORDER]
-    text = f"{tree or _BARE!s:<20.20} cold, {model.name} topics at {hz:g}/s: lost {lost}, disorder {disorder}"
-    text += f", {_percentiles_text(ages)}"
-    return text if tree is None else f"{text}; {_ledger_line(testbed.ledger())}"
+    return ColdStart(hz, arrivals, lost, disorder, testbed.ledger() if tree is not None else {})
+
+
+def cold_starts(
+    run: Callable[[Path | None, float], ColdStart], trees: Sequence[Path], hz: float, rounds: int
+) -> Iterator[tuple[str, bool]]:
+    """Compare at `hz`, or at the highest of some slower paces that the bare forwarder sustains in one of two runs.
+
+    Yields each result, and at the end the median p99 of each forwarder with whether its checks passed. Where the bare
+    forwarder sustains no pace, the machine is too busy: then the forwarders are compared at `hz`, and nothing passes.
+    """
+    pace_hz = hz
+    for _ in range(_COLD_STEPS):
+        tries = list[ColdStart]()
+        while len(tries) < _COLD_TRIES and not (tries and tries[-1].is_sustained):
+            tries.append(run(None, pace_hz))
+            yield f"{_BARE} {tries[-1].text()}", True
+        if tries[-1].is_sustained:
+            break
+        pace_hz *= _COLD_STEP
+    else:
+        yield f"{_BARE} sustains no pace down to {pace_hz / _COLD_STEP:.0f}/s", False
+        pace_hz = hz
+    found: dict[str, list[ColdStart]] = {str(tree or _BARE): [] for tree in (None, *trees)}
+    for _ in range(rounds):
+        for tree in (None, *trees):
+            found[str(tree or _BARE)].append(run(tree, pace_hz))
+            yield f"{str(tree or _BARE)[-20:]} {found[str(tree or _BARE)][-1].text()}", True
+    for name, results in found.items():
+        ms = sorted(each.p99_ns / 1e6 for each in results)
+        text = (
+            f"{name[-20:]}: p99 at {pace_hz:.0f}/s: median {median(ms):.1f}, {ms[0]:.1f} to {ms[-1]:.1f} ms"
+        )
+        is_fast = median(ms) * 1e6 < _COLD_P99_NS
+        yield text, name == _BARE or (is_fast and all(each.is_complete for each in results))
 
 
 def _percentiles_text(ages: Sequence[int]) -> str:
@@ -216,8 +294,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cold", action="store_true", help="instead: the first messages after the start of a forwarder"
     )
-    parser.add_argument("--hz", type=float, default=20_000.0, help="pace of --cold (%(default)g)")
-    parser.add_argument("--count", type=int, default=60_000, help="messages of --cold")
+    parser.add_argument("--hz", type=float, default=20_000.0, help="fastest pace of --cold (%(default)g)")
+    parser.add_argument("--cold-seconds", type=float, default=2.0, help="duration of --cold (%(default)g)")
+    parser.add_argument(
+        "--priority",
+        type=int,
+        choices=_PRIORITIES,
+        default=1,
+        metavar="N",
+        help="--cold: CSN of publications from Zenoh",
+    )
     parser.add_argument(
         "--soak", type=float, metavar="SECONDS", help="instead: model vehicle at 70 %% of its saturation"
     )
@@ -253,10 +339,14 @@ def _results(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
         return
     for direction in directions:
         if options.cold:
-            for each in [None, *options.trees]:
+
+            def run(tree: Path | None, hz: float, direction: Direction = direction) -> ColdStart:
+                count = min(MAX_AGES, round(hz * options.cold_seconds))
                 with directory() as path:
                     model = MODELS[_COLD_MODEL]
-                    yield measure_cold(Path(path), model, each, options.hz, options.count, direction), True
+                    return measure_cold(Path(path), model, tree, hz, count, direction, options.priority + 1)
+
+            yield from cold_starts(run, options.trees, options.hz, options.rounds)
         elif options.soak:
             for tree in options.trees:
                 with directory() as path:
@@ -271,7 +361,7 @@ def _results(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 1 if a process ends or a check of `--soak` fails."""
+    """Exit code 1 if a process ends, or a check of `--cold` or `--soak` fails."""
     code = 0
     try:
         for text, passed in _results(_parser().parse_args(argv)):

@@ -79,9 +79,17 @@ class CheckoutTestbed(BenchRig):
         return f"{name}-{self._name_count}"
 
     def topics_rig(
-        self, model: TrafficModel, direction: Direction, subject: Subject, idle_endpoints: int = 0
+        self,
+        model: TrafficModel,
+        direction: Direction,
+        subject: Subject,
+        idle_endpoints: int = 0,
+        priority: int = wire.CS1,
     ) -> Rig:
-        """The traffic of a model through a streamer of the checkout or another forwarder."""
+        """The traffic of a model through a streamer of the checkout or another forwarder.
+
+        `priority` is that of publications from Zenoh, a number of UPriority.
+        """
         ports, other = Ports.free(), Ports.free()
         ecus = free_ports([socket.SOCK_DGRAM] * model.services)
         if direction is Direction.ZENOH_TO_ZENOH:
@@ -100,7 +108,7 @@ class CheckoutTestbed(BenchRig):
             forwarder = self.start_streamer(name, config + recorder, ports)
         counters = self._open_counters(name)
         sink = self._topics_sink(counters, model, direction, subject, ports, other.zenoh)
-        generator = self._topics_generator(counters, model, direction, ports, ecus)
+        generator = self._topics_generator(counters, model, direction, ports, ecus, priority)
         progress = NEWEST_PLUS_1 if model.limits else RECEIVED
         return wait_connected(
             Rig(direction, subject, generator, sink, counters, forwarder, progress, STEADY_SENT)
@@ -144,12 +152,13 @@ class CheckoutTestbed(BenchRig):
         direction: Direction,
         ports: Ports,
         ecus: Sequence[int],
+        priority: int,
     ) -> Child:
         if direction is Direction.SOMEIP_TO_ZENOH:
             arguments: list[object] = ["udp", counters.path, model.name, ports.someip, *ecus]
         else:
             authority = wire.CLOUD if direction is Direction.ZENOH_TO_ZENOH else wire.ECU
-            arguments = ["zenoh", counters.path, model.name, ports.zenoh, authority]
+            arguments = ["zenoh", counters.path, model.name, ports.zenoh, authority, priority]
         command = module_command("traffic.many_topics", *arguments)
         return self.start_process(f"{counters.path.stem}-generator", command, _START_S)
 

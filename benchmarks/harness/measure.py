@@ -88,8 +88,8 @@ def run_round(rig: Rig, load: Load) -> Round:
     """Run one round. Raises ChildError if a process ended or nothing arrives."""
     sent, received = rig.counters[SENT], rig.counters[RECEIVED]
     before, after = _saturated(rig, load)
-    paced_before, ages, paced_after = _paced(rig, load.paced_hz, load.paced_messages)
-    _, fast_ages, _ = _paced(rig, load.fast_hz, load.fast_messages)
+    paced_before, paced_ages, paced_after = _paced(rig, load.paced_hz, load.paced_messages)
+    ages, fast_ages = _warm(paced_ages), _warm(_paced(rig, load.fast_hz, load.fast_messages)[1])
     seconds = (after.at_ns - before.at_ns) / _NS_PER_S
     messages = after.received - before.received
     if not messages or not ages or not fast_ages:
@@ -134,7 +134,8 @@ def at_pace(rig: Rig, hz: float, count: int) -> tuple[float, float]:
 
     Raises ChildError if nothing arrives.
     """
-    before, ages, after = _paced(rig, hz, count)
+    before, arrivals, after = _paced(rig, hz, count)
+    ages = _warm(arrivals)
     if not ages:
         raise ChildError(f"{rig.direction}, {rig.subject}: none of {count} paced messages arrived")
     return _cpu_spent(before, after)[0] / count / _US, percentile(ages, 0.50) / _US
@@ -142,7 +143,12 @@ def at_pace(rig: Rig, hz: float, count: int) -> tuple[float, float]:
 
 def ages_at_pace(rig: Rig, hz: float, count: int) -> list[int]:
     """The ages of `count` messages in ns, ascending, the first ones included."""
-    return sorted(_paced(rig, hz, count, warm_up_fraction=0)[1])
+    return sorted(arrivals_at_pace(rig, hz, count))
+
+
+def arrivals_at_pace(rig: Rig, hz: float, count: int) -> list[int]:
+    """The ages of `count` messages in ns, in order of arrival, the first ones included."""
+    return _paced(rig, hz, count)[1]
 
 
 def ages_for(rig: Rig, hz: float, seconds: float) -> Iterator[list[int]]:
@@ -195,10 +201,13 @@ def _saturated(rig: Rig, load: Load) -> tuple[CpuSample, CpuSample]:
     return before, after
 
 
-def _paced(
-    rig: Rig, hz: float, count: int, warm_up_fraction: int = _WARM_UP_FRACTION
-) -> tuple[CpuSample, list[int], CpuSample]:
-    """Single messages. Returns their ages at the sink in ns, ascending, and two samples."""
+def _warm(arrivals: Sequence[int]) -> list[int]:
+    """The ages without those of the warm-up, ascending."""
+    return sorted(arrivals[len(arrivals) // _WARM_UP_FRACTION :])
+
+
+def _paced(rig: Rig, hz: float, count: int) -> tuple[CpuSample, list[int], CpuSample]:
+    """Single messages. Returns their ages at the sink in ns, in order of arrival, and two samples."""
     missing = rig.counters[rig.expected] - rig.counters[RECEIVED]
     rig.counters[AGES_ENABLED] = 1
     time.sleep(_SWITCH_S)
@@ -208,9 +217,7 @@ def _paced(
     rig.generator.wait_line("DONE", _REPLY_TIMEOUT_S + count / hz)
     _wait_settled(rig.counters, missing, rig.expected)
     after = _sample(rig)
-    ages = rig.counters.ages_ns()
-    skipped = len(ages) // warm_up_fraction if warm_up_fraction else 0
-    return before, sorted(ages[skipped:]), after
+    return before, rig.counters.ages_ns(), after
 
 
 def wait_quiet(counters: SharedCounters) -> None:

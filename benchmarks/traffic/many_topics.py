@@ -3,7 +3,7 @@
 
     python -m benchmarks.traffic.many_topics KIND COUNTERS MODEL ARGUMENTS
 
-    zenoh       ZENOH_PORT METHOD_AUTHORITY
+    zenoh       ZENOH_PORT METHOD_AUTHORITY [PRIORITY]
     udp         TARGET_PORT UDP_PORT...
     zenoh-sink  ZENOH_PORT TOPIC_AUTHORITY SINK_AUTHORITY [subscribe]
     udp-sink    UDP_PORT
@@ -124,13 +124,23 @@ class TopicsGenerator(Generator):
 class Application(TopicsGenerator):
     """An application that publishes over Zenoh, and calls a method of another network."""
 
-    def __init__(self, counters: SharedCounters, model: TrafficModel, port: int, authority: str) -> None:
+    def __init__(
+        self,
+        counters: SharedCounters,
+        model: TrafficModel,
+        port: int,
+        authority: str,
+        priority: int = wire.CS1,
+    ) -> None:
         super().__init__(counters, model)
         self._session = sockets.zenoh_client(port)
         topics = [model.address(each) for each in range(model.topics)]
         called = method(authority)
         keys = [*map(wire.publish_key, topics), wire.unicast_key(CALLER, called)]
-        tails = [*map(wire.publish_tail, topics), wire.request_tail(CALLER, called, _TTL_MS)]
+        tails = [
+            *(wire.publish_tail(each, priority) for each in topics),
+            wire.request_tail(CALLER, called, _TTL_MS),
+        ]
         self._parts: list[tuple[Callable[..., Any], bytes]] = [
             (sockets.blocking_publisher(self._session, key).put, tail)
             for key, tail in zip(keys, tails, strict=True)
@@ -293,7 +303,8 @@ def main(kind: str, counters_path: str, model_name: str, port: str, *rest: str) 
     counters, model = SharedCounters(Path(counters_path)), model_named(model_name)
     match kind:
         case "zenoh":
-            serve_commands(Application(counters, model, int(port), *rest))
+            authority, *priority = rest
+            serve_commands(Application(counters, model, int(port), authority, *map(int, priority)))
         case "udp":
             serve_commands(Ecus(counters, model, int(port), *map(int, rest)))
         case "zenoh-sink":

@@ -19,7 +19,7 @@ SESSION_OFFSET: Final = 10
 
 _NOTIFICATION: Final = 0x02
 _PUBLISH, _REQUEST, _RESPONSE = 1, 2, 3
-_CS1, _CS4 = 2, 5
+CS1, _CS4 = 2, 5
 _PROTOBUF: Final = 2
 _ID: Final = Struct("<4sQcQ")
 _DOUBLE: Final = Struct("<d")
@@ -118,9 +118,9 @@ def attachment_head(wall_ms: int, number: int) -> bytes:
     return _ID.pack(_ID_HEAD, wall_ms << 16 | _UUID_V7, b"\x11", _VARIANT | number)
 
 
-def publish_tail(topic: Address) -> bytes:
-    """The rest of the attachment of a publication of priority CS1."""
-    return _number(2, _PUBLISH) + _field(3, topic.to_pb()) + _number(5, _CS1)
+def publish_tail(topic: Address, priority: int = CS1) -> bytes:
+    """The rest of the attachment of a publication. `priority` is a number of UPriority."""
+    return _number(2, _PUBLISH) + _field(3, topic.to_pb()) + _number(5, priority)
 
 
 def request_tail(source: Address, method: Address, ttl_ms: int) -> bytes:

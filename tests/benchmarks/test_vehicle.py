@@ -10,8 +10,18 @@ from benchmarks.harness.checked_run import soak
 from benchmarks.harness.checkouts import CheckoutTestbed
 from benchmarks.harness.measure import Load
 from benchmarks.harness.testbed import Direction, Subject
+from benchmarks.traffic import wire
 from benchmarks.traffic.models import MODELS, SEQUENCE, VEHICLE, model_named
-from benchmarks.vehicle import DIRECTIONS, main, measure_cold, measure_endpoints, measure_model, table
+from benchmarks.vehicle import (
+    DIRECTIONS,
+    ColdStart,
+    cold_starts,
+    main,
+    measure_cold,
+    measure_endpoints,
+    measure_model,
+    table,
+)
 
 LOAD = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=300)
 
@@ -56,9 +66,81 @@ def test_every_message_through_the_streamer_is_counted_and_in_order(
 
 
 def test_a_cold_start_reports_loss_and_age(tmp_path: Path) -> None:
-    text = measure_cold(tmp_path, MODELS["8"], Path(), 2_000, 500)
-    assert "lost 0, disorder 0" in text
-    assert "delivered 5" in text
+    found = measure_cold(tmp_path, MODELS["8"], Path(), 2_000, 500, priority=wire.CS1 + 2)
+    assert (found.lost, found.out_of_order, len(found.arrivals)) == (0, 0, 500)
+    assert "lost 0, disorder 0" in found.text()
+    assert found.ledger["delivered"] > 500
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "lost", "sustained"),
+    [
+        ([MS] * 1_000, 0, True),
+        ([MS] * 1_000, 1, False),
+        ([], 0, False),
+        ([90 * MS] * 500 + [MS] * 500, 0, True),
+        ([101 * MS] * 20 + [MS] * 980, 0, False),
+        ([101 * MS] * 9 + [MS] * 991, 0, True),
+        # The queue grows: a longer run exceeds any limit.
+        ([number * MS // 20 for number in range(1_000)], 0, False),
+    ],
+)
+def test_a_pace_is_sustained_without_loss_and_without_a_growing_queue(
+    arrivals: list[int], lost: int, sustained: bool
+) -> None:
+    assert ColdStart(20_000, arrivals, lost, 0, {}).is_sustained is sustained
+
+
+def cold_start(hz: float, p99_ms: int, *, lost: int = 0, disorder: int = 0, dead: int = 0) -> ColdStart:
+    return ColdStart(hz, [p99_ms * MS] * 20 + [MS] * 980, lost, disorder, {"dead_lettered": dead})
+
+
+def test_cold_starts_are_compared_at_the_highest_pace_of_the_bare_forwarder() -> None:
+    calls: list[tuple[Path | None, float]] = []
+
+    def run(tree: Path | None, hz: float) -> ColdStart:
+        calls.append((tree, round(hz)))
+        return ColdStart(hz, [(150 if hz > 13_000 else 40) * MS] * 20 + [MS] * 980, 0, 0, {})
+
+    *_, bare, ours = cold_starts(run, [Path("ours")], 20_000, 2)
+    search = [(None, hz) for hz in (20_000, 20_000, 16_000, 16_000, 12_800)]
+    assert calls == search + [(None, 12_800), (Path("ours"), 12_800)] * 2
+    assert bare == ("bare: p99 at 12800/s: median 40.0, 40.0 to 40.0 ms", True)
+    assert ours == ("ours: p99 at 12800/s: median 40.0, 40.0 to 40.0 ms", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [({}, True), ({"lost": 1}, False), ({"disorder": 1}, False), ({"dead": 1}, False)],
+)
+def test_a_cold_start_passes_only_without_loss_disorder_and_dead_letters(
+    changes: dict[str, int], passed: bool
+) -> None:
+    def run(tree: Path | None, hz: float) -> ColdStart:
+        return cold_start(hz, 40, **changes) if tree else cold_start(hz, 40)
+
+    *_, (_, ours) = cold_starts(run, [Path("ours")], 20_000, 1)
+    assert ours is passed
+
+
+def test_a_cold_start_fails_above_100_ms_at_a_pace_that_the_bare_forwarder_sustains() -> None:
+    def run(tree: Path | None, hz: float) -> ColdStart:
+        return ColdStart(hz, [(150 if tree else 40) * MS] * 20 + [MS] * 980, 0, 0, {})
+
+    *_, (text, ours) = cold_starts(run, [Path("ours")], 20_000, 1)
+    assert (text, ours) == ("ours: p99 at 20000/s: median 150.0, 150.0 to 150.0 ms", False)
+
+
+def test_a_machine_too_busy_for_every_pace_is_reported_and_compared_nevertheless() -> None:
+    def run(tree: Path | None, hz: float) -> ColdStart:
+        return cold_start(hz, 40, lost=tree is None)
+
+    results = list(cold_starts(run, [Path("ours")], 20_000, 1))
+    assert ("bare sustains no pace down to 6554/s", False) in results
+    assert results[-1][0].startswith("ours: p99 at 20000/s: median 40.0")
 
 
 def test_the_command_refuses_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
