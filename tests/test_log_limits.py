@@ -41,6 +41,8 @@ LIMITED = {
     "wamp.process_invalid",
     "wamp.process_not_started",
     "wamp.process_stalled",
+    "zenoh.link_closed_stalled",
+    "zenoh.link_closed_unread",
     "zenoh.link_down",
     "zenoh.link_up",
 }

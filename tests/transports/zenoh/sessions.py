@@ -36,9 +36,16 @@ def wait_for_link(*transports: ZenohTransport) -> None:
 
 @contextmanager
 def plain_session(
-    mode: str = "peer", listen: Sequence[str] = (), connect: Sequence[str] = (), lease_ms: int = 10_000
+    mode: str = "peer",
+    listen: Sequence[str] = (),
+    connect: Sequence[str] = (),
+    lease_ms: int = 10_000,
+    wait_before_close_ms: int = 5_000,
 ) -> Iterator[zenoh.Session]:
-    """A plain Zenoh session of a node that is not a streamer. It sends a keep-alive every quarter of its lease."""
+    """A plain Zenoh session of a node that is not a streamer. It sends a keep-alive every quarter of its lease.
+
+    A put that waits for `wait_before_close_ms` closes the link.
+    """
     config = zenoh.Config()
     for path, value in {
         "mode": mode,
@@ -46,6 +53,7 @@ def plain_session(
         "connect/endpoints": list(connect),
         "scouting/multicast/enabled": False,
         "transport/link/tx/lease": lease_ms,
+        "transport/link/tx/queue/congestion_control/block/wait_before_close": wait_before_close_ms * 1_000,
         "scouting/delay": 0,  # a router waits half a second for others otherwise
     }.items():
         config.insert_json5(path, json.dumps(value))

@@ -31,6 +31,7 @@ class Kernel:
         self.in_flight = 0
         """The data without acknowledgement at the time of the check, as on a busy link."""
         self.ended = self.is_closed = self.is_released = False
+        self.unread = 0
 
     def release(self) -> None:
         self.is_released = True
@@ -42,6 +43,7 @@ class Kernel:
             unacked=self.written - self.acked,
             received_ago_ms=self.now_ms - self.received_at_ms,
             received=self.received,
+            unread=self.unread,
         )
 
     def receive(self, size: int) -> None:
@@ -66,10 +68,55 @@ class Kernel:
 
 
 @pytest.fixture
+def monitor() -> LinkMonitor:
+    return LinkMonitor(EndpointContext("backbone", "alpha", ManualClock().clock()))
+
+
+@pytest.fixture
 def kernel() -> Kernel:
     kernel = Kernel()
     kernel.run(20_700)
     return kernel
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "reads", "unread", "counted"),
+    [
+        pytest.param(2_000, False, 70_000, True, id="nothing was read for two seconds"),
+        pytest.param(500, False, 70_000, False, id="nothing was read for half a second"),
+        pytest.param(2_000, True, 70_000, False, id="reads slowly"),
+        pytest.param(2_000, False, 0, False, id="all is read at the end"),
+        pytest.param(0, False, 70_000, False, id="data and the end came together"),
+    ],
+)
+def test_a_node_that_ends_its_link_while_its_data_waits_is_counted(
+    kernel: Kernel, monitor: LinkMonitor, waits_ms: int, reads: bool, unread: int, counted: bool
+) -> None:
+    kernel.frozen = True  # no keep-alive arrives behind the unread data
+    for _ in range(waits_ms // 50):
+        kernel.unread = 90_000
+        if reads:
+            kernel.receive(10)
+        kernel.run(50)
+    kernel.unread = unread
+    kernel.ended = True
+    kernel.run(50)
+    monitor._nodes["a", False] = kernel.node
+    monitor._remove_node(("a", False), kernel.now_ms * MS)
+    assert monitor.closed_unread == counted
+    assert monitor.closed_stalled == 0
+
+
+@pytest.mark.parametrize(("ms", "counted"), [(4_500, True), (3_000, False)])
+def test_the_end_of_a_link_to_a_stalled_node_is_counted(
+    kernel: Kernel, monitor: LinkMonitor, ms: int, counted: bool
+) -> None:
+    kernel.is_full = True
+    kernel.run(ms)
+    kernel.is_closed = True  # by Zenoh, on this side
+    monitor._nodes["a", False] = kernel.node
+    monitor._remove_node(("a", False), kernel.now_ms * MS)
+    assert (monitor.closed_stalled, monitor.closed_unread) == (counted, 0)
 
 
 def test_a_node_that_closes_its_session_has_read_everything(kernel: Kernel) -> None:

@@ -35,6 +35,8 @@ from tests.waiting import wait_until
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh import subscriber
 from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.decoder import VERSION_BYTE
+from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
@@ -46,6 +48,7 @@ from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri, any_at
+from ustreamer.uprotocol.wire import encode
 
 
 class TestPeersContract(TransportContract):
@@ -586,6 +589,44 @@ def test_a_link_is_up_while_one_node_remains_and_joins_are_reported() -> None:
         notes.wait(False, True, True, False)
     finally:
         transport.close()
+
+
+def test_a_link_that_a_publisher_closed_because_nothing_was_read_is_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its put waited too long, so Zenoh closed the link on its side. What it held is lost, and nothing else tells."""
+    here, goes_on = free_locator(), threading.Event()
+    transport = endpoint(ALPHA, listen=(here,))
+
+    def wait(message: UMessage) -> None:
+        goes_on.wait(60)
+
+    transport.register_listener(ANY, None, wait)
+    transport.open()
+    message, monitor = publish(new_id(), TOPIC), transport._link_monitor
+    try:
+        with plain_session("client", connect=[here], wait_before_close_ms=1_500) as session:
+            wait_until(lambda: transport.statistics()["links"] == 1, "the link")
+            [node] = monitor._nodes.values()
+            wait_until(lambda: node.link is not None, "the connection to be found")
+            publisher = session.declare_publisher(
+                message_key(TOPIC, None, ALPHA), congestion_control=zenoh.CongestionControl.BLOCK
+            )
+            wait_until(lambda: publisher.matching_status.matching, "the subscriber")  # type: ignore[attr-defined]
+            attachment = VERSION_BYTE + encode(message.id, message.attributes)
+            longest_s = 0.0
+            while longest_s < 1.4:
+                began_s = time.monotonic()
+                publisher.put(bytes(10_000), attachment=attachment)
+                longest_s = max(longest_s, time.monotonic() - began_s)
+            wait_until(lambda: node.has_ended, "the end of the connection", within_s=30)
+            goes_on.set()
+            wait_until(lambda: transport.statistics()["links_closed_unread"] == 1, "the count")
+    finally:
+        goes_on.set()
+        transport.close()
+    [record] = [each for each in caplog.records if each.msg == "zenoh.link_closed_unread"]
+    assert vars(record)["unread_bytes"] == node.unread > 0
 
 
 def test_when_the_first_of_two_links_breaks_no_message_is_lost() -> None:

@@ -32,6 +32,10 @@ A put has arrived if the kernel of its node has acknowledged it, and the node ha
 of a frozen node acknowledges too, so an acknowledgement alone proves nothing. At a stop our session closes first: a
 node that has read everything, the Close message included, then ends its stream (in 5 ms).
 
+The other direction: a node whose put waits for 5 s, because this streamer reads nothing, closes its link. What it held
+is lost on its side (measured: 57 654 of 60 000 messages). The kernel here then still has unread data of the node. Such
+an end is counted and logged, and so is the end of a link to a node that had stalled.
+
 Keep-alives come every 2.5 s. So under traffic routers are asked for a sign of life every 0.25 s: they end a query at
 once, after all puts before it. A client or peer that is connected directly does not receive the query.
 """
@@ -81,6 +85,9 @@ _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
+_UNREAD_NS: Final = 1_000_000_000
+"""Time without a read although data of the node waits, after which its end counts as that of a node that gave up. A put
+waits for 5 s unless the node's configuration has another time (`wait_before_close`)."""
 _SUSPECT_NS: Final = 300_000_000
 """Time without progress while data waits, after which a node may be frozen."""
 _PIPELINE_BYTES: Final = 2 << 20
@@ -160,6 +167,10 @@ class _PeerNode:
         """True after the node's kernel has ended the connection."""
         self.is_aborted = False
         """True if the node's kernel ended the connection without a Close message."""
+        self.unread = 0
+        """The bytes that this streamer had not read for `_UNREAD_NS` when the node ended the connection."""
+        self._read = 0
+        self._read_ns = now_ns
         self._was_reset = False
         self._received = self._newest = 0
         self._active_since_ns = self._active_ns = now_ns
@@ -180,8 +191,11 @@ class _PeerNode:
         self._sampled_ns = now_ns
         self.has_ended = not state.peer_open
         if self.has_ended:
+            self.unread = state.unread if now_ns - self._read_ns >= _UNREAD_NS else 0
             self._judge_end(state, now_ns)
             return
+        if not state.unread or state.received - state.unread != self._read:
+            self._read, self._read_ns = state.received - state.unread, now_ns
         if state.received != self._received:
             self._newest = state.received - self._received
             if now_ns - self._active_ns > _ACTIVE_NS:
@@ -298,6 +312,10 @@ class LinkMonitor:
         """True if each connected node may be frozen or cut off."""
         self.has_suspect = False
         """True if one node may be frozen or cut off, or was lost and publishers may not have detected it yet."""
+        self.closed_unread = 0
+        """Links that a node ended while its data waited here: what it held is lost on its side."""
+        self.closed_stalled = 0
+        """Links to nodes that had read nothing for 4 s although data waited."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -413,6 +431,7 @@ class LinkMonitor:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
         removed.release()
+        self._report_end(node[0], removed, now_ns)
         if removed.resumed is not None:
             self._losses.append(removed.resumed)
         self._losses.append(loss)
@@ -421,6 +440,17 @@ class LinkMonitor:
             loss.until_ns = _NEVER_NS
         self._update_state()
         return loss
+
+    def _report_end(self, zid: str, node: _PeerNode, now_ns: int) -> None:
+        """Count and log a link that was blocked when it ended: `up` may not change, as with a second node."""
+        name = self._context.name
+        if node.unread:
+            self.closed_unread += 1
+            extra = {"endpoint": name, "node": zid, "unread_bytes": node.unread}
+            log.warning("zenoh.link_closed_unread", extra={**extra, **limited(name)})
+        elif node.is_stalled(now_ns):
+            self.closed_stalled += 1
+            log.warning("zenoh.link_closed_stalled", extra={"endpoint": name, "node": zid, **limited(name)})
 
     def _update_state(self) -> bool:
         """Update `connected`, and `up`: a node is connected and reads. True if `up` changed."""

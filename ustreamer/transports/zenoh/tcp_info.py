@@ -18,7 +18,7 @@ from enum import Enum
 from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
-from termios import TIOCOUTQ
+from termios import FIONREAD, TIOCOUTQ
 from typing import Final
 
 import msgspec
@@ -51,6 +51,8 @@ class TcpState(msgspec.Struct, frozen=True):
     """Time since the other side last sent data."""
     received: int
     """Bytes received."""
+    unread: int = 0
+    """Received bytes that Zenoh has not read yet."""
 
 
 class TcpLink:
@@ -84,7 +86,7 @@ class TcpLink:
         """The present state; None after `release`, or if the kernel has no TCP_INFO."""
         try:
             # First: bytes acknowledged between the two calls then count twice instead of never.
-            waiting = self._unacked_bytes()
+            waiting, unread = self._unacked_bytes(), self._queued_bytes(FIONREAD)
             info = self._second.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except (OSError, ValueError):
             return None
@@ -96,6 +98,7 @@ class TcpLink:
             waiting,
             fields[_LAST_RECEIVED_MS],
             fields[_RECEIVED],
+            unread,
         )
         return TcpState(fields[0] in _OPEN, *numbers)
 
@@ -117,8 +120,11 @@ class TcpLink:
 
     def _unacked_bytes(self) -> int:
         """Bytes written and not acknowledged."""
+        return self._queued_bytes(TIOCOUTQ)
+
+    def _queued_bytes(self, request: int) -> int:
         waiting = array("i", [0])
-        ioctl(self._second.fileno(), TIOCOUTQ, waiting)
+        ioctl(self._second.fileno(), request, waiting)
         return waiting[0]
 
 

@@ -425,6 +425,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         `refused_key_older_layout` and `refused_key_other_layout` count samples with a key of another length, up to
         about 1 000 each.
         `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
+        `links_closed_unread` counts links that a node ended because this streamer did not read: what the node held is
+        lost on its side. `links_closed_stalled` counts links to nodes that read nothing.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
         that Zenoh refused. With `receipts`: `receipts_given`, `receipts_received`, and `receipts_waiting` count messages;
@@ -446,6 +448,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         return {
             **out,
             "links": len(self._link_monitor),
+            "links_closed_unread": self._link_monitor.closed_unread,
+            "links_closed_stalled": self._link_monitor.closed_stalled,
             **{name: counts[name] for name in names},
             **self._foreign_keys.counters(),
             **peer_counters,
