@@ -28,7 +28,7 @@ from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
-from ustreamer.uprotocol.umessage import UMessage, publish, request, response
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri, any_at
@@ -606,6 +606,30 @@ def test_a_prepared_topic_is_open_for_its_first_message(make_bench: MakeBench) -
     assert len(bench.publishers) == 2
 
 
+@pytest.mark.parametrize("sink", [None, REMOTE_CLIENT])
+def test_another_priority_has_the_key_of_the_first_one_and_outlives_it(
+    make_bench: MakeBench, sink: UUri | None
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+
+    def message(number: int, priority: UPriority) -> UMessage:
+        body = b"%d" % number
+        if sink is None:
+            return publish(new_id(), TOPIC, body, priority=priority)
+        return notification(new_id(), TOPIC, sink, body, priority=priority)
+
+    bench.put(message(0, UPriority.CS1), message(1, UPriority.CS5))
+    first, second = bench.publishers
+    expected = message_key(TOPIC, sink, ALPHA)
+    assert [str(each.zenoh.key_expr) for each in (first, second)] == [expected, expected]
+    bench.sender._max_publishers = 2
+    bench.put(numbered(2, 7))  # evicts the first one
+    assert first not in bench.publishers
+    bench.put(message(3, UPriority.CS5), message(4, UPriority.CS1))
+    assert sorted(received(subscriber, 5)) == [0, 1, 2, 3, 4], "higher priorities overtake"
+
+
 def test_topics_are_prepared_after_the_last_of_a_series_and_one_at_a_time(make_bench: MakeBench) -> None:
     bench = make_bench()
     with bench.held_monitor() as tick:
@@ -655,8 +679,10 @@ def test_a_message_may_declare_its_topic_at_the_same_time(
     [other] = bench.publishers
     declare, declared = bench.sender._declare_publisher, list[publisher._RoutePublisher]()
 
-    def declare_both(attributes: UAttributes, route: publisher.ZenohRoute) -> publisher._RoutePublisher:
-        declared.append(declare(attributes, route))
+    def declare_both(
+        attributes: UAttributes, route: publisher.ZenohRoute, *key: zenoh.KeyExpr
+    ) -> publisher._RoutePublisher:
+        declared.append(declare(attributes, route, *key))
         mine = declared[-1]
         if len(declared) == 1:
             bench.put(numbered(0))
