@@ -64,6 +64,8 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "asyncio",
         "difflib",
         "email",
+        "google.protobuf.internal.python_message",
+        "google.protobuf.text_format",
         "google.protobuf.wrappers_pb2",
         "importlib.metadata",
         "json",
