@@ -10,7 +10,6 @@ from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
-from ustreamer_usubscription.removal import RemovalPattern
 from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
 from ustreamer_usubscription.store import store_contents
 
@@ -67,6 +66,8 @@ class UsubscriptionPlugin:
 
     def handle_request(self, request: Mapping[str, Any]) -> int:
         """Remove subscriptions, for `ustreamer subscriptions rm`; returns how many when that is on disk."""
+        from ustreamer_usubscription.removal import RemovalPattern  # imported by the first request only
+
         hosted = self.service if self._external is None else self._external
         return hosted.remove(RemovalPattern.from_request(request))
 

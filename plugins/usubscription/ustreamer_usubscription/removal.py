@@ -45,11 +45,12 @@ class _EveryAuthority:
         return True
 
 
-class Removal(NamedTuple):
+class Removal:
     """A pattern, and the number of removed subscriptions as soon as that is on disk."""
 
-    pattern: RemovalPattern
-    done: "Future[int]"
+    def __init__(self, pattern: RemovalPattern) -> None:
+        self.pattern = pattern
+        self.done: Future[int] = Future()
 
 
 def remove_matching(pattern: RemovalPattern, state: ServiceState, transaction: Transaction) -> int:

@@ -13,10 +13,9 @@ of another one.
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from threading import Thread
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -35,13 +34,16 @@ from ustreamer_usubscription.inbox import MAX_BATCH, ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, SubscriptionStatusChange
 from ustreamer_usubscription.outbox import RequestOutcome, ServiceOutbox
 from ustreamer_usubscription.remote.remote_topics import RemoteTopics
-from ustreamer_usubscription.removal import Removal, RemovalPattern, remove_matching
 from ustreamer_usubscription.requests import v3, v4
 from ustreamer_usubscription.requests.policy import SubscriptionPolicy
 from ustreamer_usubscription.requests.requests import CallContext
 from ustreamer_usubscription.store.committer import Committer
 from ustreamer_usubscription.store.store import SubscriptionStore
 from ustreamer_usubscription.store.transaction import ServiceState, ShareExhausted, Transaction
+
+# An operator removes subscriptions by hand, so the first removal imports its module.
+if TYPE_CHECKING:
+    from ustreamer_usubscription.removal import Removal, RemovalPattern
 
 ENTITY: Final = USUBSCRIPTION
 
@@ -287,14 +289,16 @@ class UsubscriptionService:
         )
         return failure
 
-    def remove(self, pattern: RemovalPattern) -> int:
+    def remove(self, pattern: "RemovalPattern") -> int:
         """Remove subscriptions; returns how many when that is on disk. From any thread but the service's own.
 
         Raises UStatusError: UNAVAILABLE if the service does not run, and the errors of a commit.
         """
         if self._thread is None or not self._thread.is_alive():
             raise UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
-        removal = Removal(pattern, Future())
+        from ustreamer_usubscription.removal import Removal
+
+        removal = Removal(pattern)
         self._removals.append(removal)
         self._inbox.wake()
         try:
@@ -303,6 +307,8 @@ class UsubscriptionService:
             raise UStatusError(UCode.DEADLINE_EXCEEDED, "the disk has not answered") from error
 
     def _process_removals(self) -> None:
+        from ustreamer_usubscription.removal import remove_matching
+
         while self._removals:
             removal = self._removals.popleft()
             transaction = Transaction(self._state, self._config, self._context.clock.wall_ms())

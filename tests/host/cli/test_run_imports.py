@@ -62,12 +62,14 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
     [
         "_hashlib",  # OpenSSL
         "asyncio",
+        "concurrent.futures",
         "difflib",
         "email",
         "google.protobuf.internal.python_message",
         "google.protobuf.text_format",
         "google.protobuf.wrappers_pb2",
         "importlib.metadata",
+        "importlib.util",
         "json",
         "lzma",
         "prometheus_client",
@@ -95,6 +97,7 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "ustreamer_payloads",
         "ustreamer_recorder",
         "ustreamer_usubscription.commands",
+        "ustreamer_usubscription.removal",
         "ustreamer_wamp",
     ],
 )
