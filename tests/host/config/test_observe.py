@@ -2,7 +2,6 @@
 """The section [observe]."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ KINDS: Mapping[str, TransportKind] = BuiltinTransports().ustreamer_transports()
 @pytest.fixture(autouse=True)
 def with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The section does not import the package, so its tests need none."""
-    monkeypatch.setattr(observe, "find_spec", lambda name: name)
+    monkeypatch.setattr(observe, "_is_installed", lambda package: True)
 
 
 def loaded(tmp_path: Path, section: str) -> StreamerConfig:
@@ -98,10 +97,7 @@ def test_an_address_that_other_machines_reach_needs_a_setting(tmp_path: Path, li
 def test_without_the_extra_the_section_is_refused_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def only_others(name: str) -> object:
-        return None if name == "prometheus_client" else find_spec(name)
-
-    monkeypatch.setattr(observe, "find_spec", only_others)
+    monkeypatch.setattr(observe, "_is_installed", lambda package: package != "prometheus_client")
     text = problem(tmp_path, '[observe]\nlisten = "127.0.0.1:0"')
     assert "ustreamer.toml:7:1: observe.listen: " in text
     assert "pip install 'ustreamer[observe]'" in text

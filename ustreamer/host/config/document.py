@@ -219,7 +219,7 @@ def read(file: Path) -> TomlDocument:
     if len(content) > LIMIT_BYTES:
         raise refused(f"is larger than {LIMIT_BYTES} bytes")
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = len(content[content.rfind(b"\n", 0, error.start) + 1 : error.start].decode()) + 1

@@ -2,7 +2,6 @@
 """The section `[observe]`: where the streamer serves its metrics and its health. Absent: nowhere."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -88,7 +87,7 @@ class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"listen: {self.listen!r} is reachable from other machines, without authentication: "
                 "use 127.0.0.1, or add allow_remote = true"
             )
-        if find_spec("prometheus_client") is None:
+        if not _is_installed("prometheus_client"):
             raise ValueError(
                 "listen: metrics need the package prometheus-client (pip install 'ustreamer[observe]')"
             )
@@ -96,6 +95,12 @@ class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def address(self) -> ObserveAddress:
         return parse_listen(self.listen)
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.util import find_spec  # a streamer without the section does not need it
+
+    return find_spec(package) is not None
 
 
 def parse_listen(text: str) -> ObserveAddress:
