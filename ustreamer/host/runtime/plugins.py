@@ -124,8 +124,15 @@ def hook_names() -> tuple[str, ...]:
     return tuple(name for name in vars(Hooks) if name.startswith("ustreamer_"))
 
 
+class _PluginManager(pluggy.PluginManager):
+    """Finds hooks among public names only. pluggy inspects every name, and most names of a class are special methods."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return None if name.startswith("_") else super().parse_hookimpl_opts(plugin, name)
+
+
 def _new_manager() -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(PROJECT)
+    manager = _PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     return manager
 
