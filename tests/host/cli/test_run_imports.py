@@ -78,6 +78,7 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "subprocess",
         "ustreamer.core.storage.lmdb_tree",
         "ustreamer.core.storage.verify_process",
+        "ustreamer.host.admin.taps",
         "ustreamer.host.cli.admin_commands",
         "ustreamer.host.cli.check",
         "ustreamer.host.cli.explain_command",

@@ -6,9 +6,10 @@ In flow `AdminRequest` values. Out flow results for the admin socket, and UStatu
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.host.admin.server import (
@@ -26,7 +27,6 @@ from ustreamer.host.admin.server import (
     WhyRequest,
 )
 from ustreamer.host.admin.status import NotRedriven, Redriven, RedriveResult
-from ustreamer.host.admin.taps import TapFilter, Taps
 from ustreamer.host.config.config import ConfigError, StreamerConfig
 from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.host.runtime.recent_events import recent_log
@@ -35,6 +35,10 @@ from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
+
+# Imported by the first request of `ustreamer tap` or `ustreamer top`.
+if TYPE_CHECKING:
+    from ustreamer.host.admin.taps import TapFilter, Taps
 
 MAX_LISTED: Final = 1_000
 """Dead letters that a response lists one by one."""
@@ -54,7 +58,6 @@ class Control:
         self._load = load
         self._reloading = Lock()
         self._closing = False
-        self._taps = Taps(streamer.dispatcher, streamer.decoder)
         self._handlers: Mapping[type[AdminRequest], Callable[[Any], object]] = {
             ReloadRequest: lambda request: self.reload(Path(request.config)),
             RoutesRequest: lambda _: streamer.routes(),
@@ -67,6 +70,12 @@ class Control:
             TopRequest: self._open_top,
             WhyRequest: self._diagnose,
         }
+
+    @cached_property
+    def _taps(self) -> "Taps":
+        from ustreamer.host.admin.taps import Taps
+
+        return Taps(self._streamer.dispatcher, self._streamer.decoder)
 
     def _open_tap(self, request: TapRequest) -> object:
         ends = list(self._streamer.transports)
@@ -184,8 +193,10 @@ class Control:
             raise UStatusError(UCode.FAILED_PRECONDITION, text)
 
 
-def _tap_filter(request: TapRequest) -> TapFilter:
+def _tap_filter(request: TapRequest) -> "TapFilter":
     """The filter of a tap request. Raises UStatusError(INVALID_ARGUMENT)."""
+    from ustreamer.host.admin.taps import TapFilter
+
     source, sink = (None if text is None else UUri.parse(text) for text in (request.source, request.sink))
     verdicts = {each.name.lower(): each for each in Verdict}
     if request.verdict is not None and request.verdict not in verdicts:
