@@ -554,6 +554,11 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     def listens_over_tcp(self) -> bool:
         return any(each.offered and each.port is None and each.uses_protocol("tcp") for each in self.services)
 
+    @property
+    def may_use_tcp(self) -> bool:
+        """Whether a service of the configuration uses TCP, or service discovery may find one that does."""
+        return self.sd is not False or any(each.uses_protocol("tcp") for each in self.services)
+
     def client_networks(self) -> tuple[Network, ...]:
         """The networks whose requests are accepted."""
         if self.clients is not None:

@@ -117,7 +117,9 @@ class Bench:
     def connected(self) -> socket.socket:
         """The ECU's end of the connection, from when on the endpoint can send on it."""
         connection = self.ecu.accept()
-        wait_until(lambda: self.endpoint._connections.local_address(self.ecu.address))
+        connections = self.endpoint._connections
+        assert connections is not None
+        wait_until(lambda: connections.local_address(self.ecu.address))
         return connection
 
     def statistic(self, name: str) -> int:
@@ -251,6 +253,7 @@ def test_the_next_connection_attempt_is_made_in_time_without_other_events(
         bench.endpoint.open()
 
         def tries_again() -> bool:
+            assert bench.endpoint._connections is not None
             due_ns = bench.endpoint._connections.next_deadline_ns or 0
             return 0 < due_ns - SYSTEM_CLOCK.monotonic_ns() <= 200_000_000
 

@@ -38,9 +38,9 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.endpoint import outbound
 from ustreamer.transports.someip.endpoint.inbound import PEER_STREAMER
-from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
 from ustreamer.transports.someip.protocol.codec import MalformedReason, MessageType, SomeIpMessage
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD, SomeipRefusal
+from ustreamer.transports.someip.protocol.tcp_config import TcpReason
 from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.protocol.tp_segmenter import split_into_segments
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority

@@ -93,6 +93,7 @@ def test_an_endpoint_receives_and_accepts_with_its_marks() -> None:
         assert marks_of(made._socket) == MARKS
         stack.enter_context(socket.create_connection(made.tcp_address))
         wait_until(lambda: made.statistics()["tcp_accepted"] == 1)
+        assert made._connections is not None
         [accepted] = made._connections._connections.values()
         assert marks_of(accepted.socket) == MARKS
 

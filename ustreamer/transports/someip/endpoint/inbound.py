@@ -16,7 +16,6 @@ from typing import Final
 from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
-from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import (
     MalformedMessage,
@@ -26,6 +25,7 @@ from ustreamer.transports.someip.protocol.codec import (
     split,
 )
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
+from ustreamer.transports.someip.protocol.tcp_config import TcpReason
 from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.uattributes import UMessageType

@@ -14,7 +14,6 @@ from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.transports.someip.endpoint.tp_sender import TpSender
 from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, EventHeaderTemplate, GsoSender
-from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.io.udp import send_error
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
@@ -33,6 +32,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from ustreamer.transports.someip.endpoint.e2e_sender import E2eSender
+    from ustreamer.transports.someip.io.tcp_connections import TcpConnections
     from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 
 
@@ -48,7 +48,7 @@ class Outbound:
     def __init__(
         self,
         limits: TpLimits,
-        connections: TcpConnections,
+        connections: "TcpConnections | None",
         clock: Clock,
         wake_by: Callable[[int], None],
         no_event_error: NoEventError,
@@ -56,7 +56,7 @@ class Outbound:
         *,
         refuses_oversized: bool = False,
     ) -> None:
-        """`bridged` are the authorities of other SOME/IP networks: their events keep their request ids.
+        """`connections` is None if no address is one of TCP. `bridged` are the authorities of other SOME/IP networks: their events keep their request ids.
 
         `refuses_oversized`: send no payload above MAX_UNSEGMENTED_BYTES over UDP without segments.
         """
@@ -133,6 +133,7 @@ class Outbound:
     ) -> None:
         """As `send`, uncounted."""
         if isinstance(address, TcpAddress):
+            assert self._connections is not None
             # Not resent if only its reading is in doubt: a method may not tolerate a second call.
             self._connections.send(datagram, address, deadline_ns, resend_if_unread=False)
             return
@@ -243,6 +244,7 @@ class Outbound:
 
         def send(datagram: bytes, message: UMessage, how: TpSegmentation | None) -> None:
             if message.attributes.source in over_tcp:
+                assert self._connections is not None
                 self._connections.send(datagram, receiver.tcp_address, self._deadline_of(message))
                 self._sent += 1
             else:

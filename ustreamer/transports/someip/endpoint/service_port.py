@@ -180,15 +180,3 @@ class InboundStreams:
         """Close all connections with `host`, which rebooted or whose link is lost."""
         for each in self._connections:
             each.drop_host(host)
-
-
-def service_ports(
-    config: SomeipEndpoint,
-    context: EndpointContext,
-    listeners: Listeners,
-    loop: LoopPort,
-    callbacks: TcpCallbacks,
-) -> list[ServicePort]:
-    """The ports that offered services name, each once."""
-    numbers = dict.fromkeys(each.port for each in config.services if each.port is not None)
-    return [ServicePort(number, config, context, listeners, loop, callbacks) for number in numbers]

@@ -30,12 +30,6 @@ from ustreamer.transports.someip.discovery.service_registry import ServiceRegist
 from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
-from ustreamer.transports.someip.endpoint.service_port import (
-    InboundStreams,
-    LoopPort,
-    ServicePort,
-    service_ports,
-)
 from ustreamer.transports.someip.io.adaptive_reader import make_reader
 from ustreamer.transports.someip.io.connected_sockets import PerPeerSockets
 from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
@@ -47,8 +41,6 @@ from ustreamer.transports.someip.io.receive_loop import (
     ReceiveLoop,
 )
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
-from ustreamer.transports.someip.io.tcp_connection import open_listener
-from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.io.udp import (
     bind_udp,
     dropped_datagrams,
@@ -71,13 +63,16 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
-# `_make_sd_driver` imports it: an endpoint without service discovery does not need its 27 modules.
+# Imported where they are created: an endpoint without service discovery does not need its 27 modules, one without TCP
+# not those of its connections.
 if TYPE_CHECKING:
     from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
     from ustreamer.transports.someip.discovery.eventgroup_checks import EventTimes
     from ustreamer.transports.someip.discovery.field_file import FieldFile
     from ustreamer.transports.someip.discovery.sd_driver import SdDriver
     from ustreamer.transports.someip.discovery.usubscription_proxy import EventgroupKey
+    from ustreamer.transports.someip.endpoint.service_port import ServicePort
+    from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
     from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
     from ustreamer.transports.someip.sd.settings import ServiceKey
 
@@ -114,22 +109,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)
         self._batch: DatagramBatch
         self._on_route_opened: Callable[[Hashable], None] = lambda route: None
-        tcp_callbacks = TcpCallbacks(
-            self._inbound.on_stream,
-            self._inbound.count_refusal,
-            self._notify_route_opened,
-            self._on_tcp_connected,
-            self._on_tcp_disconnected,
-        )
-        self._connections = TcpConnections(
-            config.tcp,
-            self._monotonic_ns,
-            random.random,
-            self._exchange.services.is_known_host,
-            tcp_callbacks,
-        )
-        loop = LoopPort(receive_loop.wake, receive_loop.wake_by)
-        self._service_ports = service_ports(config, context, self._listeners, loop, tcp_callbacks)
+        self._connections = self._make_connections(config)
+        self._service_ports = self._make_service_ports(config, context)
         self._port_of = {provider: port for port in self._service_ports for provider in port.providers}
         services = self._exchange.services
         self._outbound = Outbound(
@@ -165,6 +146,43 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._unreachable = 0
         self._udp_dropped_at_close = 0
 
+    def _make_connections(self, config: SomeipEndpoint) -> "TcpConnections | None":
+        if not config.may_use_tcp:
+            return None
+        from ustreamer.transports.someip.io.tcp_connections import TcpConnections
+
+        return TcpConnections(
+            config.tcp,
+            self._monotonic_ns,
+            random.random,
+            self._exchange.services.is_known_host,
+            self._tcp_callbacks(),
+        )
+
+    def _tcp_callbacks(self) -> "TcpCallbacks":
+        from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks
+
+        return TcpCallbacks(
+            self._inbound.on_stream,
+            self._inbound.count_refusal,
+            self._notify_route_opened,
+            self._on_tcp_connected,
+            self._on_tcp_disconnected,
+        )
+
+    def _make_service_ports(
+        self, config: SomeipEndpoint, context: EndpointContext
+    ) -> "Sequence[ServicePort]":
+        """The ports that offered services name, each once."""
+        numbers = dict.fromkeys(each.port for each in config.services if each.port is not None)
+        if not numbers:
+            return ()
+        from ustreamer.transports.someip.endpoint.service_port import LoopPort, ServicePort
+
+        loop = LoopPort(self._receive_loop.wake, self._receive_loop.wake_by)
+        callbacks = self._tcp_callbacks()
+        return [ServicePort(each, config, context, self._listeners, loop, callbacks) for each in numbers]
+
     def _make_event_times(self, config: SomeipEndpoint) -> "EventTimes | None":
         if config.sd is False:
             return None
@@ -180,8 +198,10 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
         from ustreamer.transports.someip.discovery.eventgroup_checks import EventgroupFacts
         from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
+        from ustreamer.transports.someip.endpoint.service_port import InboundStreams
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
+        assert self._connections is not None  # `may_use_tcp`
         offered = self._offered = offered_eventgroups(
             self._config.services, context.authority, self._config.dscp_of
         )
@@ -210,7 +230,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             ),
         )
 
-    def _port_for(self, receiver: EventReceiver) -> ServicePort | None:
+    def _port_for(self, receiver: EventReceiver) -> "ServicePort | None":
         """The service port that sends events to a receiver; None: the endpoint's own. All events have one provider."""
         topic = next(iter(receiver.events), None)
         return None if topic is None else self._port_of.get(topic.with_resource(0))
@@ -245,6 +265,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         except UStatusError as error:
             found.append(f"port: {error.message}")
         if self._config.listens_over_tcp:
+            from ustreamer.transports.someip.io.tcp_connection import open_listener
+
             address = (self._config.bind, self._config.tcp_port)
             try:
                 open_listener(address).close()
@@ -320,6 +342,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
+        if connections is None:
+            return
         connections.open(config.bind, poller, self._receive_loop.wake, config.socket_marks)
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
@@ -334,7 +358,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     @property
     def tcp_address(self) -> TcpAddress:
         """The TCP listening address while open; port 0 if no offered service uses TCP."""
-        return TcpAddress(self._config.bind, self._connections.port)
+        return TcpAddress(self._config.bind, 0 if self._connections is None else self._connections.port)
 
     @property
     def address(self) -> Address:
@@ -362,7 +386,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._sd_driver.close()
         if self._field_file is not None:
             self._field_file.close()
-        self._connections.close()
+        if self._connections is not None:
+            self._connections.close()
         for port in self._service_ports:
             port.close(JOIN_TIMEOUT_S)
         self._groups.close()
@@ -436,6 +461,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 
         assert self._event_publisher is not None  # `services_restart_reason`
+        assert self._connections is not None  # `may_use_tcp`
         offered = offered_eventgroups(
             added_services(self._config, config), self._own_authority, config.dscp_of
         )
@@ -489,7 +515,8 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         for each in self._exchange.expire_segments():
             self._inbound.count_refusal(each.reason, each.peer, each.detail)
         self._outbound.on_tick()
-        self._connections.on_timer()
+        if self._connections is not None:
+            self._connections.on_timer()
         for port in self._service_ports:
             port.on_tick()
 
@@ -497,9 +524,10 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         deadlines = [
             self._exchange.next_deadline_ns,
             self._outbound.next_deadline_ns,
-            self._connections.next_deadline_ns,
             *(port.next_deadline_ns for port in self._service_ports),
         ]
+        if self._connections is not None:
+            deadlines.append(self._connections.next_deadline_ns)
         if self._sd_driver is not None:
             deadlines.append(self._sd_driver.next_deadline_ns)
         return min((each for each in deadlines if each is not None), default=None)
@@ -548,6 +576,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def _on_tcp_disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
         if not inbound:
+            assert self._connections is not None
             for response in self._exchange.on_connection_closed(
                 peer, self._connections.unsent_messages(peer)
             ):
@@ -779,7 +808,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
           segments.
         * `tp_segmented`: long messages sent. `tp_waiting` with `tp_waiting_bytes` of payload: not sent completely.
           `tp_unsent`: abandoned after a part was sent.
-        * `tcp_open`: connections now; `tcp_accepted`: opened by peers; `tcp_established`: in total; `tcp_ended`.
+        * With TCP: `tcp_open`: connections now; `tcp_accepted`: opened by peers; `tcp_established`: in total; `tcp_ended`.
         * `tcp_waiting`: messages to send again after a connection ended; `tcp_sent_again`; `tcp_dropped`: possibly
           lost.
         * `field_file_errors`: reads and writes of the file with the values of offered fields that failed.
@@ -800,7 +829,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             **self._outbound.statistics(),
             **({} if self._sd_driver is None else self._sd_driver.statistics()),
             **({} if self._field_file is None else {"field_file_errors": self._field_file.errors}),
-            **self._connections.statistics(),
+            **({} if self._connections is None else self._connections.statistics()),
             **self._inbound.refusals(),
         }
 

@@ -4,29 +4,17 @@
 import logging
 import socket
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Final
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.io.tcp_connection import close_with_reset, open_listener
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
 from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks
-from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig, TcpReason
 
 log = logging.getLogger("ustreamer.someip")
 
 _MAX_ACCEPTS_PER_TICK: Final = 16  # then other sockets are served
-
-
-class TcpReason(StrEnum):
-    """Reason for refusing or closing a connection: labels of counters, so few and fixed."""
-
-    UNKNOWN_HOST = "tcp_unknown_host"
-    CONNECTIONS = "tcp_connections"
-    HOST_CONNECTIONS = "tcp_host_connections"
-    STREAM = "tcp_stream"  # the start of the next message is unknown
-    MESSAGE_TIMEOUT = "tcp_message_timeout"  # a message has begun and does not end
-    IDLE = "tcp_idle"
 
 
 class TcpAcceptor:

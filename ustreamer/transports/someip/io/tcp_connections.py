@@ -20,13 +20,13 @@ from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Poller
-from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor, TcpReason
+from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor
 from ustreamer.transports.someip.io.tcp_connection import TcpConnection, finish_connect, start_connect
 from ustreamer.transports.someip.io.tcp_peers import TcpPeer, TcpPeers
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, SomeIpMessage
 from ustreamer.transports.someip.protocol.socket_marks import UNMARKED, SocketMarks, mark_accepted
-from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig, TcpReason
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 log = logging.getLogger("ustreamer.someip")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tcp = { ... }` of a SOME/IP endpoint: the limits of its TCP connections."""
+"""`tcp = { ... }` of a SOME/IP endpoint: the limits of its TCP connections. The names of its counters."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -36,3 +37,14 @@ class TcpConfig(Struct, frozen=True, forbid_unknown_fields=True):
     retry_first_ms: Annotated[int, Meta(ge=1, le=60_000)] = 100
     retry_max_ms: Annotated[int, Meta(ge=1, le=600_000)] = 3_000
     cookies: bool = False
+
+
+class TcpReason(StrEnum):
+    """Reason for refusing or closing a connection: labels of counters, so few and fixed."""
+
+    UNKNOWN_HOST = "tcp_unknown_host"
+    CONNECTIONS = "tcp_connections"
+    HOST_CONNECTIONS = "tcp_host_connections"
+    STREAM = "tcp_stream"  # the start of the next message is unknown
+    MESSAGE_TIMEOUT = "tcp_message_timeout"  # a message has begun and does not end
+    IDLE = "tcp_idle"
