@@ -92,6 +92,7 @@ BOUNDED = {
         "recorder.stopped",
         "someip.fields_damaged",
         "someip.fields_unreadable",
+        "someip.no_batches",
         "someip.peer_socket_failed",
         "spool.damaged",
         "streamer.spool_unused",

@@ -38,8 +38,9 @@ class Bench:
             stack.callback(self.socket.close)
         sender = self.peer.address if direct else None
         clock: Callable[[], int] = lambda: self.now_ns  # noqa: E731
+        self.batch: DatagramBatch | None = DatagramBatch()
         self.read: Handler = make_reader(
-            self.socket, sender, DatagramBatch(), self._on_batch, self._on_datagram, clock
+            self.socket, sender, lambda: self.batch, self._on_batch, self._on_datagram, clock
         )
         self._numbers = count(1)
 

@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 
 from tests.transports.someip.endpoint_rig import EVENT, Bench
 from tests.transports.someip.loopback_rig import FAR, OURS, SECOND, LoopbackReceiver
-from ustreamer.transports.someip.endpoint import transport
 from ustreamer.transports.someip.io import recvmmsg
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.udp import bind_udp
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
 from ustreamer.uprotocol.batch import MAX_BATCH
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 AROUND_SESSION = ">8s4x4s"
 NEAR = 1_472
@@ -281,23 +279,15 @@ def test_without_recvmmsg_a_batch_cannot_be_created(monkeypatch: pytest.MonkeyPa
 
 
 @WITHOUT
-def test_without_recvmmsg_an_endpoint_does_not_open(
-    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, library: type
+def test_without_recvmmsg_an_endpoint_receives_each_datagram_alone(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, library: type, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with closing(bind_udp(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    bench = Bench(stack, port=port)
-    with monkeypatch.context() as without:
-        without.setattr(ctypes, "CDLL", library)
-        with pytest.raises(UStatusError) as caught:
-            bench.endpoint.open()
-    assert (caught.value.code, "'chassis'" in caught.value.message) == (UCode.UNAVAILABLE, True)
-    bind_udp(("127.0.0.1", port)).close()  # the port is free
-    receiving = bench.endpoint._receive_loop
-    assert (bench.endpoint._socket, receiving._poller, receiving._wake_fd) == (None, None, -1)
-    bench.endpoint.open()  # as without the first attempt
-    bench.ecu.send(bench.endpoint, EVENT)
-    assert bench.listener.next().payload == b"hello"
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    bench = Bench(stack)
+    bench.endpoint.open()
+    bench.ecu.send(bench.endpoint, *burst(300))
+    assert [bench.listener.next().payload for _ in range(300)] == [b"%05d" % number for number in range(300)]
+    assert [each.msg for each in caplog.records] == ["someip.no_batches"]
 
 
 def test_all_sockets_of_an_endpoint_share_the_memory_of_one(
@@ -311,10 +301,18 @@ def test_all_sockets_of_an_endpoint_share_the_memory_of_one(
         made.append(DatagramBatch())
         return made[-1]
 
-    monkeypatch.setattr(transport, "DatagramBatch", making)
+    monkeypatch.setattr(recvmmsg, "DatagramBatch", making)
     bench = Bench(stack)
     bench.endpoint.open()
-    assert (len(bench.endpoint._peer_sockets), len(made)) == (1, 1)
-    for number, peer in enumerate((bench.ecu, bench.second)):
-        peer.send(bench.endpoint, EVENT[:-1] + b"%d" % number)
-        assert bench.listener.next().payload == b"hell%d" % number
+    assert (len(bench.endpoint._peer_sockets), len(made)) == (1, 0)
+    for peer in (bench.ecu, bench.second):
+        peer.send(bench.endpoint, *burst(300))
+        assert [bench.listener.next().payload for _ in range(300)] == [
+            b"%05d" % number for number in range(300)
+        ]
+    assert len(made) == 1
+
+
+def burst(length: int) -> list[bytes]:
+    """Events that arrive together; the payloads are their numbers."""
+    return [EVENT[:-5] + b"%05d" % number for number in range(length)]

@@ -11,11 +11,10 @@ after the first request of each client, method and version.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
-from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import (
     MalformedMessage,
@@ -30,6 +29,9 @@ from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.rpc.exchange import Exchange
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
+
+if TYPE_CHECKING:
+    from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 
 log = logging.getLogger("ustreamer.someip")
 
@@ -83,7 +85,7 @@ class Inbound:
 
     # --- datagrams ----------------------------------------------------------------------------------------------------
 
-    def on_batch(self, batch: DatagramBatch) -> bool:
+    def on_batch(self, batch: "DatagramBatch") -> bool:
         """Process the datagrams of a batch, in order."""
         self._datagrams += len(batch)
         messages = self._exchange.decode_batch(batch)
@@ -113,7 +115,7 @@ class Inbound:
         """Whether a message of the fast path, and others of its type, set no deadline that the loop could miss."""
         return self._request_deadlines_are_late or message.attributes.type is not UMessageType.REQUEST
 
-    def _decode_each(self, batch: DatagramBatch) -> bool:
+    def _decode_each(self, batch: "DatagramBatch") -> bool:
         batcher, match_event = self._batcher, self._exchange.match_event
         decode_message = self._exchange.fast_in.decode_message
         no_early_deadline = True

@@ -97,7 +97,12 @@ class ServicePort:
             except OSError as error:
                 yield f"services: port_tcp: cannot listen at TCP {self._bind}:{self._tcp_port}: {error.strerror}"
 
-    def open(self, poller: Poller, batch: DatagramBatch, on_icmp: Callable[[socket.socket], None]) -> None:
+    def open(
+        self,
+        poller: Poller,
+        shared_batch: Callable[[], DatagramBatch | None],
+        on_icmp: Callable[[socket.socket], None],
+    ) -> None:
         """Bind and receive; `on_icmp` reads the ICMP errors of the socket. Raises UStatusError(UNAVAILABLE)."""
         opened = self._socket = bind_udp((self._bind, self._port), self._marks)
         report_unreachable(opened)
@@ -106,7 +111,7 @@ class ServicePort:
         read = make_reader(
             opened,
             None,
-            batch,
+            shared_batch,
             self._inbound.on_batch,
             self._inbound.on_datagram,
             self._monotonic_ns,

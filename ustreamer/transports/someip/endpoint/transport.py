@@ -8,10 +8,12 @@ configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 """
 
 import errno
+import logging
 import random
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ustreamer.core.base.decoder import min_payload_bytes
@@ -40,7 +42,6 @@ from ustreamer.transports.someip.io.receive_loop import (
     LoopCallbacks,
     ReceiveLoop,
 )
-from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.udp import (
     bind_udp,
     dropped_datagrams,
@@ -72,9 +73,12 @@ if TYPE_CHECKING:
     from ustreamer.transports.someip.discovery.sd_driver import SdDriver
     from ustreamer.transports.someip.discovery.usubscription_proxy import EventgroupKey
     from ustreamer.transports.someip.endpoint.service_port import ServicePort
+    from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
     from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
     from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
     from ustreamer.transports.someip.sd.settings import ServiceKey
+
+log = logging.getLogger("ustreamer.someip")
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -107,7 +111,6 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         )
         callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
         self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)
-        self._batch: DatagramBatch
         self._on_route_opened: Callable[[Hashable], None] = lambda route: None
         self._connections = self._make_connections(config)
         self._service_ports = self._make_service_ports(config, context)
@@ -300,12 +303,6 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._name!r} was closed; make a new one")
         if self._socket is not None:
             return
-        try:
-            self._batch = DatagramBatch(ipv6=is_ipv6(self._config.bind))  # first, because nothing is open yet
-        except OSError as error:
-            raise UStatusError(
-                UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
-            ) from error
         self._load_fields()
         opened = bind_udp((self._config.bind, self._config.port), self._config.socket_marks)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
@@ -320,7 +317,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         try:
             self._groups.join_all(self._exchange.services.static_groups)
             for port in self._service_ports:
-                port.open(poller, self._batch, self._on_icmp)
+                port.open(poller, lambda: self._batch, self._on_icmp)
             self._open_tcp(poller)
             if self._sd_driver is not None:
                 self._sd_driver.open(poller, self.address, self.tcp_address)
@@ -536,6 +533,17 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if self._sd_driver is not None:
             self._sd_driver.leave_network()
 
+    @cached_property
+    def _batch(self) -> "DatagramBatch | None":
+        """The memory for datagrams that arrive together, made when the first do; None if there is no recvmmsg."""
+        from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
+
+        try:
+            return DatagramBatch(ipv6=is_ipv6(self._config.bind))
+        except OSError as error:
+            log.warning("someip.no_batches", extra={"endpoint": self._name, "reason": str(error)})
+            return None
+
     def _make_reader(
         self,
         opened: socket.socket,
@@ -545,7 +553,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         return make_reader(
             opened,
             sender,
-            self._batch,
+            lambda: self._batch,
             self._inbound.on_batch,
             self._inbound.on_datagram,
             self._monotonic_ns,

@@ -5,16 +5,20 @@ A single datagram is forwarded before polling for more: an extra poll costs 10 u
 more. If there is more, the poller reports it at once: that is no pause. After a batch the next read expects a batch,
 also after a pause: in a flood, reading the first datagram of each burst alone cost a tenth of the messages/s.
 
+The first burst imports `recvmmsg` and ctypes. This takes 2 ms, which a start no longer needs.
+
 Oracle of the batch read: `recv` of each datagram; compared in tests/transports/someip/io/test_adaptive_reader.py.
 """
 
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ustreamer.transports.someip.io.poller import ERROR, Handler
-from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address
+
+if TYPE_CHECKING:
+    from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 
 PAUSE_RATIO: Final = 0.25
 """Fraction of the duration of the last read: a shorter gap is no pause. From one poll to the next it is a tenth."""
@@ -26,15 +30,17 @@ _MAX_DATAGRAM_BYTES: Final = 65_535
 def make_reader(
     opened: socket.socket,
     sender: Address | None,
-    batch: DatagramBatch,
-    on_batch: Callable[[DatagramBatch], bool],
+    shared_batch: "Callable[[], DatagramBatch | None]",
+    on_batch: "Callable[[DatagramBatch], bool]",
     on_datagram: Callable[[bytes, Address], bool],
     monotonic_ns: Callable[[], int],
     on_error: Callable[[], None] | None = None,
 ) -> Handler:
     """The `Handler` of a non-blocking socket. `sender` is the only sender of the socket; None: any sender.
 
-    `on_batch` and `on_datagram` return the same as a `Handler`. `on_error` clears an error that the poller reports.
+    `shared_batch` returns the batch of all sockets of the thread; None if there is no recvmmsg: then each datagram is
+    read alone. `on_batch` and `on_datagram` return the same as a `Handler`. `on_error` clears an error that the poller
+    reports.
     """
     fd, recv = opened.fileno(), opened.recv
     recvfrom = _recvfrom_ipv6(opened) if opened.family == socket.AF_INET6 else opened.recvfrom
@@ -46,10 +52,12 @@ def make_reader(
         if events & ERROR and on_error is not None:
             on_error()
         last_took_ns, began_ns = ended_ns - began_ns, monotonic_ns()
+        is_pause = last_was_single and began_ns - ended_ns >= last_took_ns * PAUSE_RATIO
+        batch = None if is_pause else shared_batch()
+        datagram = None
         try:
-            if not last_was_single or began_ns - ended_ns < last_took_ns * PAUSE_RATIO:
+            if batch is not None:
                 last_was_single = batch.receive(fd) < _MIN_BATCH
-                datagram = None
             else:
                 datagram = (
                     recvfrom(_MAX_DATAGRAM_BYTES) if sender is None else (recv(_MAX_DATAGRAM_BYTES), sender)
@@ -57,7 +65,11 @@ def make_reader(
         except OSError:
             # No datagram, or an ICMP error of an earlier send, which this read has cleared.
             return False
-        no_early_deadline = on_batch(batch) if datagram is None else on_datagram(*datagram)
+        if datagram is not None:
+            no_early_deadline = on_datagram(*datagram)
+        else:
+            assert batch is not None
+            no_early_deadline = on_batch(batch)
         ended_ns = monotonic_ns()
         return no_early_deadline
 

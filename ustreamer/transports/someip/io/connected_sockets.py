@@ -14,9 +14,9 @@ of the endpoint. A flood from one sender fills only its own buffer.
   connected socket, as an error of its next `recv`. The error is unrelated to receiving.
 """
 
-import ctypes
 import logging
 import socket
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final
@@ -56,11 +56,9 @@ def attach_sender_filter(opened: socket.socket, sender: Address) -> None:
             (_RETURN, 0, 0, 0),
         )
     )
-    instructions = ctypes.create_string_buffer(program, len(program))
-    length = len(program) // _INSTRUCTION.size
-    opened.setsockopt(
-        socket.SOL_SOCKET, _SO_ATTACH_FILTER, _PROGRAM.pack(length, ctypes.addressof(instructions))
-    )
+    instructions = array("B", program)
+    address, size = instructions.buffer_info()
+    opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _PROGRAM.pack(size // _INSTRUCTION.size, address))
 
 
 def open_connected(sharing: Sequence[socket.socket], sender: Address, buffer: int) -> socket.socket:

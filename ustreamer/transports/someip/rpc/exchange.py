@@ -27,7 +27,6 @@ from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry, e2e_events
-from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
@@ -67,6 +66,7 @@ from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
+    from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
     from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
     from ustreamer.transports.someip.rpc.e2e_events import E2eEvents
 
@@ -217,7 +217,7 @@ class Exchange:
         msbs, lsbs = self._ids.next_n_columns(number)
         return IdColumns(msbs, lsbs_with_request_ids(lsbs, request_ids) if self._keeps_request_ids else lsbs)
 
-    def decode_batch(self, batch: DatagramBatch) -> Sequence[UMessage] | None:
+    def decode_batch(self, batch: "DatagramBatch") -> Sequence[UMessage] | None:
         """The messages of a batch in which all are of one kind and size; None if each must be decoded alone.
 
         That is: events of one topic, responses of one method, or requests of one method. The result is the same as of
