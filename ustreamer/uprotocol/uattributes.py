@@ -86,7 +86,7 @@ class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc
 # --- validity ---------------------------------------------------------------------------------------------------------
 
 # Version ff and ids of all zeros are invalid (W3C Trace Context, 3.2.2).
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT: Final = r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ _NO_COMMSTATUS: Final = Rule(
 _TRACE: Final = Rule(
     "traceparent empty or as W3C Trace Context has it",
     operator.attrgetter("traceparent"),
-    lambda traceparent: not traceparent or _TRACEPARENT.fullmatch(traceparent) is not None,
+    lambda traceparent: not traceparent or re.fullmatch(_TRACEPARENT, traceparent) is not None,
     strict=True,
 )
 

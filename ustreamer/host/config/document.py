@@ -30,8 +30,8 @@ LIMIT_PROBLEMS: Final = 100  # the number of problems shown; a file of another k
 _SHOWN_CHARACTERS: Final = 60
 _MAX_NAME_LENGTH: Final = 64  # difflib takes quadratic time
 _MIN_STEM_LENGTH: Final = 3
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-PATH_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_BARE: Final = r"[A-Za-z0-9_-]+"
+PATH_STEP: Final = r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]"
 """A step of a path in a text, msgspec's own too: a key, an index, or any key."""
 _ABSENT: Final = object()
 
@@ -84,7 +84,7 @@ def format_path(path: KeyPath) -> str:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            plain = _BARE.fullmatch(step) is not None
+            plain = re.fullmatch(_BARE, step) is not None
             text += ("." if text else "") + (
                 step if plain else json.dumps(step, ensure_ascii=not step.isprintable())
             )
@@ -93,7 +93,7 @@ def format_path(path: KeyPath) -> str:
 
 def parse_steps(text: str) -> KeyPath:
     """The path in a text like "services[0].remote"."""
-    return tuple(int(index) if index else key for key, index in PATH_STEP.findall(f".{text}"))
+    return tuple(int(index) if index else key for key, index in re.findall(PATH_STEP, f".{text}"))
 
 
 def format_value(value: object, *, as_hex: bool = False) -> str:

@@ -195,7 +195,7 @@ class _RemainingSection:
         match = _MESSAGE.fullmatch(error)
         assert match is not None  # the pattern matches any text
         of_key = match["key"] is not None
-        path = self._path_of(PATH_STEP.findall(match["path"] or ""), of_key, error)
+        path = self._path_of(re.findall(PATH_STEP, match["path"] or ""), of_key, error)
         text = match["text"]
         if unknown := _UNKNOWN.fullmatch(text):
             path = (*path, unknown[1])

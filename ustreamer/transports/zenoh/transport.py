@@ -64,7 +64,7 @@ _ANSWERED_REQUESTS: Final = 32_768  # 1 MB, filled by calls only
 _AGGREGATION: Final = "aggregation/publishers"
 _MTLS: Final = "transport/link/tls/enable_mtls"
 _USERS: Final = "transport/auth/usrpwd/dictionary_file"
-_LISTENER: Final = re.compile(r"(tcp|tls|ws|udp|quic)/([^?#]+):(\d+)")
+_LISTENER: Final = r"(tcp|tls|ws|udp|quic)/([^?#]+):(\d+)"
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
 
@@ -544,7 +544,7 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
 
 def _port_in_use(locator: str) -> str | None:
     """The reason why a locator cannot be listened on; None if it can, or if it has no port."""
-    match = _LISTENER.match(locator)
+    match = re.match(_LISTENER, locator)
     if match is None:
         return None
     host, port = match[2].strip("[]"), int(match[3])

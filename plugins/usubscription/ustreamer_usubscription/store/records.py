@@ -58,13 +58,12 @@ _NO_EXPIRY_HEAD: Final = b"\x02\x94\xc0"
 """The first bytes of a subscription without an expiry: version, array of four, nil."""
 
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
-_SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION_PREFIX + _UURI + _NUL + _UURI)
+_SUBSCRIPTION_KEY: Final = SUBSCRIPTION_PREFIX + _UURI + _NUL + _UURI
 _TOPIC_KEY: Final = TOPIC_PREFIX + _UURI
 _REMOTE_KEY: Final = REMOTE_TOPIC_PREFIX + _UURI
 _OBSERVER_KEY: Final = OBSERVER_PREFIX + _UURI + _NUL + _UURI
-_EVENT_KEY: Final = re.compile(EVENT_PREFIX + rb"[0-9a-f]{16}")
+_EVENT_KEY: Final = EVENT_PREFIX + rb"[0-9a-f]{16}"
 _EVENT_KEY_LENGTHS: Final = {len(EVENT_PREFIX) + 16}
-_ADDRESS: Final = re.compile(_UURI)
 _SLASHES_PER_KEY: Final = 11  # in the key of a subscription
 
 
@@ -237,7 +236,7 @@ class SubscriptionReader:
         topic, _, subscriber = key[len(SUBSCRIPTION_PREFIX) :].partition(_NUL)
         try:
             record = _decode_subscription(body)
-            if not _SUBSCRIPTION_KEY.fullmatch(key):
+            if not re.fullmatch(_SUBSCRIPTION_KEY, key):
                 raise ValueError("no pair of addresses")
         except (msgspec.DecodeError, ValueError) as error:
             raise StoreDamaged(
@@ -287,11 +286,11 @@ def read_event(key: bytes, value: bytes) -> SubscriptionEvent:
     """The event in a record. Raises StoreDamaged unless this program wrote the record."""
     body = frame_body(key, value, CRC_LAST)
     try:
-        if not _EVENT_KEY.fullmatch(key):
+        if not re.fullmatch(_EVENT_KEY, key):
             raise ValueError("no number")
         found = _decode_event(body)
         topic, subscriber = found.topic.encode(), found.subscriber.encode()
-        if not (_ADDRESS.fullmatch(topic) and _ADDRESS.fullmatch(subscriber)):
+        if not (re.fullmatch(_UURI, topic) and re.fullmatch(_UURI, subscriber)):
             raise ValueError("no pair of addresses")
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreDamaged(f"record {key!r}: {error}, expected an event of layout {LAYOUT}") from error
@@ -371,7 +370,7 @@ def migrate_record(key: bytes, value: bytes) -> bytes:
     body = frame_body(key, value)
     try:
         old = _decode_subscription_v1(body)
-        if not _SUBSCRIPTION_KEY.fullmatch(key):
+        if not re.fullmatch(_SUBSCRIPTION_KEY, key):
             raise ValueError("no pair of addresses")
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreDamaged(f"record {key!r}: {error}, expected a subscription of layout 1") from error
