@@ -16,7 +16,7 @@ transport. It never imports the host, a transport or another plugin.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import pluggy
@@ -130,7 +130,7 @@ Arguments: the directory, the name of the plugin, the request as JSON. Raises US
 """
 
 
-class OfflineRouting(NamedTuple):
+class OfflineRouting(msgspec.Struct, frozen=True):
     """The decisions of a configuration file, without its networks: the router, and the filters of its plugins."""
 
     router: Router

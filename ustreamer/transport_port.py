@@ -31,7 +31,7 @@ from ustreamer.uprotocol.uuri import UUri
 UNBOUNDED: Final = 1 << 62
 
 
-class BoundAddress(NamedTuple):
+class BoundAddress(msgspec.Struct, frozen=True):
     """An address that an endpoint binds. `key` is its place in the section, such as "listen[0]".
 
     Port 0 is any free port. `host` is an IP address, or a name, which is not resolved.

@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import lmdb
+import msgspec
 
 from ustreamer.core.storage.environment import (
     RESERVE,
@@ -77,14 +78,14 @@ class StoreLayout(Protocol[T_co]):
         """The readable records for the replacement of a damaged store, in transactions; may end with StoreDamaged."""
 
 
-class Quarantine(NamedTuple):
+class Quarantine(msgspec.Struct, frozen=True):
     """A damaged store that was moved aside."""
 
     reason: str
     path: Path
 
 
-class Deleted(NamedTuple):
+class Deleted(msgspec.Struct, frozen=True):
     """The records that a commit deleted: their number, and the bytes of their keys and values."""
 
     records: int

@@ -270,10 +270,13 @@ class DeadLetterStore:
             return
         found = self._store.open()
         self._next, self._sizes = found.next, found.sizes
-        if self._store.quarantine:
-            reason, quarantine = self._store.quarantine
+        if quarantine := self._store.quarantine:
             self.damaged += 1
-            extra = {"store": str(self.path), "reason": reason, "moved_to": str(quarantine)}
+            extra = {
+                "store": str(self.path),
+                "reason": quarantine.reason,
+                "moved_to": str(quarantine.path),
+            }
             log.error("dead_letters.store_damaged", extra=extra)
 
     def close(self) -> None:

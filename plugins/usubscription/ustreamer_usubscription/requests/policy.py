@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -38,7 +38,7 @@ class PermissionLevel(msgspec.Struct, frozen=True):
     level: int
 
 
-class CallerRule(NamedTuple):
+class CallerRule(msgspec.Struct, frozen=True):
     """The callers of an address pattern, or with a verified identity."""
 
     pattern: UUri | None

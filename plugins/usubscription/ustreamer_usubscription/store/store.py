@@ -163,20 +163,20 @@ class SubscriptionStore:
         log.info("usubscription.store_migrated", extra=extra)
 
     def _note_quarantine(self) -> None:
-        if self._store.quarantine is None:
+        quarantine = self._store.quarantine
+        if quarantine is None:
             return
-        reason, moved_to = self._store.quarantine
         found = self._layout.salvaged
         self._counts["store_quarantined"] += 1
         self._counts["store_salvaged"] += len(found)
         self._counts["store_lost"] += found.lost_total
         extra = {
             "store": str(self.path),
-            "reason": reason,
+            "reason": quarantine.reason,
             "salvaged": len(found),
             "lost_records": found.lost_records,
             "lost_pages": found.lost_pages,
-            "moved_to": str(moved_to),
+            "moved_to": str(quarantine.path),
         }
         log.error("usubscription.store_damaged", extra=extra)
         self._layout.salvaged = StoreContents()

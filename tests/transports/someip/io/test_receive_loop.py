@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from tests.transports.someip.endpoint_rig import EVENT, OPEN_DOOR, WITHIN_S, Bench
 from tests.waiting import wait_until
@@ -218,7 +219,7 @@ def test_requests_of_clients_expire_in_time(bench: Bench) -> None:
         ticks.append(1)
         work.on_tick()
 
-    loop._callbacks = work._replace(on_tick=tick)
+    loop._callbacks = replace(work, on_tick=tick)
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     bench.listener.next()
     wait_until(lambda: len(ticks) > 0)

@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext
@@ -142,7 +144,7 @@ class SdDriver:
         self._sd, self._clock, self._name = config.sd, clock, name
         self._services, self._offers, self._events, self._callbacks = services, offers, events, callbacks
         self._connections, self._streams = connections, streams
-        marks = config.socket_marks._replace(dscp=0)
+        marks = replace(config.socket_marks, dscp=0)
         self._sockets = SdSockets(self._sd.own_address, self._sd.group_address, marks)
         self._dropped_at_close = 0
         self._groups = MulticastGroups(

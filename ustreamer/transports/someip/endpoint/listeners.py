@@ -2,7 +2,9 @@
 """The listeners of a message: matched once per distinct source and sink, and again after each change."""
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from ustreamer.transports.someip.protocol.field_values import FieldValues
 from ustreamer.uprotocol.bounded_cache import BoundedCache
@@ -18,7 +20,7 @@ MAX_LISTENERS: Final = 256
 _MAX_CACHED: Final = 8_192  # cached pairs of source and sink
 
 
-class _Registration(NamedTuple):
+class _Registration(msgspec.Struct, frozen=True):
     source: UUri
     sink: UUri | None
     listener: Listener

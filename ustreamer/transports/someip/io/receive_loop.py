@@ -8,7 +8,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ustreamer.transports.someip.io.poller import Poller
 
@@ -19,7 +21,7 @@ MAX_SLEEP_NS: Final = 1_000_000_000
 """The loop reads its deadlines again after this time, so input that sets a later deadline need not end the wait."""
 
 
-class LoopCallbacks(NamedTuple):
+class LoopCallbacks(msgspec.Struct, frozen=True):
     """The work of the thread besides reading."""
 
     on_tick: Callable[[], None]

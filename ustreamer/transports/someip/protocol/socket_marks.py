@@ -3,7 +3,9 @@
 
 import errno
 import socket
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ustreamer.transports.someip.protocol.dscp import set_dscp
 
@@ -14,7 +16,7 @@ _HINTS: Final = {
 }
 
 
-class SocketMarks(NamedTuple):
+class SocketMarks(msgspec.Struct, frozen=True):
     """`priority` is SO_PRIORITY, `interface` SO_BINDTODEVICE; None leaves the default of the kernel."""
 
     dscp: int = 0
