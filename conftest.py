@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """For every test of every distribution."""
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+gc.disable()  # until every test is collected
 
 # Two busy cores may hold up any single example for longer than the 200 ms that hypothesis allows it, and all together for longer
 # than the second that it allows their making.
@@ -11,3 +15,9 @@ settings.load_profile("ustreamer")
 
 # Asserts of the shared suite show their values, as asserts of a test module do. Registered here, before the first import.
 pytest.register_assert_rewrite("tests.transports.contract")
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that was imported or collected is garbage. Each full collection would visit its million objects again."""
+    gc.freeze()
+    gc.enable()
