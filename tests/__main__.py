@@ -39,21 +39,25 @@ Next to two busy processes with the priority `NICE`, on the same two cores, no m
 MULTI_STREAMER: Final = (f"{E2E}/multi_streamer",)
 """Several streamers at a time."""
 CLOCK_STEPS: Final = _e2e_files("operations/clock_steps")
-"""They wait for 40 s, so they run outside the longest suite, which is that of the commands."""
+"""They wait for 40 s."""
+FULL_DISK: Final = _e2e_files("operations/full_disk")
+"""They wait for 75 s."""
 OPERATIONS: Final = f"{E2E}/operations"
 COMMANDS: Final = (BENCHMARKS, OPERATIONS)
 """Commands, restarts and recordings; benchmarks, whose tests assert no speed."""
+VEHICLE: Final = f"{BENCHMARKS}/test_vehicle.py"
+"""It waits for 50 s."""
 PLUGINS: Final = "plugins"
 LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """Together they take as long as the pipeline."""
 TRANSPORTS: Final = "tests/transports"
 
 WAITING_SUITES: Final = (
-    (*MULTI_STREAMER, *CLOCK_STEPS),
-    (E2E, *_ignoring(*TIMED_E2E, *MULTI_STREAMER, OPERATIONS)),
-    (*COMMANDS, *_ignoring(STALLED_CLIENTS, DEMO, *CLOCK_STEPS)),
+    (*MULTI_STREAMER, *CLOCK_STEPS, *FULL_DISK),
+    (E2E, VEHICLE, *_ignoring(*TIMED_E2E, *MULTI_STREAMER, OPERATIONS)),
+    (*COMMANDS, *_ignoring(STALLED_CLIENTS, DEMO, *CLOCK_STEPS, *FULL_DISK, VEHICLE)),
 )
-"""Whole processes, which wait for each other three quarters of the time."""
+"""Whole processes, which wait for each other three quarters of the time. Each suite takes as long as the others."""
 CPU_BOUND_SUITES: Final = (
     ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, TRANSPORTS, *LARGEST_SUITES)),
     (TRANSPORTS,),

@@ -23,12 +23,14 @@ from tests.__main__ import (
     COMMANDS,
     CPU_BOUND_SUITES,
     E2E,
+    FULL_DISK,
     LARGEST_SUITES,
     MULTI_STREAMER,
     NICE,
     STAGES,
     TIMING_SENSITIVE,
     TRANSPORTS,
+    VEHICLE,
     WAITING_SUITES,
     child_environment,
     exit_code_of,
@@ -223,7 +225,10 @@ def test_every_folder_of_tests_is_run_once() -> None:
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # A place that one suite ignores is a place of its own in another suite.
-    known = [*TIMING_SENSITIVE, *MULTI_STREAMER, *CLOCK_STEPS, *COMMANDS, *LARGEST_SUITES, TRANSPORTS, E2E]
+    known = [
+        *(*TIMING_SENSITIVE, *MULTI_STREAMER, *CLOCK_STEPS, *FULL_DISK, VEHICLE),
+        *(*COMMANDS, *LARGEST_SUITES, TRANSPORTS, E2E),
+    ]
     assert sorted(left_out) == sorted(known)
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
     assert all((REPO / each).exists() for each in run)
