@@ -137,7 +137,7 @@ class Channel:
 
 
 class UnattendedChannel(Channel):
-    """A channel that nobody may wait in: `recv` wakes ten times a second."""
+    """A channel in which no thread may wait: `recv` wakes ten times a second."""
 
     def recv(self) -> Sample:
         raise AssertionError("waits in `recv` without a node")
