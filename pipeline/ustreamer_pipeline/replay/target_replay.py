@@ -130,7 +130,7 @@ class GateState:
                 self.decide(*self._tail)
                 self._tail = self._tail[0][:0], self._tail[1][:0]
             if self._gate is not None:
-                self._gate.tolerate(tolerance)
+                self._gate.set_tolerance(tolerance)
                 self._gate.retune(period_ns, tuned_ns)
             elif self.limit is not None:
                 due = retuned(self.memory.due_ns, self.limit, limit, tuned_ns)
@@ -211,7 +211,7 @@ class GateState:
             gate = Gate(self.limit.period, self._tolerance, self._max_delay_ns)
             gate.restore(self.memory)
         yield gate
-        if gate.departures is None:
+        if gate.departure_gate is None:
             self.memory, self._gate = gate.memory, None
         else:
             self._gate = gate

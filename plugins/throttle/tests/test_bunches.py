@@ -196,7 +196,7 @@ def test_without_stalls_no_message_waits_in_mode_drop(hz: float, limit: float, l
     receiver = Receiver(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), latest=latest)
     assert 0.99 <= share(receiver, messages, hz, limit) <= 1.005
     assert latest or not any(receiver.waits)
-    assert receiver.gate.departures is None
+    assert receiver.gate.departure_gate is None
 
 
 @pytest.mark.parametrize(("length_ms", "wait_ms"), [(30, 30), (60, 60), (99, 100)])
@@ -273,7 +273,7 @@ def test_a_step_of_the_publishers_clock_means_arrival_for_some_time() -> None:
     for at, paces in ((3 * SECOND, False), (3 * SECOND + DISTRUST_NS, True)):
         assert gate.admit(at, Message(at, 0).msb)
         assert gate.admit(at + 60 * MS, Message(at + 10 * MS, 0).msb)
-        assert (gate.departures is not None) is paces
+        assert (gate.departure_gate is not None) is paces
 
 
 def test_a_bunch_at_a_limit_above_1_khz_is_judged_by_arrival() -> None:
@@ -281,7 +281,7 @@ def test_a_bunch_at_a_limit_above_1_khz_is_judged_by_arrival() -> None:
         gate = Gate(period, DEFAULT_TOLERANCE, MAX_DELAY)
         assert gate.admit(SECOND, Message(SECOND, 0).msb)
         assert gate.admit(SECOND + 50 * MS, Message(SECOND + MS, 0).msb)
-        assert (gate.departures is not None) is paces
+        assert (gate.departure_gate is not None) is paces
 
 
 # --- anything ---------------------------------------------------------------------------------------------------------

@@ -293,10 +293,10 @@ def test_another_tolerance_holds_at_once_and_the_due_time_stays() -> None:
     gate = Gate(100, 0)
     assert gate.admit(0)
     assert gate.due_ns == 100
-    gate.tolerate(0.2)
+    gate.set_tolerance(0.2)
     assert [gate.due_ns, gate.admit(79), gate.admit(80), gate.due_ns] == [80, False, True, 180]
     with pytest.raises(ValueError, match="^tolerance 0.6: "):
-        gate.tolerate(0.6)
+        gate.set_tolerance(0.6)
     assert gate.due_ns == 180
 
 
@@ -539,7 +539,7 @@ def test_a_timer_from_before_a_lower_tolerance_leaves_no_trace() -> None:
     assert sampler.offer("a", 0) == (True, None)
     assert sampler.offer("b", 500) == (True, None)
     assert sampler.offer("c", 600) == (False, None)
-    gate.tolerate(0.0)
+    gate.set_tolerance(0.0)
     due = sampler.due_ns
     assert due == 2000
     assert sampler.release(900) is None  # more than a period before, as if the clock had stepped back

@@ -105,7 +105,7 @@ class Gate:
         "_period",
         "_seen",
         "_tolerance",
-        "departures",
+        "departure_gate",
         "leaves_ns",
     )
 
@@ -119,7 +119,7 @@ class Gate:
         self._due = LONG_AGO
         self._period = period_ns
         self._max_delay = max_delay_ns
-        self.departures: Gate | None = None
+        self.departure_gate: Gate | None = None
         """The gate of the times to leave, during a bunch and until no message is delayed; None at other times."""
         self._lag = 0  # by which the judged time is behind the arrival
         self._msb = self._seen = 0  # id and judged time of the message that passed before the bunch
@@ -127,7 +127,7 @@ class Gate:
         self._delayed = 0
         self.leaves_ns = 0
         """When the message that passed last may leave; at most its arrival where it need not wait."""
-        self.tolerate(tolerance)
+        self.set_tolerance(tolerance)
 
     def _set_period(self, period_ns: int) -> None:
         if not 0 < period_ns <= MAX_PERIOD_NS:
@@ -159,7 +159,7 @@ class Gate:
             if late < self._farthest:  # the clock stepped back: wait for one period, not for the whole step
                 self._due = now_ns - self._farthest
             return False
-        if self.departures is not None:
+        if self.departure_gate is not None:
             return self._admit_paced(now_ns, msb)
         if late <= self._carry:
             self._due += self._period
@@ -178,7 +178,7 @@ class Gate:
 
     def release(self, now_ns: int) -> bool:
         """As `admit`, for a message that was not admitted on arrival and was held until `due_ns`."""
-        if self.departures is not None:
+        if self.departure_gate is not None:
             return self._pass_paced(now_ns, now_ns - self._lag)
         msb, seen = self._msb, self._seen
         passes = self.admit(now_ns)
@@ -187,7 +187,7 @@ class Gate:
 
     def note_arrival(self, now_ns: int, msb: int) -> None:
         """Take a message that was not admitted, and is held, as the reference of creation times."""
-        if self.departures is None:
+        if self.departure_gate is None:
             self._msb, self._seen = msb, now_ns
 
     # --- creation times -----------------------------------------------------------------------------------------------
@@ -205,8 +205,8 @@ class Gate:
         return max(lag, 0)
 
     def _begin_pacing(self, now_ns: int, lag: int) -> bool:
-        departures = self.departures = Gate(self._period, self._tolerance)
-        departures.restore(GateMemory(self._due))
+        departure_gate = self.departure_gate = Gate(self._period, self._tolerance)
+        departure_gate.restore(GateMemory(self._due))
         self._delayed = 0
         self._lag = lag
         return self._pass_paced(now_ns, now_ns - lag)
@@ -217,25 +217,25 @@ class Gate:
             return False
         if not self._lag:
             self._msb, self._seen = msb, now_ns
-        departures = self.departures
-        assert departures is not None
+        departure_gate = self.departure_gate
+        assert departure_gate is not None
         # The bunch is over, no message waits, and what the publisher missed is used up.
         if (
             self._lag <= self._period
             and self.leaves_ns == now_ns
-            and departures.memory.due_ns <= self._due - self._early
+            and departure_gate.memory.due_ns <= self._due - self._early
         ):
-            self._due, self._lag, self.departures = departures.memory.due_ns, 0, None
+            self._due, self._lag, self.departure_gate = departure_gate.memory.due_ns, 0, None
         return True
 
     def _pass_paced(self, now_ns: int, judged_ns: int) -> bool:
         """Whether a message passes by its judged time; then it has its time to leave."""
-        late, departures = judged_ns - self._due, self.departures
-        assert departures is not None
+        late, departure_gate = judged_ns - self._due, self.departure_gate
+        assert departure_gate is not None
         if late < self._early:
             return False
         self._due = self._due + self._period if late <= self._carry else judged_ns
-        leaves_ns = max(now_ns, departures.due_ns)
+        leaves_ns = max(now_ns, departure_gate.due_ns)
         if leaves_ns == now_ns:
             self._delayed = 0
         elif leaves_ns - now_ns > min(self._max_delay, MAX_WAITING * self._period):
@@ -245,34 +245,34 @@ class Gate:
             if self._delayed >= DELAYED_MESSAGES:
                 self._delayed = 0
                 return False
-        departures.admit(leaves_ns)
+        departure_gate.admit(leaves_ns)
         self.leaves_ns = leaves_ns
         return True
 
-    def keeps_bound_after(self, departures: "Gate") -> bool:
-        """Whether the bound holds if messages left by `departures` until now, and leave by this gate from now on."""
+    def keeps_bound_after(self, departure_gate: "Gate") -> bool:
+        """Whether the bound holds if messages left by `departure_gate` until now, and leave by this gate from now on."""
         slack = int((MAX_TOLERANCE - self._tolerance) * self._period)
-        return departures.memory.due_ns <= self._due + slack
+        return departure_gate.memory.due_ns <= self._due + slack
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     @property
     def memory(self) -> GateMemory:
-        """The state, as long as `departures` is None."""
+        """The state, as long as `departure_gate` is None."""
         return GateMemory(self._due, self._msb, self._seen, self._distrust_until)
 
     def restore(self, memory: GateMemory) -> None:
         """Take over the state of another gate."""
         self._due, self._msb, self._seen, self._distrust_until = memory
 
-    def tolerate(self, tolerance: float) -> None:
+    def set_tolerance(self, tolerance: float) -> None:
         """Change the tolerance at once; the due time stays. Raises ValueError as the constructor does."""
         if not 0 <= tolerance <= MAX_TOLERANCE:
             raise ValueError(f"tolerance {tolerance!r}: must be within 0 and {MAX_TOLERANCE}")
         self._tolerance = tolerance
         self._set_period(self._period)
-        if self.departures is not None:
-            self.departures.tolerate(tolerance)
+        if self.departure_gate is not None:
+            self.departure_gate.set_tolerance(tolerance)
 
     def retune(self, period_ns: int, now_ns: int) -> None:
         """Change the limit at once. The remaining wait, or the carried lateness, stays the same number of periods.
@@ -284,8 +284,8 @@ class Gate:
         late = judged_ns - self._due
         self._set_period(period_ns)
         self._due = judged_ns - late * period_ns // before
-        if self.departures is not None:
-            self.departures.retune(period_ns, now_ns)
+        if self.departure_gate is not None:
+            self.departure_gate.retune(period_ns, now_ns)
 
 
 class Sampler(Generic[T]):

@@ -18,29 +18,29 @@ MAX_WAITING_BYTES: Final = 262_144
 class Pacer(Generic[T]):
     """Holds items in order. Not thread-safe."""
 
-    __slots__ = ("_bytes", "_gate", "_waiting", "departures")
+    __slots__ = ("_bytes", "_gate", "_waiting", "departure_gate")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self.departures: Gate | None = None
-        """The gate of the times at which items really leave. If this and `Gate.departures` are None, none waits."""
+        self.departure_gate: Gate | None = None
+        """The gate of the times at which items really leave. If this and `Gate.departure_gate` are None, none waits."""
         self._waiting: deque[tuple[T, int]] = deque()
         self._bytes = 0
 
     @property
     def due_ns(self) -> int | None:
         """When to call `release`; None while nothing waits."""
-        if not self._waiting or self.departures is None:
+        if not self._waiting or self.departure_gate is None:
             return None
-        return self.departures.due_ns
+        return self.departure_gate.due_ns
 
     def offer(self, item: T, size: int, now_ns: int) -> bool | None:
         """True if an item that passed the gate leaves now, False if it waits, None if there is no room for it."""
-        if self.departures is None:
-            if self._gate.departures is not None:  # the first message of a bunch, which need not wait
-                self.departures = copy.copy(self._gate.departures)
+        if self.departure_gate is None:
+            if self._gate.departure_gate is not None:  # the first message of a bunch, which need not wait
+                self.departure_gate = copy.copy(self._gate.departure_gate)
             return True
-        if not self._waiting and self.departures.admit(now_ns):
+        if not self._waiting and self.departure_gate.admit(now_ns):
             self._end()
             return True
         if len(self._waiting) >= MAX_WAITING or (self._waiting and self._bytes + size > MAX_WAITING_BYTES):
@@ -51,29 +51,29 @@ class Pacer(Generic[T]):
 
     def release(self, now_ns: int) -> T | None:
         """The oldest item, from `due_ns` on."""
-        if not self._waiting or self.departures is None or not self.departures.admit(now_ns):
+        if not self._waiting or self.departure_gate is None or not self.departure_gate.admit(now_ns):
             return None
         item, size = self._waiting.popleft()
         self._bytes -= size
         self._end()
         return item
 
-    def tolerate(self, tolerance: float) -> None:
-        """See `Gate.tolerate`."""
-        if self.departures is not None:
-            self.departures.tolerate(tolerance)
+    def set_tolerance(self, tolerance: float) -> None:
+        """See `Gate.set_tolerance`."""
+        if self.departure_gate is not None:
+            self.departure_gate.set_tolerance(tolerance)
 
     def retune(self, period_ns: int, now_ns: int) -> None:
         """See `Gate.retune`."""
-        if self.departures is not None:
-            self.departures.retune(period_ns, now_ns)
+        if self.departure_gate is not None:
+            self.departure_gate.retune(period_ns, now_ns)
 
     def _end(self) -> None:
-        gate, departures = self._gate, self.departures
+        gate, departure_gate = self._gate, self.departure_gate
         if (
-            departures is not None
-            and gate.departures is None
+            departure_gate is not None
+            and gate.departure_gate is None
             and not self._waiting
-            and gate.keeps_bound_after(departures)
+            and gate.keeps_bound_after(departure_gate)
         ):
-            self.departures = None
+            self.departure_gate = None

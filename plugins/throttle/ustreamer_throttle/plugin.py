@@ -72,7 +72,7 @@ class DropFilter(Filter):
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
         if not self._gate.admit(now_ns, message.id.msb):
             return Verdict.THROTTLED
-        if self._gate.departures is None and self._pacer.departures is None:
+        if self._gate.departure_gate is None and self._pacer.departure_gate is None:
             return None
         return self._pace(message, now_ns)
 
@@ -83,10 +83,10 @@ class DropFilter(Filter):
         self._set_timer()
         return message
 
-    def tolerate(self, tolerance: float) -> None:
-        """See `Gate.tolerate`."""
-        self._gate.tolerate(tolerance)
-        self._pacer.tolerate(tolerance)
+    def set_tolerance(self, tolerance: float) -> None:
+        """See `Gate.set_tolerance`."""
+        self._gate.set_tolerance(tolerance)
+        self._pacer.set_tolerance(tolerance)
         self._set_timer()
 
     def retune(self, period_ns: int, now_ns: int) -> None:
@@ -176,7 +176,7 @@ class ThrottlePlugin:
         def apply() -> None:
             self._config = config
             for throttle in self._throttles.values():
-                throttle.tolerate(config.tolerance)
+                throttle.set_tolerance(config.tolerance)
 
         return apply
 

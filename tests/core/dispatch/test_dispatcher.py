@@ -308,7 +308,7 @@ def test_the_time_that_filters_receive_never_runs_backwards(build: "type[World]"
         return read()
 
     ingress._monotonic_ns = slow
-    with ThreadPoolExecutor(1) as pool, ingress.paused():
+    with ThreadPoolExecutor(1) as pool, ingress.locked():
         later = pool.submit(ingress.dispatch, event(world))
         assert not recorded.wait(0.05)  # it waits for the lock and has not read the clock
         world_time.advance(ms=1)

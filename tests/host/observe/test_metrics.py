@@ -155,7 +155,7 @@ def test_a_scrape_takes_no_lock_of_the_path(bench: Bench) -> None:
     found: list[Series] = []
     with ExitStack() as held:
         for ingress in streamer.dispatcher.ingresses():
-            held.enter_context(ingress.paused())
+            held.enter_context(ingress.locked())
         for queue in streamer._egress_queues.values():
             held.enter_context(queue._lock)
         for transport in streamer.transports.values():

@@ -56,7 +56,7 @@ def _of_one(
         if isinstance(what, Config):
             tolerance = json.loads(what.text)["throttle"]["tolerance"]
             if gate is not None:
-                gate.tolerate(tolerance)
+                gate.set_tolerance(tolerance)
         elif isinstance(what, Target):
             if not what.period_ns:
                 gate = None

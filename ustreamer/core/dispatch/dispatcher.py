@@ -35,7 +35,7 @@ _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _BULK_CODES = frozenset([UCode.RESOURCE_EXHAUSTED, UCode.DEADLINE_EXCEEDED])
 """The codes of dead letters that can come in bulk: full queues and expired messages."""
-_PAUSE_S = 0.02  # a batch of 128 messages takes 1 to 3 ms
+_LOCK_S = 0.02  # a batch of 128 messages takes 1 to 3 ms
 _MAX_BUSY_S = 6.0  # a put of Zenoh may block for 5 s
 _DEAD_LETTER_BATCH = 100  # letters per timer call: 3 ms, by which other timers (a throttle's) can be late
 
@@ -156,7 +156,7 @@ class Dispatcher:
         # The local ingress is first in the dict, and is locked last.
         with ExitStack() as locks:
             for each in reversed(self._ingresses.values()):
-                locks.enter_context(each.paused())
+                locks.enter_context(each.locked())
             changes()
             self.router = router
             for each in self._ingresses.values():
@@ -273,28 +273,28 @@ class Dispatcher:
     def at_rest(self) -> Iterator[None]:
         """A context manager: within its block no ingress dispatches, so every received message has its outcome.
 
-        Not for filters and taps, which run within a dispatch. An ingress that is busy for longer than `_PAUSE_S`, in a
+        Not for filters and taps, which run within a dispatch. An ingress that is busy for longer than `_LOCK_S`, in a
         plugin or in a send, is waited for alone: a slow endpoint delays no other. After `_MAX_BUSY_S` the block runs
         all the same, so that a stop ends; the messages in progress have no outcome then.
         """
         while True:
-            with ExitStack() as paused:
-                busy = self._pause_all(paused)
+            with ExitStack() as locks:
+                busy = self._lock_all(locks)
                 if busy is None:
                     yield
                     return
-            if not busy.try_pause(_MAX_BUSY_S):
+            if not busy.try_lock(_MAX_BUSY_S):
                 yield
                 return
-            busy.resume()
+            busy.unlock()
 
-    def _pause_all(self, paused: ExitStack) -> Ingress | None:
-        """Pause all ingresses until the end of `paused`; returns the first one that is busy, if there is one."""
+    def _lock_all(self, locks: ExitStack) -> Ingress | None:
+        """Lock all ingresses until the end of `locks`; returns the first one that is busy, if there is one."""
         # The local ingress is first in the dict, and is locked last.
         for each in reversed(tuple(self._ingresses.values())):
-            if not each.try_pause(_PAUSE_S):
+            if not each.try_lock(_LOCK_S):
                 return each
-            paused.callback(each.resume)
+            locks.callback(each.unlock)
         return None
 
     def ledger_snapshot(self, egress_ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:

@@ -437,19 +437,19 @@ class Ingress:
                 self._dedup_window = DedupWindow(window) if window else None
                 self._clear_routes()
 
-    def paused(self) -> AbstractContextManager[object]:
+    def locked(self) -> AbstractContextManager[object]:
         """A context manager: no message is dispatched here within its block."""
         return self._lock
 
-    def try_pause(self, timeout_s: float) -> bool:
-        """Dispatch no message until `resume`. False, and no pause, if a call of `dispatch` takes longer than this."""
+    def try_lock(self, timeout_s: float) -> bool:
+        """Dispatch no message until `unlock`. False, and no lock, if a call of `dispatch` takes longer than this."""
         return self._lock.acquire(timeout=timeout_s)
 
-    def resume(self) -> None:
+    def unlock(self) -> None:
         self._lock.release()
 
     def set_router(self, router: Router) -> None:
-        """Decide by `router`, and rebuild the filters of every target. Called within `paused`."""
+        """Decide by `router`, and rebuild the filters of every target. Called within `locked`."""
         self._router = router
         self._directory = router.version_source
         self._clear_routes()
@@ -461,14 +461,14 @@ class Ingress:
         No effect if a running call of `dispatch` does not end, in a plugin or in a send: it holds the lock, so no other
         call begins.
         """
-        if not self.try_pause(_CLOSE_S):
+        if not self.try_lock(_CLOSE_S):
             return
         try:
             self._closed = RoutingDecision((), Verdict.DEAD_LETTERED, reason)
             self._clear_routes()
             self.abandon_held(reason)
         finally:
-            self.resume()
+            self.unlock()
 
     # --- messages without a target ------------------------------------------------------------------------------------
 

@@ -303,7 +303,7 @@ class Exchange:
                 self._requests.add_entry(id, inbound_request, self._monotonic_ns() + self._request_ttl_ns)
             except UStatusError:
                 return self._refuse_request(message, SomeipRefusal.REQUEST_LIMIT)
-        self.fast_in.learn(message, attributes)
+        self.fast_in.add_request(message, attributes)
         return UMessage(id, attributes, message.payload)
 
     # [impl->RPC-348, RPC-654]

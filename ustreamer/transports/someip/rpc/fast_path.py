@@ -97,7 +97,7 @@ class FastInbound:
         self._request_attributes: BoundedCache[tuple[int, int, int], UAttributes] = BoundedCache(_MAX_CACHED)
         """Of requests from any accepted client, by message id, client and the last word of the header."""
 
-    def learn(self, request: SomeIpMessage, attributes: UAttributes) -> None:
+    def add_request(self, request: SomeIpMessage, attributes: UAttributes) -> None:
         """Remember the attributes of an accepted request. Every request with the same header fields has the same
         ones.
         """
