@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.test_repository import python_files, repository_files, source_modules, text_of, tree_of
+from tests.test_repository import facts_of, python_files, repository_files, source_modules, text_of, tree_of
 from ustreamer.host.config.config import StreamerConfig
 
 GLOSSARY = "docs/glossary.md"
@@ -81,12 +81,7 @@ def test_a_coined_word_is_found_in_any_spelling(name: str) -> None:
 @cache
 def public_classes() -> tuple[tuple[str, str], ...]:
     """(module path, class name) of every class that another module may use."""
-    return tuple(
-        (module, node.name)
-        for module in source_modules()
-        for node in tree_of(module).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
+    return tuple((module, name) for module in source_modules() for name in facts_of(module).public_classes)
 
 
 def test_modules_and_public_classes_have_no_coined_word() -> None:
