@@ -2,6 +2,7 @@
 """Blocked messages alone: by class, by route, and bounded expiry. In a queue: test_egress_queue.py."""
 
 from collections.abc import Hashable
+from time import thread_time_ns
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from tests.core.egress.test_egress_queue import OTHER, TOPIC, names, on
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.blocked_routes import BlockedRoutes
 from ustreamer.core.egress.limits import CLASSES, NEVER_NS, OVERHEAD_BYTES, QueuedMessage
+from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.core.conftest import World
@@ -88,3 +90,18 @@ def test_released_messages_are_grouped_by_stream_and_no_longer_counted(
 def test_blocked_messages_are_counted_by_each_of_their_addresses(blocked: BlockedRoutes) -> None:
     assert (blocked.of_address(TOPIC), blocked.of_address(OTHER)) == ((10, 0), (1, 10))
     assert blocked.of_address(TOPIC.with_resource(0x8FFF)) == (0, NEVER_NS)
+
+
+def test_a_stream_of_a_long_queue_is_emptied_as_fast_as_that_of_a_short_one(delivery: Delivery) -> None:
+    def pop_us(streams: int) -> float:
+        waiting = BlockedRoutes(Counting())
+        for number in range(streams):
+            topic = UUri("chassis", number + 1, 1, 0x8001)
+            waiting.block(QueuedMessage(delivery, on(topic, 1, number), number, OVERHEAD_BYTES), "R", 5)
+        began_ns = thread_time_ns()
+        while waiting.messages:
+            waiting.pop_head("R")
+        return (thread_time_ns() - began_ns) / streams / 1_000
+
+    short = min(pop_us(500) for _ in range(5))
+    assert pop_us(20_000) < 5 * short
