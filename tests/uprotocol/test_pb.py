@@ -471,6 +471,22 @@ def test_both_libraries_clash_in_one_pool(tmp_path: Path) -> None:
     assert "TypeError: Couldn't build proto file into descriptor pool" in finished.stderr
 
 
+_OTHER_NAMES = """\
+import google.protobuf.descriptor_pool, google.protobuf.reflection
+from google.protobuf.internal import api_implementation
+if api_implementation.Type() == "upb":
+    from google._upb import _message
+    del _message.MessageMeta
+from ustreamer.uprotocol.pb.uri import UUri
+print(UUri.FromString(UUri(authority_name="hpc").SerializeToString()).authority_name)
+"""
+
+
+def test_a_protobuf_whose_classes_have_other_names_is_used_by_its_public_ones() -> None:
+    found = subprocess.run([sys.executable, "-c", _OTHER_NAMES], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("hpc\n", "")
+
+
 def test_an_any_passes_between_the_default_pool_and_ours() -> None:
     request = usubscription_v3.SubscriptionRequest(topic=TOPIC)
     foreign = any_pb2.Any()

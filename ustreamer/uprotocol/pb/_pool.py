@@ -17,8 +17,12 @@ if TYPE_CHECKING or api_implementation.Type() != "upb":
 else:
     # The same two classes. Their public modules also import the pure Python implementation, which is not used next to
     # upb: 30 of the 594 million instructions of a start, and 1.4 MB.
-    from google._upb._message import DescriptorPool
-    from google._upb._message import MessageMeta as GeneratedProtocolMessageType
+    try:
+        from google._upb._message import DescriptorPool
+        from google._upb._message import MessageMeta as GeneratedProtocolMessageType
+    except ImportError:  # a later protobuf may give them other names
+        from google.protobuf.descriptor_pool import DescriptorPool
+        from google.protobuf.reflection import GeneratedProtocolMessageType
 
 POOL: Final = DescriptorPool()
 
