@@ -433,8 +433,11 @@ def test_a_message_beyond_the_subscriber_limit_is_a_dead_letter_with_subscriber_
     )
     assert [(n, status) for n, status, _ in rig.undelivered] == [(n, full) for n in (3, 4, 5)]
     assert [each for each in rig.verdicts if each[0] == 3] == [(3, Verdict.DEAD_LETTERED, full, 0)]
+    # A message in the hands of the send thread cannot be evicted.
+    eventually(lambda: not rig.queue._in_flight, "all messages to wait")
     rig.offer_to(ANN, event(7, UPriority.CS5))
     assert [n for n, _, _ in rig.undelivered] == [3, 4, 5, 2]
+    eventually(lambda: not rig.queue._in_flight, "all messages to wait")
     rig.offer_to(ANN, msgspec.structs.replace(event(8, UPriority.CS6), payload=bytes(4_900)))
     assert rig.undelivered[-1][:2] == (0, full)
     assert rig.queue.statistics().evicted_subscriber_limit == 5
