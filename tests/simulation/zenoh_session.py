@@ -135,6 +135,10 @@ class SimPublisher:
         self._on_status: Callable[[Any], None] | None = None
 
     @property
+    def key_expr(self) -> str:
+        return self.key
+
+    @property
     def matching_status(self) -> SimpleNamespace:
         self._session.scheduler.check_killed()
         return SimpleNamespace(matching=self.matching)
