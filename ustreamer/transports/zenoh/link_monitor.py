@@ -454,10 +454,10 @@ class LinkMonitor:
 
     def _update_state(self) -> bool:
         """Update `connected`, and `up`: a node is connected and reads. True if `up` changed."""
-        if self._nodes:
-            self.connected.set()
-        else:
+        if not self._nodes:
             self.connected.clear()
+        elif not self.connected.is_set():
+            self.connected.set()
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is (bool(self._nodes) and not self._stalled):
             return False
