@@ -19,7 +19,7 @@ from ustreamer.transports.zenoh.decoder import VERSION_BYTE, SampleRefusalReason
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests
 from ustreamer.transports.zenoh.subscriber import (
-    DeliveredFilters,
+    CoveredFilters,
     ListenerEntry,
     ListenerFilters,
     ZenohSubscription,
@@ -52,7 +52,7 @@ class RecordingListener:
 def delivered(messages: list[UMessage], *given: ListenerFilters) -> RecordingListener:
     bulk = RecordingListener()
     reception = ZenohSubscription(ALL, "backbone", "alpha", 8, AnsweredRequests(0), Event())
-    reception.set_listeners((ListenerEntry(bulk, DeliveredFilters(given)),))
+    reception.set_listeners((ListenerEntry(bulk, CoveredFilters(given)),))
     reception._deliver(messages)
     return bulk
 
@@ -80,14 +80,14 @@ def test_filters_are_evaluated_once_per_source_and_sink(
     monkeypatch: pytest.MonkeyPatch, answers: list[UMessage]
 ) -> None:
     monkeypatch.setattr(subscriber, "_MAX_CACHED_MATCHES", 4)
-    given = DeliveredFilters((ListenerFilters(METHOD, ANY), ListenerFilters(TOPIC, None)))
+    given = CoveredFilters((ListenerFilters(METHOD, ANY), ListenerFilters(TOPIC, None)))
     for _ in range(2):
-        assert all(given.is_delivered(each) for each in answers)
-        assert not given.is_delivered(response_from(METHOD.with_resource(2), REMOTE_CLIENT))
-        assert given.is_delivered(publish(new_id(), TOPIC))
+        assert all(given.is_covered(each) for each in answers)
+        assert not given.is_covered(response_from(METHOD.with_resource(2), REMOTE_CLIENT))
+        assert given.is_covered(publish(new_id(), TOPIC))
     assert len(given._cached) == 3
     for number in range(20):
-        assert not given.is_delivered(publish(new_id(), TOPIC.with_resource(0x9000 + number)))
+        assert not given.is_covered(publish(new_id(), TOPIC.with_resource(0x9000 + number)))
         assert len(given._cached) <= 4
 
 
@@ -176,7 +176,7 @@ class SubscriptionRig:
         self.connected.set()
         self.subscription = ZenohSubscription(filters, "backbone", ALPHA, 8, self.answered, self.connected)
         self.inbox = BatchRecorder()
-        self.subscription.set_listeners((ListenerEntry(self.inbox, DeliveredFilters(given)),))
+        self.subscription.set_listeners((ListenerEntry(self.inbox, CoveredFilters(given)),))
         for like in LIKE:
             self.subscription._decoder.decode(key_of(like), attachment_of(like), b"")
 
@@ -199,7 +199,7 @@ LIKE = [publish(new_id(), TOPIC), publish(new_id(), OTHER_TOPIC)]
 DELETE = zenoh.SampleKind.DELETE
 
 
-def test_without_a_node_no_thread_waits_in_zenoh_and_what_comes_all_the_same_is_delivered(
+def test_without_a_node_no_thread_waits_in_zenoh_and_what_comes_all_the_same_is_covered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriber, "_AWAY_POLL_S", 0.001)
@@ -255,7 +255,7 @@ def test_an_action_that_comes_while_a_batch_is_delivered_runs_after_the_next_one
                 receiving.subscription.call_when_read(lambda: seen.append(len(self.messages)))
 
     receiving.inbox = Acting()
-    receiving.subscription.set_listeners((ListenerEntry(receiving.inbox, DeliveredFilters()),))
+    receiving.subscription.set_listeners((ListenerEntry(receiving.inbox, CoveredFilters()),))
 
     class OneByOne(Channel):
         def try_recv(self) -> Sample | None:
@@ -307,7 +307,7 @@ def test_only_deletes_deliver_nothing() -> None:
     assert (receiving.subscription.received, receiving.refused) == (0, {SampleRefusalReason.DELETE: 20})
 
 
-def test_a_delete_alone_is_refused_and_an_empty_payload_alone_is_delivered() -> None:
+def test_a_delete_alone_is_refused_and_an_empty_payload_alone_is_covered() -> None:
     receiving, [message] = SubscriptionRig(), published(1)
     empty = sample(UMessage(message.id, message.attributes, b""))
     receiving.run_samples([empty._replace(kind=DELETE), empty], pauses=True)
@@ -394,12 +394,12 @@ def test_a_listener_for_every_sink_receives_no_publications(count: int) -> None:
 def test_a_batch_is_delivered_by_other_filters_entirely_or_not_at_all() -> None:
     batch = MessageBatch.from_messages(published(20))
     assert batch is not None
-    assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(batch) is batch
-    assert len(DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(batch)) == 0
+    assert CoveredFilters((ListenerFilters(OTHER_TOPIC, None),)).uncovered(batch) is batch
+    assert len(CoveredFilters((ListenerFilters(TOPIC, None),)).uncovered(batch)) == 0
     mixed = [*batch, *published(1, OTHER_TOPIC)]
-    assert DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(mixed) == mixed[20:]
-    assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(mixed) == mixed[:20]
-    assert DeliveredFilters((ListenerFilters(ANY, ANY),)).undelivered(mixed) == mixed
+    assert CoveredFilters((ListenerFilters(TOPIC, None),)).uncovered(mixed) == mixed[20:]
+    assert CoveredFilters((ListenerFilters(OTHER_TOPIC, None),)).uncovered(mixed) == mixed[:20]
+    assert CoveredFilters((ListenerFilters(ANY, ANY),)).uncovered(mixed) == mixed
 
 
 @pytest.mark.parametrize(
@@ -418,14 +418,14 @@ def test_a_batch_reaches_single_message_listeners_and_each_of_several() -> None:
     receiving, messages = SubscriptionRig(), published(20)
     singly: list[UMessage] = []
     for calls in (
-        [ListenerEntry(singly.append, DeliveredFilters())],
+        [ListenerEntry(singly.append, CoveredFilters())],
         [
-            ListenerEntry(singly.append, DeliveredFilters()),
-            ListenerEntry(receiving.inbox, DeliveredFilters()),
+            ListenerEntry(singly.append, CoveredFilters()),
+            ListenerEntry(receiving.inbox, CoveredFilters()),
         ],
         [
-            ListenerEntry(singly.append, DeliveredFilters((ListenerFilters(TOPIC, None),))),
-            ListenerEntry(receiving.inbox, DeliveredFilters()),
+            ListenerEntry(singly.append, CoveredFilters((ListenerFilters(TOPIC, None),))),
+            ListenerEntry(receiving.inbox, CoveredFilters()),
         ],
     ):
         receiving.subscription.set_listeners(tuple(calls))
@@ -445,7 +445,7 @@ def test_a_failing_batch_listener_is_counted_and_logged_with_the_first_message(
 ) -> None:
     receiving, messages = SubscriptionRig(), published(2 * MAX_BATCH)
     failing = Failing()
-    receiving.subscription.set_listeners((ListenerEntry(failing, DeliveredFilters()),))
+    receiving.subscription.set_listeners((ListenerEntry(failing, CoveredFilters()),))
     with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
         receiving.run_samples(list(map(sample, messages)))
     assert receiving.subscription.listener_errors == 2

@@ -15,8 +15,9 @@ MIN_QUANTUM: Final = 8
 class RoundRobin:
     """Serves ready subscriber queues in turn; idle queues cost nothing. Not thread-safe.
 
-    A turn is the caller's limit divided by the number of ready queues, but at least `MIN_QUANTUM`. Each of n ready
-    queues has had a turn after that limit, or after n times `MIN_QUANTUM` messages if that is more.
+    In one turn a queue may send its quantum: the caller's limit divided by the number of ready queues, at least
+    `MIN_QUANTUM`. So each of n ready queues has a turn within the caller's limit, or within n times `MIN_QUANTUM` messages
+    if that is more.
     """
 
     def __init__(self) -> None:

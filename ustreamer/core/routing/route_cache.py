@@ -20,10 +20,10 @@ CacheKey = UAttributes | tuple[UUri, UUri]
 
 
 def cache_key(attributes: UAttributes) -> CacheKey:
-    """The key for attributes with a reqid. Each Response has its own reqid, but Responses share a route.
+    """The key of the route for `attributes`: source and sink of a valid Response, else the attributes themselves.
 
-    For a Response the router reads source, sink and type, and whether priority and reqid are valid. If one of them is
-    invalid, the key is the attributes.
+    Each Response has its own reqid, and the router reads only whether priority and reqid are valid. So valid Responses
+    from one source to one sink share a route.
     """
     reqid, sink = attributes.reqid, attributes.sink
     if (

@@ -9,8 +9,8 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
 * if it was put before the receiver appeared, and the receiver is ready: it gave an empty receipt after that, or it is
   present for a second; or
 * if there is a receipt for a put that was made a second later; or
-* if it is the newest one, after 1, 2, 4... seconds: then the receiver gives a receipt, and the rule above applies to the
-  others. A receipt itself can be lost.
+* if it is the newest one, after 1, 2, 4... seconds (a probe, ten at most). No later put can prove its loss, and a
+  receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
 A receiver that is away keeps its puts. After the retransmit window, new puts no longer wait for it.
 
@@ -45,10 +45,11 @@ MAX_AWAITED: Final = 65_536
 """Puts without a receipt, per receiver. Above it the oldest one is forgotten; the rules of links apply to it."""
 MAX_RECEIVERS: Final = 16
 _MAX_TOKENS: Final = 64  # per receiver
-_MAX_EARLY: Final = 4_096
-_MAX_REPAIRS: Final = 8
+_MAX_EARLY: Final = 4_096  # receipts that come before the token of their receiver
+_MAX_REPAIRS: Final = 8  # of one put
 _MAX_PROBES: Final = 10
 _LOST_NS: Final = 1_000_000_000
+"""A put without a receipt counts as lost if a put this much later has one."""
 _MIN_TIMEOUT_NS: Final = 50_000_000
 _MAX_TIMEOUT_NS: Final = 500_000_000
 _NEVER_NS: Final = 1 << 62
@@ -164,7 +165,7 @@ class AwaitedReceipts:
     """The receivers of one endpoint. `received` counts receipts, `missing` puts that were never confirmed."""
 
     def __init__(self, instance: str, monotonic_ns: Callable[[], int], window_ns: int) -> None:
-        """`instance` is this process, whose own tokens are ignored. `window_ns`: see the module."""
+        """`instance` is this process, whose own tokens are ignored. A receiver that is away is waited for `window_ns`."""
         self.received = 0
         self.missing = 0
         self.refused = 0

@@ -65,10 +65,11 @@ _SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost ro
 _SAMPLE_S: Final = 0.05
 _SAMPLE_NS: Final = round(_SAMPLE_S * 1e9)
 _MARK_NS: Final = 40_000_000
+"""The least time between two marks (`_Mark`)."""
 _MARGIN_NS: Final = 100_000_000
-"""Time from a put to the read on the other side: below 5 ms (measured), plus stalls of a busy machine."""
+"""The longest time for which Zenoh holds a put before the kernel has its bytes: 5 ms, more on a busy machine."""
 _ACKED_NS: Final = 300_000_000
-"""An older acknowledgement is neither a delayed one (40 ms) nor a late sample."""
+"""If the newest acknowledged put is older, the node did not keep up. Delayed acknowledgements take 40 ms."""
 _SAME_OUTAGE_NS: Final = 1_000_000_000
 """The maximum time between a publisher losing its subscribers and the session losing the node."""
 DETECTION_NS: Final = 2 * _SAME_OUTAGE_NS
@@ -140,13 +141,13 @@ class _NodeLoss:
 class UnconfirmedSpan(msgspec.Struct, frozen=True):
     """Puts from `begin_ns` to `end_ns` are not known to have arrived.
 
-    A publisher that lost its subscribers at `detected_ns` or later is excluded: `ZenohSender.unconfirmed` judges its
-    puts by its own `lost_ns`.
+    Not for publishers that lost their subscribers at `excluded_from_ns` or later: `ZenohSender.unconfirmed` judges the
+    puts of each by its own `lost_ns`.
     """
 
     begin_ns: int
     end_ns: int
-    detected_ns: int
+    excluded_from_ns: int
 
 
 class _PeerNode:
@@ -224,22 +225,23 @@ class _PeerNode:
         self.is_aborted = self.is_router or active or is_late or new < _CLOSE_BYTES
 
     def _update_acked(self, state: TcpState, now_ns: int) -> None:
-        """Update the time up to which all puts have arrived.
+        """Update the time up to which the node's kernel has acknowledged all puts. The node may not have read them.
 
-        One acknowledgement does not acknowledge all: after an outage the backlog arrives step by step, and most of it
-        still waits inside Zenoh. So it counts only if the connection has caught up with the previous mark.
+        After an outage the backlog leaves step by step, and most of it still waits inside Zenoh. So one acknowledgement
+        proves little. Every 40 ms a mark says how many bytes were written. All puts before a mark are acknowledged when
+        that mark is, and the mark before it was.
         """
         if state.acked != self._acked or not state.unacked:
             self._acked, self._progress_ns = state.acked, now_ns
         mark = self._mark
-        arrived = state.acked >= mark.written
-        if arrived and mark.caught_up:
+        acknowledged = state.acked >= mark.written
+        if acknowledged and mark.caught_up:
             self.acked_ns = max(self.acked_ns, mark.at_ns if state.unacked else now_ns)
-        # A node that is always behind catches up with no mark. What was in Zenoh at an old mark has left since.
+        # A node that is always behind acknowledges no mark in time. But what was in Zenoh at an old mark has left since.
         while self._marks and state.acked >= self._marks[0].written + _PIPELINE_BYTES:
             self.acked_ns = max(self.acked_ns, self._marks.popleft().at_ns)
         if now_ns - mark.at_ns >= _MARK_NS:
-            self._mark = _Mark(now_ns, state.acked + state.unacked, arrived)
+            self._mark = _Mark(now_ns, state.acked + state.unacked, acknowledged)
             self._marks.append(self._mark)
 
     def release(self) -> None:

@@ -3,11 +3,11 @@
 
 In: messages. Out: Zenoh puts, or RouteUnavailable where no subscriber matches, as Zenoh loses such a put silently.
 
-A publisher is used instead of `session.put`: it is no slower (5.4 against 5.8 us), and it reports whether a subscriber
-matches. A publisher may lose its subscribers. When they are back, the messages of the time shortly before the loss are
+A publisher is used instead of `session.put`: it is no slower, and it reports whether a subscriber matches. A publisher may lose its subscribers. When they are back, the messages of the time shortly before the loss are
 put again with the same ids, before any newer message.
 
-A declaration takes 0.1 ms and more, so the publishers of subscribed topics are declared before their first message.
+A declaration takes longer than a put (docs/performance.md), so the publishers of subscribed topics are declared before
+their first message.
 """
 
 from collections import OrderedDict
@@ -78,8 +78,8 @@ _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _PUTS_PER_QUERY: Final = 25
 """Fewer puts wait for a keep-alive: a query costs as much as ten of them."""
-_FORGOTTEN_NS: Final = 10_000_000_000  # longer than a put waits
-_RECEIPTS_NS: Final = 2_000_000_000
+_FORGOTTEN_NS: Final = 10_000_000_000  # a put waits for 5 s at most; then it is remembered, or never will be
+_RECEIPTS_NS: Final = 2_000_000_000  # how long a stop waits for receipts
 _PREPARE_LOCK_S: Final = 0.025  # a sender may hold the lock for seconds
 _DISCOVERY_NS: Final = 500_000_000
 """The time in which a new publisher learns of existing subscribers. Measured across two routers: 6 ms at most, and
@@ -876,7 +876,7 @@ class ZenohSender:
                 if isinstance(publisher, _RoutePublisher)
                 and not self._is_answered(message)
                 and any(
-                    each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.detected_ns
+                    each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.excluded_from_ns
                     for each in spans
                 )
             )

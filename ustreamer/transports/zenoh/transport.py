@@ -38,7 +38,7 @@ from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import (
-    DeliveredFilters,
+    CoveredFilters,
     ListenerEntry,
     ListenerFilters,
     ZenohSubscription,
@@ -398,7 +398,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             earlier = before.setdefault(listener, [])
             entries[filters].append(
                 ListenerEntry(
-                    listener, DeliveredFilters(tuple(each for each in earlier if _overlap(each, filters)))
+                    listener, CoveredFilters(tuple(each for each in earlier if _overlap(each, filters)))
                 )
             )
             earlier.append(filters)
