@@ -192,7 +192,7 @@ class ZenohSubscription:
             self.turns += 1
 
     def _wait_without_node(self, samples: "zenoh.Handler[zenoh.Sample]") -> zenoh.Sample:
-        """As `recv`, which wakes ten times a second, but sleeps until a node is connected: before that no sample comes."""
+        """As `recv`, which wakes ten times a second, but sleeps until a node is connected. Before, no sample comes."""
         while not self._connected.wait(_AWAY_POLL_S):
             sample = samples.try_recv()
             if sample is not None:
