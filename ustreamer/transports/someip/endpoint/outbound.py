@@ -56,7 +56,8 @@ class Outbound:
         *,
         refuses_oversized: bool = False,
     ) -> None:
-        """`connections` is None if no address is one of TCP. `bridged` are the authorities of other SOME/IP networks: their events keep their request ids.
+        """`connections` is None if no address is one of TCP. `bridged` are the authorities of other SOME/IP networks:
+        their events keep their request ids.
 
         `refuses_oversized`: send no payload above MAX_UNSEGMENTED_BYTES over UDP without segments.
         """
