@@ -199,7 +199,7 @@ LIKE = [publish(new_id(), TOPIC), publish(new_id(), OTHER_TOPIC)]
 DELETE = zenoh.SampleKind.DELETE
 
 
-def test_without_a_node_no_thread_waits_in_zenoh_and_what_comes_all_the_same_is_covered(
+def test_without_a_node_no_thread_waits_in_zenoh_and_what_comes_all_the_same_is_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriber, "_AWAY_POLL_S", 0.001)
@@ -307,7 +307,7 @@ def test_only_deletes_deliver_nothing() -> None:
     assert (receiving.subscription.received, receiving.refused) == (0, {SampleRefusalReason.DELETE: 20})
 
 
-def test_a_delete_alone_is_refused_and_an_empty_payload_alone_is_covered() -> None:
+def test_a_delete_alone_is_refused_and_an_empty_payload_alone_is_delivered() -> None:
     receiving, [message] = SubscriptionRig(), published(1)
     empty = sample(UMessage(message.id, message.attributes, b""))
     receiving.run_samples([empty._replace(kind=DELETE), empty], pauses=True)
