@@ -14,7 +14,7 @@ settings.register_profile("ustreamer", deadline=None, suppress_health_check=[Hea
 settings.load_profile("ustreamer")
 
 # Asserts of the shared suite show their values, as asserts of a test module do. Registered here, before the first import.
-pytest.register_assert_rewrite("tests.transports.contract")
+pytest.register_assert_rewrite("ustreamer.testing")
 
 
 def pytest_collection_finish() -> None:

@@ -461,6 +461,7 @@ FORBIDDEN_IMPORTS = [
         "the pipeline imports only the documented parts",
     ),
     ("ustreamer/host/wrong_8.py", "import pyspark", "no gateway needs the pipeline"),
+    ("ustreamer/host/wrong_9.py", "import ustreamer.testing", "imports point inwards"),
 ]
 """A file, its content, and the contract that it breaks."""
 

@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from tests.host.config.test_config import PLUGINS, SAMPLE
-from tests.transports.contract import four_messages
 from tests.transports.someip.protocol.test_fuzz import PARSERS, Mutations
 from tests.transports.zenoh.test_decoder import attachment_of, key_of
 from ustreamer.host.config import config as configuration
 from ustreamer.host.config.document import ConfigError
+from ustreamer.testing.messages import four_messages
 from ustreamer.transports import BuiltinTransports
 from ustreamer.transports.zenoh.decoder import decode_sample
 

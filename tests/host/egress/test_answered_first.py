@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 
 from tests.response_batches import batch_of_responses
-from tests.transports.contract import METHOD, REMOTE_CLIENT, TOPIC, new_id
 from ustreamer.host.egress.answered_first import AnsweredFirst
+from ustreamer.testing.messages import METHOD, REMOTE_CLIENT, TOPIC, new_id
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
 

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, code_of, new_id
 from ustreamer.core.base.clock import ManualClock
+from ustreamer.testing.contract import Pair, TransportContract
+from ustreamer.testing.mailbox import Mailbox
+from ustreamer.testing.messages import ALPHA, BETA, TOPIC, code_of, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.local.transport import (

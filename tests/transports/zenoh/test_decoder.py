@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.transports.contract import (
+from ustreamer.testing.messages import (
     ALPHA,
     METHOD,
     REMOTE_CLIENT,

@@ -13,9 +13,9 @@ import pytest
 import zenoh
 from zenoh import CongestionControl
 
-from tests.transports.contract import Mailbox
 from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session, wait_for_link
 from tests.waiting import wait_until
+from ustreamer.testing.mailbox import Mailbox
 from ustreamer.transports.zenoh.foreign_keys import KEY_EXPRESSIONS, MAX_COUNTED, ForeignKeyKind
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.uuri import ANY

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.e2e.rigs.entities import wait_declared
-from tests.transports.contract import Mailbox
 from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
 from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.testing.mailbox import Mailbox
 from ustreamer.transports.zenoh import peer_tokens
 from ustreamer.transports.zenoh.token_keys import advertisement_key, announcement_key, parse_token
 from ustreamer.transports.zenoh.transport import ZenohTransport

@@ -14,11 +14,11 @@ import pytest
 import zenoh
 
 from tests.response_batches import batch_of_responses
-from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
 from tests.waiting import wait_until
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS
+from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import publisher
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns, SampleDecoder, decode_sample

@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 import zenoh
 
-from tests.transports.contract import ALPHA, BETA, TOPIC, new_id
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
 from tests.waiting import wait_until
+from ustreamer.testing.messages import ALPHA, BETA, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
 from ustreamer.transports.zenoh.config import ZenohEndpoint

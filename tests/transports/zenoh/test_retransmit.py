@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.transports.contract import TOPIC
+from ustreamer.testing.messages import TOPIC
 from ustreamer.transports.zenoh.retransmit import (
     HEAD,
     OVERHEAD_BYTES,

@@ -3,7 +3,7 @@
 
 from collections.abc import Collection, Hashable, Sequence
 
-from tests.transports.contract import TOPIC, new_id
+from ustreamer.testing.messages import TOPIC, new_id
 from ustreamer.transports.zenoh.sent_keeper import SentKeeper
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID

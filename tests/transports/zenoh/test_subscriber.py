@@ -11,9 +11,9 @@ import pytest
 import zenoh
 from zenoh.handlers import FifoChannel
 
-from tests.transports.contract import ALPHA, METHOD, OTHER_TOPIC, REMOTE_CLIENT, TOPIC, new_id, response_from
 from tests.transports.zenoh.sessions import free_locator, plain_session
 from tests.waiting import wait_until
+from ustreamer.testing.messages import ALPHA, METHOD, OTHER_TOPIC, REMOTE_CLIENT, TOPIC, new_id, response_from
 from ustreamer.transports.zenoh import subscriber
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, SampleRefusalReason
 from ustreamer.transports.zenoh.keys import message_key

@@ -13,7 +13,11 @@ import pytest
 import zenoh
 from msgspec.structs import replace
 
-from tests.transports.contract import (
+from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session, wait_for_link
+from tests.waiting import wait_until
+from ustreamer.testing.contract import Pair, TransportContract
+from ustreamer.testing.mailbox import BatchMailbox, Mailbox
+from ustreamer.testing.messages import (
     ALPHA,
     BETA,
     CLIENT,
@@ -22,16 +26,10 @@ from tests.transports.contract import (
     REMOTE_CLIENT,
     REMOTE_METHOD,
     TOPIC,
-    BatchMailbox,
-    Mailbox,
-    Pair,
-    TransportContract,
     code_of,
     new_id,
     response_from,
 )
-from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session, wait_for_link
-from tests.waiting import wait_until
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh import subscriber
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -52,6 +50,8 @@ from ustreamer.uprotocol.wire import encode
 
 
 class TestPeersContract(TransportContract):
+    present_values = frozenset({"links"})
+
     @contextmanager
     def make_pair(self) -> Iterator[Pair]:
         here = free_locator()
@@ -59,6 +59,8 @@ class TestPeersContract(TransportContract):
 
 
 class TestClientsOfARouterContract(TransportContract):
+    present_values = frozenset({"links"})
+
     @contextmanager
     def make_pair(self) -> Iterator[Pair]:
         here = free_locator()
@@ -103,7 +105,8 @@ def test_puts_within_the_send_window_never_wait_for_a_stalled_node() -> None:
     here = free_locator()
     program = f"""
 import time
-from tests.transports.contract import *
+from ustreamer.testing.mailbox import *
+from ustreamer.testing.messages import *
 from tests.transports.zenoh.sessions import *
 b = endpoint(BETA, listen=({here!r},))
 b.register_listener(ANY, None, lambda message: None)
@@ -197,7 +200,8 @@ def test_an_endpoint_needs_an_authority_for_its_keys(authority: str) -> None:
 def test_a_process_without_close_still_exits() -> None:
     """A daemon thread inside Zenoh aborts the process at its end; any other thread keeps it from ending."""
     program = f"""
-from tests.transports.contract import *
+from ustreamer.testing.mailbox import *
+from ustreamer.testing.messages import *
 from tests.transports.zenoh.sessions import *
 here = {free_locator()!r}
 a, b = endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,))

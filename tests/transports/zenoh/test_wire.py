@@ -12,9 +12,10 @@ import pytest
 import zenoh
 from zenoh import CongestionControl, Priority
 
-from tests.transports.contract import Mailbox, code_of
 from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session, wait_for_link
 from tests.waiting import wait_until
+from ustreamer.testing.mailbox import Mailbox
+from ustreamer.testing.messages import code_of
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.publisher import PRIORITIES
 from ustreamer.transports.zenoh.transport import ZenohTransport

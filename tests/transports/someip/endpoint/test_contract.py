@@ -12,8 +12,10 @@ from contextlib import contextmanager
 import msgspec
 
 from tests.e2e.rigs.ports import udp_ports
-from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, new_id
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.testing.contract import Pair, TransportContract
+from ustreamer.testing.mailbox import Mailbox
+from ustreamer.testing.messages import ALPHA, BETA, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
