@@ -21,10 +21,10 @@ def counter(tmp_path: Path) -> Iterator[CallCounter]:
 @pytest.mark.parametrize(
     ("send", "most_calls", "most_files"),
     [
-        (CallCounter.event, 65, 15),
-        (CallCounter.subscribe_local, 500, 55),
-        (CallCounter.subscribe_remote, 640, 59),
-        (CallCounter.call, 150, 16),
+        (CallCounter.event, 65, 16),
+        (CallCounter.subscribe_local, 510, 56),
+        (CallCounter.subscribe_remote, 650, 60),
+        (CallCounter.call, 150, 17),
     ],
 )
 def test_calls_of_a_message_are_bounded(

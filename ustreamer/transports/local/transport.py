@@ -18,19 +18,18 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from ustreamer.core.routing.sublist import Sublist
+from ustreamer.core.routing.listener_table import MAX_LISTENERS, ListenerTable
 from ustreamer.transport_port import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority, check_filters
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
 log = logging.getLogger("ustreamer.local")
 
 MAX_ATTACHMENTS: Final = 64
-MAX_LISTENERS: Final = 256  # of one attachment
 
 
 class LocalNetwork:
@@ -75,12 +74,6 @@ class LocalNetwork:
         return f"<LocalNetwork {self.name!r}: {len(self._attached)} attached>"
 
 
-class _Registration(msgspec.Struct, frozen=True):
-    source: UUri
-    sink: UUri | None
-    listener: Listener
-
-
 class LocalTransport(EndpointTransport):
     """One attachment to a `LocalNetwork`, for the entities of `authority`.
 
@@ -105,14 +98,11 @@ class LocalTransport(EndpointTransport):
         check_authority(authority, authority)
         self.network = network
         self.authority = authority
-        self._max_listeners = max_listeners
         self._refuses_requests_without_listener = refuses_requests_without_listener
         self._state: Literal["new", "open", "sending", "closed"] = "new"
         self._lock = Lock()
-        self._registrations: dict[_Registration, None] = {}
-        self._by_source: Sublist[_Registration] = Sublist()
-        self._counts = {"received": 0, "sent": 0, "listener_errors": 0}
-        self._reported: set[type[Exception]] = set()
+        self._listeners = ListenerTable(self, authority, self._on_listener_error, max_listeners)
+        self._sent = 0
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -144,7 +134,7 @@ class LocalTransport(EndpointTransport):
             raise self._unavailable("is not open")
         arriving = self._with_own_authority(message)
         with self._lock:
-            self._counts["sent"] += 1
+            self._sent += 1
         has_listener = False
         for other in self.network._attached:  # noqa: SLF001 - the two classes of this module are one thing
             if other is not self:
@@ -177,74 +167,30 @@ class LocalTransport(EndpointTransport):
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
-        registration = self._registration(source_filter, sink_filter, listener)
-        with self._lock:
-            if registration in self._registrations:
-                return
-            if len(self._registrations) >= self._max_listeners:
-                raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED, f"{self!r}: {self._max_listeners} listeners are the limit"
-                )
-            self._registrations[registration] = None
-            self._by_source.insert(registration.source, registration)
+        self._listeners.register(source_filter, sink_filter, listener)
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
-        registration = self._registration(source_filter, sink_filter, listener)
-        with self._lock:
-            if registration not in self._registrations:
-                raise UStatusError(
-                    UCode.NOT_FOUND, f"{self!r}: no such listener for {source_filter}, {sink_filter}"
-                )
-            del self._registrations[registration]
-            self._by_source.remove(registration.source, registration)
-
-    def _registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
-        check_filters(source, sink)
-        sink = sink and sink.with_authority(self.authority)
-        return _Registration(source.with_authority(self.authority), sink, listener)
+        self._listeners.unregister(source_filter, sink_filter, listener)
 
     def _receive(self, message: UMessage) -> bool:
         """Call each listener once, however many of its filters match; False if no listener matches."""
-        if self._state != "open":
-            return False
-        attributes = message.attributes
-        sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
-        with self._lock:
-            candidates = self._by_source.match(attributes.source)
-        called: set[Listener] = set()
-        # Without the lock: a listener may send, register and unregister, on this and on other attachments.
-        for registration in candidates:
-            of_sink, listener = registration.sink, registration.listener
-            if of_sink is None or sink is None:
-                if of_sink is not sink:
-                    continue
-            elif not of_sink.matches(sink):
-                continue
-            if listener not in called and registration in self._registrations:
-                called.add(listener)
-                try:
-                    listener(message)
-                except Exception as error:  # noqa: BLE001  # foreign code on the thread of the sender
-                    self._on_listener_error(error, message)
-        with self._lock:
-            self._counts["received"] += bool(called)
-        return bool(called)
+        return self._state == "open" and self._listeners.deliver(message)
 
     def _on_listener_error(self, error: Exception, message: UMessage) -> None:
-        """Count an error of a listener; log it once per type."""
-        with self._lock:
-            self._counts["listener_errors"] += 1
-            first = type(error) not in self._reported
-            self._reported.add(type(error))
-        if first:
-            extra = {"authority": self.authority, "message_id": str(message.id)}
-            log.error("local.listener_failed", exc_info=error, extra=extra)
+        """Log the first error of its type."""
+        extra = {"authority": self.authority, "message_id": str(message.id)}
+        log.error("local.listener_failed", exc_info=error, extra=extra)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
         """`sent`, `received` (messages with a matching listener) and `listener_errors`. All messages are readable."""
-        return dict(self._counts)  # one atomic step, without the lock that every message takes
+        listeners = self._listeners
+        return {
+            "received": listeners.received,
+            "sent": self._sent,
+            "listener_errors": listeners.listener_errors,
+        }
 
     def _unavailable(self, reason: str) -> UStatusError:
         return UStatusError(UCode.UNAVAILABLE, f"{self!r} {reason}")
@@ -252,7 +198,7 @@ class LocalTransport(EndpointTransport):
     def __repr__(self) -> str:
         return (
             f"<LocalTransport {self.authority!r} on {self.network.name!r}: "
-            f"{self._state}, {len(self._registrations)} listeners>"
+            f"{self._state}, {len(self._listeners)} listeners>"
         )
 
 
