@@ -1,22 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated chassis: one ECU with plain SOME/IP over UDP and without uProtocol."""
 
-import socket
 import struct
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Final
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.host.demo.ecu import SimulatedEcu
 from ustreamer.host.demo.rates import RateMeter
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.protocol.codec import (
-    MessageType,
-    ReturnCode,
-    SomeIpMessage,
-    encode,
-    next_session,
-    split,
-)
 
 WHEELS: Final = 0x1234
 WHEEL_EVENTS: Final = {"front left": 0x8001, "front right": 0x8002, "rear left": 0x8003, "rear right": 0x8004}
@@ -33,29 +25,18 @@ DOOR_HZ: Final = 4
 _NS_PER_S: Final = 1_000_000_000
 
 
-class Chassis:
+class Chassis(SimulatedEcu):
     """Sends wheel speeds and door events to one address, and serves the climate method."""
 
     def __init__(self, address: tuple[str, int], streamer: tuple[str, int]) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(address)
-        self._socket.settimeout(0.2)
-        self._streamer = streamer
-        self._stop = Event()
+        super().__init__(streamer, address, {(CLIMATE, SET_TEMPERATURE): lambda payload: payload}, MAJOR)
         self._publishing_stopped = Event()
-        self._lock = Lock()
-        self._sessions: dict[tuple[int, int], int] = {}
         self.published: dict[tuple[int, int], RateMeter] = {}
-        self.calls = 0
         self._threads = [
             Thread(target=self._drive, name="chassis wheels", daemon=True),
             Thread(target=self._open_doors, name="chassis doors", daemon=True),
-            Thread(target=self._serve, name="chassis climate", daemon=True),
+            *self._threads,
         ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
 
     def stop_publishing(self) -> None:
         """Stop sending events; the climate service continues."""
@@ -63,11 +44,7 @@ class Chassis:
 
     def close(self) -> None:
         self._publishing_stopped.set()
-        self._stop.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(2.0)
-        self._socket.close()
+        super().close()
 
     def reset_rates(self) -> None:
         """Reset the counters."""
@@ -78,56 +55,24 @@ class Chassis:
         with self._lock:
             return self.published.get((service, event), RateMeter()).copy()
 
-    # --- events ------------------------------------------------------------------------------------------------------
+    def send_event(self, service: int, event: int, payload: bytes = b"") -> None:
+        with self._lock:
+            self.published.setdefault((service, event), RateMeter()).record_event(SYSTEM_CLOCK.monotonic_ns())
+        super().send_event(service, event, payload)
 
     def _drive(self) -> None:
         for tick in self._ticks(WHEEL_HZ):
             for number, event in enumerate(WHEEL_EVENTS.values()):
                 speed = 13.9 + 0.1 * number + (tick % 200) / 100
-                self._publish(WHEELS, event, struct.pack(">f", speed))
-            self._publish(WHEELS, STEERING_EVENT, struct.pack(">h", tick % 200 - 100))
+                self.send_event(WHEELS, event, struct.pack(">f", speed))
+            self.send_event(WHEELS, STEERING_EVENT, struct.pack(">h", tick % 200 - 100))
 
     def _open_doors(self) -> None:
         for tick in self._ticks(DOOR_HZ):
-            self._publish(DOORS, DOOR_EVENT, struct.pack(">BB", tick % 4, tick // 4 % 2))
+            self.send_event(DOORS, DOOR_EVENT, struct.pack(">BB", tick % 4, tick // 4 % 2))
 
     def _ticks(self, hz: float) -> "PeriodicTicks":
         return PeriodicTicks(hz, self._publishing_stopped)
-
-    def _publish(self, service: int, event: int, payload: bytes) -> None:
-        with self._lock:
-            session = self._sessions[service, event] = next_session(self._sessions.get((service, event), 0))
-            self.published.setdefault((service, event), RateMeter()).record_event(SYSTEM_CLOCK.monotonic_ns())
-        message = SomeIpMessage(
-            service, event, 0, session, MAJOR, MessageType.NOTIFICATION, ReturnCode.E_OK, payload
-        )
-        self._socket.sendto(encode(message), self._streamer)
-
-    # --- the climate method ------------------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        while not self._stop.is_set():
-            try:
-                datagram, sender = self._socket.recvfrom(65_536)
-            except TimeoutError:
-                continue
-            for request in split(datagram)[0]:
-                if request.message_type == MessageType.REQUEST:
-                    self._socket.sendto(encode(self._respond(request)), sender)
-
-    def _respond(self, request: SomeIpMessage) -> SomeIpMessage:
-        self.calls += 1
-        known = (request.service, request.method) == (CLIMATE, SET_TEMPERATURE)
-        return SomeIpMessage(
-            request.service,
-            request.method,
-            request.client,
-            request.session,
-            request.interface_version,
-            MessageType.RESPONSE if known else MessageType.ERROR,
-            ReturnCode.E_OK if known else ReturnCode.E_UNKNOWN_METHOD,
-            request.payload if known else b"",
-        )
 
 
 class PeriodicTicks:
